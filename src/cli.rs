@@ -1,0 +1,46 @@
+//! The command line: one file for each command.
+
+mod call;
+mod check;
+mod descriptor;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::settings::{Environment, ServeFlags};
+
+/// A rate-limit service for Envoy, gateways and microservices.
+///
+/// Without a command it serves: from memory, by the shipped example rules.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the service
+    Serve(Box<ServeFlags>),
+    /// Checks rule files; exit 1 if there is a problem
+    Check(check::Flags),
+    /// Asks a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
+    Call(call::Flags),
+}
+
+/// Bad usage: the same code as clap's own.
+const USAGE: u8 = 2;
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let environment = Environment::of_process();
+    match Arguments::parse().command {
+        None => serve::main(ServeFlags::default(), &environment),
+        Some(Command::Serve(flags)) => serve::main(*flags, &environment),
+        Some(Command::Check(flags)) => check::main(&flags),
+        Some(Command::Call(flags)) => call::main(&flags, &environment),
+    }
+}

@@ -1,0 +1,133 @@
+//! `tollkeeper call`: a client that asks for one decision and prints it.
+
+use std::{process::ExitCode, time::Duration};
+
+use tonic::{Status, transport::Channel};
+
+use super::{USAGE, descriptor};
+use crate::{
+    rls::pb::{
+        RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+    },
+    settings::Environment,
+    telemetry,
+};
+
+const ADDR_DEFAULT: &str = "127.0.0.1:8081";
+
+/// A person is waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The exit code of a call that is over its limit.
+const OVER_LIMIT: u8 = 3;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Flags {
+    /// The service to ask [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "HOST:PORT")]
+    addr: Option<String>,
+    /// The domain of the rules
+    #[arg(long)]
+    domain: String,
+    /// Hits for each descriptor: 0 looks without counting, a negative number gives back
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    hits: Option<i64>,
+    /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
+    #[arg(required = true, value_name = "k=v,k=v")]
+    descriptors: Vec<String>,
+}
+
+pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
+    let request = match request(flags) {
+        Ok(request) => request,
+        Err(problem) => {
+            eprintln!("{problem}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let addr = flags.addr.as_deref().or(environment.call_addr()).unwrap_or(ADDR_DEFAULT);
+    match ask(addr, request) {
+        Ok(response) => {
+            print!("{}", describe(&response, &flags.descriptors));
+            match response.overall_code() {
+                Code::OverLimit => ExitCode::from(OVER_LIMIT),
+                Code::Ok | Code::Unknown => ExitCode::SUCCESS,
+            }
+        }
+        Err(problem) => {
+            eprintln!("{addr}: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn request(flags: &Flags) -> Result<RateLimitRequest, String> {
+    let descriptor = |text: &String| {
+        let entries = descriptor::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
+        Ok(RateLimitDescriptor {
+            entries,
+            hits_addend: flags.hits.map(i64::unsigned_abs),
+            is_negative_hits: flags.hits.is_some_and(i64::is_negative),
+            limit: None,
+        })
+    };
+    Ok(RateLimitRequest {
+        domain: flags.domain.clone(),
+        descriptors: flags.descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
+        hits_addend: 0,
+    })
+}
+
+fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let channel = Channel::from_shared(format!("http://{addr}"))
+            .map_err(|_| "not HOST:PORT".to_owned())?
+            .connect_timeout(PATIENCE)
+            .timeout(PATIENCE)
+            .connect()
+            .await
+            .map_err(|error| innermost(&error))?;
+        let response = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
+        response.map(tonic::Response::into_inner).map_err(|status| explain(&status))
+    })
+}
+
+fn explain(status: &Status) -> String {
+    format!("{}: {}", telemetry::status_name(status.code()), status.message())
+}
+
+/// tonic says "transport error"; the reason is further in.
+fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => innermost(source),
+        None => error.to_string(),
+    }
+}
+
+fn describe(response: &RateLimitResponse, descriptors: &[String]) -> String {
+    let line = |(status, text): (&DescriptorStatus, &String)| {
+        format!("  {text}: {}, {}\n", status.code().as_str_name(), standing(status))
+    };
+    let lines: String = response.statuses.iter().zip(descriptors).map(line).collect();
+    format!("{}\n{lines}", response.overall_code().as_str_name())
+}
+
+fn standing(status: &DescriptorStatus) -> String {
+    let Some(limit) = &status.current_limit else {
+        return if status.limit_remaining == u32::MAX { "unlimited" } else { "no limit" }
+            .to_owned();
+    };
+    let reset = status.duration_until_reset.unwrap_or_default().seconds;
+    format!("{} left of {}, resets in {reset} s", status.limit_remaining, spell(limit))
+}
+
+fn spell(limit: &RateLimit) -> String {
+    let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name().to_lowercase();
+    match limit.unit_multiplier {
+        None | Some(1) => format!("{} per {unit}", limit.requests_per_unit),
+        Some(several) => format!("{} per {several} {unit}s", limit.requests_per_unit),
+    }
+}

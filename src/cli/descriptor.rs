@@ -1,0 +1,78 @@
+//! How a descriptor is written on the command line: `key=value,key=value`.
+//!
+//! An entry is split at its first `=`. `\,` is a comma, `\\` a backslash, `\xHH` any byte.
+
+use crate::rls::pb;
+
+/// Reads one descriptor.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(super) fn parse(text: &str) -> Result<Vec<pb::Entry>, String> {
+    let mut entries = Vec::new();
+    let (mut key, mut part) = (None, Vec::new());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => part.push(escape(&mut bytes)?),
+            b'=' if key.is_none() => key = Some(std::mem::take(&mut part)),
+            b',' => entries.push(entry(key.take(), std::mem::take(&mut part))?),
+            _ => part.push(byte),
+        }
+    }
+    entries.push(entry(key, part)?);
+    Ok(entries)
+}
+
+fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<pb::Entry, String> {
+    match key {
+        Some(key) if !key.is_empty() => Ok(pb::Entry { key: key.into(), value: value.into() }),
+        Some(_) => Err("an entry needs a key before its `=`".to_owned()),
+        None => Err("an entry is written key=value".to_owned()),
+    }
+}
+
+fn escape(bytes: &mut impl Iterator<Item = u8>) -> Result<u8, String> {
+    const FORMS: &str = r"a backslash begins `\,`, `\\` or `\xHH`";
+    match bytes.next() {
+        Some(byte @ (b',' | b'\\')) => Ok(byte),
+        Some(b'x') => {
+            let digits: String = bytes.take(2).map(char::from).collect();
+            let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            u8::from_str_radix(&digits, 16).ok().filter(|_| hex).ok_or_else(|| FORMS.to_owned())
+        }
+        _ => Err(FORMS.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[(&[u8], &[u8])]) {
+        let entries = parse(text).unwrap();
+        let entries: Vec<_> = entries.iter().map(|it| (&it.key[..], &it.value[..])).collect();
+        assert_eq!(entries, expected, "for {text}");
+    }
+
+    #[test]
+    fn entries_are_split_at_commas_and_their_first_equals_sign() {
+        check("user=alice", &[(b"user", b"alice")]);
+        check("path=/a?b=c,user=", &[(b"path", b"/a?b=c"), (b"user", b"")]);
+    }
+
+    #[test]
+    fn escapes_write_commas_backslashes_and_any_byte() {
+        check(r"user=a\,b\\c\xfF\x00", &[(b"user", b"a,b\\c\xff\x00")]);
+    }
+
+    #[test]
+    fn what_is_no_descriptor_is_refused() {
+        for text in
+            ["", "user", "=alice", "user=a,", r"user=\", r"user=\n", r"user=\x0", r"user=\x+1"]
+        {
+            parse(text).expect_err(text);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `tollkeeper serve`: settings and rules are checked together, then the service runs.
+
+use std::process::ExitCode;
+
+use super::USAGE;
+use crate::{
+    app, rules,
+    settings::{Environment, ServeFlags, Settings},
+};
+
+pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
+    let (settings, rules) = match prepare(flags, environment) {
+        Ok(prepared) => prepared,
+        Err(problems) => {
+            for problem in problems {
+                eprintln!("{problem}");
+            }
+            return ExitCode::from(USAGE);
+        }
+    };
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("tollkeeper: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(app::run(settings, rules)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tollkeeper: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One start shows every mistake, in the settings and in the rules.
+fn prepare(
+    flags: ServeFlags,
+    environment: &Environment,
+) -> Result<(Settings, crate::engine::rule_set::RuleSet), Vec<String>> {
+    let paths = Settings::rule_paths(&flags, environment);
+    let settings = Settings::resolve(flags, environment);
+    let rules = rules::load(&paths);
+    match (settings, rules) {
+        (Ok(settings), Ok(rules)) => Ok((settings, rules)),
+        (settings, rules) => {
+            let mut problems = settings.err().unwrap_or_default();
+            problems.extend(rules.err().unwrap_or_default().iter().map(ToString::to_string));
+            Err(problems)
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The decision, as pure functions: no I/O, no clock, no wire types.
+//!
+//! A [`Request`](request::Request) meets the rules of a [`RuleSet`](rule_set::RuleSet) and becomes a
+//! [`Plan`](plan::Plan) of charges. A store answers with tallies, and the plan settles into a
+//! [`Decision`](decision::Decision).
+
+pub mod algorithm;
+pub mod decision;
+pub mod key;
+pub mod ledger;
+pub mod plan;
+pub mod request;
+pub mod rule;
+pub mod rule_set;
+pub mod time;

@@ -1,0 +1,200 @@
+//! The names of counters. This is the only place that spells a key.
+//!
+//! ```text
+//! tk1:fw:60s:{shop|path=/login|user=alice}:1795215600
+//!  |  |   |   |                            the window's start, in Unix seconds
+//!  |  |   |   the business ID, in a hash tag: the domain, then each entry
+//!  |  |   the window's length
+//!  |  the algorithm
+//!  the version of this format
+//! ```
+//!
+//! No two counters share a key, whatever bytes their values hold: `%`, `|`, `=`, `{`, `}` and
+//! everything outside visible ASCII is written `%XX`. A part of more than 128 bytes is written
+//! `%~` and the first 128 bits of its SHA-256, which no escaped text can be. The limit's number is
+//! left out on purpose: changing it keeps the count.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::engine::{
+    request::Entry,
+    time::{Timestamp, Window},
+};
+
+/// Parts longer than this, in bytes, are digested.
+const PART_BYTES_MAX: usize = 128;
+
+/// Keys go at most this long after their window, in milliseconds.
+const SPREAD_MS_MAX: u64 = 300_000;
+
+/// One counter, in whichever window the store's clock will find itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Counter {
+    business_id: String,
+    /// The window that it counts.
+    pub window: Window,
+}
+
+/// The business ID holds values of descriptors, which must not enter a log.
+impl std::fmt::Debug for Counter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counter").field("window", &self.window).finish_non_exhaustive()
+    }
+}
+
+impl Counter {
+    /// The fixed-window counter of one descriptor in `domain`.
+    pub fn new(domain: &str, entries: &[Entry], window: Window) -> Self {
+        let mut business_id = String::with_capacity(64);
+        push_part(&mut business_id, domain.as_bytes());
+        for Entry { key, value } in entries {
+            business_id.push('|');
+            push_part(&mut business_id, key);
+            business_id.push('=');
+            push_part(&mut business_id, value);
+        }
+        Self { business_id, window }
+    }
+
+    /// The key in the window that begins at `start`.
+    pub fn key(&self, start: Timestamp) -> String {
+        let (length, id) = (self.window.seconds(), &self.business_id);
+        format!("tk1:fw:{length}s:{{{id}}}:{}", start.as_secs())
+    }
+
+    /// When the key of the window that ends at `end` may go: at the end or a little later, by its
+    /// name, so that midnight does not expire every key at once. After one more window it has gone.
+    pub fn expiry(&self, end: Timestamp) -> Timestamp {
+        let room = SPREAD_MS_MAX.min(self.window.seconds() * 1000);
+        Timestamp::from_millis(end.as_millis() + fnv1a(self.business_id.as_bytes()) % room)
+    }
+}
+
+fn push_part(id: &mut String, part: &[u8]) {
+    if part.len() > PART_BYTES_MAX {
+        id.push_str("%~");
+        for byte in Sha256::digest(part).iter().take(16) {
+            push_hex(id, *byte);
+        }
+        return;
+    }
+    for &byte in part {
+        match byte {
+            b'%' | b'|' | b'=' | b'{' | b'}' => push_escaped(id, byte),
+            0x21..=0x7e => id.push(char::from(byte)),
+            _ => push_escaped(id, byte),
+        }
+    }
+}
+
+fn push_escaped(id: &mut String, byte: u8) {
+    id.push('%');
+    push_hex(id, byte);
+}
+
+fn push_hex(id: &mut String, byte: u8) {
+    write!(id, "{byte:02X}").expect("a String takes all that is written to it");
+}
+
+/// FNV-1a, 64 bits: the same on every replica, which std's hashers do not promise.
+/// <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::rule::Unit;
+    use proptest::prelude::*;
+
+    fn entries(pairs: &[(&[u8], &[u8])]) -> Vec<Entry> {
+        pairs
+            .iter()
+            .map(|(key, value)| Entry { key: key.to_vec().into(), value: value.to_vec().into() })
+            .collect()
+    }
+
+    fn counter(domain: &str, pairs: &[(&[u8], &[u8])]) -> Counter {
+        let window = Window::new(Unit::Minute, 1).expect("a valid window");
+        Counter::new(domain, &entries(pairs), window)
+    }
+
+    /// Changing a line of this table splits every counter in a rolling upgrade.
+    #[test]
+    fn the_format_is_pinned_by_a_golden_file() {
+        let long = [b'x'; 129];
+        let cases: [(&str, &[(&[u8], &[u8])]); 9] = [
+            ("shop", &[]),
+            ("shop", &[(b"user", b"alice")]),
+            ("shop", &[(b"path", b"/login"), (b"user", b"alice")]),
+            ("shop", &[(b"user", b"")]),
+            ("shop", &[(b"user", b"a|b=c{d}e%f g~h*i")]),
+            ("shop", &[(b"user", b"\x00\xff\n\"")]),
+            ("a|b", &[("ключ".as_bytes(), b"::1")]),
+            ("shop", &[(b"user", &long[..128])]),
+            ("shop", &[(b"user", &long)]),
+        ];
+        let start = Timestamp::from_secs(1_795_215_600);
+        let keys: String =
+            cases.iter().map(|(d, pairs)| counter(d, pairs).key(start) + "\n").collect();
+        assert_eq!(keys, include_str!("key.golden"));
+    }
+
+    #[test]
+    fn the_expiry_is_spread_within_one_window_and_five_minutes() {
+        for user in 0..1000_u32 {
+            for unit in Unit::ALL {
+                let window = Window::new(unit, 1).expect("a valid window");
+                let pairs = entries(&[(b"user", user.to_string().as_bytes())]);
+                let counter = Counter::new("shop", &pairs, window);
+                let end = Timestamp::from_secs(1_795_219_200);
+                let late = counter.expiry(end).millis_since(end);
+                assert!((0..300_000.min(window.seconds() as i64 * 1000)).contains(&late));
+            }
+        }
+    }
+
+    /// Bytes that a careless format would trip over, and strings around the digest's edge.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        let tricky = prop::sample::select(&b"%|={}~*:_aA0 \x00\xff\n"[..]);
+        prop_oneof![
+            prop::collection::vec(tricky, 0..6),
+            prop::collection::vec(any::<u8>(), 126..131),
+        ]
+    }
+
+    fn descriptor() -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>)>> {
+        prop::collection::vec((part(), part()), 0..3)
+    }
+
+    fn key_of(domain: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> String {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| (k.as_slice(), v.as_slice())).collect();
+        counter(domain, &pairs).key(Timestamp::from_secs(0))
+    }
+
+    proptest! {
+        /// P8: two descriptors share a key only if they are the same.
+        #[test]
+        fn keys_are_injective(
+            a in descriptor(), b in descriptor(),
+            domain_a in "[a|=%{]{1,2}", domain_b in "[a|=%{]{1,2}",
+        ) {
+            let same = (&domain_a, &a) == (&domain_b, &b);
+            prop_assert_eq!(key_of(&domain_a, &a) == key_of(&domain_b, &b), same);
+        }
+
+        /// P10: the hash tag is the business ID, whatever the values hold.
+        #[test]
+        fn keys_are_visible_ascii_with_one_hash_tag(pairs in descriptor()) {
+            let key = key_of("shop", &pairs);
+            prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(key.matches('{').count(), 1);
+            prop_assert_eq!(key.matches('}').count(), 1);
+        }
+    }
+}

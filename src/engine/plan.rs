@@ -1,0 +1,110 @@
+//! From a request to charges, and from tallies to a decision.
+
+use std::sync::Arc;
+
+use crate::engine::{
+    decision::{Code, Decision, Met, Outcome, Status},
+    key::Counter,
+    ledger::{Charge, Tally, Verdict},
+    request::{Descriptor, Request},
+    rule::{Limit, Policy},
+    rule_set::{Domain, Found, RuleSet},
+};
+
+/// What one call will charge, and what each descriptor is waiting for.
+#[derive(Debug)]
+pub struct Plan {
+    /// What the store is to charge, all or nothing.
+    pub charges: Vec<Charge>,
+    items: Vec<Item>,
+}
+
+/// One descriptor's part of a plan.
+#[derive(Debug)]
+enum Item {
+    /// Decided already.
+    Settled(Status),
+    /// Waits for the tally of the next charge.
+    Charged(Met, Limit),
+}
+
+impl Plan {
+    /// Finds the rule of each descriptor.
+    pub fn draw(rules: &RuleSet, request: &Request) -> Self {
+        let mut plan = Self { charges: Vec::new(), items: Vec::new() };
+        let domain = rules.domain(&request.domain);
+        for descriptor in &request.descriptors {
+            match domain {
+                Some(domain) => plan.add(domain, descriptor),
+                None => plan.settle_at_once(Met::NoDomain, Outcome::NoLimit),
+            }
+        }
+        plan
+    }
+
+    fn add(&mut self, domain: &Domain, descriptor: &Descriptor) {
+        let name = || Arc::clone(&domain.name);
+        if let Some(limit) = descriptor.limit {
+            return self.charge(Met::Override(name()), limit, domain, descriptor);
+        }
+        match domain.find(&descriptor.entries) {
+            Found::Rule(rule) => match rule.policy {
+                Policy::Limited(limit) => {
+                    self.charge(Met::Rule(name(), Arc::clone(rule)), limit, domain, descriptor);
+                }
+                Policy::Unlimited => {
+                    self.settle_at_once(Met::Rule(name(), Arc::clone(rule)), Outcome::Unlimited);
+                }
+            },
+            Found::NoLimit => self.settle_at_once(Met::NoLimit(name()), Outcome::NoLimit),
+            Found::Nothing => self.settle_at_once(Met::NoRule(name()), Outcome::NoLimit),
+        }
+    }
+
+    fn charge(&mut self, met: Met, limit: Limit, domain: &Domain, descriptor: &Descriptor) {
+        self.charges.push(Charge {
+            counter: Counter::new(&domain.name, &descriptor.entries, limit.window),
+            hits: descriptor.hits,
+            limit: limit.requests_per_unit,
+        });
+        self.items.push(Item::Charged(met, limit));
+    }
+
+    fn settle_at_once(&mut self, met: Met, outcome: Outcome) {
+        self.items.push(Item::Settled(Status { met, outcome }));
+    }
+
+    /// The label of what the charge with this number met, from the configuration.
+    pub fn label(&self, charge: usize) -> String {
+        let mut charged = self.items.iter().filter_map(|item| match item {
+            Item::Charged(met, _) => Some(met),
+            Item::Settled(_) => None,
+        });
+        match charged.nth(charge) {
+            Some(Met::Rule(_, rule)) => rule.path.clone(),
+            _ => "override".to_owned(),
+        }
+    }
+
+    /// The decision, from one tally for each charge, in their order.
+    pub fn settle(self, tallies: Vec<Tally>) -> Decision {
+        debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
+        let mut tallies = tallies.into_iter();
+        let mut status = |item| match item {
+            Item::Settled(status) => Some(status),
+            Item::Charged(met, limit) => {
+                tallies.next().map(|tally| Status { met, outcome: outcome(limit, tally) })
+            }
+        };
+        let statuses: Vec<Status> = self.items.into_iter().filter_map(&mut status).collect();
+        let over = statuses.iter().any(|status| status.outcome.code() == Code::OverLimit);
+        Decision { code: if over { Code::OverLimit } else { Code::Ok }, statuses }
+    }
+}
+
+fn outcome(limit: Limit, Tally { verdict, reset }: Tally) -> Outcome {
+    match verdict {
+        Verdict::Fits { remaining } => Outcome::Within { limit, remaining, reset },
+        Verdict::Over => Outcome::Over { limit, reset },
+    }
+}

@@ -1,0 +1,208 @@
+//! All rules that are in force, and how a descriptor finds its own.
+//!
+//! The order is envoyproxy/ratelimit's: entry by entry, an exact value before the key alone. The
+//! first that matches is taken for good, and a rule counts only where the descriptor ends.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::engine::{request::Entry, rule::Rule};
+
+/// All domains and their rules. Never changed once built: a reload builds another.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    domains: HashMap<String, Domain>,
+}
+
+/// The rules of one domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// The configured name; safe as a label.
+    pub name: Arc<str>,
+    root: Level,
+}
+
+/// The rules for one position in a descriptor's path.
+#[derive(Debug, Default)]
+struct Level {
+    keys: HashMap<Box<[u8]>, Branches>,
+}
+
+/// The rules for one key.
+#[derive(Debug, Default)]
+struct Branches {
+    exact: HashMap<Box<[u8]>, Node>,
+    default: Option<Node>,
+}
+
+/// Where a step of the path leads.
+#[derive(Debug, Default)]
+struct Node {
+    rule: Option<Arc<Rule>>,
+    next: Level,
+}
+
+/// What a descriptor met.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<'rules> {
+    /// A rule.
+    Rule(&'rules Arc<Rule>),
+    /// A place in the configuration that sets no limit: a white-list, or a descriptor that Envoy
+    /// sent without entries.
+    NoLimit,
+    /// Nothing; most likely a typo, on one side or the other.
+    Nothing,
+}
+
+impl RuleSet {
+    /// The rules of the domain `name`.
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// The rules of the domain `name`, which is made if it is new.
+    pub fn domain_mut(&mut self, name: &str) -> &mut Domain {
+        self.domains
+            .entry(name.to_owned())
+            .or_insert_with(|| Domain { name: name.into(), root: Level::default() })
+    }
+
+    /// Every domain, by name.
+    pub fn domains(&self) -> Vec<&Domain> {
+        let mut domains: Vec<_> = self.domains.values().collect();
+        domains.sort_by(|a, b| a.name.cmp(&b.name));
+        domains
+    }
+}
+
+impl Domain {
+    /// What a descriptor with these entries meets.
+    pub fn find(&self, entries: &[Entry]) -> Found<'_> {
+        let Some((last, before)) = entries.split_last() else { return Found::NoLimit };
+        let mut level = &self.root;
+        for entry in before {
+            match level.node(entry) {
+                Some(node) => level = &node.next,
+                None => return Found::Nothing,
+            }
+        }
+        match level.node(last) {
+            Some(Node { rule: Some(rule), .. }) => Found::Rule(rule),
+            Some(Node { rule: None, .. }) => Found::NoLimit,
+            None => Found::Nothing,
+        }
+    }
+
+    /// Makes the place at the end of `path`, a list of keys and, where one is set, values.
+    pub fn insert(&mut self, path: &[(&str, Option<&str>)], rule: Option<Arc<Rule>>) {
+        let Some(((key, value), before)) = path.split_last() else { return };
+        let mut level = &mut self.root;
+        for (key, value) in before {
+            level = &mut level.node_mut(key, *value).next;
+        }
+        level.node_mut(key, *value).rule = rule;
+    }
+
+    /// Every rule, by its path.
+    pub fn rules(&self) -> Vec<&Arc<Rule>> {
+        let mut rules = Vec::new();
+        self.root.collect(&mut rules);
+        rules.sort_by(|a, b| a.path.cmp(&b.path));
+        rules
+    }
+}
+
+impl Level {
+    fn node(&self, entry: &Entry) -> Option<&Node> {
+        let branches = self.keys.get(&*entry.key)?;
+        branches.exact.get(&*entry.value).or(branches.default.as_ref())
+    }
+
+    fn node_mut(&mut self, key: &str, value: Option<&str>) -> &mut Node {
+        let branches = self.keys.entry(key.as_bytes().into()).or_default();
+        match value {
+            Some(value) => branches.exact.entry(value.as_bytes().into()).or_default(),
+            None => branches.default.get_or_insert_default(),
+        }
+    }
+
+    fn collect<'rules>(&'rules self, rules: &mut Vec<&'rules Arc<Rule>>) {
+        let nodes = self.keys.values().flat_map(|b| b.exact.values().chain(b.default.as_ref()));
+        for node in nodes {
+            rules.extend(node.rule.as_ref());
+            node.next.collect(rules);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::rule::Policy;
+
+    /// The rules of the incumbent's basic example, in our own paths.
+    fn example() -> RuleSet {
+        let mut rules = RuleSet::default();
+        let domain = rules.domain_mut("test");
+        let mut rule = |path: &[(&str, Option<&str>)], name: &str| {
+            let rule = Rule { path: name.into(), place: String::new(), policy: Policy::Unlimited };
+            domain.insert(path, Some(Arc::new(rule)));
+        };
+        rule(&[("key1", Some("value1")), ("subkey1", None)], "nested default");
+        rule(&[("key1", Some("value1")), ("subkey1", Some("subvalue1"))], "nested exact");
+        rule(&[("key2", None)], "default");
+        rule(&[("key2", Some("value2"))], "exact");
+        domain.insert(&[("key2", Some("white"))], None);
+        rules
+    }
+
+    #[track_caller]
+    fn check(descriptor: &[(&'static str, &'static str)], expected: &str) {
+        let entries: Vec<Entry> = descriptor
+            .iter()
+            .map(|(key, value)| Entry { key: (*key).into(), value: (*value).into() })
+            .collect();
+        let rules = example();
+        let found = match rules.domain("test").expect("the example's domain").find(&entries) {
+            Found::Rule(rule) => rule.path.as_str(),
+            Found::NoLimit => "no limit",
+            Found::Nothing => "nothing",
+        };
+        assert_eq!(found, expected, "for {descriptor:?}");
+    }
+
+    #[test]
+    fn an_exact_value_comes_before_the_key_alone() {
+        check(&[("key2", "value2")], "exact");
+        check(&[("key2", "other")], "default");
+        check(&[("key2", "")], "default");
+    }
+
+    #[test]
+    fn the_path_is_followed_entry_by_entry() {
+        check(&[("key1", "value1"), ("subkey1", "subvalue1")], "nested exact");
+        check(&[("key1", "value1"), ("subkey1", "other")], "nested default");
+        check(&[("key1", "other"), ("subkey1", "subvalue1")], "nothing");
+        check(&[("subkey1", "subvalue1"), ("key1", "value1")], "nothing");
+    }
+
+    #[test]
+    fn a_rule_counts_only_where_the_descriptor_ends() {
+        check(&[("key1", "value1")], "no limit");
+        check(&[("key2", "value2"), ("more", "x")], "nothing");
+    }
+
+    #[test]
+    fn a_place_without_a_limit_is_a_white_list() {
+        check(&[("key2", "white")], "no limit");
+    }
+
+    #[test]
+    fn a_descriptor_without_entries_meets_no_limit() {
+        check(&[], "no limit");
+    }
+
+    #[test]
+    fn an_unknown_domain_has_no_rules() {
+        assert!(example().domain("unknown").is_none());
+    }
+}

@@ -1,0 +1,91 @@
+//! HTTP: decisions in JSON, health, metrics, and the rules in force.
+
+mod json;
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, State},
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    engine::{
+        rule::{Policy, Rule},
+        rule_set::{Domain, RuleSet},
+    },
+    health::Health,
+    limiter::Limiter,
+    rls::decode::Bounds,
+    telemetry::Telemetry,
+};
+
+/// What the endpoints answer from.
+#[derive(Debug, Clone)]
+pub struct Http {
+    /// Decides.
+    pub limiter: Arc<Limiter>,
+    /// How much one request may hold.
+    pub bounds: Bounds,
+    /// The largest body, in bytes.
+    pub message_bytes_max: usize,
+    /// The service's phase.
+    pub health: Health,
+    /// Where metrics are read.
+    pub telemetry: Arc<Telemetry>,
+    /// The rules in force.
+    pub rules: Arc<RuleSet>,
+}
+
+/// The endpoints.
+pub fn router(http: Http) -> Router {
+    Router::new()
+        .route("/json", post(json::decide))
+        .route("/healthz", get(|| async { "OK" }))
+        .route("/readyz", get(readyz))
+        .route("/healthcheck", get(healthcheck))
+        .route("/metrics", get(metrics))
+        .route("/rules", get(rules))
+        .layer(DefaultBodyLimit::max(http.message_bytes_max))
+        .with_state(http)
+}
+
+async fn readyz(State(http): State<Http>) -> impl IntoResponse {
+    match http.health.ready() {
+        true => (StatusCode::OK, "OK"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+    }
+}
+
+/// As envoyproxy/ratelimit answers: 200 `OK`, or 500 and nothing.
+async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
+    match http.health.ready() {
+        true => (StatusCode::OK, "OK"),
+        false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
+    }
+}
+
+async fn metrics(State(http): State<Http>) -> impl IntoResponse {
+    let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (text_format, http.telemetry.scrape())
+}
+
+async fn rules(State(http): State<Http>) -> Json<Value> {
+    let domain = |domain: &Domain| {
+        let rules: Vec<Value> = domain.rules().into_iter().map(|it| rule(it)).collect();
+        json!({ "domain": &*domain.name, "rules": rules })
+    };
+    Json(json!({ "domains": http.rules.domains().into_iter().map(domain).collect::<Vec<_>>() }))
+}
+
+fn rule(rule: &Rule) -> Value {
+    let limit = match &rule.policy {
+        Policy::Limited(limit) => limit.to_string(),
+        Policy::Unlimited => "unlimited".to_owned(),
+    };
+    json!({ "path": rule.path, "limit": limit, "written_at": rule.place })
+}

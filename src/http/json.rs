@@ -1,0 +1,44 @@
+//! `POST /json`: a decision for those who do not speak gRPC.
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+use tonic::{Code, Status};
+
+use super::Http;
+use crate::{rls, telemetry};
+
+/// 200 or 429 with the answer, 400 for a bad request, 503 where the store gave no answer.
+pub(super) async fn decide(State(http): State<Http>, body: Bytes) -> Response {
+    let decided = match rls::json::request(&body, http.bounds) {
+        Ok(decoded) => rls::decide(&http.limiter, decoded).await,
+        Err(status) => Err(status),
+    };
+    let answer = match decided {
+        Ok(answer) => answer,
+        Err(status) => return refuse(&status),
+    };
+    let body = Json(rls::json::response(&answer));
+    match rls::json::retry_after(&answer) {
+        None => body.into_response(),
+        Some(seconds) => {
+            let retry_after = [(header::RETRY_AFTER, HeaderValue::from(seconds))];
+            (StatusCode::TOO_MANY_REQUESTS, retry_after, body).into_response()
+        }
+    }
+}
+
+fn refuse(status: &Status) -> Response {
+    let code = match status.code() {
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let name = telemetry::status_name(status.code());
+    let error = json!({ "error": { "code": name, "message": status.message() } });
+    (code, Json(error)).into_response()
+}

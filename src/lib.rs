@@ -1,0 +1,38 @@
+//! tollkeeper: an exact, fast rate-limit service for Envoy, gateways and microservices.
+//!
+//! The modules in the order in which a call meets them. ARCHITECTURE.md tells the whole story.
+
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::cast_possible_wrap,
+        reason = "a test that panics has failed, which is its purpose"
+    )
+)]
+
+pub mod rls;
+
+pub mod limiter;
+
+pub mod engine;
+
+pub mod rules;
+
+pub mod store;
+
+pub mod http;
+
+pub mod telemetry;
+
+pub mod health;
+
+pub mod settings;
+
+pub mod shutdown;
+
+pub mod app;
+
+pub mod cli;

@@ -1,0 +1,87 @@
+//! The story of one call: find the rules, charge the store, settle.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{
+    engine::{
+        decision::{Decision, Met},
+        plan::Plan,
+        request::Request,
+        rule_set::RuleSet,
+    },
+    store::{StoreError, guard::Guard},
+    telemetry::CallMetrics,
+};
+
+/// How often the log tells of descriptors that met no rule.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Decides calls.
+#[derive(Debug)]
+pub struct Limiter {
+    rules: Arc<RuleSet>,
+    store: Guard,
+    metrics: CallMetrics,
+    /// When the log last told of a descriptor without a rule.
+    told: Mutex<Option<Instant>>,
+}
+
+impl Limiter {
+    /// A limiter by these rules on this store.
+    pub fn new(rules: Arc<RuleSet>, store: Guard, metrics: CallMetrics) -> Self {
+        Self { rules, store, metrics, told: Mutex::new(None) }
+    }
+
+    /// Decides one call.
+    ///
+    /// # Errors
+    /// If the store gives no answer; see [`StoreError`].
+    pub async fn decide(&self, request: &Request) -> Result<Decision, StoreError> {
+        let plan = Plan::draw(&self.rules, request);
+        match self.store.charge(&plan.charges).await {
+            Ok(tallies) => {
+                let decision = plan.settle(tallies);
+                self.report(&decision);
+                Ok(decision)
+            }
+            Err(error) => {
+                if let StoreError::Unreadable(charge) = error {
+                    let rule = plan.label(charge);
+                    self.metrics.unreadable(&rule);
+                    tracing::error!(
+                        rule,
+                        "a counter of this rule holds something else than a count"
+                    );
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What is measured of calls.
+    pub fn metrics(&self) -> &CallMetrics {
+        &self.metrics
+    }
+
+    fn report(&self, decision: &Decision) {
+        self.metrics.decided(decision);
+        let lost = |met: &Met| matches!(met, Met::NoDomain | Met::NoRule(_));
+        if decision.statuses.iter().any(|status| lost(&status.met)) && self.may_tell() {
+            tracing::warn!(
+                "a descriptor met no rule and passed; if that is a typo, the metric \
+                 ratelimit_decisions_total with rule=\"other\" tells the domain (said once a minute)"
+            );
+        }
+    }
+
+    fn may_tell(&self) -> bool {
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+        if due {
+            *told = Some(now);
+        }
+        due
+    }
+}

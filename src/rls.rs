@@ -1,0 +1,69 @@
+//! The wire: Envoy's rate limit service, version 3. Generated types appear in this folder only.
+
+mod codec;
+pub mod decode;
+pub mod encode;
+pub mod json;
+mod service;
+
+pub use service::Service;
+pub(crate) use service::decide;
+
+/// Envoy's messages, compiled from `proto/`.
+#[expect(missing_docs, clippy::all, reason = "generated")]
+#[allow(unreachable_pub, reason = "generated")]
+pub mod pb {
+    /// The nesting follows the packages, since generated code names its neighbours by it.
+    pub mod envoy {
+        pub mod config {
+            pub mod core {
+                pub mod v3 {
+                    tonic::include_proto!("envoy.config.core.v3");
+                }
+            }
+        }
+        pub mod extensions {
+            pub mod common {
+                pub mod ratelimit {
+                    pub mod v3 {
+                        tonic::include_proto!("envoy.extensions.common.ratelimit.v3");
+
+                        /// Values must not reach a log through `{:?}`.
+                        impl std::fmt::Debug for rate_limit_descriptor::Entry {
+                            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                                f.debug_struct("Entry").finish_non_exhaustive()
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        pub mod service {
+            pub mod ratelimit {
+                pub mod v3 {
+                    tonic::include_proto!("envoy.service.ratelimit.v3");
+                }
+            }
+        }
+        pub mod r#type {
+            pub mod v3 {
+                tonic::include_proto!("envoy.r#type.v3");
+            }
+        }
+    }
+
+    pub use envoy::{
+        extensions::common::ratelimit::v3::{
+            RateLimitDescriptor,
+            rate_limit_descriptor::{Entry, RateLimitOverride},
+        },
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse, rate_limit_response,
+            rate_limit_service_client::RateLimitServiceClient,
+        },
+        r#type::v3::RateLimitUnit,
+    };
+}
+
+/// The compiled `.proto` files, for reflection.
+pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rls.binpb"));

@@ -1,0 +1,121 @@
+//! From the wire's messages to a [`Request`]: every default and every refusal of the protocol.
+//!
+//! What an end user can influence (values, hits out of headers) is never refused: Envoy takes an
+//! error for "allow". What only an operator sets is.
+
+use tonic::Status;
+
+use super::pb;
+use crate::engine::{
+    request::{Descriptor, Entry, Hits, Request},
+    rule::{Limit, Unit},
+};
+
+/// The most entries in one descriptor.
+pub const ENTRIES_MAX: usize = 32;
+
+/// The longest key of an entry, in bytes.
+pub const KEY_BYTES_MAX: usize = 256;
+
+/// How much one request may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// The most descriptors.
+    pub descriptors_max: usize,
+}
+
+/// A request, and what was passed over in it.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The request.
+    pub request: Request,
+    /// How many limit overrides were ignored, for an unknown unit or a window that cannot be.
+    pub overrides_ignored: u64,
+}
+
+impl Bounds {
+    pub(super) fn check_descriptors(self, count: usize) -> Result<(), Status> {
+        let max = self.descriptors_max;
+        if count > max {
+            return Err(Status::invalid_argument(format!("descriptors: {count} exceeds {max}")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Status> {
+        if count > ENTRIES_MAX {
+            let message =
+                format!("descriptors[{descriptor}].entries: {count} exceeds {ENTRIES_MAX}");
+            return Err(Status::invalid_argument(message));
+        }
+        Ok(())
+    }
+}
+
+/// Checks a message and fills in its defaults.
+///
+/// # Errors
+/// INVALID_ARGUMENT, with the field and the bound.
+pub fn request(message: pb::RateLimitRequest, bounds: Bounds) -> Result<Decoded, Status> {
+    if message.domain.is_empty() {
+        return Err(Status::invalid_argument("domain: must not be empty"));
+    }
+    if message.descriptors.is_empty() {
+        return Err(Status::invalid_argument("descriptors: at least 1"));
+    }
+    bounds.check_descriptors(message.descriptors.len())?;
+
+    // Absent and 0 look the same here, and both count as 1.
+    let hits = u64::from(message.hits_addend.max(1));
+    let mut overrides_ignored = 0;
+    let mut descriptors = Vec::with_capacity(message.descriptors.len());
+    for (index, descriptor) in message.descriptors.into_iter().enumerate() {
+        bounds.check_entries(index, descriptor.entries.len())?;
+        let limit = descriptor.limit.as_ref().and_then(limit_override);
+        overrides_ignored += u64::from(descriptor.limit.is_some() && limit.is_none());
+        descriptors.push(Descriptor {
+            hits: hits_of(descriptor.hits_addend, hits, descriptor.is_negative_hits),
+            entries: entries(index, descriptor.entries)?,
+            limit,
+        });
+    }
+    Ok(Decoded { request: Request { domain: message.domain, descriptors }, overrides_ignored })
+}
+
+fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Status> {
+    let entry = |(index, pb::Entry { key, value })| {
+        let refuse = |problem: String| {
+            let field = format!("descriptors[{descriptor}].entries[{index}].key");
+            Err(Status::invalid_argument(format!("{field}: {problem}")))
+        };
+        match key.len() {
+            0 => refuse("must not be empty".to_owned()),
+            1..=KEY_BYTES_MAX => Ok(Entry { key, value }),
+            bytes => refuse(format!("{bytes} bytes exceeds {KEY_BYTES_MAX}")),
+        }
+    };
+    entries.into_iter().enumerate().map(entry).collect()
+}
+
+/// A descriptor's own hits replace the request's, and an explicit 0 looks without counting.
+fn hits_of(own: Option<u64>, of_request: u64, negative: bool) -> Hits {
+    let hits = own.unwrap_or(of_request).min(Hits::MAX);
+    match (negative, hits) {
+        (true, hits) => Hits::GiveBack(hits),
+        (false, 0) => Hits::Look,
+        (false, hits) => Hits::Take(hits),
+    }
+}
+
+fn limit_override(limit: &pb::RateLimitOverride) -> Option<Limit> {
+    let unit = match pb::RateLimitUnit::try_from(limit.unit).ok()? {
+        pb::RateLimitUnit::Unknown => return None,
+        pb::RateLimitUnit::Second => Unit::Second,
+        pb::RateLimitUnit::Minute => Unit::Minute,
+        pb::RateLimitUnit::Hour => Unit::Hour,
+        pb::RateLimitUnit::Day => Unit::Day,
+        pb::RateLimitUnit::Month => Unit::Month,
+        pb::RateLimitUnit::Year => Unit::Year,
+    };
+    Limit::new(limit.requests_per_unit, unit, limit.unit_multiplier.unwrap_or(1))
+}

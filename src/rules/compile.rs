@@ -1,0 +1,79 @@
+//! From rules as written to a [`RuleSet`]: what only shows when everything is seen together.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    Problem,
+    schema::{Descriptor, File, Placed, RateLimit},
+};
+use crate::engine::{
+    rule::{Limit, Policy, Rule},
+    rule_set::RuleSet,
+};
+
+/// A step of a rule's path: a key and, where one is set, a value.
+type Step = (String, Option<String>);
+
+/// Puts all files together. Files of one domain add up.
+pub(super) fn compile(files: Vec<File>, problems: &mut Vec<Problem>) -> RuleSet {
+    let mut compiler = Compiler { rules: RuleSet::default(), seen: HashMap::new(), problems };
+    for file in files {
+        compiler.rules.domain_mut(&file.domain);
+        let mut path = Vec::new();
+        for descriptor in file.descriptors {
+            compiler.descriptor(&file.name, &file.domain, &mut path, descriptor);
+        }
+    }
+    compiler.rules
+}
+
+struct Compiler<'a> {
+    rules: RuleSet,
+    /// Where each path of each domain was written first.
+    seen: HashMap<(String, Vec<Step>), String>,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Compiler<'_> {
+    fn descriptor(
+        &mut self,
+        file: &str,
+        domain: &str,
+        path: &mut Vec<Step>,
+        Placed { place, value }: Placed<Descriptor>,
+    ) {
+        let Descriptor { key, value, rate_limit, descriptors } = value;
+        path.push((key, value));
+        let here = format!("{file}:{}", place.0);
+        let first = self.seen.insert((domain.to_owned(), path.clone()), here.clone());
+        if let Some(first) = first {
+            let message = format!("`{}` is already written at {first}", spell(path));
+            self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
+        }
+        let policy = rate_limit.and_then(|limit| policy(&limit.value));
+        let rule = policy.map(|policy| Arc::new(Rule { path: spell(path), place: here, policy }));
+        let steps: Vec<_> = path.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+        self.rules.domain_mut(domain).insert(&steps, rule);
+        for descriptor in descriptors {
+            self.descriptor(file, domain, path, descriptor);
+        }
+        path.pop();
+    }
+}
+
+/// `None` where a problem was reported already.
+fn policy(written: &RateLimit) -> Option<Policy> {
+    if written.unlimited {
+        return Some(Policy::Unlimited);
+    }
+    let unit = written.unit.as_ref()?.value;
+    Limit::new(written.requests_per_unit, unit, 1).map(Policy::Limited)
+}
+
+fn spell(path: &[Step]) -> String {
+    let step = |(key, value): &Step| match value {
+        Some(value) => format!("{key}={value}"),
+        None => key.clone(),
+    };
+    path.iter().map(step).collect::<Vec<_>>().join("|")
+}

@@ -1,0 +1,249 @@
+//! Rules as written: which keys there are, and what type each has.
+//!
+//! Reading goes on after a problem, so that one look finds them all.
+
+use super::{
+    Problem, Source,
+    yaml::{self, Content, Node, Place},
+};
+use crate::engine::rule::Unit;
+
+/// A key longer than this would be refused in every request.
+const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
+
+/// A value and its place.
+#[derive(Debug, Clone)]
+pub(super) struct Placed<T> {
+    pub(super) place: Place,
+    pub(super) value: T,
+}
+
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) domain: String,
+    pub(super) descriptors: Vec<Placed<Descriptor>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    pub(super) key: String,
+    pub(super) value: Option<String>,
+    pub(super) rate_limit: Option<Placed<RateLimit>>,
+    pub(super) descriptors: Vec<Placed<Descriptor>>,
+}
+
+#[derive(Debug)]
+pub(super) struct RateLimit {
+    /// Absent counts as 0, as in envoyproxy/ratelimit: always over the limit.
+    pub(super) requests_per_unit: u32,
+    pub(super) unit: Option<Placed<Unit>>,
+    pub(super) unlimited: bool,
+}
+
+/// Reads one file. `None` if it has no usable domain.
+pub(super) fn read(source: &Source, problems: &mut Vec<Problem>) -> Option<File> {
+    let mut reader = Reader { file: &source.name, problems };
+    match yaml::parse(&source.text) {
+        Ok(Some(root)) => reader.file(&root),
+        Ok(None) => {
+            reader.problem((1, 1), "the file is empty: a rule file begins with `domain:`");
+            None
+        }
+        Err((place, message)) => {
+            reader.problem(place, format!("not YAML: {message}"));
+            None
+        }
+    }
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    problems: &'a mut Vec<Problem>,
+}
+
+/// The pairs of one mapping, by known key.
+struct Fields<'node> {
+    place: Place,
+    pairs: Vec<(&'node str, &'node Node)>,
+}
+
+impl<'node> Fields<'node> {
+    fn get(&self, name: &str) -> Option<&'node Node> {
+        self.pairs.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
+    }
+}
+
+impl Reader<'_> {
+    fn problem(&mut self, place: Place, message: impl Into<String>) {
+        let (file, message) = (self.file.to_owned(), message.into());
+        self.problems.push(Problem { file, place: Some(place), message });
+    }
+
+    fn file(&mut self, root: &Node) -> Option<File> {
+        let fields = self.fields(root, "a rule file", &["domain", "descriptors"])?;
+        let descriptors = self.descriptors(&fields);
+        let domain = self.required_text(&fields, "domain")?;
+        Some(File { name: self.file.to_owned(), domain, descriptors })
+    }
+
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Placed<Descriptor>> {
+        let Some(node) = fields.get("descriptors") else { return Vec::new() };
+        match &node.content {
+            Content::List(items) => items.iter().filter_map(|item| self.descriptor(item)).collect(),
+            // What `descriptors:` with nothing behind it parses to.
+            Content::Scalar(text, true) if text.is_empty() || text == "~" => Vec::new(),
+            _ => {
+                self.problem(node.place, "descriptors: must be a list");
+                Vec::new()
+            }
+        }
+    }
+
+    fn descriptor(&mut self, node: &Node) -> Option<Placed<Descriptor>> {
+        let known = ["key", "value", "rate_limit", "descriptors"];
+        let fields = self.fields(node, "a descriptor", &known)?;
+        let descriptors = self.descriptors(&fields);
+        let rate_limit = fields.get("rate_limit").and_then(|limit| self.rate_limit(limit));
+        let value = fields.get("value").and_then(|value| self.text(value, "value"));
+        let key = self.required_text(&fields, "key")?;
+        if key.len() > KEY_BYTES_MAX {
+            let message = format!("key: {} bytes exceed {KEY_BYTES_MAX}", key.len());
+            self.problem(fields.place, message);
+        }
+        // An empty value is an absent one, as in envoyproxy/ratelimit.
+        let value = value.filter(|value| !value.is_empty());
+        let value = Descriptor { key, value, rate_limit, descriptors };
+        Some(Placed { place: fields.place, value })
+    }
+
+    fn rate_limit(&mut self, node: &Node) -> Option<Placed<RateLimit>> {
+        let known = ["unit", "requests_per_unit", "unlimited"];
+        let fields = self.fields(node, "rate_limit", &known)?;
+        let requests_per_unit =
+            fields.get("requests_per_unit").and_then(|node| self.count(node)).unwrap_or(0);
+        let unlimited =
+            fields.get("unlimited").is_some_and(|node| self.truth(node, "unlimited") == Some(true));
+        let unit = fields.get("unit").and_then(|node| self.unit(node));
+        if unlimited && let Some(unit) = &unit {
+            self.problem(unit.place, "unit: an unlimited rule has none");
+        }
+        if !unlimited && fields.get("unit").is_none() {
+            self.problem(fields.place, format!("unit: missing; one of {}", unit_names()));
+        }
+        let value = RateLimit { requests_per_unit, unit, unlimited };
+        Some(Placed { place: fields.place, value })
+    }
+
+    fn unit(&mut self, node: &Node) -> Option<Placed<Unit>> {
+        let text = self.text(node, "unit")?;
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(&text));
+        if unit.is_none() {
+            self.problem(
+                node.place,
+                format!("unit: `{}` is none of {}", shown(&text), unit_names()),
+            );
+        }
+        unit.map(|value| Placed { place: node.place, value })
+    }
+
+    fn count(&mut self, node: &Node) -> Option<u32> {
+        let number = match &node.content {
+            Content::Scalar(text, true) => text.parse().ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            let bounds =
+                format!("requests_per_unit: must be a whole number from 0 to {}", u32::MAX);
+            self.problem(node.place, bounds);
+        }
+        number
+    }
+
+    fn truth(&mut self, node: &Node, name: &str) -> Option<bool> {
+        if let Content::Scalar(text, true) = &node.content {
+            // The words of YAML 1.1, which envoyproxy/ratelimit reads.
+            match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "y" => return Some(true),
+                "false" | "no" | "off" | "n" => return Some(false),
+                _ => {}
+            }
+        }
+        self.problem(node.place, format!("{name}: must be true or false"));
+        None
+    }
+
+    fn text(&mut self, node: &Node, name: &str) -> Option<String> {
+        match &node.content {
+            Content::Scalar(text, plain) if !*plain || (text != "~" && text != "null") => {
+                Some(text.clone())
+            }
+            Content::Scalar(..) => Some(String::new()),
+            Content::List(_) | Content::Map(_) => {
+                self.problem(node.place, format!("{name}: must be text"));
+                None
+            }
+        }
+    }
+
+    fn required_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
+        let Some(node) = fields.get(name) else {
+            self.problem(fields.place, format!("{name}: missing"));
+            return None;
+        };
+        let text = self.text(node, name)?;
+        if text.is_empty() {
+            self.problem(node.place, format!("{name}: must not be empty"));
+            return None;
+        }
+        Some(text)
+    }
+
+    fn fields<'node>(
+        &mut self,
+        node: &'node Node,
+        what: &str,
+        known: &[&str],
+    ) -> Option<Fields<'node>> {
+        let Content::Map(written) = &node.content else {
+            let message = format!("{what} must be a mapping of {}", known.join(", "));
+            self.problem(node.place, message);
+            return None;
+        };
+        let mut fields = Fields { place: node.place, pairs: Vec::new() };
+        for (key, value) in written {
+            let Content::Scalar(name, _) = &key.content else {
+                self.problem(key.place, format!("{what}: a key must be text"));
+                continue;
+            };
+            if !known.contains(&name.as_str()) {
+                self.problem(
+                    key.place,
+                    format!("unknown key `{}`{}", shown(name), hint(name, known)),
+                );
+            } else if fields.get(name).is_some() {
+                self.problem(key.place, format!("{name}: written twice"));
+            } else {
+                fields.pairs.push((name, value));
+            }
+        }
+        Some(fields)
+    }
+}
+
+fn unit_names() -> String {
+    Unit::ALL.map(Unit::name).join(", ")
+}
+
+/// The text for a message: one line, and not too long.
+fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}
+
+fn hint(name: &str, known: &[&str]) -> String {
+    let distance = |candidate: &&&str| strsim::damerau_levenshtein(name, candidate);
+    match known.iter().min_by_key(distance) {
+        Some(nearest) if distance(&nearest) <= 3 => format!("; did you mean `{nearest}`?"),
+        _ => format!("; known here: {}", known.join(", ")),
+    }
+}

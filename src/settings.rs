@@ -1,0 +1,535 @@
+//! Settings: what the operator typed, checked once, and only good values from there on.
+//!
+//! Each is a flag and an environment variable: `--grpc-addr` is `TOLLKEEPER_GRPC_ADDR`; the flag
+//! wins. Nothing else in the program reads the environment.
+
+use std::{
+    collections::BTreeMap, env, ffi::OsString, fmt, fs, net::SocketAddr, path::PathBuf,
+    time::Duration,
+};
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use tracing::level_filters::LevelFilter;
+
+use crate::telemetry::{Log, TelemetryOptions};
+
+const PREFIX: &str = "TOLLKEEPER_";
+
+/// The flags of `serve`, as typed.
+#[derive(Debug, Default, Clone, clap::Args)]
+pub struct ServeFlags {
+    /// Where gRPC listens [env: TOLLKEEPER_GRPC_ADDR] [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "IP:PORT")]
+    pub grpc_addr: Option<String>,
+    /// Where HTTP listens [env: TOLLKEEPER_HTTP_ADDR] [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "IP:PORT")]
+    pub http_addr: Option<String>,
+    /// A file or folder of rules; may be repeated [env: TOLLKEEPER_RULES, separated by `:`]
+    /// [default: the shipped example]
+    #[arg(long, value_name = "PATH")]
+    pub rules: Vec<PathBuf>,
+    /// Where counters live: memory:// or redis://[user:password@]host:port[/db]
+    /// [env: TOLLKEEPER_STORE] [default: memory://]
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+    /// A file that holds the store's password [env: TOLLKEEPER_STORE_PASSWORD_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub store_password_file: Option<String>,
+    /// The most connections to the store, 1 to 1000 [env: TOLLKEEPER_STORE_POOL_SIZE] [default: 16]
+    #[arg(long, value_name = "N")]
+    pub store_pool_size: Option<String>,
+    /// How long a decision may take, 1ms to 1m; Envoy waits 20ms [env: TOLLKEEPER_DECISION_BUDGET]
+    /// [default: 15ms]
+    #[arg(long, value_name = "TIME")]
+    pub decision_budget: Option<String>,
+    /// How long calls are still taken after SIGTERM, 0s to 10m [env: TOLLKEEPER_DRAIN] [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    pub drain: Option<String>,
+    /// The largest request, 1KiB to 64MiB [env: TOLLKEEPER_MAX_MESSAGE_BYTES] [default: 4MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_message_bytes: Option<String>,
+    /// The most descriptors in a request, 1 to 1000 [env: TOLLKEEPER_MAX_DESCRIPTORS] [default: 64]
+    #[arg(long, value_name = "N")]
+    pub max_descriptors: Option<String>,
+    /// Serve gRPC reflection [env: TOLLKEEPER_REFLECTION=true]
+    #[arg(long)]
+    pub reflection: bool,
+    /// error, warn, info, debug or off [env: TOLLKEEPER_LOG_LEVEL] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// text or json [env: TOLLKEEPER_LOG_FORMAT] [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+}
+
+/// The settings of `serve`, checked.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where gRPC listens.
+    pub grpc_addr: SocketAddr,
+    /// Where HTTP listens.
+    pub http_addr: SocketAddr,
+    /// Files and folders of rules; none means the shipped example.
+    pub rules: Vec<PathBuf>,
+    /// Where counters live.
+    pub store: StoreUrl,
+    /// The most connections to the store.
+    pub store_pool_size: u32,
+    /// How long a decision may take.
+    pub decision_budget: Duration,
+    /// How long calls are still taken after the signal to stop.
+    pub drain: Duration,
+    /// The largest request, in bytes.
+    pub max_message_bytes: usize,
+    /// The most descriptors in a request.
+    pub max_descriptors: usize,
+    /// Whether gRPC reflection is served.
+    pub reflection: bool,
+    /// Log lines.
+    pub log: Log,
+    /// Traces and metrics.
+    pub telemetry: TelemetryOptions,
+    /// What looks like a mistake, and is none for certain.
+    pub warnings: Vec<String>,
+}
+
+/// Where counters live. `Display` masks the password.
+#[derive(Clone)]
+pub enum StoreUrl {
+    /// In this process.
+    Memory,
+    /// In one Redis.
+    Redis(ConnectionInfo),
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Redis(server) = self else { return f.write_str("memory://") };
+        let settings = server.redis_settings();
+        let login = match (settings.username(), settings.password()) {
+            (Some(user), _) => format!("{user}:***@"),
+            (None, Some(_)) => ":***@".to_owned(),
+            (None, None) => String::new(),
+        };
+        write!(f, "redis://{login}{}/{}", server.addr(), settings.db())
+    }
+}
+
+/// As `Display`: the derived one would show the password.
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The environment, as far as it concerns us.
+#[derive(Debug, Clone, Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// The process's own.
+    pub fn of_process() -> Self {
+        Self::new(
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
+        )
+    }
+
+    /// One made for the occasion. A variable that is set to nothing counts as unset.
+    pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
+        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&OsString> {
+        self.0.get(name)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.to_str()
+    }
+
+    /// The address that `call` asks when it is given none.
+    pub fn call_addr(&self) -> Option<&str> {
+        self.text("TOLLKEEPER_ADDR")
+    }
+}
+
+impl Settings {
+    /// Checks what was typed.
+    ///
+    /// # Errors
+    /// Every problem, each with the name of its setting.
+    pub fn resolve(flags: ServeFlags, environment: &Environment) -> Result<Self, Vec<String>> {
+        let names = vec!["TOLLKEEPER_ADDR".to_owned(), variable("--rules")];
+        let mut known = Known { environment, names, problems: vec![] };
+        let rules = Self::rule_paths(&flags, environment);
+        let grpc_addr = known.read("--grpc-addr", flags.grpc_addr, "127.0.0.1:8081", address);
+        let http_addr = known.read("--http-addr", flags.http_addr, "127.0.0.1:8080", address);
+        let store = known.read("--store", flags.store, "memory://", store_url);
+        let password = known.optional("--store-password-file", flags.store_password_file, |path| {
+            let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+            Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+        });
+        let store_pool_size =
+            known.read("--store-pool-size", flags.store_pool_size, "16", |it| whole(it, 1, 1000));
+        let decision_budget =
+            known.read("--decision-budget", flags.decision_budget, "15ms", |text| {
+                time(text, Duration::from_millis(1), Duration::from_secs(60))
+            });
+        let drain = known.read("--drain", flags.drain, "5s", |text| {
+            time(text, Duration::ZERO, Duration::from_secs(600))
+        });
+        let max_message_bytes =
+            known.read("--max-message-bytes", flags.max_message_bytes, "4MiB", size);
+        let max_descriptors =
+            known.read("--max-descriptors", flags.max_descriptors, "64", |it| whole(it, 1, 1000));
+        let reflection =
+            known.read("--reflection", flags.reflection.then(|| "true".to_owned()), "false", truth);
+        let level = known.read("--log-level", flags.log_level, "info", log_level);
+        let json = known.read("--log-format", flags.log_format, "text", log_format);
+        let telemetry = known.telemetry();
+        let warnings = known.unknown();
+
+        let problems = known.problems;
+        let settings = (|| {
+            Some(Self {
+                grpc_addr: grpc_addr?,
+                http_addr: http_addr?,
+                rules,
+                store: store?.with_password(password),
+                store_pool_size: store_pool_size?,
+                decision_budget: decision_budget?,
+                drain: drain?,
+                max_message_bytes: max_message_bytes?,
+                max_descriptors: max_descriptors?,
+                reflection: reflection?,
+                log: Log { level: level?, json: json? },
+                telemetry,
+                warnings,
+            })
+        })();
+        settings.filter(|_| problems.is_empty()).ok_or(problems)
+    }
+}
+
+impl Settings {
+    /// The rules that are named, whether or not the other settings are good.
+    pub fn rule_paths(flags: &ServeFlags, environment: &Environment) -> Vec<PathBuf> {
+        match environment.get(&variable("--rules")) {
+            Some(value) if flags.rules.is_empty() => env::split_paths(value).collect(),
+            _ => flags.rules.clone(),
+        }
+    }
+}
+
+impl StoreUrl {
+    fn with_password(self, password: Option<String>) -> Self {
+        match (self, password) {
+            (Self::Redis(server), Some(password)) => {
+                let settings = server.redis_settings().clone().set_password(password);
+                Self::Redis(server.set_redis_settings(settings))
+            }
+            (store, _) => store,
+        }
+    }
+}
+
+/// Reads settings one by one, and remembers their names and problems.
+struct Known<'a> {
+    environment: &'a Environment,
+    names: Vec<String>,
+    problems: Vec<String>,
+}
+
+impl Known<'_> {
+    fn read<T>(
+        &mut self,
+        flag: &str,
+        typed: Option<String>,
+        default: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let typed = typed.or_else(|| Some(default.to_owned()).filter(|_| !self.is_set(flag)));
+        self.optional(flag, typed, parse)
+    }
+
+    fn optional<T>(
+        &mut self,
+        flag: &str,
+        typed: Option<String>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let variable = variable(flag);
+        self.names.push(variable.clone());
+        let (name, text) = match (typed, self.environment.get(&variable)) {
+            (Some(text), _) => (flag.to_owned(), text),
+            (None, None) => return None,
+            (None, Some(value)) => match value.to_str() {
+                Some(text) => (variable, text.to_owned()),
+                None => {
+                    self.problems.push(format!("{variable}: not UTF-8 text"));
+                    return None;
+                }
+            },
+        };
+        parse(&text).map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
+    }
+
+    fn is_set(&self, flag: &str) -> bool {
+        self.environment.get(&variable(flag)).is_some()
+    }
+
+    /// The part of OpenTelemetry's standard variables that its SDK leaves to the program.
+    fn telemetry(&mut self) -> TelemetryOptions {
+        let text = |name: &str| self.environment.text(name);
+        let enabled = !text("OTEL_SDK_DISABLED").is_some_and(|it| it.eq_ignore_ascii_case("true"));
+        let named = |signal: &str| {
+            let endpoint = text(&format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
+                .or_else(|| text("OTEL_EXPORTER_OTLP_ENDPOINT"))?;
+            let exporter = text(&format!("OTEL_{signal}_EXPORTER")).unwrap_or("otlp");
+            (enabled && exporter != "none").then(|| (signal.to_owned(), endpoint.to_owned()))
+        };
+        let (traces, metrics) = (named("TRACES"), named("METRICS"));
+        for (signal, endpoint) in [&traces, &metrics].into_iter().flatten() {
+            if !endpoint.starts_with("http://") {
+                self.problems.push(format!(
+                    "OTEL_EXPORTER_OTLP_ENDPOINT ({signal}): must begin with http://; TLS is not built in"
+                ));
+            }
+            for name in [
+                format!("OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"),
+                "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned(),
+            ] {
+                if self.environment.text(&name).is_some_and(|protocol| protocol != "grpc") {
+                    self.problems.push(format!("{name}: only `grpc` is built in"));
+                }
+            }
+        }
+        self.problems.dedup();
+        TelemetryOptions {
+            export_traces: traces.is_some(),
+            export_metrics: metrics.is_some(),
+            service_name: text_missing(self.environment, "OTEL_SERVICE_NAME"),
+        }
+    }
+
+    /// Variables with our prefix that mean nothing to us. Kubernetes sets its own for a Service of
+    /// our name (`TOLLKEEPER_PORT`, `TOLLKEEPER_SERVICE_HOST`, …); those are passed over.
+    fn unknown(&self) -> Vec<String> {
+        let ours = |name: &&String| name.starts_with(PREFIX);
+        let injected = |name: &str| {
+            name.ends_with("_PORT") || name.contains("_SERVICE_") || name.contains("_PORT_")
+        };
+        let unknown = |name: &&String| !self.names.contains(name) && !injected(name);
+        let warn = |name: &String| format!("{name}: no such setting; see tollkeeper serve --help");
+        self.environment.0.keys().filter(ours).filter(unknown).map(warn).collect()
+    }
+}
+
+fn text_missing(environment: &Environment, name: &str) -> Option<&'static str> {
+    environment.get(name).is_none().then_some("tollkeeper")
+}
+
+fn variable(flag: &str) -> String {
+    let name = flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase();
+    format!("{PREFIX}{name}")
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("`{text}` is no IP address and port, such as 127.0.0.1:8081"))
+}
+
+/// The URL is not repeated in any message: it may hold a password.
+fn store_url(text: &str) -> Result<StoreUrl, String> {
+    const FORM: &str = "must be memory:// or redis://[user:password@]host:port[/db]";
+    if text == "memory://" {
+        return Ok(StoreUrl::Memory);
+    }
+    let rest = text.strip_prefix("redis://").ok_or(FORM)?;
+    let host = rest.rsplit('@').next().unwrap_or_default();
+    if host.is_empty() || host.starts_with(['/', ':']) {
+        return Err(format!("the host is missing; {FORM}"));
+    }
+    let server = text.into_connection_info().map_err(|_| FORM)?;
+    match server.addr() {
+        ConnectionAddr::Tcp(..) => Ok(StoreUrl::Redis(server)),
+        _ => Err(FORM.to_owned()),
+    }
+}
+
+fn whole<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number| (min..=max).contains(number));
+    number
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| format!("`{text}` is no whole number from {min} to {max}"))
+}
+
+fn time(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let refuse = || format!("`{text}` is no time from {min:?} to {max:?}, such as 15ms, 5s or 2m");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(refuse()),
+    };
+    let time = number.parse().ok().and_then(|number| millis.checked_mul(number));
+    let time = time.map(Duration::from_millis).filter(|time| (min..=max).contains(time));
+    time.ok_or_else(refuse)
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let bytes: Option<usize> = match unit {
+        "" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        _ => None,
+    };
+    let size = bytes.and_then(|bytes| number.parse().ok().and_then(|it| bytes.checked_mul(it)));
+    size.filter(|size| (1 << 10..=64 << 20).contains(size))
+        .ok_or_else(|| format!("`{text}` is no size from 1KiB to 64MiB"))
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("`{text}` is neither true nor false"))
+}
+
+fn log_level(text: &str) -> Result<LevelFilter, String> {
+    match text {
+        "off" => Ok(LevelFilter::OFF),
+        "error" => Ok(LevelFilter::ERROR),
+        "warn" => Ok(LevelFilter::WARN),
+        "info" => Ok(LevelFilter::INFO),
+        "debug" => Ok(LevelFilter::DEBUG),
+        _ => Err(format!("`{text}` is none of error, warn, info, debug, off")),
+    }
+}
+
+fn log_format(text: &str) -> Result<bool, String> {
+    match text {
+        "json" => Ok(true),
+        "text" => Ok(false),
+        _ => Err(format!("`{text}` is neither text nor json")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment::new(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+    }
+
+    fn resolve(variables: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+        Settings::resolve(ServeFlags::default(), &environment(variables))
+    }
+
+    #[test]
+    fn the_defaults_need_nothing() {
+        let settings = resolve(&[]).unwrap();
+        assert_eq!(settings.grpc_addr.to_string(), "127.0.0.1:8081");
+        assert_eq!(settings.store.to_string(), "memory://");
+        assert_eq!(settings.decision_budget, Duration::from_millis(15));
+        assert_eq!(settings.max_message_bytes, 4 << 20);
+        assert!(settings.warnings.is_empty());
+    }
+
+    #[test]
+    fn a_flag_wins_over_its_variable() {
+        let flags = ServeFlags { drain: Some("1s".into()), ..ServeFlags::default() };
+        let environment = environment(&[("TOLLKEEPER_DRAIN", "2s")]);
+        let settings = Settings::resolve(flags, &environment).unwrap();
+        assert_eq!(settings.drain, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn an_empty_variable_is_an_unset_one() {
+        assert_eq!(resolve(&[("TOLLKEEPER_DRAIN", "")]).unwrap().drain, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn every_problem_is_told_at_once_under_the_name_that_was_used() {
+        let flags = ServeFlags { grpc_addr: Some("abc".into()), ..ServeFlags::default() };
+        let environment = environment(&[
+            ("TOLLKEEPER_HTTP_ADDR", "127.0.0.1:65536"),
+            ("TOLLKEEPER_STORE", "rediss://u:s3cret@h"),
+            ("TOLLKEEPER_STORE_PASSWORD_FILE", "/does/not/exist"),
+            ("TOLLKEEPER_STORE_POOL_SIZE", "0"),
+            ("TOLLKEEPER_DECISION_BUDGET", "15"),
+            ("TOLLKEEPER_DRAIN", "99999999h"),
+            ("TOLLKEEPER_MAX_MESSAGE_BYTES", "4 MB"),
+            ("TOLLKEEPER_MAX_DESCRIPTORS", "-1"),
+            ("TOLLKEEPER_REFLECTION", "yes"),
+            ("TOLLKEEPER_LOG_LEVEL", "verbose"),
+            ("TOLLKEEPER_LOG_FORMAT", "xml"),
+        ]);
+        let problems = Settings::resolve(flags, &environment).unwrap_err();
+        assert_eq!(
+            problems,
+            [
+                "--grpc-addr: `abc` is no IP address and port, such as 127.0.0.1:8081",
+                "TOLLKEEPER_HTTP_ADDR: `127.0.0.1:65536` is no IP address and port, such as 127.0.0.1:8081",
+                "TOLLKEEPER_STORE: must be memory:// or redis://[user:password@]host:port[/db]",
+                "TOLLKEEPER_STORE_PASSWORD_FILE: /does/not/exist: No such file or directory (os error 2)",
+                "TOLLKEEPER_STORE_POOL_SIZE: `0` is no whole number from 1 to 1000",
+                "TOLLKEEPER_DECISION_BUDGET: `15` is no time from 1ms to 60s, such as 15ms, 5s or 2m",
+                "TOLLKEEPER_DRAIN: `99999999h` is no time from 0ns to 600s, such as 15ms, 5s or 2m",
+                "TOLLKEEPER_MAX_MESSAGE_BYTES: `4 MB` is no size from 1KiB to 64MiB",
+                "TOLLKEEPER_MAX_DESCRIPTORS: `-1` is no whole number from 1 to 1000",
+                "TOLLKEEPER_REFLECTION: `yes` is neither true nor false",
+                "TOLLKEEPER_LOG_LEVEL: `verbose` is none of error, warn, info, debug, off",
+                "TOLLKEEPER_LOG_FORMAT: `xml` is neither text nor json",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_store_without_a_host_is_refused() {
+        for url in
+            ["redis://", "redis://:6379", "redis:///0", "redis://user:s3cret@", "redis://h:x"]
+        {
+            let problems = resolve(&[("TOLLKEEPER_STORE", url)]).unwrap_err().join("\n");
+            assert!(problems.starts_with("TOLLKEEPER_STORE: "), "for {url}: {problems}");
+            assert!(!problems.contains("s3cret"), "for {url}: {problems}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let url = "redis://user:s3cret@127.0.0.1:6379/2";
+        let settings = resolve(&[("TOLLKEEPER_STORE", url)]).unwrap();
+        assert_eq!(settings.store.to_string(), "redis://user:***@127.0.0.1:6379/2");
+        assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn an_unknown_variable_of_ours_is_a_warning_unless_kubernetes_set_it() {
+        let settings = resolve(&[
+            ("TOLLKEEPER_GRPC_ADR", "x"),
+            ("TOLLKEEPER_PORT", "tcp://10.0.0.1:8081"),
+            ("TOLLKEEPER_PORT_8081_TCP_ADDR", "10.0.0.1"),
+            ("TOLLKEEPER_SERVICE_HOST", "10.0.0.1"),
+        ]);
+        let expected = "TOLLKEEPER_GRPC_ADR: no such setting; see tollkeeper serve --help";
+        assert_eq!(settings.unwrap().warnings, [expected]);
+    }
+
+    #[test]
+    fn spans_and_metrics_go_out_only_where_the_standard_variables_say_so() {
+        let exports = |variables: &[(&str, &str)]| {
+            let options = resolve(variables).unwrap().telemetry;
+            (options.export_traces, options.export_metrics)
+        };
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+        assert_eq!(exports(&[]), (false, false));
+        assert_eq!(exports(&[endpoint]), (true, true));
+        assert_eq!(exports(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]), (true, false));
+        assert_eq!(exports(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), (false, false));
+        resolve(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]).unwrap_err();
+        resolve(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:4317")]).unwrap_err();
+    }
+}

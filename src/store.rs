@@ -1,0 +1,70 @@
+//! Where counters live. A store takes the charges of one call and answers with a tally for each:
+//! all are made, or none.
+
+pub mod guard;
+pub mod memory;
+pub mod redis;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::engine::{
+    ledger::{Charge, Tally},
+    time::Timestamp,
+};
+
+/// Reads a clock. The program uses [`system_clock`]; a test passes its own.
+pub type Clock = fn() -> Timestamp;
+
+/// The machine's wall clock.
+pub fn system_clock() -> Timestamp {
+    // A clock before 1970 is a machine without a clock; the store's own time corrects it.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Why a call has no tallies. In none of these cases does a later answer come.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The store did not answer within the budget; the call may have been charged.
+    #[error("no answer within the decision budget")]
+    TimedOut,
+    /// The store cannot be reached, or cannot take charges now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store's clock turned a window while it was asked, twice.
+    #[error("the store's clock does not hold still")]
+    ClockUnsteady,
+    /// A counter holds what is no count; the call was not charged. It names the charge.
+    #[error("a counter holds something other than a count")]
+    Unreadable(usize),
+}
+
+/// One of the stores, chosen by the settings.
+#[derive(Debug)]
+pub enum Store {
+    /// Counters in this process.
+    Memory(memory::MemoryStore),
+    /// Counters in Redis, shared by all replicas.
+    Redis(redis::RedisStore),
+}
+
+impl Store {
+    /// Makes all charges of one call, or none; one tally for each, in their order.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.charge(charges)),
+            Self::Redis(store) => store.charge(charges).await,
+        }
+    }
+
+    /// Waits for the store's first answer.
+    pub async fn reached(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(store) => store.reached().await,
+        }
+    }
+}

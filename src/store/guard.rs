@@ -1,0 +1,35 @@
+//! Keeps a store's promise of an answer: every call ends within the decision budget.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time;
+
+use super::{Store, StoreError};
+use crate::engine::ledger::{Charge, Tally};
+
+/// A store with a limit on waiting.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    store: Arc<Store>,
+    budget: Duration,
+}
+
+impl Guard {
+    /// Guards `store`: no call waits longer than `budget`.
+    pub fn new(store: Arc<Store>, budget: Duration) -> Self {
+        Self { store, budget }
+    }
+
+    /// As [`Store::charge`], within the budget.
+    ///
+    /// # Errors
+    /// Those of the store, and [`StoreError::TimedOut`].
+    pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
+        if charges.is_empty() {
+            return Ok(Vec::new());
+        }
+        time::timeout(self.budget, self.store.charge(charges))
+            .await
+            .unwrap_or(Err(StoreError::TimedOut))
+    }
+}

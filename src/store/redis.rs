@@ -1,0 +1,86 @@
+//! Counters in Redis: one script run decides a call, on Redis's own clock.
+
+pub mod pool;
+mod script;
+
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
+
+use tokio::time;
+
+use self::{
+    pool::Pool,
+    script::{Answer, FixedWindow},
+};
+use super::{Clock, StoreError};
+use crate::{
+    engine::{
+        ledger::{Charge, Tally},
+        time::Timestamp,
+    },
+    telemetry::StoreMetrics,
+};
+
+/// How often an absent Redis is looked for at the start.
+const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// Counters in Redis.
+#[derive(Debug)]
+pub struct RedisStore {
+    pool: Pool,
+    script: FixedWindow,
+    clock: Clock,
+    /// Redis's clock less ours, in milliseconds, as the last reply told. Only a guess that saves a
+    /// second question: the script refuses a stamp that is wrong.
+    offset_ms: AtomicI64,
+    metrics: StoreMetrics,
+}
+
+impl RedisStore {
+    /// A store behind `pool`. It connects when it is first asked.
+    pub fn new(pool: Pool, clock: Clock, metrics: StoreMetrics) -> Self {
+        let script = FixedWindow::new();
+        Self { pool, script, clock, offset_ms: AtomicI64::new(0), metrics }
+    }
+
+    /// Makes all charges of one call, or none.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
+        let mut connection = self.pool.get().await?;
+        let mut stamp = self.now();
+        // A wrong stamp is refused once at most, unless the window turns under the second question.
+        for _ in 0..2 {
+            let answer = self.script.run(&mut connection, charges, stamp, &self.metrics).await;
+            let (now, answer) = answer.map_err(|error| pool::unavailable(&error))?;
+            self.offset_ms.store(now.millis_since((self.clock)()), Ordering::Relaxed);
+            match answer {
+                Answer::Judged(verdicts) => {
+                    let tally = |(verdict, charge): (_, &Charge)| Tally {
+                        verdict,
+                        reset: now.until(charge.counter.window.at(stamp).end),
+                    };
+                    return Ok(verdicts.into_iter().zip(charges).map(tally).collect());
+                }
+                Answer::Unreadable(charge) => return Err(StoreError::Unreadable(charge)),
+                Answer::Stale => stamp = now,
+            }
+        }
+        Err(StoreError::ClockUnsteady)
+    }
+
+    /// Waits until Redis has answered once.
+    pub async fn reached(&self) {
+        while self.pool.get().await.is_err() {
+            time::sleep(REACH_EVERY).await;
+        }
+    }
+
+    /// What Redis's clock shows, as far as we know.
+    fn now(&self) -> Timestamp {
+        (self.clock)().shifted(self.offset_ms.load(Ordering::Relaxed))
+    }
+}

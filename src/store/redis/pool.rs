@@ -1,0 +1,229 @@
+//! Connections to Redis. A connection whose command did not finish is closed, never reused.
+//!
+//! bb8's defaults are wrong for a call that may take 15 ms: it would ping at each checkout, wait 30
+//! seconds, and swallow errors. Every option is spelled out here.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bb8::{ManageConnection, RunError};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, FromRedisValue, RedisError,
+    RedisResult, ServerErrorKind, aio::MultiplexedConnection,
+};
+
+use crate::{store::StoreError, telemetry::StoreMetrics};
+
+/// How long a new connection may take. Calls do not wait that long: connecting goes on behind them.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// When a command counts as lost for those who set no shorter limit themselves.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// After this, a connection is replaced, so that a server behind a moved name is found.
+const LIFETIME_MAX: Duration = Duration::from_secs(600);
+
+/// The oldest servers whose scripts and `PXAT` we rely on.
+const REDIS_MIN: (u32, u32) = (6, 2);
+const VALKEY_MIN: (u32, u32) = (7, 2);
+
+/// How to build a pool.
+#[derive(Clone)]
+pub struct PoolOptions {
+    /// Where Redis is, and how to log in there.
+    pub server: ConnectionInfo,
+    /// The most connections, at least 1.
+    pub connections_max: u32,
+    /// How long a call may wait for one.
+    pub wait_max: Duration,
+}
+
+/// A pool of connections to one Redis.
+#[derive(Debug, Clone)]
+pub struct Pool(bb8::Pool<Manager>);
+
+/// A connection that a call holds for itself.
+pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
+
+impl Pool {
+    /// A pool that connects in the background. It must be made inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If the address cannot be one of a Redis server.
+    pub fn new(options: PoolOptions, metrics: StoreMetrics) -> RedisResult<Self> {
+        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+        let client = Client::open(options.server.set_tcp_settings(tcp))?;
+        let manager = Manager { client, down: Arc::new(AtomicBool::new(false)) };
+        let pool = bb8::Pool::builder()
+            .max_size(options.connections_max)
+            .min_idle(Some(1))
+            // A PING would double the round trips, and proves nothing about the next command.
+            .test_on_check_out(false)
+            .max_lifetime(Some(LIFETIME_MAX))
+            .idle_timeout(None)
+            .connection_timeout(options.wait_max)
+            // The next call tries again; a retry of bb8's own would only hold its place.
+            .retry_connection(false)
+            .queue_strategy(bb8::QueueStrategy::Lifo)
+            .error_sink(Box::new(CountedErrors(metrics)))
+            .build_unchecked(manager);
+        Ok(Self(pool))
+    }
+
+    /// A connection for one call.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if none is free in time.
+    pub async fn get(&self) -> Result<Held<'_>, StoreError> {
+        self.0.get().await.map_err(|error| match error {
+            RunError::User(error) => unavailable(&error),
+            RunError::TimedOut => StoreError::Unavailable("no connection to redis".to_owned()),
+        })
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> u32 {
+        self.0.state().connections
+    }
+}
+
+/// The store's error for one of Redis.
+pub(super) fn unavailable(error: &RedisError) -> StoreError {
+    StoreError::Unavailable(format!("redis: {error}"))
+}
+
+/// Makes connections for the pool, and judges them when they come back.
+pub struct Manager {
+    client: Client,
+    /// So that an outage is one line in the log, and its end another.
+    down: Arc<AtomicBool>,
+}
+
+/// The client holds the password.
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
+
+/// A connection that knows whether it may be used again.
+pub struct Connection {
+    inner: MultiplexedConnection,
+    usable: bool,
+}
+
+impl Connection {
+    /// Sends one command and reads its answer. If this is dropped half-way, or the server's state is
+    /// in doubt, the connection will not be used again.
+    ///
+    /// # Errors
+    /// Those of Redis and of the network.
+    pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+        self.usable = false;
+        let answer = command.query_async(&mut self.inner).await;
+        self.usable = match &answer {
+            Ok(_) => true,
+            Err(error) => matches!(
+                error.kind(),
+                ErrorKind::Server(ServerErrorKind::NoScript | ServerErrorKind::ResponseError)
+            ),
+        };
+        answer
+    }
+}
+
+impl Manager {
+    async fn open(&self) -> RedisResult<Connection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_WITHIN))
+            .set_response_timeout(Some(ANSWER_WITHIN));
+        let inner = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = Connection { inner, usable: true };
+        match connection.query::<String>(redis::cmd("INFO").arg("server")).await {
+            Ok(info) => check_version(&info)?,
+            // Who may run our script but not INFO is taken at their word.
+            Err(error) if error.code() == Some("NOPERM") => connection.usable = true,
+            Err(error) => return Err(error),
+        }
+        Ok(connection)
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Connection, RedisError> {
+        let opened = self.open().await;
+        match &opened {
+            Ok(_) if self.down.swap(false, Ordering::Relaxed) => {
+                tracing::info!("redis is reached again");
+            }
+            Err(error) if !self.down.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%error, "redis cannot be reached; calls are answered UNAVAILABLE");
+            }
+            _ => {}
+        }
+        opened
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
+        connection.query(&redis::cmd("PING")).await
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        !connection.usable
+    }
+}
+
+/// Counts what bb8 would swallow: connections that could not be made for the pool.
+#[derive(Debug, Clone)]
+struct CountedErrors(StoreMetrics);
+
+impl bb8::ErrorSink<RedisError> for CountedErrors {
+    fn sink(&self, _: RedisError) {
+        self.0.connection_failed();
+    }
+
+    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<RedisError>> {
+        Box::new(self.clone())
+    }
+}
+
+fn check_version(info: &str) -> RedisResult<()> {
+    let field = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name));
+    let (server, version, oldest) = match field("valkey_version:") {
+        Some(version) => ("valkey", version, VALKEY_MIN),
+        None => ("redis", field("redis_version:").unwrap_or_default(), REDIS_MIN),
+    };
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if found >= oldest {
+        return Ok(());
+    }
+    let (major, minor) = oldest;
+    let message = format!("{server} `{version}` is older than {major}.{minor}");
+    Err((ErrorKind::InvalidClientConfig, "unsupported server", message).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_lack_our_commands_are_refused() {
+        check_version("# Server\r\nredis_version:7.0.15\r\n").expect("new enough");
+        check_version("redis_version:6.2.0").expect("just new enough");
+        // Valkey answers with the version of Redis that it stands for as well.
+        check_version("redis_version:7.2.4\r\nvalkey_version:8.0.1\r\n").expect("new enough");
+        check_version("redis_version:6.0.16").expect_err("too old");
+        check_version("redis_version:7.2.4\r\nvalkey_version:7.1.0").expect_err("too old");
+        check_version("").expect_err("no version at all");
+    }
+}

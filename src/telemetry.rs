@@ -1,0 +1,11 @@
+//! Traces, metrics and logs. Labels come from the configuration, never from a request.
+//!
+//! Metrics are always there, at `/metrics`. Traces, and metrics by OTLP, go out only where the
+//! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint.
+
+mod metrics;
+mod provider;
+
+pub use metrics::{CallMetrics, StoreMetrics};
+pub(crate) use metrics::{RPC_METHOD, is_server_error, status_name};
+pub use provider::{Log, Telemetry, TelemetryOptions, remote_parent};

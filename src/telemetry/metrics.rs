@@ -1,0 +1,211 @@
+//! The instruments. Names follow OpenTelemetry's semantic conventions 1.45 where there is one;
+//! there is none for limiters.
+
+use std::time::{Duration, Instant};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Histogram, Meter},
+};
+use redis::RedisResult;
+use tonic::Code;
+use tracing::Instrument as _;
+
+use crate::engine::decision::{self, Decision, Met, Status};
+
+/// Seconds. The conventions' own start at 5 ms, where Envoy's patience of 20 ms is nearly over.
+const BOUNDARIES: [f64; 12] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+
+/// The full name of our method.
+pub(crate) const RPC_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// What is measured of calls.
+#[derive(Debug, Clone)]
+pub struct CallMetrics {
+    duration: Histogram<f64>,
+    decisions: Counter<u64>,
+    invalid_overrides: Counter<u64>,
+    unreadable: Counter<u64>,
+}
+
+impl CallMetrics {
+    /// Instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        Self {
+            duration: meter
+                .f64_histogram("rpc.server.call.duration")
+                .with_description("Duration of ShouldRateLimit, by gRPC status")
+                .with_unit("s")
+                .with_boundaries(BOUNDARIES.to_vec())
+                .build(),
+            decisions: meter
+                .u64_counter("ratelimit.decisions")
+                .with_description("Descriptors decided, by configured domain and rule")
+                .build(),
+            invalid_overrides: meter
+                .u64_counter("ratelimit.overrides.invalid")
+                .with_description("Limit overrides ignored for an unknown unit or an absurd window")
+                .build(),
+            unreadable: meter
+                .u64_counter("ratelimit.counters.unreadable")
+                .with_description("Charges that met a key in Redis which holds no count")
+                .build(),
+        }
+    }
+
+    /// Records one gRPC call.
+    pub fn call(&self, began: Instant, code: Code) {
+        let status = status_name(code);
+        let mut attributes = vec![
+            KeyValue::new("rpc.system.name", "grpc"),
+            KeyValue::new("rpc.method", RPC_METHOD),
+            KeyValue::new("rpc.status_code", status),
+        ];
+        if is_server_error(code) {
+            attributes.push(KeyValue::new("error.type", status));
+        }
+        self.duration.record(began.elapsed().as_secs_f64(), &attributes);
+    }
+
+    /// Records one decision.
+    pub fn decided(&self, decision: &Decision) {
+        for status in &decision.statuses {
+            self.decisions.add(1, &labels(status));
+        }
+    }
+
+    /// Records overrides that were ignored.
+    pub fn overrides_ignored(&self, count: u64) {
+        if count > 0 {
+            self.invalid_overrides.add(count, &[]);
+        }
+    }
+
+    /// Records a counter of this rule that holds no count.
+    pub fn unreadable(&self, rule: &str) {
+        self.unreadable.add(1, &[KeyValue::new("rule", rule.to_owned())]);
+    }
+}
+
+fn labels(status: &Status) -> [KeyValue; 3] {
+    const OTHER: &str = "other";
+    let (domain, rule) = match &status.met {
+        Met::Rule(domain, rule) => (domain.to_string(), rule.path.clone()),
+        Met::Override(domain) => (domain.to_string(), "override".to_owned()),
+        Met::NoLimit(domain) => (domain.to_string(), "none".to_owned()),
+        Met::NoRule(domain) => (domain.to_string(), OTHER.to_owned()),
+        Met::NoDomain => (OTHER.to_owned(), OTHER.to_owned()),
+    };
+    let code = match status.outcome.code() {
+        decision::Code::Ok => "ok",
+        decision::Code::OverLimit => "over_limit",
+    };
+    [KeyValue::new("domain", domain), KeyValue::new("rule", rule), KeyValue::new("code", code)]
+}
+
+/// Which statuses are the server's fault, by the conventions for gRPC servers.
+pub(crate) fn is_server_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
+}
+
+/// The status's name as the conventions write it.
+pub(crate) fn status_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+/// What is measured of the store.
+#[derive(Debug, Clone)]
+pub struct StoreMetrics {
+    duration: Histogram<f64>,
+    connection_failures: Counter<u64>,
+}
+
+impl StoreMetrics {
+    /// Instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        Self {
+            duration: meter
+                .f64_histogram("db.client.operation.duration")
+                .with_description("Duration of round trips to the store")
+                .with_unit("s")
+                .with_boundaries(BOUNDARIES.to_vec())
+                .build(),
+            connection_failures: meter
+                .u64_counter("ratelimit.store.connection.failures")
+                .with_description("Connections to the store that could not be made")
+                .build(),
+        }
+    }
+
+    /// Measures one round trip, in a span of its own.
+    pub(crate) async fn round_trip<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        let began = Instant::now();
+        let span = tracing::info_span!(
+            "store",
+            otel.name = operation,
+            otel.kind = "client",
+            otel.status_code = tracing::field::Empty,
+            db.system.name = "redis",
+            db.operation.name = operation,
+            db.stored_procedure.name = "fixed_window",
+        );
+        let answer = answer.instrument(span.clone()).await;
+        if answer.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
+        self.record(operation, began.elapsed(), answer.as_ref().err());
+        answer
+    }
+
+    fn record(&self, operation: &'static str, took: Duration, error: Option<&redis::RedisError>) {
+        let mut attributes = vec![
+            KeyValue::new("db.system.name", "redis"),
+            KeyValue::new("db.operation.name", operation),
+        ];
+        if let Some(error) = error {
+            // Only codes that redis-rs knows: a server's text could be anything.
+            let code = match error.kind() {
+                redis::ErrorKind::Server(_) => error.code().unwrap_or("ERR").to_owned(),
+                _ => error.category().to_owned(),
+            };
+            attributes.push(KeyValue::new("error.type", code));
+        }
+        self.duration.record(took.as_secs_f64(), &attributes);
+    }
+
+    /// Counts a connection that could not be made.
+    pub(crate) fn connection_failed(&self) {
+        self.connection_failures.add(1, &[]);
+    }
+}

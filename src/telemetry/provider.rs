@@ -1,0 +1,162 @@
+//! Where spans, metrics and log lines go.
+
+use std::{fmt, time::Duration};
+
+use opentelemetry::{
+    Context,
+    metrics::{Meter, MeterProvider as _},
+    propagation::{Extractor, TextMapPropagator as _},
+    trace::TracerProvider as _,
+};
+use opentelemetry_otlp::{MetricExporter, SpanExporter};
+use opentelemetry_sdk::{
+    Resource,
+    metrics::SdkMeterProvider,
+    propagation::TraceContextPropagator,
+    trace::{SdkTracer, SdkTracerProvider},
+};
+use prometheus::{Registry, TextEncoder};
+use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{
+    Layer, filter::filter_fn, layer::SubscriberExt as _, registry::LookupSpan,
+    util::SubscriberInitExt as _,
+};
+
+/// How long a collector that does not answer may hold up the exit.
+const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+
+/// What goes out, and what is logged.
+#[derive(Debug, Clone)]
+pub struct TelemetryOptions {
+    /// Send spans by OTLP.
+    pub export_traces: bool,
+    /// Send metrics by OTLP, besides `/metrics`.
+    pub export_metrics: bool,
+    /// `service.name`, unless the standard variables set it.
+    pub service_name: Option<&'static str>,
+}
+
+/// How log lines look, and from which level on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    /// The least severe level that is written.
+    pub level: LevelFilter,
+    /// One JSON object for each line, instead of text.
+    pub json: bool,
+}
+
+/// The running telemetry. It must be made inside a tokio runtime.
+pub struct Telemetry {
+    registry: Registry,
+    meters: SdkMeterProvider,
+    traces: Option<SdkTracerProvider>,
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+impl Telemetry {
+    /// Starts what `options` ask for.
+    ///
+    /// # Errors
+    /// If an exporter cannot be built from the standard variables.
+    pub fn start(options: &TelemetryOptions) -> Result<Self, Box<dyn std::error::Error>> {
+        let mut resource = Resource::builder();
+        if let Some(name) = options.service_name {
+            resource = resource.with_service_name(name);
+        }
+        let resource = resource.build();
+
+        let registry = Registry::new();
+        let prometheus = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .scope_info_enabled(false)
+            .build()?;
+        let mut meters =
+            SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(prometheus);
+        if options.export_metrics {
+            meters = meters.with_periodic_exporter(MetricExporter::builder().with_tonic().build()?);
+        }
+        let traces = match options.export_traces {
+            true => Some(
+                SdkTracerProvider::builder()
+                    .with_resource(resource)
+                    .with_batch_exporter(SpanExporter::builder().with_tonic().build()?)
+                    .build(),
+            ),
+            false => None,
+        };
+        Ok(Self { registry, meters: meters.build(), traces })
+    }
+
+    /// Sends log lines to stderr and, where traces are exported, spans to the exporter, for the whole
+    /// process. Does nothing the second time.
+    pub fn install(&self, log: Log) {
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let lines = match log.json {
+            true => lines.json().boxed(),
+            false => lines.boxed(),
+        };
+        // Spans are for the exporter: without one they are switched off and cost nothing.
+        let lines = lines.with_filter(log.level).with_filter(filter_fn(|it| it.is_event()));
+        let spans = self.tracer().map(span_layer);
+        let installed = tracing_subscriber::registry().with(spans).with(lines).try_init();
+        drop(installed);
+    }
+
+    fn tracer(&self) -> Option<SdkTracer> {
+        self.traces.as_ref().map(|traces| traces.tracer("tollkeeper"))
+    }
+
+    /// Where instruments come from.
+    pub fn meter(&self) -> Meter {
+        self.meters.meter("tollkeeper")
+    }
+
+    /// All metrics, in Prometheus' text format.
+    pub fn scrape(&self) -> String {
+        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+    }
+
+    /// Sends what is left, within [`FLUSH_WITHIN`] for each signal. This blocks.
+    pub fn flush(&self) {
+        // Where a collector does not answer there is nobody left to tell.
+        if let Some(traces) = &self.traces {
+            drop(traces.shutdown_with_timeout(FLUSH_WITHIN));
+        }
+        drop(self.meters.shutdown_with_timeout(FLUSH_WITHIN));
+    }
+}
+
+fn span_layer<S>(tracer: SdkTracer) -> impl Layer<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    tracing_opentelemetry::layer()
+        .with_tracer(tracer)
+        .with_location(false)
+        .with_threads(false)
+        .with_target(false)
+        .with_tracked_inactivity(false)
+        .with_filter(filter_fn(|it| it.is_span() && it.target().starts_with("tollkeeper")))
+}
+
+/// The caller's span, from the W3C trace headers of a request.
+pub fn remote_parent(headers: &http::HeaderMap) -> Context {
+    TraceContextPropagator::new().extract(&Headers(headers))
+}
+
+struct Headers<'a>(&'a http::HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(http::HeaderName::as_str).collect()
+    }
+}
