@@ -24,6 +24,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs the service
+    #[command(args_override_self = true)]
     Serve(Box<ServeFlags>),
     /// Checks rule files; exit 1 if there is a problem
     Check(check::Flags),

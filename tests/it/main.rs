@@ -1,1 +1,27 @@
+//! The integration tests, in one binary: linking is what costs.
+//!
+//! A new test goes where its claim belongs: what a decision is to `decisions`, what happens between
+//! us and Redis to `redis`, what must not hurt us to `bad_input`, and so on. What several need is in
+//! `support`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test that panics has failed, which is its purpose"
+)]
+
+mod architecture;
+mod bad_input;
+mod commands;
+mod conformance;
+mod decisions;
+mod envoy;
+mod exactness;
+mod helm;
+mod http;
+mod redis;
 mod support;
+mod telemetry;

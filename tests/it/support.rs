@@ -1,1 +1,59 @@
+//! Real servers for the tests: each on ports and in a folder of its own, and gone with its test.
 
+pub mod redis_server;
+pub mod service;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A tool that `tests/run` has installed.
+#[track_caller]
+pub fn tool(name: &str) -> PathBuf {
+    let tool = root().join("target/tools/bin").join(name);
+    assert!(tool.exists(), "{} is missing; tests/run installs it", tool.display());
+    tool
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A process that ends with its test, also when the test fails.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn spawn(command: &mut Command) -> Self {
+        let spawned = command.stdin(Stdio::null()).spawn();
+        Self(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until `ready` gives something. For the start of servers; no claim depends on how long.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(it) = ready() {
+            return it;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within 30 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

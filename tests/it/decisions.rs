@@ -1,0 +1,307 @@
+//! What is decided, on both stores alike: promises 2a to 2e and 2g, hits, overrides, and what has
+//! no limit.
+
+use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+
+use crate::support::{
+    redis_server::Redis,
+    service::{
+        Options, Service, descriptor, give_back, hits, of_bytes, request, spell, with_limit,
+    },
+};
+
+/// Runs a scenario on an empty memory store and on an empty Redis.
+async fn on_both_stores(scenario: impl AsyncFn(&Service)) {
+    scenario(&Service::start(Options::default())).await;
+    let redis = Redis::start();
+    scenario(&Service::start(Options { store: &redis.url(), ..Options::default() })).await;
+    redis.assert_no_key_leaks();
+}
+
+#[track_caller]
+fn same(actual: &str, expected: &str) {
+    assert_eq!(actual, expected);
+}
+
+async fn check(service: &Service, descriptors: Vec<RateLimitDescriptor>, expected: &str) {
+    let response = service.ask(request("shop", descriptors)).await.unwrap();
+    same(&spell(&response), expected);
+}
+
+fn user(name: &str) -> RateLimitDescriptor {
+    descriptor(&[("user", name)])
+}
+
+fn tenant() -> RateLimitDescriptor {
+    descriptor(&[("tenant", "acme")])
+}
+
+#[tokio::test]
+async fn hits_up_to_the_limit_pass_and_the_next_does_not() {
+    on_both_stores(async |service| {
+        check(service, vec![user("two")], "OK: OK 1/2 YEAR").await;
+        check(service, vec![user("two")], "OK: OK 0/2 YEAR").await;
+        check(service, vec![user("two")], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
+        check(service, vec![user("other")], "OK: OK 9/10 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refunds_apply_first_and_always_and_stop_at_zero() {
+    on_both_stores(async |service| {
+        check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
+        // The order of the descriptors does not matter: the refund makes room for the hit.
+        let both = vec![user("two"), give_back(user("two"), 1)];
+        check(service, both, "OK: OK 0/2 YEAR, OK 0/2 YEAR").await;
+        // The call is denied by `a`, and yet the refund stands.
+        let denied = vec![hits(user("a"), 11), give_back(user("two"), 1)];
+        check(service, denied, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 1/2 YEAR").await;
+        check(service, vec![give_back(user("two"), u64::MAX)], "OK: OK 2/2 YEAR").await;
+        check(service, vec![give_back(user("two"), 1)], "OK: OK 2/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refund_of_nothing_is_never_judged() {
+    on_both_stores(async |service| {
+        check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
+        check(service, vec![give_back(user("two"), 0)], "OK: OK 0/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hits_on_one_counter_are_judged_by_their_sum() {
+    on_both_stores(async |service| {
+        let thrice = vec![user("two"), user("two"), user("two")];
+        let over = "OVER_LIMIT 0/2 YEAR";
+        check(service, thrice, &format!("OVER_LIMIT: {over}, {over}, {over}")).await;
+        check(service, vec![user("two"), user("two")], "OK: OK 0/2 YEAR, OK 0/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_charge_is_judged_against_its_own_limit() {
+    on_both_stores(async |service| {
+        // The override counts the descriptor as sent, in the same window: the same counter.
+        let narrow = || with_limit(user("a"), 3, RateLimitUnit::Year);
+        let pair = |count| vec![hits(user("a"), count), hits(narrow(), count)];
+        check(service, pair(1), "OK: OK 8/10 YEAR, OK 1/3 YEAR").await;
+        check(service, pair(1), "OVER_LIMIT: OK 8/10 YEAR, OVER_LIMIT 0/3 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_look_is_judged_like_one_hit_and_charges_nothing() {
+    on_both_stores(async |service| {
+        check(service, vec![hits(user("two"), 0)], "OK: OK 2/2 YEAR").await;
+        check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
+        check(service, vec![hits(user("two"), 0)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_look_sees_refunds_and_not_charges_of_its_call() {
+    on_both_stores(async |service| {
+        let call = vec![hits(user("two"), 0), hits(user("two"), 2)];
+        check(service, call, "OK: OK 2/2 YEAR, OK 0/2 YEAR").await;
+        let call = vec![hits(user("two"), 0), give_back(user("two"), 1)];
+        check(service, call, "OK: OK 1/2 YEAR, OK 1/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_denied_call_charges_nobody_wherever_the_denying_descriptor_stands() {
+    on_both_stores(async |service| {
+        check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
+        let (over, left) = ("OVER_LIMIT 0/2 YEAR", "OK 1000/1000 MONTH");
+        let first = vec![user("two"), tenant()];
+        check(service, first, &format!("OVER_LIMIT: {over}, {left}")).await;
+        let last = vec![tenant(), user("two")];
+        check(service, last, &format!("OVER_LIMIT: {left}, {over}")).await;
+        let look = vec![tenant(), hits(user("two"), 0)];
+        check(service, look, &format!("OVER_LIMIT: {left}, {over}")).await;
+        check(service, vec![tenant()], "OK: OK 999/1000 MONTH").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_hits_fit_together_or_not_at_all() {
+    on_both_stores(async |service| {
+        check(service, vec![hits(user("a"), 7)], "OK: OK 3/10 YEAR").await;
+        check(service, vec![hits(user("a"), 4)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR").await;
+        check(service, vec![hits(user("a"), 3)], "OK: OK 0/10 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hits_beyond_every_limit_are_over_and_charge_nothing() {
+    on_both_stores(async |service| {
+        for count in [u64::MAX, 1 << 63, (1 << 63) - 1, (1 << 53) + 1, 1 << 53, (1 << 53) - 1] {
+            let call = vec![hits(user("a"), count), hits(user("a"), count)];
+            let over = "OVER_LIMIT 0/10 YEAR";
+            check(service, call, &format!("OVER_LIMIT: {over}, {over}")).await;
+        }
+        let whole = RateLimitRequest { hits_addend: u32::MAX, ..request("shop", vec![user("a")]) };
+        let response = service.ask(whole).await.unwrap();
+        same(&spell(&response), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+        check(service, vec![user("a")], "OK: OK 9/10 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_requests_hits_count_for_descriptors_without_their_own() {
+    on_both_stores(async |service| {
+        let descriptors = vec![user("a"), hits(user("b"), 2), hits(user("c"), 0)];
+        let three = RateLimitRequest { hits_addend: 3, ..request("shop", descriptors) };
+        let response = service.ask(three).await.unwrap();
+        same(&spell(&response), "OK: OK 7/10 YEAR, OK 8/10 YEAR, OK 10/10 YEAR");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_override_replaces_the_rule_and_needs_none() {
+    on_both_stores(async |service| {
+        let minute = RateLimitUnit::Year;
+        check(service, vec![with_limit(user("two"), 5, minute)], "OK: OK 4/5 YEAR").await;
+        check(service, vec![with_limit(user("white"), 5, minute)], "OK: OK 4/5 YEAR").await;
+        let unmatched = with_limit(descriptor(&[("nobody", "wrote this")]), 5, minute);
+        check(service, vec![unmatched.clone()], "OK: OK 4/5 YEAR").await;
+        check(service, vec![with_limit(user("a"), 0, minute)], "OVER_LIMIT: OVER_LIMIT 0/0 YEAR")
+            .await;
+        check(
+            service,
+            vec![with_limit(user("b"), u32::MAX, minute)],
+            "OK: OK 4294967294/4294967295 YEAR",
+        )
+        .await;
+        // Of an unknown domain nothing is limited, not even so.
+        let response = service.ask(request("unknown", vec![unmatched])).await.unwrap();
+        same(&spell(&response), "OK: OK -");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_override_that_cannot_be_is_ignored_and_counted() {
+    on_both_stores(async |service| {
+        let with_unit = |unit| {
+            let mut it = with_limit(user("a"), 1, RateLimitUnit::Second);
+            it.limit.as_mut().unwrap().unit = unit;
+            it
+        };
+        check(service, vec![with_unit(0)], "OK: OK 9/10 YEAR").await;
+        check(service, vec![with_unit(99)], "OK: OK 8/10 YEAR").await;
+        check(service, vec![with_unit(-1)], "OK: OK 7/10 YEAR").await;
+        let mut absurd = with_limit(user("a"), 1, RateLimitUnit::Year);
+        for multiplier in [0, 101, u32::MAX] {
+            absurd.limit.as_mut().unwrap().unit_multiplier = Some(multiplier);
+            service.ask(request("shop", vec![absurd.clone()])).await.unwrap();
+        }
+        check(service, vec![user("a")], "OK: OK 3/10 YEAR").await;
+        let metrics = service.get("/metrics");
+        assert!(metrics.contains("ratelimit_overrides_invalid_total 6"), "{metrics}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_overrides_multiplier_makes_a_longer_window() {
+    on_both_stores(async |service| {
+        let mut descriptor = with_limit(user("a"), 5, RateLimitUnit::Year);
+        descriptor.limit.as_mut().unwrap().unit_multiplier = Some(100);
+        let response = service.ask(request("shop", vec![descriptor])).await.unwrap();
+        let status = &response.statuses[0];
+        let limit = status.current_limit.as_ref().unwrap();
+        assert_eq!(limit.unit_multiplier, Some(100));
+        assert!(status.duration_until_reset.unwrap().seconds > 365 * 86_400);
+        // Another window is another counter.
+        check(service, vec![user("a")], "OK: OK 9/10 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_no_rule_limits_passes_with_a_status_of_its_own() {
+    on_both_stores(async |service| {
+        let all = vec![
+            descriptor(&[]),
+            descriptor(&[("nobody", "wrote this")]),
+            user("white"),
+            descriptor(&[("free", "yes")]),
+            descriptor(&[("user", "a"), ("more", "entries")]),
+            user("a"),
+        ];
+        check(service, all, "OK: OK -, OK -, OK -, OK unlimited, OK -, OK 9/10 YEAR").await;
+        let response = service.ask(request("unknown", vec![user("a"), user("b")])).await.unwrap();
+        same(&spell(&response), "OK: OK -, OK -");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn values_are_told_apart_byte_by_byte() {
+    on_both_stores(async |service| {
+        let long = [b'x'; 60_000];
+        let mut longer = long;
+        longer[59_999] = b'y';
+        let values: [&[u8]; 14] = [
+            b"",
+            b"_",
+            b"{}",
+            b"{a}",
+            b"}",
+            b"\0",
+            b"\n",
+            b"a\nb",
+            b"\xff",
+            b"\xff\xfe",
+            b"%FF",
+            "é".as_bytes(),
+            &long,
+            &longer,
+        ];
+        for value in values {
+            check(service, vec![of_bytes(&[(b"user", value)])], "OK: OK 9/10 YEAR").await;
+        }
+        for value in values {
+            check(service, vec![of_bytes(&[(b"user", value)])], "OK: OK 8/10 YEAR").await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_of_entries_are_any_bytes_too() {
+    on_both_stores(async |service| {
+        for key in [&b"a_b"[..], b"{}", b"\0", b"\xff", b"a\nb"] {
+            let descriptor = with_limit(of_bytes(&[(key, b"x")]), 5, RateLimitUnit::Year);
+            check(service, vec![descriptor], "OK: OK 4/5 YEAR").await;
+        }
+        let split = with_limit(descriptor(&[("a", "b_c")]), 5, RateLimitUnit::Year);
+        let joined = with_limit(descriptor(&[("a_b", "c")]), 5, RateLimitUnit::Year);
+        check(service, vec![split, joined], "OK: OK 4/5 YEAR, OK 4/5 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn five_values_of_60_kb_are_limited_and_not_refused() {
+    on_both_stores(async |service| {
+        let value = "v".repeat(60_000);
+        let five: Vec<_> = (0..5).map(|n| user(&format!("{n}{value}"))).collect();
+        let ok = "OK 9/10 YEAR";
+        check(service, five, &format!("OK: {}", [ok; 5].join(", "))).await;
+    })
+    .await;
+}

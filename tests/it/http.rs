@@ -1,0 +1,169 @@
+//! The HTTP endpoints.
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    redis_server::Redis,
+    service::{Options, Service},
+};
+
+fn post(service: &Service, body: &str) -> (u16, String, Value) {
+    let (status, head, body) = service.exchange("POST", "/json", body.as_bytes());
+    (status, head, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
+#[test]
+fn json_decides_like_grpc() {
+    let service = Service::start(Options::default());
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"two"}]},{"entries":[]}]}"#;
+    let (status, _, mut answer) = post(&service, body);
+    let reset = answer["statuses"][0]["durationUntilReset"].take();
+    assert!(reset.as_str().unwrap().trim_end_matches('s').parse::<u64>().unwrap() >= 1);
+    assert_eq!(status, 200);
+    assert_eq!(
+        answer,
+        json!({ "overallCode": "OK", "statuses": [
+            {
+                "code": "OK",
+                "currentLimit": { "requestsPerUnit": 2, "unit": "YEAR" },
+                "limitRemaining": 1,
+                "durationUntilReset": null,
+            },
+            { "code": "OK" },
+        ]})
+    );
+
+    post(&service, body);
+    let (status, head, answer) = post(&service, body);
+    assert_eq!((status, answer["overallCode"].as_str()), (429, Some("OVER_LIMIT")));
+    assert!(head.contains("retry-after: "), "{head}");
+}
+
+#[test]
+fn json_reads_names_in_both_cases_and_numbers_as_strings() {
+    let service = Service::start(Options::default());
+    for (hits, left) in [
+        (r#""hitsAddend": 1"#, 9),
+        (r#""hits_addend": "1""#, 8),
+        (r#""hitsAddend": 1.0"#, 7),
+        (r#""hitsAddend": null"#, 6),
+        (r#""hitsAddend": "2", "isNegativeHits": true"#, 8),
+        (r#""hitsAddend": 0"#, 8),
+        (r#""limit": {"requestsPerUnit": 20, "unit": "YEAR", "unit_multiplier": "1"}"#, 17),
+    ] {
+        let entries = r#""entries":[{"key":"user","value":"a"}]"#;
+        let (status, _, answer) =
+            post(&service, &format!(r#"{{"domain":"shop","descriptors":[{{{entries},{hits}}}]}}"#));
+        assert_eq!(
+            (status, &answer["statuses"][0]["limitRemaining"]),
+            (200, &json!(left)),
+            "{hits}"
+        );
+    }
+}
+
+#[test]
+fn bad_json_is_refused_with_its_place_or_field() {
+    let service = Service::start(Options::default());
+    let descriptor = |inside: &str| format!(r#"{{"domain":"shop","descriptors":[{{{inside}}}]}}"#);
+    let deep = "[".repeat(10_000);
+    for (body, message) in [
+        ("", "EOF while parsing a value at line 1 column 0"),
+        ("{} x", "trailing characters at line 1 column 4"),
+        ("{}", "domain: must not be empty"),
+        (r#"{"domain":"shop"}"#, "descriptors: at least 1"),
+        (
+            r#"{"domain":"shop","descriptors":[],"descriptors":[]}"#,
+            "duplicate field `descriptors` at line 1 column 47",
+        ),
+        (r#"{"domain":7}"#, "invalid type: integer `7`, expected a string at line 1 column 11"),
+        (r#"{"domain":"\ud800"}"#, "unexpected end of hex escape at line 1 column 18"),
+        (
+            &descriptor(r#""entry":[]"#),
+            "unknown field `entry`, expected one of `entries`, `limit`, `hitsAddend`, \
+          `hits_addend`, `isNegativeHits`, `is_negative_hits` at line 1 column 40",
+        ),
+        (
+            &descriptor(r#""hitsAddend":-1"#),
+            "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            &descriptor(r#""hitsAddend":1.5"#),
+            "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            &descriptor(r#""limit":{"requestsPerUnit":4294967296}"#),
+            "descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
+        ),
+        (
+            &descriptor(r#""limit":{"unit":"FORTNIGHT"}"#),
+            "descriptors[0].limit.unit: must be the name of a unit",
+        ),
+        (&deep, "invalid type: sequence, expected a string at line 1 column 1"),
+    ] {
+        let (status, _, answer) = post(&service, body);
+        assert_eq!(status, 400, "for {body:.60}");
+        if body != deep {
+            assert_eq!(answer["error"]["code"], "INVALID_ARGUMENT");
+            assert_eq!(answer["error"]["message"], message, "for {body:.60}");
+        }
+    }
+}
+
+#[test]
+fn json_is_for_post_and_within_the_bound() {
+    let service = Service::start(Options::default());
+    let (status, head, _) = service.exchange("GET", "/json", b"");
+    assert_eq!(status, 405);
+    assert!(head.contains("allow: post"), "{head}");
+    let (status, ..) = service.exchange("POST", "/json", &vec![b' '; (4 << 20) + 1]);
+    assert_eq!(status, 413);
+}
+
+#[test]
+fn json_answers_503_where_the_store_gives_no_answer() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "20ms"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    let (status, _, answer) = post(&service, body);
+    assert_eq!(status, 503);
+    assert_eq!(answer["error"]["code"], "UNAVAILABLE");
+}
+
+#[test]
+fn health_follows_readiness_and_liveness_does_not() {
+    let redis = Redis::absent();
+    let starting = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let get = |path| {
+        let (status, _, body) = starting.exchange("GET", path, b"");
+        (status, body)
+    };
+    assert_eq!(get("/healthz"), (200, "OK".into()));
+    assert_eq!(get("/readyz"), (503, "not ready".into()));
+    assert_eq!(get("/healthcheck"), (500, String::new()));
+
+    let ready = Service::start(Options::default());
+    ready.wait_until_ready();
+    assert_eq!(ready.get("/readyz"), "OK");
+    assert_eq!(ready.get("/healthcheck"), "OK");
+}
+
+#[test]
+fn rules_in_force_are_shown_with_their_place() {
+    let service = Service::start(Options::default());
+    let rules: Value = serde_json::from_str(&service.get("/rules")).unwrap();
+    let first = &rules["domains"][0];
+    assert_eq!(first["domain"], "shop");
+    assert_eq!(first["rules"][2]["path"], "user");
+    assert_eq!(first["rules"][2]["limit"], "10 per year");
+    assert!(first["rules"][2]["written_at"].as_str().unwrap().ends_with("rules.yaml:4"));
+}
+
+#[test]
+fn unknown_paths_are_not_found() {
+    let service = Service::start(Options::default());
+    for path in ["/", "//", "/../etc/passwd", "/json/x", "/%00"] {
+        assert_eq!(service.exchange("GET", path, b"").0, 404, "for {path}");
+    }
+}

@@ -1,0 +1,417 @@
+//! What happens between us and a real Redis: keys, clocks, scripts, outages.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use redis::IntoConnectionInfo as _;
+use tollkeeper::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, Tally, Verdict},
+        request::{Entry, Hits},
+        rule::Unit,
+        time::{Timestamp, Window},
+    },
+    store::{
+        Clock,
+        memory::MemoryStore,
+        redis::{
+            RedisStore,
+            pool::{Pool, PoolOptions},
+        },
+        system_clock,
+    },
+    telemetry::StoreMetrics,
+};
+use tonic::Code;
+
+use crate::support::{
+    eventually,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, give_back, hits, request, spell},
+};
+
+const SCRIPT: &str = include_str!("../../src/store/redis/lua/fixed_window.lua");
+
+fn store(redis: &Redis, clock: Clock) -> RedisStore {
+    let options = PoolOptions {
+        server: redis.url().into_connection_info().unwrap(),
+        connections_max: 2,
+        wait_max: Duration::from_secs(10),
+    };
+    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
+    RedisStore::new(Pool::new(options, metrics.clone()).unwrap(), clock, metrics)
+}
+
+fn charge(user: &str, unit: Unit, hits: Hits, limit: u32) -> Charge {
+    let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
+    let window = Window::new(unit, 1).unwrap();
+    Charge { counter: Counter::new("shop", &entries, window), hits, limit }
+}
+
+fn verdicts(tallies: Vec<Tally>) -> Vec<Verdict> {
+    tallies.into_iter().map(|tally| tally.verdict).collect()
+}
+
+fn fits(remaining: u32) -> Vec<Verdict> {
+    vec![Verdict::Fits { remaining }]
+}
+
+fn runs_of(redis: &Redis, command: &str) -> u64 {
+    let stats: String = redis.query(&["INFO", "commandstats"]);
+    let begin = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&begin));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_key_is_readable_and_ends_after_its_window() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let descriptors = vec![descriptor(&[("user", "alice")])];
+    let answer = service.ask(request("shop", descriptors)).await.unwrap();
+    let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
+
+    let [key] = redis.keys().try_into().unwrap();
+    let (business, start) = key.rsplit_once(':').unwrap();
+    assert_eq!(business, "tk1:fw:31536000s:{shop|user=alice}");
+    let start: i64 = start.parse().unwrap();
+    assert_eq!(start % 31_536_000, 0);
+    let time: Vec<i64> = redis.query(&["TIME"]);
+    assert!((start + 31_536_000 - time[0] - reset).abs() <= 1, "the reset is the window's end");
+    let ttl: i64 = redis.query(&["TTL", &key]);
+    assert!((reset - 1..=reset + 300).contains(&ttl), "ttl {ttl}, reset {reset}");
+}
+
+#[tokio::test]
+async fn looks_refunds_and_denied_calls_make_no_key() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let user = || descriptor(&[("user", "alice")]);
+    for it in [hits(user(), 0), give_back(user(), 5), hits(user(), 11)] {
+        service.ask(request("shop", vec![it])).await.unwrap();
+    }
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn one_call_of_many_descriptors_is_one_script_run() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = || {
+        request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec())
+    };
+    // The first one teaches Redis the script.
+    service.ask(call()).await.unwrap();
+    let before = runs_of(&redis, "evalsha");
+    service.ask(call()).await.unwrap();
+    assert_eq!(runs_of(&redis, "evalsha") - before, 1);
+    assert_eq!(runs_of(&redis, "eval"), 1);
+}
+
+#[tokio::test]
+async fn a_flushed_script_is_sent_again_and_charges_once() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    for left in (0..10).rev() {
+        redis.query::<()>(&["SCRIPT", "FLUSH"]);
+        let call = request("shop", vec![descriptor(&[("user", "alice")])]);
+        let answer = spell(&service.ask(call).await.unwrap());
+        assert_eq!(answer, format!("OK: OK {left}/10 YEAR"));
+    }
+}
+
+/// Three hours fast: another hour, and every third time another day.
+fn three_hours_fast() -> Timestamp {
+    system_clock().shifted(3 * 3_600_000)
+}
+
+#[tokio::test]
+async fn redis_clock_decides_whatever_ours_shows() {
+    let redis = Redis::start();
+    let (right, wrong) = (store(&redis, system_clock), store(&redis, three_hours_fast));
+    // A window's end between two of these calls would start another count; a week has few ends.
+    let week = |hits| [charge("alice", Unit::Week, hits, 10)];
+    let hour = [charge("bob", Unit::Hour, Hits::Look, 10)];
+    assert_eq!(verdicts(right.charge(&week(Hits::Take(3))).await.unwrap()), fits(7));
+    assert_eq!(verdicts(wrong.charge(&week(Hits::Take(3))).await.unwrap()), fits(4));
+    assert_eq!(verdicts(right.charge(&week(Hits::Take(3))).await.unwrap()), fits(1));
+    assert_eq!(verdicts(wrong.charge(&week(Hits::Take(3))).await.unwrap()), [Verdict::Over]);
+
+    let reset = wrong.charge(&hour).await.unwrap()[0].reset;
+    assert!(reset <= Duration::from_secs(3600), "{reset:?} is longer than the window");
+}
+
+#[tokio::test]
+async fn a_stale_stamp_is_refused_and_asked_once_more() {
+    let redis = Redis::start();
+    let wrong = store(&redis, three_hours_fast);
+    let call = [charge("alice", Unit::Hour, Hits::Take(1), 10)];
+    redis.query::<String>(&["SCRIPT", "LOAD", SCRIPT]);
+    assert_eq!(verdicts(wrong.charge(&call).await.unwrap()), fits(9));
+    assert_eq!(runs_of(&redis, "evalsha"), 2, "refused, then asked with redis's time");
+    wrong.charge(&call).await.unwrap();
+    assert!(runs_of(&redis, "evalsha") <= 4, "the clocks' difference was learned");
+}
+
+/// Runs the script as it is on one call of one charge.
+fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64> {
+    let (start, length) = (start.to_string(), length.to_string());
+    let expiry = "9999999999999";
+    redis.query(&["EVAL", SCRIPT, "1", key, "1", "1", &start, &length, expiry, "take", hits, "5"])
+}
+
+#[test]
+fn a_window_that_is_not_the_present_one_is_refused_and_nothing_written() {
+    let redis = Redis::start();
+    let now = redis.query::<Vec<i64>>(&["TIME"])[0];
+    for (start, length) in [(now + 1000, 1000), (now - 1000, 1000), (now - 9000, 10)] {
+        assert_eq!(run(&redis, "k", start, length, "1")[2..], [-1, 0], "{start} + {length}");
+    }
+    assert_eq!(redis.keys(), [""; 0]);
+    assert_eq!(run(&redis, "k", now - 1000, 9000, "1")[2..], [1, 4]);
+}
+
+#[test]
+fn each_call_of_one_run_is_judged_by_itself() {
+    let redis = Redis::start();
+    redis.query::<()>(&["RPUSH", "list", "planted"]);
+    let now = redis.query::<Vec<i64>>(&["TIME"])[0];
+    let (start, old) = (now.to_string(), (now - 5000).to_string());
+    let take = |key: &'static str, start: &str, hits: &str| {
+        ["1", key, start, "3600", "9999999999999", "take", hits, "5"].map(str::to_owned)
+    };
+    let calls = [
+        take("1", &start, "3"),
+        take("1", &start, "3"), // does not fit behind the first
+        take("2", &start, "1"), // meets the list
+        take("1", &old, "1"),   // stale: its window has ended
+        take("1", &start, "2"),
+    ];
+    let mut words: Vec<String> = ["EVAL", SCRIPT, "2", "count", "list"].map(str::to_owned).to_vec();
+    words.extend(calls.map(|mut call| {
+        if call[2] == old {
+            call[3] = "100".to_owned();
+        }
+        call
+    }).into_iter().flatten());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let reply: Vec<i64> = redis.query(&words);
+    assert_eq!(reply[2..], [1, 2, 0, -1, -2, -2, -1, 0, 1, 0]);
+    assert_eq!(redis.query::<u64>(&["GET", "count"]), 5);
+}
+
+#[tokio::test]
+async fn a_counter_that_holds_no_count_harms_its_own_call_only() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let user = |name: &str| descriptor(&[("user", name)]);
+    service.ask(request("shop", vec![user("planted")])).await.unwrap();
+    let key = redis.key("planted");
+    let plants: [&[&str]; 6] = [
+        &["RPUSH", &key, "x"],
+        &["HSET", &key, "x", "1"],
+        &["SET", &key, "text"],
+        &["SET", &key, "-5"],
+        &["SET", &key, "1e3"],
+        &["SET", &key, "9007199254740992"],
+    ];
+    for plant in plants {
+        redis.query::<i64>(&["DEL", &key]);
+        redis.query::<redis::Value>(plant);
+        let both = request("shop", vec![user("planted"), user("sibling")]);
+        let status = service.ask(both).await.expect_err("no count");
+        assert_eq!(status.code(), Code::Unavailable, "for {plant:?}");
+        let alone = service.ask(request("shop", vec![hits(user("sibling"), 0)])).await.unwrap();
+        assert_eq!(spell(&alone), "OK: OK 10/10 YEAR", "for {plant:?}");
+    }
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains(r#"ratelimit_counters_unreadable_total{rule="user"} 6"#), "{metrics}");
+    assert!(!service.log().contains("planted"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_counter_that_only_just_is_one_is_over_every_limit() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let user = || descriptor(&[("user", "planted")]);
+    service.ask(request("shop", vec![user()])).await.unwrap();
+    redis.query::<()>(&["SET", &redis.key("planted"), "9007199254740991", "KEEPTTL"]);
+    let answer = service.ask(request("shop", vec![hits(user(), u64::MAX)])).await.unwrap();
+    assert_eq!(spell(&answer), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+#[tokio::test]
+async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
+    let mut redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    let status = service.ask(call()).await.expect_err("there is no redis");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(service.log().contains("redis cannot be reached"), "{}", service.log());
+
+    // What needs no counter needs no redis.
+    let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
+    assert_eq!(spell(&free), "OK: OK unlimited");
+
+    redis.start_again();
+    // Until it has connected: the decisions themselves are counted from then on.
+    let mut client = service.client().await;
+    let mut first = client.should_rate_limit(call()).await;
+    for _ in 0..200 {
+        if first.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        first = client.should_rate_limit(call()).await;
+    }
+    assert_eq!(first.unwrap().into_inner().overall_code().as_str_name(), "OK");
+    service.wait_until_ready();
+}
+
+#[tokio::test]
+async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
+    let redis = Redis::start();
+    let flags = &["--decision-budget", "50ms", "--store-pool-size", "2"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    eventually_ok(&service).await;
+
+    redis.signal("STOP");
+    let began = Instant::now();
+    for _ in 0..4 {
+        let status = service.ask(call()).await.expect_err("redis is stopped");
+        assert_eq!(status.code(), Code::Unavailable);
+    }
+    // Generous: without a limit each would wait for ever.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    redis.signal("CONT");
+    eventually_ok(&service).await;
+    // One for us who ask, and no more than the pool may hold: the stalled ones are closed.
+    eventually("the stalled connections are closed", || {
+        let clients: String = redis.query(&["CLIENT", "LIST"]);
+        (clients.lines().count() <= 3).then_some(())
+    });
+}
+
+async fn eventually_ok(service: &Service) {
+    for _ in 0..500 {
+        let free = request("shop", vec![hits(descriptor(&[("user", "other")]), 0)]);
+        if service.ask(free).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no answer within 10 s of redis's return");
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock);
+    let big = [charge("big", Unit::Year, Hits::Take(1), 1_000_000)];
+    let small = [charge("small", Unit::Year, Hits::Look, 7)];
+    for _ in 0..200 {
+        tokio::select! {
+            biased;
+            _ = store.charge(&big) => {}
+            () = tokio::task::yield_now() => {}
+        }
+        assert_eq!(verdicts(store.charge(&small).await.unwrap()), fits(7));
+    }
+}
+
+#[tokio::test]
+async fn a_password_comes_from_a_file_and_is_nowhere_shown() {
+    let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret-canary"]);
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "s3cret-canary\n").unwrap();
+    let flags = &["--store-password-file", file.to_str().unwrap(), "--log-level", "debug"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    assert!(!service.log().contains("s3cret"), "{}", service.log());
+    assert!(!service.get("/metrics").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_once_and_not_shown() {
+    let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
+    let store = format!("redis://:s3cret-canary@127.0.0.1:{}", redis.port);
+    let flags = &["--decision-budget", "200ms"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    for _ in 0..3 {
+        let call = request("shop", vec![descriptor(&[("user", "a")])]);
+        assert_eq!(service.ask(call).await.expect_err("wrong").code(), Code::Unavailable);
+    }
+    let log = service.log();
+    assert_eq!(log.matches("redis cannot be reached").count(), 1, "{log}");
+    assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn in_memory_time_is_an_argument_and_the_window_turns() {
+    let store = MemoryStore::new(|| Timestamp::from_secs(0));
+    let at = |ms, hits| {
+        let tallies = store.charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms));
+        (tallies[0].verdict, tallies[0].reset.as_millis())
+    };
+    assert_eq!(at(5_000, Hits::Take(2)), (Verdict::Fits { remaining: 0 }, 1000));
+    assert_eq!(at(5_999, Hits::Take(1)), (Verdict::Over, 1));
+    assert_eq!(at(6_000, Hits::Take(1)), (Verdict::Fits { remaining: 1 }, 1000));
+}
+
+#[test]
+fn in_memory_what_has_ended_is_swept() {
+    let store = MemoryStore::new(|| Timestamp::from_secs(0));
+    for second in 0..100 {
+        for user in 0..100 {
+            let charge = charge(&user.to_string(), Unit::Second, Hits::Take(1), 1);
+            store.charge_at(&[charge], Timestamp::from_secs(second));
+        }
+    }
+    assert!(store.counters() <= 2048, "{} counters are kept", store.counters());
+}
+
+fn any_charge() -> impl Strategy<Value = Charge> {
+    let hits = prop_oneof![
+        5 => (1..6_u64).prop_map(Hits::Take),
+        1 => Just(Hits::Take(Hits::MAX)),
+        2 => Just(Hits::Look),
+        2 => (0..6_u64).prop_map(Hits::GiveBack),
+        1 => Just(Hits::GiveBack(Hits::MAX)),
+    ];
+    ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)])
+        .prop_map(|(user, hits, limit)| charge(&user, Unit::Year, hits, limit))
+}
+
+/// P11: step by step, the memory store and Redis say the same.
+#[test]
+fn memory_and_redis_agree_step_by_step() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let in_redis = runtime.block_on(async { store(&redis, system_clock) });
+    let calls = prop::collection::vec(prop::collection::vec(any_charge(), 1..5), 1..30);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(&calls, |calls| {
+        redis.query::<()>(&["FLUSHALL"]);
+        let in_memory = MemoryStore::new(system_clock);
+        for call in calls {
+            let ours = verdicts(in_memory.charge(&call));
+            let theirs = runtime.block_on(in_redis.charge(&call));
+            prop_assert_eq!(ours, verdicts(theirs.unwrap()), "for {:?}", call);
+        }
+        redis.assert_no_key_leaks();
+        Ok(())
+    });
+    outcome.unwrap();
+}

@@ -1,0 +1,95 @@
+//! A real Redis.
+
+use std::{net::TcpListener, process::Command};
+
+use tempfile::TempDir;
+
+use super::{Process, eventually};
+
+/// A Redis with nothing in it.
+pub struct Redis {
+    pub port: u16,
+    folder: TempDir,
+    process: Option<Process>,
+}
+
+impl Redis {
+    pub fn start() -> Self {
+        let mut redis = Self { port: free_port(), folder: TempDir::new().unwrap(), process: None };
+        redis.start_again();
+        redis
+    }
+
+    /// A port on which a Redis may be started later.
+    pub fn absent() -> Self {
+        Self { port: free_port(), folder: TempDir::new().unwrap(), process: None }
+    }
+
+    pub fn start_again(&mut self) {
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--enable-debug-command", "yes"])
+            .arg("--dir")
+            .arg(self.folder.path())
+            .stdout(std::process::Stdio::null());
+        self.process = Some(Process::spawn(&mut command));
+        eventually("redis answers", || {
+            redis::cmd("PING").query::<String>(&mut self.try_connect()?).ok()
+        });
+    }
+
+    pub fn stop(&mut self) {
+        self.process = None;
+    }
+
+    pub fn signal(&self, name: &str) {
+        self.process.as_ref().expect("a running redis").signal(name);
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn try_connect(&self) -> Option<redis::Connection> {
+        redis::Client::open(self.url()).unwrap().get_connection().ok()
+    }
+
+    pub fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let (name, arguments) = words.split_first().unwrap();
+        let mut connection = self.try_connect().expect("redis answers");
+        redis::cmd(name).arg(arguments).query(&mut connection).unwrap()
+    }
+
+    /// Every key, in order.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
+        keys.sort();
+        keys
+    }
+
+    /// The only key whose name contains `part`.
+    #[track_caller]
+    pub fn key(&self, part: &str) -> String {
+        let mut found: Vec<_> = self.keys().into_iter().filter(|key| key.contains(part)).collect();
+        assert_eq!(found.len(), 1, "keys with `{part}` among {:?}", self.keys());
+        found.remove(0)
+    }
+
+    /// P7: looks at every key, inside Redis and so safe for any bytes, for one without a TTL.
+    #[track_caller]
+    pub fn assert_no_key_leaks(&self) {
+        const SCAN: &str = "local leaks = {} \
+            for _, key in ipairs(redis.call('KEYS', '*')) do \
+              if redis.call('PTTL', key) < 0 then leaks[#leaks + 1] = key end \
+            end \
+            return leaks";
+        let leaks: Vec<Vec<u8>> = self.query(&["EVAL", SCAN, "0"]);
+        assert!(leaks.is_empty(), "keys without a TTL: {leaks:?}");
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

@@ -1,0 +1,212 @@
+//! A real tollkeeper, as its users start it.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use tempfile::TempDir;
+use tollkeeper::rls::pb::{
+    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+    RateLimitServiceClient, RateLimitUnit, rate_limit_response::DescriptorStatus,
+};
+use tonic::{Status, transport::Channel};
+
+use super::{Process, eventually};
+
+/// A running service.
+pub struct Service {
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    process: Process,
+    stderr: Arc<Mutex<String>>,
+    _folder: TempDir,
+}
+
+/// How to start one.
+pub struct Options<'a> {
+    pub rules: &'a str,
+    pub store: &'a str,
+    pub flags: &'a [&'a str],
+    pub environment: &'a [(&'a str, &'a str)],
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self { rules: RULES, store: "memory://", flags: &[], environment: &[] }
+    }
+}
+
+/// Rules that most tests share. Their windows are so long that no test meets the end of one.
+pub const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: user
+    value: two
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: tenant
+    rate_limit: { unit: month, requests_per_unit: 1000 }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: user
+    value: white
+";
+
+impl Service {
+    pub fn start(options: Options<'_>) -> Self {
+        let folder = TempDir::new().unwrap();
+        let rules = folder.path().join("rules.yaml");
+        std::fs::write(&rules, options.rules).unwrap();
+        let mut command = tollkeeper();
+        command
+            .args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"])
+            // A test machine may be starved; no claim of a test depends on speed.
+            .args(["--store", options.store, "--decision-budget", "10s", "--drain", "0s"])
+            .arg("--rules")
+            .arg(&rules)
+            .args(options.flags)
+            .envs(options.environment.iter().copied());
+        Self::spawn(command, folder)
+    }
+
+    pub fn spawn(mut command: Command, folder: TempDir) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (lines, kept) = (process.0.stderr.take().unwrap(), Arc::clone(&stderr));
+        std::thread::spawn(move || {
+            for line in BufReader::new(lines).lines().map_while(Result::ok) {
+                *kept.lock().unwrap() += &(line + "\n");
+            }
+        });
+        let addresses = eventually("the service listens", || {
+            let text = stderr.lock().unwrap().clone();
+            let (_, rest) = text.split_once("listening: grpc ")?;
+            let (grpc, rest) = rest.split_once(", http ")?;
+            let http: String =
+                rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
+            Some((grpc.parse().ok()?, http.parse().ok()?))
+        });
+        let (grpc, http) = addresses;
+        Self { grpc, http, process, stderr, _folder: folder }
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub async fn client(&self) -> RateLimitServiceClient<Channel> {
+        let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
+        RateLimitServiceClient::new(endpoint.connect().await.unwrap())
+            .max_encoding_message_size(64 << 20)
+    }
+
+    pub async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        Ok(self.client().await.should_rate_limit(request).await?.into_inner())
+    }
+
+    /// One plain HTTP exchange: status, head and body.
+    pub fn exchange(&self, method: &str, path: &str, body: &[u8]) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        // A server that refuses may close before it has read everything.
+        let _ = stream.write_all(body);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.unwrap_or(0), head.to_lowercase(), body.to_owned())
+    }
+
+    pub fn get(&self, path: &str) -> String {
+        self.exchange("GET", path, b"").2
+    }
+
+    #[track_caller]
+    pub fn wait_until_ready(&self) {
+        eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));
+    }
+}
+
+/// The binary, without what the environment of the tests may set.
+pub fn tollkeeper() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("TOLLKEEPER_") || name.starts_with("OTEL_") {
+            command.env_remove(&*name);
+        }
+    }
+    command
+}
+
+pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entries: Vec<_> = entries.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
+    of_bytes(&entries)
+}
+
+pub fn of_bytes(entries: &[(&[u8], &[u8])]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&[u8], &[u8])| Entry {
+        key: key.to_vec().into(),
+        value: value.to_vec().into(),
+    };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+pub fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
+    descriptor.hits_addend = Some(hits);
+    descriptor
+}
+
+pub fn give_back(descriptor: RateLimitDescriptor, count: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor { is_negative_hits: true, ..hits(descriptor, count) }
+}
+
+pub fn with_limit(
+    mut descriptor: RateLimitDescriptor,
+    requests_per_unit: u32,
+    unit: RateLimitUnit,
+) -> RateLimitDescriptor {
+    let unit = unit.into();
+    descriptor.limit = Some(RateLimitOverride { requests_per_unit, unit, unit_multiplier: None });
+    descriptor
+}
+
+/// An answer as text: the overall code, then each descriptor's code and what is left to it.
+///
+/// `OK: OK 9/10 YEAR, OK -` says that the first has 9 left of 10 a year, and the second no limit.
+pub fn spell(response: &RateLimitResponse) -> String {
+    let status = |status: &DescriptorStatus| {
+        let code = status.code().as_str_name();
+        let left = status.limit_remaining;
+        match &status.current_limit {
+            Some(limit) => {
+                let reset = status.duration_until_reset.expect("a limit has a reset");
+                assert!(reset.seconds >= 1 && reset.nanos == 0, "reset {reset:?}");
+                format!("{code} {left}/{} {}", limit.requests_per_unit, limit.unit().as_str_name())
+            }
+            None if left == u32::MAX => format!("{code} unlimited"),
+            None => format!("{code} -"),
+        }
+    };
+    let statuses: Vec<_> = response.statuses.iter().map(status).collect();
+    format!("{}: {}", response.overall_code().as_str_name(), statuses.join(", "))
+}
