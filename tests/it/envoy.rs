@@ -1,1 +1,167 @@
-//! Soon.
+//! The main job: a stock Envoy limits real HTTP traffic through us, counted in a real Redis.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    Process, eventually,
+    redis_server::Redis,
+    service::{Options, Service},
+    tool,
+};
+
+const RULES: &str = "
+domain: envoy
+descriptors:
+  - key: generic_key
+    value: api
+    descriptors:
+      - key: user
+        rate_limit: { unit: year, requests_per_unit: 3 }
+      - key: user
+        value: hasty
+        rate_limit: { unit: second, requests_per_unit: 1 }
+";
+
+struct Envoy {
+    public: SocketAddr,
+    _process: Process,
+    _folder: TempDir,
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        let begin = format!("{name}: ");
+        self.head.lines().find_map(|line| line.strip_prefix(&begin))
+    }
+}
+
+impl Envoy {
+    fn start(rls: SocketAddr) -> Self {
+        let folder = TempDir::new().unwrap();
+        let config = include_str!("support/envoy.yaml")
+            .replace("@FOLDER@", folder.path().to_str().unwrap())
+            .replace("@RLS_PORT@", &rls.port().to_string());
+        let file = folder.path().join("envoy.yaml");
+        let admin = folder.path().join("admin");
+        std::fs::write(&file, config).unwrap();
+        let mut command = Command::new(tool("envoy"));
+        command
+            .arg("-c")
+            .arg(&file)
+            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "error"])
+            .arg("--admin-address-path")
+            .arg(&admin)
+            .stderr(Stdio::null());
+        let process = Process::spawn(&mut command);
+        let public = eventually("envoy listens", || {
+            let admin: SocketAddr = std::fs::read_to_string(&admin).ok()?.parse().ok()?;
+            // `public::127.0.0.1:12345`
+            let listeners = exchange(admin, b"GET /listeners HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+            listeners.lines().find_map(|line| line.strip_prefix("public::"))?.parse().ok()
+        });
+        Self { public, _process: process, _folder: folder }
+    }
+
+    fn get(&self, user: &[u8]) -> Answer {
+        let request =
+            [b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-user: ", user, b"\r\n\r\n"];
+        let head = exchange(self.public, &request.concat()).expect("envoy answers");
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { status, head }
+    }
+
+    fn statuses<const N: usize>(&self, user: &[u8]) -> [u16; N] {
+        std::array::from_fn(|_| self.get(user).status)
+    }
+}
+
+fn exchange(address: SocketAddr, request: &[u8]) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(request).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn envoy_lets_the_limit_pass_and_answers_429_with_headers_after_it() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+
+    let first = envoy.get(b"alice");
+    assert_eq!(first.status, 200);
+    assert_eq!(first.header("x-ratelimit-limit"), Some("3, 3;w=31536000"));
+    assert_eq!(first.header("x-ratelimit-remaining"), Some("2"));
+    assert_eq!(envoy.statuses(b"alice"), [200, 200]);
+
+    let denied = envoy.get(b"alice");
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
+    let time: Vec<i64> = redis.query(&["TIME"]);
+    let left = 31_536_000 - time[0] % 31_536_000;
+    for name in ["x-ratelimit-reset", "retry-after"] {
+        let reset: i64 = denied.header(name).expect(name).parse().unwrap();
+        assert!((0..=2).contains(&(reset - left)), "{name}: {reset}, left {left}");
+    }
+
+    assert_eq!(envoy.get(b"bob").status, 200, "another client is untouched");
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=alice")]), 3, "denied calls are free");
+    redis.assert_no_key_leaks();
+}
+
+#[test]
+fn a_window_turns() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    // One a second: as long as we ask there are both, and each second in Redis counts just one.
+    eventually("a denial", || (envoy.get(b"hasty").status == 429).then_some(()));
+    eventually("the next second", || (envoy.get(b"hasty").status == 200).then_some(()));
+    for key in redis.keys() {
+        let count: Option<u64> = redis.query(&["GET", &key]);
+        assert!(count.is_none_or(|count| count == 1), "{key}: {count:?}");
+    }
+}
+
+#[test]
+fn a_header_that_is_not_utf8_is_limited_like_any_other() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    assert_eq!(envoy.statuses(b"a\xff\xfeb"), [200, 200, 200, 429]);
+    assert_eq!(envoy.get(b"a\xff\xffb").status, 200, "other bytes are another client");
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=a%FF%FEb")]), 3);
+}
+
+#[test]
+fn envoy_fails_open_while_we_are_stopped_and_limits_again_when_we_are_back() {
+    let redis = Redis::start();
+    let options = || Options { rules: RULES, ..Options::default() };
+    let store = redis.url();
+    let service = Service::start(Options { store: &store, ..options() });
+    let envoy = Envoy::start(service.grpc);
+    assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 429]);
+
+    let address = service.grpc.to_string();
+    drop(service);
+    assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 200]);
+
+    let flags = &["--grpc-addr", &address];
+    let _service = Service::start(Options { store: &store, flags, ..options() });
+    eventually("limited again", || (envoy.get(b"alice").status == 429).then_some(()));
+}

@@ -98,9 +98,8 @@ async fn looks_refunds_and_denied_calls_make_no_key() {
 async fn one_call_of_many_descriptors_is_one_script_run() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
-    let call = || {
-        request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec())
-    };
+    let call =
+        || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
     // The first one teaches Redis the script.
     service.ask(call()).await.unwrap();
     let before = runs_of(&redis, "evalsha");
@@ -189,12 +188,17 @@ fn each_call_of_one_run_is_judged_by_itself() {
         take("1", &start, "2"),
     ];
     let mut words: Vec<String> = ["EVAL", SCRIPT, "2", "count", "list"].map(str::to_owned).to_vec();
-    words.extend(calls.map(|mut call| {
-        if call[2] == old {
-            call[3] = "100".to_owned();
-        }
-        call
-    }).into_iter().flatten());
+    words.extend(
+        calls
+            .map(|mut call| {
+                if call[2] == old {
+                    call[3] = "100".to_owned();
+                }
+                call
+            })
+            .into_iter()
+            .flatten(),
+    );
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let reply: Vec<i64> = redis.query(&words);
     assert_eq!(reply[2..], [1, 2, 0, -1, -2, -2, -1, 0, 1, 0]);
@@ -358,7 +362,8 @@ async fn a_wrong_password_is_told_once_and_not_shown() {
 fn in_memory_time_is_an_argument_and_the_window_turns() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     let at = |ms, hits| {
-        let tallies = store.charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms));
+        let tallies =
+            store.charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms));
         (tallies[0].verdict, tallies[0].reset.as_millis())
     };
     assert_eq!(at(5_000, Hits::Take(2)), (Verdict::Fits { remaining: 0 }, 1000));
