@@ -112,14 +112,16 @@ mod tests {
     use crate::engine::rule::Unit;
     use proptest::prelude::*;
 
-    fn entries(pairs: &[(&[u8], &[u8])]) -> Vec<Entry> {
+    type Pair<'bytes> = (&'bytes [u8], &'bytes [u8]);
+
+    fn entries(pairs: &[Pair<'_>]) -> Vec<Entry> {
         pairs
             .iter()
             .map(|(key, value)| Entry { key: key.to_vec().into(), value: value.to_vec().into() })
             .collect()
     }
 
-    fn counter(domain: &str, pairs: &[(&[u8], &[u8])]) -> Counter {
+    fn counter(domain: &str, pairs: &[Pair<'_>]) -> Counter {
         let window = Window::new(Unit::Minute, 1).expect("a valid window");
         Counter::new(domain, &entries(pairs), window)
     }
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn the_format_is_pinned_by_a_golden_file() {
         let long = [b'x'; 129];
-        let cases: [(&str, &[(&[u8], &[u8])]); 9] = [
+        let cases: [(&str, &[Pair<'_>]); 9] = [
             ("shop", &[]),
             ("shop", &[(b"user", b"alice")]),
             ("shop", &[(b"path", b"/login"), (b"user", b"alice")]),

@@ -2,15 +2,14 @@
 //! number, `null` for absent. Keys and values of entries are plain strings here.
 //! <https://protobuf.dev/programming-guides/json/>
 
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tonic::Status;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     decode::{self, Bounds, Decoded},
     pb::{
         self, RateLimitResponse,
-        rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit},
+        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
 };
 
@@ -55,9 +54,9 @@ struct Override {
 ///
 /// # Errors
 /// INVALID_ARGUMENT, with the place in the text or the field and its bound.
-pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Status> {
+pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, tonic::Status> {
     let request: Request = serde_json::from_slice(body)
-        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
     let descriptors = request.descriptors.unwrap_or_default();
     bounds.check_descriptors(descriptors.len())?;
     let message = pb::RateLimitRequest {
@@ -72,7 +71,7 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Status> {
     decode::request(message, bounds)
 }
 
-fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescriptor, Status> {
+fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescriptor, tonic::Status> {
     let entry = |Entry { key, value }| pb::Entry {
         key: key.unwrap_or_default().into(),
         value: value.unwrap_or_default().into(),
@@ -86,7 +85,7 @@ fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescripto
     })
 }
 
-fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverride, Status> {
+fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverride, tonic::Status> {
     let requests = format!("{field}.requestsPerUnit");
     Ok(pb::RateLimitOverride {
         requests_per_unit: number(written.requests_per_unit, &requests, u32::MAX)?.unwrap_or(0),
@@ -100,16 +99,18 @@ fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverrid
 }
 
 /// An unknown name is refused, as protobuf's JSON asks; an unknown number is kept, and ignored later.
-fn unit(value: Option<Value>, field: &str) -> Result<i32, Status> {
+fn unit(value: Option<Value>, field: &str) -> Result<i32, tonic::Status> {
     let unit = match &value {
         None => Some(0),
         Some(Value::String(name)) => pb::RateLimitUnit::from_str_name(name).map(i32::from),
         Some(value) => value.as_i64().and_then(|number| i32::try_from(number).ok()),
     };
-    unit.ok_or_else(|| Status::invalid_argument(format!("{field}: must be the name of a unit")))
+    unit.ok_or_else(|| {
+        tonic::Status::invalid_argument(format!("{field}: must be the name of a unit"))
+    })
 }
 
-fn number<T>(value: Option<Value>, field: &str, max: T) -> Result<Option<T>, Status>
+fn number<T>(value: Option<Value>, field: &str, max: T) -> Result<Option<T>, tonic::Status>
 where
     T: TryFrom<u64> + std::fmt::Display,
 {
@@ -125,15 +126,47 @@ where
         _ => None,
     };
     let number = whole.and_then(|number: u64| T::try_from(number).ok());
-    let refuse =
-        || Status::invalid_argument(format!("{field}: must be a whole number from 0 to {max}"));
+    let refuse = || {
+        tonic::Status::invalid_argument(format!("{field}: must be a whole number from 0 to {max}"))
+    };
     number.map(Some).ok_or_else(refuse)
 }
 
+/// An answer as it is written.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Response {
+    overall_code: &'static str,
+    statuses: Vec<Status>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_limit: Option<Limit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_remaining: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_until_reset: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Limit {
+    requests_per_unit: u32,
+    unit: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit_multiplier: Option<u32>,
+}
+
 /// Writes an answer.
-pub fn response(response: &RateLimitResponse) -> Value {
-    let statuses: Vec<Value> = response.statuses.iter().map(status).collect();
-    json!({ "overallCode": code(response.overall_code), "statuses": statuses })
+pub fn response(response: &RateLimitResponse) -> Response {
+    Response {
+        overall_code: code(response.overall_code),
+        statuses: response.statuses.iter().map(status).collect(),
+    }
 }
 
 /// Whether the answer says to stop, and then for how many seconds.
@@ -146,23 +179,24 @@ pub fn retry_after(response: &RateLimitResponse) -> Option<i64> {
     Some(resets.max().unwrap_or(1))
 }
 
-fn status(status: &DescriptorStatus) -> Value {
-    let mut object = json!({ "code": code(status.code) });
-    if let Some(limit) = &status.current_limit {
-        let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name();
-        object["currentLimit"] =
-            json!({ "requestsPerUnit": limit.requests_per_unit, "unit": unit });
-        if let Some(multiplier) = limit.unit_multiplier {
-            object["currentLimit"]["unitMultiplier"] = multiplier.into();
-        }
+fn status(status: &DescriptorStatus) -> Status {
+    let limited = status.current_limit.is_some() || status.limit_remaining > 0;
+    Status {
+        code: code(status.code),
+        current_limit: status.current_limit.as_ref().map(limit),
+        limit_remaining: limited.then_some(status.limit_remaining),
+        duration_until_reset: status
+            .duration_until_reset
+            .map(|reset| format!("{}s", reset.seconds)),
     }
-    if status.current_limit.is_some() || status.limit_remaining > 0 {
-        object["limitRemaining"] = status.limit_remaining.into();
+}
+
+fn limit(limit: &RateLimit) -> Limit {
+    Limit {
+        requests_per_unit: limit.requests_per_unit,
+        unit: Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name(),
+        unit_multiplier: limit.unit_multiplier,
     }
-    if let Some(reset) = status.duration_until_reset {
-        object["durationUntilReset"] = format!("{}s", reset.seconds).into();
-    }
-    object
 }
 
 fn code(code: i32) -> &'static str {

@@ -51,7 +51,7 @@ pub(super) fn read(source: &Source, problems: &mut Vec<Problem>) -> Option<File>
             None
         }
         Err((place, message)) => {
-            reader.problem(place, format!("not YAML: {message}"));
+            reader.problem(place, message);
             None
         }
     }

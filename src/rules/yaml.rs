@@ -63,8 +63,8 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>, (Place, String)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) =
-            event.map_err(|error| (place(error.marker()), error.info().to_owned()))?;
+        let (event, span) = event
+            .map_err(|error| (place(error.marker()), format!("not YAML: {}", error.info())))?;
         builder.take(event, span)?;
     }
     Ok(builder.root)

@@ -1,1 +1,289 @@
-//! Soon.
+//! The commands, as a person at a terminal meets them.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    Process, root,
+    service::{Options, Service, tollkeeper},
+};
+
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// Runs `tollkeeper check` on one file of this text.
+#[track_caller]
+fn check(rules: &str, expected: &str) {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let (code, stdout, stderr) =
+        run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
+    assert_eq!(stdout + &stderr, expected);
+    assert_eq!(code, Some(i32::from(!expected.starts_with("ok"))));
+}
+
+#[test]
+fn the_shipped_rules_are_good() {
+    let (code, stdout, _) =
+        run(tollkeeper().current_dir(root()).args(["check", "examples/rules.yaml"]));
+    assert_eq!((code, stdout.as_str()), (Some(0), "ok: 4 rules in 1 domains\n"));
+}
+
+#[test]
+fn every_problem_of_a_file_is_told_at_once_with_its_place() {
+    check(
+        "\
+domain: shop
+descriptors:
+  - key: user
+    valu: alice
+    rate_limit:
+      unit: fortnight
+      requests_per_unit: -1
+  - value: lost
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 1.5 }
+  - key: user
+    rate_limit: { requests_per_unit: 4294967296 }
+  - key: free
+    rate_limit: { unlimited: maybe, unit: day }
+  - key: free
+    value: yes
+    rate_limit: { unlimited: yes, unit: day }
+limits: []
+",
+        "\
+rules.yaml:4:5: unknown key `valu`; did you mean `value`?
+rules.yaml:6:13: unit: `fortnight` is none of second, minute, hour, day, week, month, year
+rules.yaml:7:26: requests_per_unit: must be a whole number from 0 to 4294967295
+rules.yaml:8:5: key: missing
+rules.yaml:9:5: `user` is already written at rules.yaml:3
+rules.yaml:10:52: requests_per_unit: must be a whole number from 0 to 4294967295
+rules.yaml:11:5: `user` is already written at rules.yaml:9
+rules.yaml:12:17: unit: missing; one of second, minute, hour, day, week, month, year
+rules.yaml:12:38: requests_per_unit: must be a whole number from 0 to 4294967295
+rules.yaml:14:30: unlimited: must be true or false
+rules.yaml:17:41: unit: an unlimited rule has none
+rules.yaml:18:1: unknown key `limits`; known here: domain, descriptors
+",
+    );
+}
+
+#[test]
+fn what_is_not_a_rule_file_is_told_in_words() {
+    check("", "rules.yaml:1:1: the file is empty: a rule file begins with `domain:`\n");
+    check("# nothing\n", "rules.yaml:1:1: the file is empty: a rule file begins with `domain:`\n");
+    check("- a\n", "rules.yaml:1:1: a rule file must be a mapping of domain, descriptors\n");
+    check("domain: ''\n", "rules.yaml:1:9: domain: must not be empty\n");
+    check("descriptors: []\n", "rules.yaml:1:1: domain: missing\n");
+    check("domain: a\ndomain: b\n", "rules.yaml:2:1: domain: written twice\n");
+    check("domain: a\n---\ndomain: b\n", "rules.yaml:2:1: one document for each file\n");
+    check("domain: a\ndescriptors: 5\n", "rules.yaml:2:14: descriptors: must be a list\n");
+}
+
+#[test]
+fn alias_bombs_and_deep_nests_are_refused() {
+    let mut bomb = "domain: a\nx0: &x0 [a,a,a,a,a,a,a,a,a,a]\n".to_owned();
+    for level in 1..10 {
+        let below = format!("*x{},", level - 1).repeat(10);
+        bomb += &format!("x{level}: &x{level} [{below}]\n");
+    }
+    let folder = TempDir::new().unwrap();
+    for text in [bomb, format!("domain: a\ndescriptors: {}", "[".repeat(10_000))] {
+        std::fs::write(folder.path().join("rules.yaml"), text).unwrap();
+        let (code, _, stderr) =
+            run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
+        assert_eq!(code, Some(1));
+        let bounds = ["more than 1000000 nodes", "recursion limit exceeded"];
+        assert!(bounds.iter().any(|bound| stderr.contains(bound)), "{stderr}");
+    }
+}
+
+#[test]
+fn words_that_yaml_takes_for_something_else_stay_words() {
+    check(
+        "\u{feff}domain: 1.10\r\ndescriptors:\r\n  - key: no\r\n    value: 0123\r\n    rate_limit: {unit: DAY}\r\n",
+        "ok: 1 rules in 1 domains\n",
+    );
+}
+
+#[test]
+fn a_folder_counts_its_yaml_files_and_files_of_one_domain_add_up() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir_all(folder.path().join("..2026/x")).unwrap();
+    let rule = |key: &str| {
+        format!("domain: shop\ndescriptors: [{{key: {key}, rate_limit: {{unit: day}}}}]")
+    };
+    write("a.yaml", &rule("a"));
+    write("b.yml", &rule("b"));
+    write("README.md", "not rules");
+    write(".a.yaml.swp", "not rules");
+    write("..2026/x/a.yaml", &rule("a"));
+    let (code, stdout, stderr) = run(tollkeeper().arg("check").arg(folder.path()));
+    assert_eq!(
+        (code, stdout.as_str(), stderr.as_str()),
+        (Some(0), "ok: 2 rules in 1 domains\n", "")
+    );
+
+    write("c.yaml", &rule("a"));
+    let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "."]));
+    assert_eq!(code, Some(1));
+    assert_eq!(stderr, "./c.yaml:2:15: `a` is already written at ./a.yaml:2\n");
+}
+
+#[test]
+fn files_that_cannot_be_read_are_told_with_their_names() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("latin1.yaml"), b"domain: \xe9").unwrap();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args([
+        "check",
+        "gone.yaml",
+        "latin1.yaml",
+        "empty",
+        "/dev/null",
+    ]));
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        stderr,
+        "/dev/null: not a regular file\n\
+         empty: no .yaml or .yml file in this folder\n\
+         gone.yaml: No such file or directory (os error 2)\n\
+         latin1.yaml: not UTF-8 text\n"
+    );
+}
+
+#[test]
+fn serve_tells_problems_of_settings_and_rules_together_and_exits_with_2() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), "domain: a\nx: 1\n").unwrap();
+    let flags = ["serve", "--grpc-addr", "here", "--drain", "5", "--rules", "rules.yaml"];
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert_eq!(
+        stderr,
+        "--grpc-addr: `here` is no IP address and port, such as 127.0.0.1:8081\n\
+         --drain: `5` is no time from 0ns to 600s, such as 15ms, 5s or 2m\n\
+         rules.yaml:2:1: unknown key `x`; known here: domain, descriptors\n"
+    );
+}
+
+#[test]
+fn unknown_flags_exit_with_2() {
+    for flags in [&["serve", "--grpc-port", "1"][..], &["bogus"], &["check"], &["call"]] {
+        assert_eq!(run(tollkeeper().args(flags)).0, Some(2), "for {flags:?}");
+    }
+}
+
+#[test]
+fn an_address_in_use_ends_the_program_with_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flag in ["--grpc-addr", "--http-addr"] {
+        let other = if flag == "--grpc-addr" { "--http-addr" } else { "--grpc-addr" };
+        let flags = ["serve", flag, &address, other, "127.0.0.1:0"];
+        let (code, stdout, stderr) = run(tollkeeper().args(flags));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""));
+        assert!(stderr.contains(&format!("{flag} {address}: Address already in use")), "{stderr}");
+    }
+}
+
+#[test]
+fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
+    let mut command = tollkeeper();
+    command
+        .args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut process = Process::spawn(&mut command);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    let middle = ", store memory://, rules examples/rules.yaml (built in); try: tollkeeper ";
+    let (addresses, call) = line.trim_end().split_once(middle).unwrap_or_else(|| panic!("{line}"));
+    assert!(addresses.starts_with("tollkeeper ready: grpc 127.0.0.1:"), "{line}");
+    let (code, stdout, stderr) = run(tollkeeper().args(call.split(' ')));
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("left of 3 per minute"), "the call meets a rule: {stdout}");
+}
+
+#[test]
+fn a_closed_stdout_is_no_reason_to_stop() {
+    // Nobody reads the ready line: `Service` gives the program no stdout to speak of, and here the
+    // reader goes away before it is written.
+    let mut command = tollkeeper();
+    command
+        .args([
+            "serve",
+            "--grpc-addr",
+            "127.0.0.1:0",
+            "--http-addr",
+            "127.0.0.1:0",
+            "--drain",
+            "0s",
+        ])
+        .stdout(Stdio::piped());
+    let mut process = {
+        command.stderr(Stdio::null());
+        Process::spawn(&mut command)
+    };
+    drop(process.0.stdout.take());
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        assert!(process.0.try_wait().unwrap().is_none(), "it has stopped");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn call_tells_the_decision_by_its_exit_code() {
+    let service = Service::start(Options::default());
+    let addr = service.grpc.to_string();
+    let call = |flags: &[&str]| {
+        let flags = [&["call", "--addr", &addr, "--domain", "shop"], flags].concat();
+        let (code, stdout, stderr) = run(tollkeeper().args(flags));
+        // Only the year knows how many seconds are left of it.
+        let words = stdout
+            .split(' ')
+            .map(|word| if word.parse::<u64>().is_ok_and(|it| it > 1000) { "N" } else { word });
+        (code, words.collect::<Vec<_>>().join(" ") + &stderr)
+    };
+    let ok = |left: &str| {
+        (Some(0), format!("OK\n  user=two: OK, {left} left of 2 per year, resets in N s\n"))
+    };
+    assert_eq!(call(&["user=two"]), ok("1"));
+    assert_eq!(call(&["user=two", "--hits", "0"]), ok("1"));
+    assert_eq!(call(&["user=two"]), ok("0"));
+    let over = "OVER_LIMIT\n  user=two: OVER_LIMIT, 0 left of 2 per year, resets in N s\n";
+    assert_eq!(call(&["user=two"]), (Some(3), over.to_owned()));
+    assert_eq!(call(&["user=two", "--hits", "-2"]), ok("2"));
+    assert_eq!(call(&["free=x"]), (Some(0), "OK\n  free=x: OK, unlimited\n".to_owned()));
+    assert_eq!(call(&["x=y"]), (Some(0), "OK\n  x=y: OK, no limit\n".to_owned()));
+    let problem = "user: an entry is written key=value\n";
+    assert_eq!(call(&["user"]), (Some(2), problem.to_owned()));
+}
+
+#[test]
+fn call_tells_an_error_by_its_exit_code() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let flags = ["call", "--addr", &nobody, "--domain", "shop", "user=a"];
+    let (code, stdout, stderr) = run(tollkeeper().args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("refused"), "{stderr}");
+
+    let service = Service::start(Options::default());
+    let flags = ["call", "--addr", &service.grpc.to_string(), "--domain", "", "user=a"];
+    let (code, _, stderr) = run(tollkeeper().args(flags));
+    assert_eq!(code, Some(1));
+    assert!(stderr.ends_with(": INVALID_ARGUMENT: domain: must not be empty\n"), "{stderr}");
+}

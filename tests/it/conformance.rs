@@ -37,7 +37,7 @@ fn theirs() -> RateLimitRequest {
         domain: "shop".into(),
         descriptors: vec![RateLimitDescriptor {
             entries: vec![Entry { key: "user".into(), value: "alice".into() }],
-            limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 6, ..Default::default() }),
+            limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 6 }),
             hits_addend: Some(UInt64Value { value: 3 }),
             is_negative_hits: false,
         }],

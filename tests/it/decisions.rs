@@ -252,8 +252,8 @@ async fn what_no_rule_limits_passes_with_a_status_of_its_own() {
 #[tokio::test]
 async fn values_are_told_apart_byte_by_byte() {
     on_both_stores(async |service| {
-        let long = [b'x'; 60_000];
-        let mut longer = long;
+        let long = vec![b'x'; 60_000];
+        let mut longer = long.clone();
         longer[59_999] = b'y';
         let values: [&[u8]; 14] = [
             b"",

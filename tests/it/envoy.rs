@@ -67,7 +67,10 @@ impl Envoy {
         let public = eventually("envoy listens", || {
             let admin: SocketAddr = std::fs::read_to_string(&admin).ok()?.parse().ok()?;
             // `public::127.0.0.1:12345`
-            let listeners = exchange(admin, b"GET /listeners HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+            let listeners = exchange(
+                admin,
+                b"GET /listeners HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+            )?;
             listeners.lines().find_map(|line| line.strip_prefix("public::"))?.parse().ok()
         });
         Self { public, _process: process, _folder: folder }

@@ -18,6 +18,7 @@ mod bad_input;
 mod commands;
 mod conformance;
 mod decisions;
+mod docs;
 mod envoy;
 mod exactness;
 mod helm;

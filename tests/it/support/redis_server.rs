@@ -40,10 +40,6 @@ impl Redis {
         });
     }
 
-    pub fn stop(&mut self) {
-        self.process = None;
-    }
-
     pub fn signal(&self, name: &str) {
         self.process.as_ref().expect("a running redis").signal(name);
     }

@@ -1,0 +1,42 @@
+{{- define "tollkeeper.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A Deployment's selector can never be changed: it holds what never changes. */}}
+{{- define "tollkeeper.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "tollkeeper.labels" -}}
+{{ include "tollkeeper.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "tollkeeper.rulesConfigMap" -}}
+{{- .Values.existingRulesConfigMap | default (printf "%s-rules" (include "tollkeeper.fullname" .)) -}}
+{{- end -}}
+
+{{- define "tollkeeper.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a schema cannot say. */}}
+{{- define "tollkeeper.check" -}}
+{{- if and (eq .Values.store.url "memory://") (gt (int .Values.replicas) 1) -}}
+{{- fail (printf "replicas is %d with store.url memory://: each replica would count for itself, and %d times the limits would pass. Set store.url to a Redis that they share, or replicas to 1." (int .Values.replicas) (int .Values.replicas)) -}}
+{{- end -}}
+{{- if regexMatch "://[^/]*:[^/]*@" .Values.store.url -}}
+{{- fail "store.url holds a password, which would stand in the pod's specification for all to read. Put it into a Secret, and name that in store.passwordSecret." -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,100 @@
+//! What README.md and docs/ show is what happens.
+
+use std::{fs, path::PathBuf};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    root,
+    service::{Options, Service, tollkeeper},
+};
+
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut pages: Vec<PathBuf> =
+        fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
+    pages.extend([root().join("README.md"), root().join("ARCHITECTURE.md")]);
+    pages.sort();
+    pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
+}
+
+/// The fenced blocks of this language.
+fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
+    let fence = format!("```{language}\n");
+    page.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// Any number of seconds until the reset is as good as another.
+fn without_seconds(text: &str) -> String {
+    let line = |line: &str| match line.split_once("resets in ") {
+        Some((before, _)) => format!("{before}resets in N s"),
+        None => line.to_owned(),
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_consoles_of_the_pages_show_what_happens() {
+    for (page, text) in pages() {
+        let rules = include_str!("../../examples/rules.yaml");
+        // The samples must not straddle the end of their minute.
+        let rules = rules.replace("unit: minute", "unit: year");
+        let service = Service::start(Options { rules: &rules, ..Options::default() });
+        for console in blocks(&text, "console") {
+            for sample in console.split("$ ").skip(1) {
+                let (command, expected) = sample.split_once('\n').unwrap();
+                let words = command.split(' ').skip(1);
+                let output = tollkeeper()
+                    .args(words)
+                    .current_dir(root())
+                    .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+                    .output()
+                    .unwrap();
+                let shown =
+                    String::from_utf8(output.stdout).unwrap().replace("per year", "per minute");
+                let (shown, expected) = (without_seconds(&shown), without_seconds(expected));
+                assert_eq!(shown, expected, "{}: {command}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rules_of_the_pages_are_good() {
+    let folder = TempDir::new().unwrap();
+    let text = fs::read_to_string(root().join("docs/rules.md")).unwrap();
+    for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
+        let file = folder.path().join(format!("{number}.yaml"));
+        fs::write(&file, rules).unwrap();
+        let output = tollkeeper().arg("check").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn every_flag_is_in_the_page_of_settings() {
+    let page = fs::read_to_string(root().join("docs/settings.md")).unwrap();
+    let help = tollkeeper().args(["serve", "--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    let flags: Vec<&str> =
+        help.lines().filter_map(|line| line.trim().strip_prefix("--")?.split(' ').next()).collect();
+    assert!(flags.len() > 10, "{help}");
+    for flag in flags {
+        assert!(page.contains(&format!("`--{flag}`")), "--{flag} is not in docs/settings.md");
+    }
+}
+
+#[test]
+fn links_of_the_pages_lead_somewhere() {
+    for (page, text) in pages() {
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let target = page.parent().unwrap().join(link);
+            assert!(target.exists(), "{}: {link}", page.display());
+        }
+    }
+}
+
+#[test]
+fn the_architecture_fits_into_150_lines() {
+    let lines = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap().lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
