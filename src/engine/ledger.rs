@@ -97,3 +97,166 @@ pub fn judge(postings: &[Posting], accounts: &mut [Account]) -> Vec<Verdict> {
     };
     postings.iter().map(verdict).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Judges a call on two accounts, `a` and `b`, and spells what came of it.
+    ///
+    /// A call is written `take 3 of a/5, look a/5, give 2 to b/9`: the number behind the slash is
+    /// the limit.
+    #[track_caller]
+    fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
+        let postings: Vec<Posting> = call.split(", ").map(posting).collect();
+        let mut accounts = used.map(|used| Account { used });
+        let spell = |verdict: &Verdict| match verdict {
+            Verdict::Fits { remaining } => remaining.to_string(),
+            Verdict::Over => "over".to_owned(),
+        };
+        let verdicts: Vec<_> = judge(&postings, &mut accounts).iter().map(spell).collect();
+        assert_eq!(verdicts.join(", "), expected, "{used:?}: {call}");
+        assert_eq!(accounts.map(|account| account.used), used_after, "{used:?}: {call}");
+    }
+
+    fn posting(text: &str) -> Posting {
+        let (words, limit) = text.split_once('/').unwrap();
+        let words: Vec<&str> = words.split(' ').collect();
+        let account = usize::from(*words.last().unwrap() == "b");
+        let hits = match words[0] {
+            "take" => Hits::Take(words[1].parse().unwrap()),
+            "give" => Hits::GiveBack(words[1].parse().unwrap()),
+            _ => Hits::Look,
+        };
+        Posting { account, hits, limit: limit.parse().unwrap() }
+    }
+
+    #[test]
+    fn what_fits_is_charged_and_the_rest_remains() {
+        check([0, 0], "take 3 of a/5", "2", [3, 0]);
+        check([3, 0], "take 2 of a/5, take 1 of b/9", "0, 8", [5, 1]);
+    }
+
+    #[test]
+    fn if_one_is_over_nobody_is_charged() {
+        check([3, 0], "take 3 of a/5, take 1 of b/9", "over, 9", [3, 0]);
+        check([3, 0], "take 1 of b/9, take 3 of a/5", "9, over", [3, 0]);
+        check([5, 0], "look a/5, take 1 of b/9", "over, 9", [5, 0]);
+        check([0, 0], "take 1 of a/0", "over", [0, 0]);
+    }
+
+    #[test]
+    fn hits_on_one_account_are_summed() {
+        check([0, 0], "take 2 of a/5, take 3 of a/5", "0, 0", [5, 0]);
+        check([0, 0], "take 3 of a/5, take 3 of a/5", "over, over", [0, 0]);
+        check([0, 0], "take 3 of a/9, take 3 of a/5", "9, over", [0, 0]);
+    }
+
+    #[test]
+    fn refunds_come_first_stand_and_stop_at_zero() {
+        check([5, 0], "take 1 of a/5, give 2 to a/5", "1, 1", [4, 0]);
+        check([5, 9], "give 2 to a/5, take 1 of b/9", "2, over", [3, 9]);
+        check([1, 0], "give 7 to a/5", "5", [0, 0]);
+        check([9, 0], "give 1 to a/5", "0", [8, 0]);
+    }
+
+    #[test]
+    fn looks_see_refunds_and_not_charges() {
+        check([4, 0], "look a/5, take 1 of a/5", "1, 0", [5, 0]);
+        check([5, 0], "look a/5, give 1 to a/5", "1, 1", [4, 0]);
+    }
+
+    fn any_posting() -> impl Strategy<Value = Posting> {
+        let hits = prop_oneof![
+            (1..9_u64).prop_map(Hits::Take),
+            Just(Hits::Take(Hits::MAX)),
+            Just(Hits::Look),
+            (0..9_u64).prop_map(Hits::GiveBack),
+        ];
+        (0..2_usize, hits, 0..20_u32).prop_map(|(account, hits, limit)| Posting {
+            account,
+            hits,
+            limit,
+        })
+    }
+
+    fn any_call() -> impl Strategy<Value = (Vec<Posting>, [Account; 2])> {
+        let accounts = [0..25_u64, 0..25].prop_map(|used| used.map(|used| Account { used }));
+        (prop::collection::vec(any_posting(), 1..6), accounts)
+    }
+
+    /// What a call takes from an account, and what it gives back there.
+    fn totals(postings: &[Posting], account: usize) -> (u64, u64) {
+        postings.iter().filter(|it| it.account == account).fold((0, 0), |(takes, gives), it| {
+            match it.hits {
+                Hits::Take(hits) => (takes + hits, gives),
+                Hits::GiveBack(hits) => (takes, gives + hits),
+                Hits::Look => (takes, gives),
+            }
+        })
+    }
+
+    proptest! {
+        /// P5, P6: all takes of a call are made, or none; refunds always.
+        #[test]
+        fn a_call_is_charged_as_a_whole((postings, before) in any_call()) {
+            let mut after = before;
+            let verdicts = judge(&postings, &mut after);
+            let admitted = !verdicts.contains(&Verdict::Over);
+            for account in 0..2 {
+                let (takes, gives) = totals(&postings, account);
+                let refunded = before[account].used.saturating_sub(gives);
+                let charged = if admitted { takes } else { 0 };
+                prop_assert_eq!(after[account].used, refunded + charged);
+            }
+        }
+
+        /// P1, P13: an admitted take leaves its account within its limit, and tells what remains.
+        #[test]
+        fn an_admitted_take_is_within_its_limit((postings, before) in any_call()) {
+            let mut after = before;
+            let verdicts = judge(&postings, &mut after);
+            if verdicts.contains(&Verdict::Over) {
+                return Ok(());
+            }
+            for (posting, verdict) in postings.iter().zip(verdicts) {
+                if let (Hits::Take(_), Verdict::Fits { remaining }) = (posting.hits, verdict) {
+                    let used = after[posting.account].used;
+                    prop_assert_eq!(used + u64::from(remaining), u64::from(posting.limit));
+                }
+            }
+        }
+
+        /// P14: looks change nothing.
+        #[test]
+        fn looks_change_nothing((mut postings, before) in any_call()) {
+            postings.iter_mut().for_each(|posting| posting.hits = Hits::Look);
+            let mut after = before;
+            judge(&postings, &mut after);
+            prop_assert_eq!(after, before);
+        }
+
+        /// P17: what passes, passes under a higher limit too.
+        #[test]
+        fn a_higher_limit_denies_nothing_more((mut postings, before) in any_call(), more in 0..9_u32) {
+            let passes = |postings: &[Posting]| {
+                let mut accounts = before;
+                !judge(postings, &mut accounts).contains(&Verdict::Over)
+            };
+            let passed = passes(&postings);
+            postings.iter_mut().for_each(|posting| posting.limit += more);
+            prop_assert!(!passed || passes(&postings));
+        }
+
+        /// P18: where so many hits are denied, more are.
+        #[test]
+        fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, limit in 0..20_u32) {
+            let passes = |hits| {
+                let posting = Posting { account: 0, hits: Hits::Take(hits), limit };
+                judge(&[posting], &mut [Account { used }]) != [Verdict::Over]
+            };
+            prop_assert!(passes(hits) || !passes(hits + 1));
+        }
+    }
+}

@@ -108,3 +108,61 @@ fn outcome(limit: Limit, Tally { verdict, reset }: Tally) -> Outcome {
         Verdict::Over => Outcome::Over { limit, reset },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{
+        request::{Entry, Hits},
+        rule::{Rule, Unit},
+    };
+
+    fn rules() -> RuleSet {
+        let mut rules = RuleSet::default();
+        let rule = |policy| Some(Arc::new(Rule { path: "p".into(), place: "f:1".into(), policy }));
+        let domain = rules.domain_mut("shop");
+        let limit = Limit::new(5, Unit::Minute, 1).unwrap();
+        domain.insert(&[("user", None)], rule(Policy::Limited(limit)));
+        domain.insert(&[("free", None)], rule(Policy::Unlimited));
+        rules
+    }
+
+    fn request(domain: &str, keys: &[&'static str]) -> Request {
+        let descriptor = |key: &&'static str| Descriptor {
+            entries: vec![Entry { key: (*key).into(), value: "x".into() }],
+            hits: Hits::Take(1),
+            limit: None,
+        };
+        Request { domain: domain.into(), descriptors: keys.iter().map(descriptor).collect() }
+    }
+
+    #[test]
+    fn only_what_a_rule_limits_is_charged() {
+        let plan = Plan::draw(&rules(), &request("shop", &["free", "user", "nobody"]));
+        let keys: Vec<_> = plan
+            .charges
+            .iter()
+            .map(|it| it.counter.key(crate::engine::time::Timestamp::from_secs(60)))
+            .collect();
+        assert_eq!(keys, ["tk1:fw:60s:{shop|user=x}:60"]);
+        assert!(Plan::draw(&rules(), &request("unknown", &["user"])).charges.is_empty());
+    }
+
+    #[test]
+    fn each_tally_goes_to_its_descriptor_and_one_over_is_all_over() {
+        let plan = Plan::draw(&rules(), &request("shop", &["user", "free", "user", "nobody"]));
+        let reset = Duration::from_secs(7);
+        let over = Tally { verdict: Verdict::Over, reset };
+        let fits = Tally { verdict: Verdict::Fits { remaining: 3 }, reset };
+        let decision = plan.settle(vec![over, fits]);
+        let limit = Limit::new(5, Unit::Minute, 1).unwrap();
+        let outcomes: Vec<_> = decision.statuses.iter().map(|status| status.outcome).collect();
+        let within = Outcome::Within { limit, remaining: 3, reset };
+        let expected =
+            [Outcome::Over { limit, reset }, Outcome::Unlimited, within, Outcome::NoLimit];
+        assert_eq!(decision.code, Code::OverLimit);
+        assert_eq!(outcomes, expected);
+    }
+}

@@ -23,8 +23,8 @@ use crate::{store::StoreError, telemetry::StoreMetrics};
 /// How long a new connection may take. Calls do not wait that long: connecting goes on behind them.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// When a command counts as lost for those who set no shorter limit themselves.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// When a command counts as lost even for those who would wait longer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// After this, a connection is replaced, so that a server behind a moved name is found.
 const LIFETIME_MAX: Duration = Duration::from_secs(600);
