@@ -50,7 +50,7 @@ impl Compiler<'_> {
             let message = format!("`{}` is already written at {first}", spell(path));
             self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
         }
-        let policy = rate_limit.and_then(|limit| policy(&limit.value));
+        let policy = rate_limit.and_then(|limit| self.policy(file, &limit));
         let rule = policy.map(|policy| Arc::new(Rule { path: spell(path), place: here, policy }));
         let steps: Vec<_> = path.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
@@ -59,15 +59,22 @@ impl Compiler<'_> {
         }
         path.pop();
     }
-}
 
-/// `None` where a problem was reported already.
-fn policy(written: &RateLimit) -> Option<Policy> {
-    if written.unlimited {
-        return Some(Policy::Unlimited);
+    /// `None` where there is a problem.
+    fn policy(&mut self, file: &str, limit: &Placed<RateLimit>) -> Option<Policy> {
+        let Placed { place, value: written } = limit;
+        if written.unlimited {
+            return Some(Policy::Unlimited);
+        }
+        let unit = written.unit.as_ref()?.value;
+        let limit = Limit::new(written.requests_per_unit, unit, written.unit_multiplier);
+        if limit.is_none() {
+            let (multiplier, unit) = (written.unit_multiplier, unit.name());
+            let message = format!("unit_multiplier: {multiplier} {unit}s are over 100 years");
+            self.problems.push(Problem { file: file.to_owned(), place: Some(*place), message });
+        }
+        limit.map(Policy::Limited)
     }
-    let unit = written.unit.as_ref()?.value;
-    Limit::new(written.requests_per_unit, unit, 1).map(Policy::Limited)
 }
 
 fn spell(path: &[Step]) -> String {

@@ -38,6 +38,8 @@ pub(super) struct RateLimit {
     /// Absent counts as 0, as in envoyproxy/ratelimit: always over the limit.
     pub(super) requests_per_unit: u32,
     pub(super) unit: Option<Placed<Unit>>,
+    /// How many units make a window; absent counts as 1.
+    pub(super) unit_multiplier: u32,
     pub(super) unlimited: bool,
 }
 
@@ -118,10 +120,10 @@ impl Reader<'_> {
     }
 
     fn rate_limit(&mut self, node: &Node) -> Option<Placed<RateLimit>> {
-        let known = ["unit", "requests_per_unit", "unlimited"];
+        let known = ["unit", "unit_multiplier", "requests_per_unit", "unlimited"];
         let fields = self.fields(node, "rate_limit", &known)?;
-        let requests_per_unit =
-            fields.get("requests_per_unit").and_then(|node| self.count(node)).unwrap_or(0);
+        let requests_per_unit = self.count(&fields, "requests_per_unit", 0).unwrap_or(0);
+        let unit_multiplier = self.count(&fields, "unit_multiplier", 1).unwrap_or(1);
         let unlimited =
             fields.get("unlimited").is_some_and(|node| self.truth(node, "unlimited") == Some(true));
         let unit = fields.get("unit").and_then(|node| self.unit(node));
@@ -131,7 +133,7 @@ impl Reader<'_> {
         if !unlimited && fields.get("unit").is_none() {
             self.problem(fields.place, format!("unit: missing; one of {}", unit_names()));
         }
-        let value = RateLimit { requests_per_unit, unit, unlimited };
+        let value = RateLimit { requests_per_unit, unit, unit_multiplier, unlimited };
         Some(Placed { place: fields.place, value })
     }
 
@@ -147,15 +149,15 @@ impl Reader<'_> {
         unit.map(|value| Placed { place: node.place, value })
     }
 
-    fn count(&mut self, node: &Node) -> Option<u32> {
+    fn count(&mut self, fields: &Fields<'_>, name: &str, min: u32) -> Option<u32> {
+        let node = fields.get(name)?;
         let number = match &node.content {
-            Content::Scalar(text, true) => text.parse().ok(),
+            Content::Scalar(text, true) => text.parse().ok().filter(|number| *number >= min),
             _ => None,
         };
         if number.is_none() {
-            let bounds =
-                format!("requests_per_unit: must be a whole number from 0 to {}", u32::MAX);
-            self.problem(node.place, bounds);
+            let message = format!("{name}: must be a whole number from {min} to {}", u32::MAX);
+            self.problem(node.place, message);
         }
         number
     }

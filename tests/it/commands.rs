@@ -59,6 +59,10 @@ descriptors:
   - key: free
     value: yes
     rate_limit: { unlimited: yes, unit: day }
+  - key: long
+    rate_limit: { unit: year, unit_multiplier: 101 }
+  - key: none
+    rate_limit: { unit: year, unit_multiplier: 0 }
 limits: []
 ",
         "\
@@ -73,7 +77,9 @@ rules.yaml:12:17: unit: missing; one of second, minute, hour, day, week, month, 
 rules.yaml:12:38: requests_per_unit: must be a whole number from 0 to 4294967295
 rules.yaml:14:30: unlimited: must be true or false
 rules.yaml:17:41: unit: an unlimited rule has none
-rules.yaml:18:1: unknown key `limits`; known here: domain, descriptors
+rules.yaml:19:17: unit_multiplier: 101 years are over 100 years
+rules.yaml:21:48: unit_multiplier: must be a whole number from 1 to 4294967295
+rules.yaml:22:1: unknown key `limits`; known here: domain, descriptors
 ",
     );
 }

@@ -305,3 +305,19 @@ async fn five_values_of_60_kb_are_limited_and_not_refused() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_rules_multiplier_makes_a_longer_window() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, unit_multiplier: 50, requests_per_unit: 5 }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    let answer = service.ask(request("shop", vec![user("a")])).await.unwrap();
+    same(&spell(&answer), "OK: OK 4/5 YEAR");
+    let status = &answer.statuses[0];
+    assert_eq!(status.current_limit.as_ref().unwrap().unit_multiplier, Some(50));
+    assert!(service.get("/rules").contains("5 per 50 years"));
+}
