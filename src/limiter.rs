@@ -1,8 +1,11 @@
 //! The story of one call: find the rules, charge the store, settle.
 
+mod refused_debits;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
         decision::{Decision, Met},
@@ -25,12 +28,19 @@ pub struct Limiter {
     metrics: CallMetrics,
     /// When the log last told of a descriptor without a rule.
     told: Mutex<Option<Instant>>,
+    refused_debits: RefusedDebits,
 }
 
 impl Limiter {
     /// A limiter by these rules on this store.
     pub fn new(rules: Arc<RuleSet>, store: Guard, metrics: CallMetrics) -> Self {
-        Self { rules, store, metrics, told: Mutex::new(None) }
+        Self {
+            rules,
+            store,
+            metrics,
+            told: Mutex::new(None),
+            refused_debits: RefusedDebits::default(),
+        }
     }
 
     /// Decides one call.
@@ -42,7 +52,7 @@ impl Limiter {
         match self.store.charge(&plan.charges).await {
             Ok(tallies) => {
                 let decision = plan.settle(tallies);
-                self.report(&decision);
+                self.report(request, &decision);
                 Ok(decision)
             }
             Err(error) => {
@@ -64,8 +74,13 @@ impl Limiter {
         &self.metrics
     }
 
-    fn report(&self, decision: &Decision) {
+    fn report(&self, request: &Request, decision: &Decision) {
         self.metrics.decided(decision);
+        for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
+            if let Some(rule) = self.refused_debits.see(descriptor.hits, status) {
+                self.metrics.debit_refused(rule);
+            }
+        }
         let lost = |met: &Met| matches!(met, Met::NoDomain | Met::NoRule(_));
         if decision.statuses.iter().any(|status| lost(&status.met)) && self.may_tell() {
             tracing::warn!(

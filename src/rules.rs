@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::engine::rule_set::RuleSet;
+use crate::engine::{rule::WhenDenied, rule_set::RuleSet};
 
 /// The rules that ship with the program, in force when no others are named.
 const EXAMPLE: &str = include_str!("../examples/rules.yaml");
@@ -52,9 +52,11 @@ struct Source {
 /// Of a folder, every `.yaml` and `.yml` file at any depth counts, in the order of their paths;
 /// names that begin with a dot are passed over, since Kubernetes and editors keep copies there.
 ///
+/// `when_denied` is for rules that do not say it themselves.
+///
 /// # Errors
 /// Every problem of every file, ordered by place.
-pub fn load(paths: &[PathBuf]) -> Result<RuleSet, Vec<Problem>> {
+pub fn load(paths: &[PathBuf], when_denied: WhenDenied) -> Result<RuleSet, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut sources = Vec::new();
     if paths.is_empty() {
@@ -67,7 +69,7 @@ pub fn load(paths: &[PathBuf]) -> Result<RuleSet, Vec<Problem>> {
     }
     let files: Vec<_> =
         sources.iter().filter_map(|source| schema::read(source, &mut problems)).collect();
-    let rules = compile::compile(files, &mut problems);
+    let rules = compile::compile(files, when_denied, &mut problems);
     if problems.is_empty() {
         return Ok(rules);
     }

@@ -11,7 +11,10 @@ use std::{
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tracing::level_filters::LevelFilter;
 
-use crate::telemetry::{Log, TelemetryOptions};
+use crate::{
+    engine::rule::WhenDenied,
+    telemetry::{Log, TelemetryOptions},
+};
 
 const PREFIX: &str = "TOLLKEEPER_";
 
@@ -51,6 +54,10 @@ pub struct ServeFlags {
     /// The most descriptors in a request, 1 to 1000 [env: TOLLKEEPER_MAX_DESCRIPTORS] [default: 64]
     #[arg(long, value_name = "N")]
     pub max_descriptors: Option<String>,
+    /// Charge denied calls too, save by rules that say `count_denied: false`
+    /// [env: TOLLKEEPER_COUNT_DENIED=true]
+    #[arg(long)]
+    pub count_denied: bool,
     /// Serve gRPC reflection [env: TOLLKEEPER_REFLECTION=true]
     #[arg(long)]
     pub reflection: bool,
@@ -83,6 +90,8 @@ pub struct Settings {
     pub max_message_bytes: usize,
     /// The most descriptors in a request.
     pub max_descriptors: usize,
+    /// What a denied call costs where no rule says it.
+    pub when_denied: WhenDenied,
     /// Whether gRPC reflection is served.
     pub reflection: bool,
     /// Log lines.
@@ -182,8 +191,8 @@ impl Settings {
             known.read("--max-message-bytes", flags.max_message_bytes, "4MiB", size);
         let max_descriptors =
             known.read("--max-descriptors", flags.max_descriptors, "64", |it| whole(it, 1, 1000));
-        let reflection =
-            known.read("--reflection", flags.reflection.then(|| "true".to_owned()), "false", truth);
+        let count_denied = known.switch("--count-denied", flags.count_denied);
+        let reflection = known.switch("--reflection", flags.reflection);
         let level = known.read("--log-level", flags.log_level, "info", log_level);
         let json = known.read("--log-format", flags.log_format, "text", log_format);
         let telemetry = known.telemetry();
@@ -201,6 +210,7 @@ impl Settings {
                 drain: drain?,
                 max_message_bytes: max_message_bytes?,
                 max_descriptors: max_descriptors?,
+                when_denied: if count_denied? { WhenDenied::Counted } else { WhenDenied::Free },
                 reflection: reflection?,
                 log: Log { level: level?, json: json? },
                 telemetry,
@@ -272,6 +282,11 @@ impl Known<'_> {
             },
         };
         parse(&text).map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
+    }
+
+    /// A flag without a value: there it is on, and a variable says true or false.
+    fn switch(&mut self, flag: &str, on: bool) -> Option<bool> {
+        self.read(flag, on.then(|| "true".to_owned()), "false", truth)
     }
 
     fn is_set(&self, flag: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::rules;
+use crate::{engine::rule::WhenDenied, rules};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
@@ -12,7 +12,7 @@ pub(super) struct Flags {
 }
 
 pub(super) fn main(flags: &Flags) -> ExitCode {
-    match rules::load(&flags.paths) {
+    match rules::load(&flags.paths, WhenDenied::default()) {
         Ok(rules) => {
             let domains = rules.domains();
             let count: usize = domains.iter().map(|domain| domain.rules().len()).sum();

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use super::USAGE;
 use crate::{
-    app, rules,
+    app,
+    engine::{rule::WhenDenied, rule_set::RuleSet},
+    rules,
     settings::{Environment, ServeFlags, Settings},
 };
 
@@ -38,10 +40,11 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
 fn prepare(
     flags: ServeFlags,
     environment: &Environment,
-) -> Result<(Settings, crate::engine::rule_set::RuleSet), Vec<String>> {
+) -> Result<(Settings, RuleSet), Vec<String>> {
     let paths = Settings::rule_paths(&flags, environment);
     let settings = Settings::resolve(flags, environment);
-    let rules = rules::load(&paths);
+    let when_denied = settings.as_ref().map_or_else(|_| WhenDenied::default(), |it| it.when_denied);
+    let rules = rules::load(&paths, when_denied);
     match (settings, rules) {
         (Ok(settings), Ok(rules)) => Ok((settings, rules)),
         (settings, rules) => {

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use crate::engine::{algorithm::fixed_window::Account, key::Counter, request::Hits};
+use crate::engine::{
+    algorithm::fixed_window::Account, key::Counter, request::Hits, rule::WhenDenied,
+};
 
 /// What one descriptor asks of one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct Charge {
     pub hits: Hits,
     /// The most that the counter's window admits.
     pub limit: u32,
+    /// What it costs if the call is denied.
+    pub when_denied: WhenDenied,
 }
 
 /// What came of one charge.
@@ -48,6 +52,25 @@ pub struct Posting {
     pub hits: Hits,
     /// The most that the account admits.
     pub limit: u32,
+    /// What it costs if the call is denied.
+    pub when_denied: WhenDenied,
+}
+
+/// The hits that one call takes from one account.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    all: u64,
+    /// Those that count even if the call is denied.
+    counted: u64,
+}
+
+impl Sum {
+    fn add(&mut self, hits: u64, when_denied: WhenDenied) {
+        self.all = self.all.saturating_add(hits);
+        if when_denied == WhenDenied::Counted {
+            self.counted = self.counted.saturating_add(hits);
+        }
+    }
 }
 
 /// Judges one call, and changes `accounts` accordingly.
@@ -55,35 +78,34 @@ pub struct Posting {
 /// 1. Refunds apply first and always.
 /// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
 ///    fits if one hit would, and is no part of the sum.
-/// 3. If all fit, the sums are charged; else nothing is.
+/// 3. If all fit, the sums are charged; else nothing but the hits that count when denied.
 ///
 /// Every `posting.account` must be an index into `accounts`; others are judged as over.
 pub fn judge(postings: &[Posting], accounts: &mut [Account]) -> Vec<Verdict> {
-    let mut sums = vec![0_u64; accounts.len()];
+    let mut sums = vec![Sum::default(); accounts.len()];
     for posting in postings {
         match (posting.hits, accounts.get_mut(posting.account), sums.get_mut(posting.account)) {
             (Hits::GiveBack(hits), Some(account), _) => account.give_back(hits),
-            (Hits::Take(hits), _, Some(sum)) => *sum = sum.saturating_add(hits),
+            (Hits::Take(hits), _, Some(sum)) => sum.add(hits, posting.when_denied),
             _ => {}
         }
     }
 
     let before = accounts.to_vec();
     let fits = |posting: &Posting| {
-        let (Some(account), Some(&sum)) = (before.get(posting.account), sums.get(posting.account))
+        let (Some(account), Some(sum)) = (before.get(posting.account), sums.get(posting.account))
         else {
             return false;
         };
         match posting.hits {
-            Hits::Take(_) => account.fits(sum, posting.limit),
+            Hits::Take(_) => account.fits(sum.all, posting.limit),
             Hits::Look => account.fits(1, posting.limit),
             Hits::GiveBack(_) => true,
         }
     };
-    if postings.iter().all(fits) {
-        for (account, sum) in accounts.iter_mut().zip(&sums) {
-            account.charge(*sum);
-        }
+    let admitted = postings.iter().all(fits);
+    for (account, sum) in accounts.iter_mut().zip(&sums) {
+        account.charge(if admitted { sum.all } else { sum.counted });
     }
 
     let remaining = |posting: &Posting| {
@@ -106,7 +128,7 @@ mod tests {
     /// Judges a call on two accounts, `a` and `b`, and spells what came of it.
     ///
     /// A call is written `take 3 of a/5, look a/5, give 2 to b/9`: the number behind the slash is
-    /// the limit.
+    /// the limit. `count` is a take that counts when denied.
     #[track_caller]
     fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
         let postings: Vec<Posting> = call.split(", ").map(posting).collect();
@@ -125,11 +147,15 @@ mod tests {
         let words: Vec<&str> = words.split(' ').collect();
         let account = usize::from(*words.last().unwrap() == "b");
         let hits = match words[0] {
-            "take" => Hits::Take(words[1].parse().unwrap()),
+            "take" | "count" => Hits::Take(words[1].parse().unwrap()),
             "give" => Hits::GiveBack(words[1].parse().unwrap()),
             _ => Hits::Look,
         };
-        Posting { account, hits, limit: limit.parse().unwrap() }
+        let when_denied = match words[0] {
+            "count" => WhenDenied::Counted,
+            _ => WhenDenied::Free,
+        };
+        Posting { account, hits, limit: limit.parse().unwrap(), when_denied }
     }
 
     #[test]
@@ -154,6 +180,19 @@ mod tests {
     }
 
     #[test]
+    fn what_counts_when_denied_is_charged_in_full_either_way() {
+        check([3, 0], "count 2 of a/5", "0", [5, 0]);
+        check([3, 0], "count 3 of a/5", "over", [6, 0]);
+        check([3, 0], "count 3 of a/5, take 1 of b/9", "over, 9", [6, 0]);
+        check([3, 9], "count 1 of a/5, take 1 of b/9", "1, over", [4, 9]);
+        check([3, 0], "count 1 of a/5, take 2 of a/5", "over, over", [4, 0]);
+        check([6, 0], "count 1 of a/5, give 9 to a/5", "4, 4", [1, 0]);
+        let most = Hits::MAX;
+        let twice = format!("count {most} of a/5, count {most} of a/5");
+        check([3, 0], &twice, "over, over", [most, 0]);
+    }
+
+    #[test]
     fn refunds_come_first_stand_and_stop_at_zero() {
         check([5, 0], "take 1 of a/5, give 2 to a/5", "1, 1", [4, 0]);
         check([5, 9], "give 2 to a/5, take 1 of b/9", "2, over", [3, 9]);
@@ -174,10 +213,9 @@ mod tests {
             Just(Hits::Look),
             (0..9_u64).prop_map(Hits::GiveBack),
         ];
-        (0..2_usize, hits, 0..20_u32).prop_map(|(account, hits, limit)| Posting {
-            account,
-            hits,
-            limit,
+        (0..2_usize, hits, 0..20_u32, any::<bool>()).prop_map(|(account, hits, limit, counted)| {
+            let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
+            Posting { account, hits, limit, when_denied }
         })
     }
 
@@ -186,29 +224,39 @@ mod tests {
         (prop::collection::vec(any_posting(), 1..6), accounts)
     }
 
-    /// What a call takes from an account, and what it gives back there.
-    fn totals(postings: &[Posting], account: usize) -> (u64, u64) {
-        postings.iter().filter(|it| it.account == account).fold((0, 0), |(takes, gives), it| {
-            match it.hits {
-                Hits::Take(hits) => (takes + hits, gives),
-                Hits::GiveBack(hits) => (takes, gives + hits),
-                Hits::Look => (takes, gives),
-            }
-        })
+    /// All that `hits` picks of the postings on an account.
+    fn total(postings: &[Posting], account: usize, hits: impl Fn(&Posting) -> u64) -> u64 {
+        postings.iter().filter(|it| it.account == account).map(hits).sum()
+    }
+
+    fn taken(posting: &Posting) -> u64 {
+        if let Hits::Take(hits) = posting.hits { hits } else { 0 }
+    }
+
+    fn given(posting: &Posting) -> u64 {
+        if let Hits::GiveBack(hits) = posting.hits { hits } else { 0 }
+    }
+
+    fn counted(posting: &Posting) -> u64 {
+        if posting.when_denied == WhenDenied::Counted { taken(posting) } else { 0 }
     }
 
     proptest! {
-        /// P5, P6: all takes of a call are made, or none; refunds always.
+        /// P5, P6: all takes of a call are made, or only those that count when denied; refunds
+        /// always.
         #[test]
         fn a_call_is_charged_as_a_whole((postings, before) in any_call()) {
             let mut after = before;
             let verdicts = judge(&postings, &mut after);
             let admitted = !verdicts.contains(&Verdict::Over);
             for account in 0..2 {
-                let (takes, gives) = totals(&postings, account);
-                let refunded = before[account].used.saturating_sub(gives);
-                let charged = if admitted { takes } else { 0 };
-                prop_assert_eq!(after[account].used, refunded + charged);
+                let refunded =
+                    before[account].used.saturating_sub(total(&postings, account, given));
+                let charged = match admitted {
+                    true => total(&postings, account, taken),
+                    false => total(&postings, account, counted),
+                };
+                prop_assert_eq!(after[account].used, (refunded + charged).min(Hits::MAX));
             }
         }
 
@@ -253,7 +301,8 @@ mod tests {
         #[test]
         fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, limit in 0..20_u32) {
             let passes = |hits| {
-                let posting = Posting { account: 0, hits: Hits::Take(hits), limit };
+                let (hits, when_denied) = (Hits::Take(hits), WhenDenied::Free);
+                let posting = Posting { account: 0, hits, limit, when_denied };
                 judge(&[posting], &mut [Account { used }]) != [Verdict::Over]
             };
             prop_assert!(passes(hits) || !passes(hits + 1));

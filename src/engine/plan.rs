@@ -7,7 +7,7 @@ use crate::engine::{
     key::Counter,
     ledger::{Charge, Tally, Verdict},
     request::{Descriptor, Request},
-    rule::{Limit, Policy},
+    rule::{Limit, Policy, WhenDenied},
     rule_set::{Domain, Found, RuleSet},
 };
 
@@ -35,22 +35,25 @@ impl Plan {
         let domain = rules.domain(&request.domain);
         for descriptor in &request.descriptors {
             match domain {
-                Some(domain) => plan.add(domain, descriptor),
+                Some(domain) => plan.add(domain, descriptor, rules.when_denied),
                 None => plan.settle_at_once(Met::NoDomain, Outcome::NoLimit),
             }
         }
         plan
     }
 
-    fn add(&mut self, domain: &Domain, descriptor: &Descriptor) {
+    fn add(&mut self, domain: &Domain, descriptor: &Descriptor, when_denied: WhenDenied) {
         let name = || Arc::clone(&domain.name);
         if let Some(limit) = descriptor.limit {
-            return self.charge(Met::Override(name()), limit, domain, descriptor);
+            self.charge(domain, descriptor, limit, when_denied);
+            return self.items.push(Item::Charged(Met::Override(name()), limit));
         }
         match domain.find(&descriptor.entries) {
             Found::Rule(rule) => match rule.policy {
                 Policy::Limited(limit) => {
-                    self.charge(Met::Rule(name(), Arc::clone(rule)), limit, domain, descriptor);
+                    self.charge(domain, descriptor, limit, rule.when_denied);
+                    let met = Met::Rule(name(), Arc::clone(rule));
+                    self.items.push(Item::Charged(met, limit));
                 }
                 Policy::Unlimited => {
                     self.settle_at_once(Met::Rule(name(), Arc::clone(rule)), Outcome::Unlimited);
@@ -61,13 +64,19 @@ impl Plan {
         }
     }
 
-    fn charge(&mut self, met: Met, limit: Limit, domain: &Domain, descriptor: &Descriptor) {
+    fn charge(
+        &mut self,
+        domain: &Domain,
+        descriptor: &Descriptor,
+        limit: Limit,
+        when_denied: WhenDenied,
+    ) {
         self.charges.push(Charge {
             counter: Counter::new(&domain.name, &descriptor.entries, limit.window),
             hits: descriptor.hits,
             limit: limit.requests_per_unit,
+            when_denied,
         });
-        self.items.push(Item::Charged(met, limit));
     }
 
     fn settle_at_once(&mut self, met: Met, outcome: Outcome) {
@@ -121,7 +130,10 @@ mod tests {
 
     fn rules() -> RuleSet {
         let mut rules = RuleSet::default();
-        let rule = |policy| Some(Arc::new(Rule { path: "p".into(), place: "f:1".into(), policy }));
+        let rule = |policy| {
+            let (path, place, when_denied) = ("p".into(), "f:1".into(), WhenDenied::Free);
+            Some(Arc::new(Rule { path, place, policy, when_denied }))
+        };
         let domain = rules.domain_mut("shop");
         let limit = Limit::new(5, Unit::Minute, 1).unwrap();
         domain.insert(&[("user", None)], rule(Policy::Limited(limit)));

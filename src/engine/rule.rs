@@ -81,6 +81,16 @@ impl fmt::Display for Limit {
     }
 }
 
+/// What a denied call costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WhenDenied {
+    /// Nothing.
+    #[default]
+    Free,
+    /// Its hits, all the same: they count work that is already done.
+    Counted,
+}
+
 /// A rule of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -91,6 +101,8 @@ pub struct Rule {
     pub place: String,
     /// What it says.
     pub policy: Policy,
+    /// What a denied call costs here.
+    pub when_denied: WhenDenied,
 }
 
 /// What a rule says.

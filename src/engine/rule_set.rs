@@ -5,11 +5,16 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::engine::{request::Entry, rule::Rule};
+use crate::engine::{
+    request::Entry,
+    rule::{Rule, WhenDenied},
+};
 
 /// All domains and their rules. Never changed once built: a reload builds another.
 #[derive(Debug, Default)]
 pub struct RuleSet {
+    /// What a denied call costs under a limit that the request brought.
+    pub when_denied: WhenDenied,
     domains: HashMap<String, Domain>,
 }
 
@@ -54,6 +59,11 @@ pub enum Found<'rules> {
 }
 
 impl RuleSet {
+    /// No rules yet; `when_denied` is for limits that requests bring themselves.
+    pub fn new(when_denied: WhenDenied) -> Self {
+        Self { when_denied, domains: HashMap::new() }
+    }
+
     /// The rules of the domain `name`.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
@@ -144,7 +154,12 @@ mod tests {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");
         let mut rule = |path: &[(&str, Option<&str>)], name: &str| {
-            let rule = Rule { path: name.into(), place: String::new(), policy: Policy::Unlimited };
+            let rule = Rule {
+                path: name.into(),
+                place: String::new(),
+                policy: Policy::Unlimited,
+                when_denied: WhenDenied::Free,
+            };
             domain.insert(path, Some(Arc::new(rule)));
         };
         rule(&[("key1", Some("value1")), ("subkey1", None)], "nested default");

@@ -7,7 +7,7 @@ use super::{
     schema::{Descriptor, File, Placed, RateLimit},
 };
 use crate::engine::{
-    rule::{Limit, Policy, Rule},
+    rule::{Limit, Policy, Rule, WhenDenied},
     rule_set::RuleSet,
 };
 
@@ -15,8 +15,13 @@ use crate::engine::{
 type Step = (String, Option<String>);
 
 /// Puts all files together. Files of one domain add up.
-pub(super) fn compile(files: Vec<File>, problems: &mut Vec<Problem>) -> RuleSet {
-    let mut compiler = Compiler { rules: RuleSet::default(), seen: HashMap::new(), problems };
+pub(super) fn compile(
+    files: Vec<File>,
+    when_denied: WhenDenied,
+    problems: &mut Vec<Problem>,
+) -> RuleSet {
+    let rules = RuleSet::new(when_denied);
+    let mut compiler = Compiler { rules, seen: HashMap::new(), problems };
     for file in files {
         compiler.rules.domain_mut(&file.domain);
         let mut path = Vec::new();
@@ -50,8 +55,14 @@ impl Compiler<'_> {
             let message = format!("`{}` is already written at {first}", spell(path));
             self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
         }
+        let when_denied = match rate_limit.as_ref().and_then(|limit| limit.value.count_denied) {
+            None => self.rules.when_denied,
+            Some(true) => WhenDenied::Counted,
+            Some(false) => WhenDenied::Free,
+        };
         let policy = rate_limit.and_then(|limit| self.policy(file, &limit));
-        let rule = policy.map(|policy| Arc::new(Rule { path: spell(path), place: here, policy }));
+        let rule = policy
+            .map(|policy| Arc::new(Rule { path: spell(path), place: here, policy, when_denied }));
         let steps: Vec<_> = path.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
         for descriptor in descriptors {

@@ -41,6 +41,8 @@ pub(super) struct RateLimit {
     /// How many units make a window; absent counts as 1.
     pub(super) unit_multiplier: u32,
     pub(super) unlimited: bool,
+    /// Whether denied calls are charged; absent leaves it to the setting.
+    pub(super) count_denied: Option<bool>,
 }
 
 /// Reads one file. `None` if it has no usable domain.
@@ -120,12 +122,12 @@ impl Reader<'_> {
     }
 
     fn rate_limit(&mut self, node: &Node) -> Option<Placed<RateLimit>> {
-        let known = ["unit", "unit_multiplier", "requests_per_unit", "unlimited"];
+        let known = ["unit", "unit_multiplier", "requests_per_unit", "unlimited", "count_denied"];
         let fields = self.fields(node, "rate_limit", &known)?;
         let requests_per_unit = self.count(&fields, "requests_per_unit", 0).unwrap_or(0);
         let unit_multiplier = self.count(&fields, "unit_multiplier", 1).unwrap_or(1);
-        let unlimited =
-            fields.get("unlimited").is_some_and(|node| self.truth(node, "unlimited") == Some(true));
+        let unlimited = self.truth(&fields, "unlimited").unwrap_or(false);
+        let count_denied = self.truth(&fields, "count_denied");
         let unit = fields.get("unit").and_then(|node| self.unit(node));
         if unlimited && let Some(unit) = &unit {
             self.problem(unit.place, "unit: an unlimited rule has none");
@@ -133,7 +135,7 @@ impl Reader<'_> {
         if !unlimited && fields.get("unit").is_none() {
             self.problem(fields.place, format!("unit: missing; one of {}", unit_names()));
         }
-        let value = RateLimit { requests_per_unit, unit, unit_multiplier, unlimited };
+        let value = RateLimit { requests_per_unit, unit, unit_multiplier, unlimited, count_denied };
         Some(Placed { place: fields.place, value })
     }
 
@@ -162,7 +164,8 @@ impl Reader<'_> {
         number
     }
 
-    fn truth(&mut self, node: &Node, name: &str) -> Option<bool> {
+    fn truth(&mut self, fields: &Fields<'_>, name: &str) -> Option<bool> {
+        let node = fields.get(name)?;
         if let Content::Scalar(text, true) = &node.content {
             // The words of YAML 1.1, which envoyproxy/ratelimit reads.
             match text.to_ascii_lowercase().as_str() {

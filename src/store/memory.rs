@@ -74,7 +74,8 @@ impl Books {
                 keys.push((key, span.end));
                 keys.len() - 1
             });
-            postings.push(Posting { account, hits: charge.hits, limit: charge.limit });
+            let Charge { hits, limit, when_denied, .. } = *charge;
+            postings.push(Posting { account, hits, limit, when_denied });
         }
 
         let verdicts = ledger::judge(&postings, &mut accounts);

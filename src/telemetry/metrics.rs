@@ -11,7 +11,10 @@ use redis::RedisResult;
 use tonic::Code;
 use tracing::Instrument as _;
 
-use crate::engine::decision::{self, Decision, Met, Status};
+use crate::engine::{
+    decision::{self, Decision, Met, Status},
+    rule::Rule,
+};
 
 /// Seconds. The conventions' own start at 5 ms, where Envoy's patience of 20 ms is nearly over.
 const BOUNDARIES: [f64; 12] =
@@ -27,6 +30,7 @@ pub struct CallMetrics {
     decisions: Counter<u64>,
     invalid_overrides: Counter<u64>,
     unreadable: Counter<u64>,
+    refused_debits: Counter<u64>,
 }
 
 impl CallMetrics {
@@ -50,6 +54,10 @@ impl CallMetrics {
             unreadable: meter
                 .u64_counter("ratelimit.counters.unreadable")
                 .with_description("Charges that met a key in Redis which holds no count")
+                .build(),
+            refused_debits: meter
+                .u64_counter("ratelimit.debits.refused")
+                .with_description("Hits refused by rules that get looks and lack count_denied")
                 .build(),
         }
     }
@@ -80,6 +88,11 @@ impl CallMetrics {
         if count > 0 {
             self.invalid_overrides.add(count, &[]);
         }
+    }
+
+    /// Records hits that were refused by a rule which gets looks.
+    pub fn debit_refused(&self, rule: &Rule) {
+        self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
     }
 
     /// Records a counter of this rule that holds no count.

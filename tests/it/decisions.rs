@@ -321,3 +321,63 @@ descriptors:
     assert_eq!(status.current_limit.as_ref().unwrap().unit_multiplier, Some(50));
     assert!(service.get("/rules").contains("5 per 50 years"));
 }
+
+#[tokio::test]
+async fn with_count_denied_exactly_two_of_envoys_debits_of_600_pass_a_limit_of_1000() {
+    on_both_stores(async |service| {
+        let tokens = || descriptor(&[("tokens", "a")]);
+        for (look, debit) in [
+            ("OK: OK 1000/1000 YEAR", "OK: OK 400/1000 YEAR"),
+            ("OK: OK 400/1000 YEAR", "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR"),
+        ] {
+            check(service, vec![hits(tokens(), 0)], look).await;
+            check(service, vec![hits(tokens(), 600)], debit).await;
+        }
+        check(service, vec![hits(tokens(), 0)], "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_counts_when_denied_counts_when_a_sibling_denies_and_never_overflows() {
+    on_both_stores(async |service| {
+        let tokens = |count| hits(descriptor(&[("tokens", "a")]), count);
+        let denied = vec![tokens(600), hits(user("two"), 3)];
+        check(service, denied, "OVER_LIMIT: OK 400/1000 YEAR, OVER_LIMIT 0/2 YEAR").await;
+        check(service, vec![user("two")], "OK: OK 1/2 YEAR").await;
+        for _ in 0..3 {
+            check(service, vec![tokens(u64::MAX)], "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR").await;
+        }
+        let refund = give_back(descriptor(&[("tokens", "a")]), u64::MAX);
+        check(service, vec![refund], "OK: OK 1000/1000 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_setting_counts_denied_calls_of_all_rules_and_overrides() {
+    let options = Options { flags: &["--count-denied"], ..Options::default() };
+    let service = &Service::start(options);
+    check(service, vec![hits(user("two"), 3)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
+    check(service, vec![hits(user("two"), 0)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
+    let own = || with_limit(user("x"), 5, RateLimitUnit::Year);
+    check(service, vec![hits(own(), 6)], "OVER_LIMIT: OVER_LIMIT 0/5 YEAR").await;
+    check(service, vec![own()], "OVER_LIMIT: OVER_LIMIT 0/5 YEAR").await;
+}
+
+#[tokio::test]
+async fn a_refused_debit_of_a_rule_that_gets_looks_is_told_once_and_counted() {
+    let service = &Service::start(Options::default());
+    let work = |count| vec![hits(descriptor(&[("work", "a")]), count)];
+    let told = || service.log().matches("`count_denied: true`").count();
+    let over = "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR";
+    check(service, work(1001), over).await;
+    assert_eq!(told(), 0, "nobody looked");
+    check(service, work(0), "OK: OK 1000/1000 YEAR").await;
+    for _ in 0..2 {
+        check(service, work(1001), over).await;
+    }
+    assert_eq!(told(), 1, "{}", service.log());
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains(r#"ratelimit_debits_refused_total{rule="work"} 2"#), "{metrics}");
+}

@@ -155,9 +155,9 @@ fn rules_in_force_are_shown_with_their_place() {
     let rules: Value = serde_json::from_str(&service.get("/rules")).unwrap();
     let first = &rules["domains"][0];
     assert_eq!(first["domain"], "shop");
-    assert_eq!(first["rules"][2]["path"], "user");
-    assert_eq!(first["rules"][2]["limit"], "10 per year");
-    assert!(first["rules"][2]["written_at"].as_str().unwrap().ends_with("rules.yaml:4"));
+    assert_eq!(first["rules"][3]["path"], "user");
+    assert_eq!(first["rules"][3]["limit"], "10 per year");
+    assert!(first["rules"][3]["written_at"].as_str().unwrap().ends_with("rules.yaml:4"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tollkeeper::{
         key::Counter,
         ledger::{Charge, Tally, Verdict},
         request::{Entry, Hits},
-        rule::Unit,
+        rule::{Unit, WhenDenied},
         time::{Timestamp, Window},
     },
     store::{
@@ -46,7 +46,12 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
 fn charge(user: &str, unit: Unit, hits: Hits, limit: u32) -> Charge {
     let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
     let window = Window::new(unit, 1).unwrap();
-    Charge { counter: Counter::new("shop", &entries, window), hits, limit }
+    Charge {
+        counter: Counter::new("shop", &entries, window),
+        hits,
+        limit,
+        when_denied: WhenDenied::Free,
+    }
 }
 
 fn verdicts(tallies: Vec<Tally>) -> Vec<Verdict> {
@@ -157,7 +162,9 @@ async fn a_stale_stamp_is_refused_and_asked_once_more() {
 fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64> {
     let (start, length) = (start.to_string(), length.to_string());
     let expiry = "9999999999999";
-    redis.query(&["EVAL", SCRIPT, "1", key, "1", "1", &start, &length, expiry, "take", hits, "5"])
+    redis.query(&[
+        "EVAL", SCRIPT, "1", key, "1", "1", &start, &length, expiry, "take", hits, "5", "free",
+    ])
 }
 
 #[test]
@@ -178,7 +185,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
     let now = redis.query::<Vec<i64>>(&["TIME"])[0];
     let (start, old) = (now.to_string(), (now - 5000).to_string());
     let take = |key: &'static str, start: &str, hits: &str| {
-        ["1", key, start, "3600", "9999999999999", "take", hits, "5"].map(str::to_owned)
+        ["1", key, start, "3600", "9999999999999", "take", hits, "5", "free"].map(str::to_owned)
     };
     let calls = [
         take("1", &start, "3"),
@@ -391,8 +398,12 @@ fn any_charge() -> impl Strategy<Value = Charge> {
         2 => (0..6_u64).prop_map(Hits::GiveBack),
         1 => Just(Hits::GiveBack(Hits::MAX)),
     ];
-    ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)])
-        .prop_map(|(user, hits, limit)| charge(&user, Unit::Year, hits, limit))
+    ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)], prop::bool::weighted(0.2)).prop_map(
+        |(user, hits, limit, counted)| Charge {
+            when_denied: if counted { WhenDenied::Counted } else { WhenDenied::Free },
+            ..charge(&user, Unit::Year, hits, limit)
+        },
+    )
 }
 
 /// P11: step by step, the memory store and Redis say the same.

@@ -1,5 +1,7 @@
 //! A counter for each clock-aligned window.
 
+use crate::engine::request::Hits;
+
 /// The state of one counter in one window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {
@@ -18,9 +20,9 @@ impl Account {
         self.used.saturating_add(hits) <= u64::from(limit)
     }
 
-    /// Takes hits that fit.
+    /// Takes hits; what goes beyond [`Hits::MAX`] is not told apart.
     pub fn charge(&mut self, hits: u64) {
-        self.used = self.used.saturating_add(hits);
+        self.used = self.used.saturating_add(hits).min(Hits::MAX);
     }
 
     /// How many hits of `limit` would still pass.

@@ -7,6 +7,7 @@ use crate::{
     engine::{
         ledger::{Charge, Verdict},
         request::Hits,
+        rule::WhenDenied,
         time::Timestamp,
     },
     telemetry::StoreMetrics,
@@ -70,7 +71,7 @@ struct Call {
 impl Call {
     fn write(charges: &[Charge], stamp: Timestamp) -> Self {
         let mut call = Self { keys: Vec::new(), arguments: vec![charges.len().to_string()] };
-        for Charge { counter, hits, limit } in charges {
+        for Charge { counter, hits, limit, when_denied } in charges {
             let span = counter.window.at(stamp);
             let place = call.place(counter.key(span.start));
             let (kind, hits) = match *hits {
@@ -86,6 +87,10 @@ impl Call {
                 kind.to_owned(),
                 hits.to_string(),
                 limit.to_string(),
+                match when_denied {
+                    WhenDenied::Free => "free".to_owned(),
+                    WhenDenied::Counted => "count".to_owned(),
+                },
             ]);
         }
         call

@@ -48,6 +48,10 @@ descriptors:
   - key: user
     value: two
     rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
+  - key: work
+    rate_limit: { unit: year, requests_per_unit: 1000 }
   - key: tenant
     rate_limit: { unit: month, requests_per_unit: 1000 }
   - key: free

@@ -10,6 +10,7 @@
 --            kind       'take', 'look' or 'give'
 --            hits       0 to 2^53 - 1
 --            limit      0 to 2^32 - 1
+--            denied     what it costs if the call is denied: 'free', or 'count' for all its hits
 -- Returns  integers: TIME's seconds and microseconds; then for each call
 --            verdict    1 admitted, 0 denied, -1 stale (outside the window), -2 unreadable counter
 --            answers    one for each charge: what remains, or -1 where it does not fit. Of a stale
@@ -17,6 +18,9 @@
 --
 -- A script that fails half-way keeps what it wrote, so everything is checked before the first write.
 -- A counter is born with its value and its expiry in one command.
+
+-- 2^53 - 1: up to here a double holds every whole number.
+local COUNT_MAX = 9007199254740991
 
 local time = redis.call('TIME')
 local now = tonumber(time[1])
@@ -26,10 +30,10 @@ local function read(key)
   local value = redis.pcall('GET', key)
   if not value then return nil end
   if type(value) == 'table' then return false end
-  -- Only what INCRBY will take, and what a double holds exactly.
+  -- Only what INCRBY will take.
   if value ~= '0' and not string.find(value, '^[1-9]%d*$') then return false end
   local count = tonumber(value)
-  return count < 9007199254740992 and count
+  return count <= COUNT_MAX and count
 end
 
 local function write(key, before, after, expiry)
@@ -43,7 +47,7 @@ end
 local function parse(at)
   local charges = {}
   for i = 1, tonumber(ARGV[at]) do
-    local base = at + 7 * (i - 1)
+    local base = at + 8 * (i - 1)
     charges[i] = {
       key = tonumber(ARGV[base + 1]),
       start = tonumber(ARGV[base + 2]),
@@ -52,9 +56,10 @@ local function parse(at)
       kind = ARGV[base + 5],
       hits = tonumber(ARGV[base + 6]),
       limit = tonumber(ARGV[base + 7]),
+      counted = ARGV[base + 8] == 'count',
     }
   end
-  return charges, at + 7 * #charges + 1
+  return charges, at + 8 * #charges + 1
 end
 
 -- Fills `answers` and returns the verdict.
@@ -68,7 +73,7 @@ local function judge(charges, answers)
     local account = accounts[charge.key]
     if not account then
       local count = read(KEYS[charge.key])
-      account = { before = count, used = count or 0, sum = 0, expiry = charge.expiry }
+      account = { before = count, used = count or 0, sum = 0, counted = 0, expiry = charge.expiry }
       accounts[charge.key] = account
     end
     if account.before == false then
@@ -84,6 +89,7 @@ local function judge(charges, answers)
       account.used = math.max(0, account.used - charge.hits)
     elseif charge.kind == 'take' then
       account.sum = account.sum + charge.hits
+      if charge.counted then account.counted = account.counted + charge.hits end
     end
   end
 
@@ -100,7 +106,8 @@ local function judge(charges, answers)
   end
 
   for key, account in pairs(accounts) do
-    account.after = account.used + verdict * account.sum
+    local charged = verdict == 1 and account.sum or account.counted
+    account.after = math.min(account.used + charged, COUNT_MAX)
     write(KEYS[key], account.before, account.after, account.expiry)
   end
   for i, charge in ipairs(charges) do

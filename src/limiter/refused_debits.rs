@@ -1,0 +1,61 @@
+//! Rules whose debits are refused, though they count work that is already done.
+//!
+//! Envoy looks with 0 hits before a stream and debits what it cost when it ends. A debit that is
+//! refused because it does not fit leaves the limit open for ever: such a rule needs `count_denied`.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::engine::{
+    decision::{Met, Outcome, Status},
+    request::Hits,
+    rule::{Rule, WhenDenied},
+};
+
+/// What was seen of each rule that got a look, by its place.
+#[derive(Debug, Default)]
+pub(super) struct RefusedDebits(Mutex<HashMap<String, Told>>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    NotYet,
+    Yes,
+}
+
+impl RefusedDebits {
+    /// Takes notice of one descriptor; gives its rule if a debit was refused there. The log tells it
+    /// once for each rule.
+    pub(super) fn see<'status>(
+        &self,
+        hits: Hits,
+        status: &'status Status,
+    ) -> Option<&'status Rule> {
+        let Met::Rule(_, rule) = &status.met else { return None };
+        let over = matches!(status.outcome, Outcome::Over { .. });
+        if rule.when_denied == WhenDenied::Counted || !(hits == Hits::Look || over) {
+            return None;
+        }
+        // The only lock on the way of a call, and only for looks and for calls that are denied.
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if hits == Hits::Look {
+            if !seen.contains_key(&rule.place) {
+                seen.insert(rule.place.clone(), Told::NotYet);
+            }
+            return None;
+        }
+        let told = seen.get_mut(&rule.place)?;
+        if *told == Told::NotYet {
+            *told = Told::Yes;
+            let (rule, place) = (&rule.path, &rule.place);
+            tracing::warn!(
+                rule,
+                place,
+                "this rule gets looks, and a debit of it was refused: if its hits tell of work that \
+                 is done, it needs `count_denied: true`"
+            );
+        }
+        Some(rule)
+    }
+}
