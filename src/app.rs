@@ -26,6 +26,7 @@ use crate::{
         Store,
         guard::Guard,
         memory::MemoryStore,
+        outage::Outage,
         redis::{
             RedisStore,
             pool::{Pool, PoolOptions},
@@ -74,8 +75,9 @@ pub async fn run(settings: Settings, rules: RuleSet) -> Result<(), Box<dyn Error
         a_call_to_try(&rules),
     );
 
-    let store = Arc::new(store(&settings, &telemetry)?);
-    let guard = Guard::new(Arc::clone(&store), settings.decision_budget);
+    let outage = Outage::default();
+    let store = Arc::new(store(&settings, &telemetry, outage.clone())?);
+    let guard = Guard::new(Arc::clone(&store), settings.decision_budget, outage.clone());
     let rules = Arc::new(rules);
     let metrics = CallMetrics::new(&telemetry.meter());
     let limiter = Arc::new(Limiter::new(Arc::clone(&rules), guard, metrics));
@@ -97,7 +99,9 @@ pub async fn run(settings: Settings, rules: RuleSet) -> Result<(), Box<dyn Error
     tasks.spawn(serve_http(http, endpoints, stop.clone()));
 
     let ready = async {
-        let _ = time::timeout(READY_WITHIN, store.reached()).await;
+        if time::timeout(READY_WITHIN, store.reached()).await.is_ok() {
+            outage.ended();
+        }
         health.enter(Phase::Ready).await;
         say(&ready_line);
         pending::<()>().await
@@ -128,7 +132,11 @@ pub async fn run(settings: Settings, rules: RuleSet) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn store(settings: &Settings, telemetry: &Telemetry) -> Result<Store, Box<dyn Error>> {
+fn store(
+    settings: &Settings,
+    telemetry: &Telemetry,
+    outage: Outage,
+) -> Result<Store, Box<dyn Error>> {
     match &settings.store {
         StoreUrl::Memory => Ok(Store::Memory(MemoryStore::new(system_clock))),
         StoreUrl::Redis(server) => {
@@ -137,6 +145,7 @@ fn store(settings: &Settings, telemetry: &Telemetry) -> Result<Store, Box<dyn Er
                 server: server.clone(),
                 connections_max: settings.store_pool_size,
                 wait_max: settings.decision_budget,
+                outage,
             };
             let pool = Pool::new(options, metrics.clone())?;
             Ok(Store::Redis(RedisStore::new(pool, system_clock, metrics)))

@@ -120,7 +120,11 @@ impl fmt::Display for StoreUrl {
             (None, Some(_)) => ":***@".to_owned(),
             (None, None) => String::new(),
         };
-        write!(f, "redis://{login}{}/{}", server.addr(), settings.db())
+        let address = match server.addr() {
+            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            other => other.to_string(),
+        };
+        write!(f, "redis://{login}{address}/{}", settings.db())
     }
 }
 
@@ -519,6 +523,12 @@ mod tests {
         let settings = resolve(&[("TOLLKEEPER_STORE", url)]).unwrap();
         assert_eq!(settings.store.to_string(), "redis://user:***@127.0.0.1:6379/2");
         assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn an_ipv6_address_is_shown_as_it_is_written() {
+        let settings = resolve(&[("TOLLKEEPER_STORE", "redis://[::1]:6379")]).unwrap();
+        assert_eq!(settings.store.to_string(), "redis://[::1]:6379/0");
     }
 
     #[test]

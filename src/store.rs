@@ -3,6 +3,7 @@
 
 pub mod guard;
 pub mod memory;
+pub mod outage;
 pub mod redis;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

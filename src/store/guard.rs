@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, outage::Outage};
 use crate::engine::ledger::{Charge, Tally};
 
 /// A store with a limit on waiting.
@@ -12,12 +12,13 @@ use crate::engine::ledger::{Charge, Tally};
 pub struct Guard {
     store: Arc<Store>,
     budget: Duration,
+    outage: Outage,
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`.
-    pub fn new(store: Arc<Store>, budget: Duration) -> Self {
-        Self { store, budget }
+    /// Guards `store`: no call waits longer than `budget`, and `outage` hears how it went.
+    pub fn new(store: Arc<Store>, budget: Duration, outage: Outage) -> Self {
+        Self { store, budget, outage }
     }
 
     /// As [`Store::charge`], within the budget.
@@ -28,8 +29,14 @@ impl Guard {
         if charges.is_empty() {
             return Ok(Vec::new());
         }
-        time::timeout(self.budget, self.store.charge(charges))
+        let answer = time::timeout(self.budget, self.store.charge(charges))
             .await
-            .unwrap_or(Err(StoreError::TimedOut))
+            .unwrap_or(Err(StoreError::TimedOut));
+        match &answer {
+            // A counter at fault is no fault of the store's.
+            Ok(_) | Err(StoreError::Unreadable(_)) => self.outage.answered(),
+            Err(error) => self.outage.failed(error),
+        }
+        answer
     }
 }

@@ -15,6 +15,7 @@ use tollkeeper::{
     store::{
         Clock,
         memory::MemoryStore,
+        outage::Outage,
         redis::{
             RedisStore,
             pool::{Pool, PoolOptions},
@@ -38,6 +39,7 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
         server: redis.url().into_connection_info().unwrap(),
         connections_max: 2,
         wait_max: Duration::from_secs(10),
+        outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
     RedisStore::new(Pool::new(options, metrics.clone()).unwrap(), clock, metrics)
@@ -260,7 +262,7 @@ async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     let status = service.ask(call()).await.expect_err("there is no redis");
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(service.log().contains("redis cannot be reached"), "{}", service.log());
+    assert!(service.log().contains("the store gives no answer"), "{}", service.log());
 
     // What needs no counter needs no redis.
     let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
@@ -319,6 +321,57 @@ async fn eventually_ok(service: &Service) {
 }
 
 #[tokio::test]
+async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let told = |line: &str| service.log().matches(line).count();
+    eventually_ok(&service).await;
+    // Without memory Redis still reads: looks pass, and new counters fail.
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for number in 0..5 {
+        let user = format!("new{number}");
+        let call = request("shop", vec![descriptor(&[("user", &user)])]);
+        assert_eq!(service.ask(call).await.expect_err("no memory").code(), Code::Unavailable);
+        eventually_ok(&service).await;
+    }
+    assert_eq!(told("the store gives no answer"), 1, "{}", service.log());
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    // Each look that passes may be the one that ends the outage.
+    for _ in 0..500 {
+        eventually_ok(&service).await;
+        if told("the store answers again") == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the outage did not end: {}", service.log());
+}
+
+#[tokio::test]
+async fn a_replica_is_unavailable_and_its_connection_not_kept() {
+    let redis = Redis::start();
+    let flags = &["--store-pool-size", "1"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    service.ask(call()).await.unwrap();
+    let before = clients(&redis);
+    assert_eq!(before.len(), 1);
+    redis.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(service.ask(call()).await.expect_err("read-only").code(), Code::Unavailable);
+    redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    eventually_ok(&service).await;
+    let kept = clients(&redis).into_iter().filter(|client| before.contains(client)).count();
+    assert_eq!(kept, 0, "a connection to what was a replica is still in use");
+}
+
+/// The addresses of Redis's clients, but for the one who asks.
+fn clients(redis: &Redis) -> Vec<String> {
+    let list: String = redis.query(&["CLIENT", "LIST"]);
+    let others = list.lines().filter(|line| !line.contains("cmd=client"));
+    others.map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
 async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
     let redis = Redis::start();
     let store = store(&redis, system_clock);
@@ -361,7 +414,7 @@ async fn a_wrong_password_is_told_once_and_not_shown() {
         assert_eq!(service.ask(call).await.expect_err("wrong").code(), Code::Unavailable);
     }
     let log = service.log();
-    assert_eq!(log.matches("redis cannot be reached").count(), 1, "{log}");
+    assert_eq!(log.matches("the store gives no answer").count(), 1, "{log}");
     assert!(!log.contains("s3cret"), "{log}");
 }
 

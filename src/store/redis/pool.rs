@@ -3,14 +3,7 @@
 //! bb8's defaults are wrong for a call that may take 15 ms: it would ping at each checkout, wait 30
 //! seconds, and swallow errors. Every option is spelled out here.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use bb8::{ManageConnection, RunError};
 use redis::{
@@ -18,7 +11,10 @@ use redis::{
     RedisResult, ServerErrorKind, aio::MultiplexedConnection,
 };
 
-use crate::{store::StoreError, telemetry::StoreMetrics};
+use crate::{
+    store::{StoreError, outage::Outage},
+    telemetry::StoreMetrics,
+};
 
 /// How long a new connection may take. Calls do not wait that long: connecting goes on behind them.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -42,6 +38,8 @@ pub struct PoolOptions {
     pub connections_max: u32,
     /// How long a call may wait for one.
     pub wait_max: Duration,
+    /// Hears of connections that cannot be made.
+    pub outage: Outage,
 }
 
 /// A pool of connections to one Redis.
@@ -59,7 +57,7 @@ impl Pool {
     pub fn new(options: PoolOptions, metrics: StoreMetrics) -> RedisResult<Self> {
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         let client = Client::open(options.server.set_tcp_settings(tcp))?;
-        let manager = Manager { client, down: Arc::new(AtomicBool::new(false)) };
+        let manager = Manager { client, outage: options.outage };
         let pool = bb8::Pool::builder()
             .max_size(options.connections_max)
             .min_idle(Some(1))
@@ -101,8 +99,7 @@ pub(super) fn unavailable(error: &RedisError) -> StoreError {
 /// Makes connections for the pool, and judges them when they come back.
 pub struct Manager {
     client: Client,
-    /// So that an outage is one line in the log, and its end another.
-    down: Arc<AtomicBool>,
+    outage: Outage,
 }
 
 /// The client holds the password.
@@ -160,17 +157,7 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        let opened = self.open().await;
-        match &opened {
-            Ok(_) if self.down.swap(false, Ordering::Relaxed) => {
-                tracing::info!("redis is reached again");
-            }
-            Err(error) if !self.down.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "redis cannot be reached; calls are answered UNAVAILABLE");
-            }
-            _ => {}
-        }
-        opened
+        self.open().await.inspect_err(|error| self.outage.failed(&unavailable(error)))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
