@@ -20,6 +20,7 @@ use crate::{
     http::{self, Http},
     limiter::Limiter,
     rls::{self, decode::Bounds},
+    rules::{self, InForce, Rules, Watched},
     settings::{Settings, StoreUrl},
     shutdown::Signals,
     store::{
@@ -33,7 +34,7 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{CallMetrics, StoreMetrics, Telemetry},
+    telemetry::{CallMetrics, RuleMetrics, StoreMetrics, Telemetry},
 };
 
 /// The service is ready after this even if the store has not answered: its failure has an answer too.
@@ -55,7 +56,7 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If an address is taken, or a listener fails.
-pub async fn run(settings: Settings, rules: RuleSet) -> Result<(), Box<dyn Error>> {
+pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen()?;
     let telemetry = Arc::new(Telemetry::start(&settings.telemetry)?);
     telemetry.install(settings.log);
@@ -72,13 +73,13 @@ pub async fn run(settings: Settings, rules: RuleSet) -> Result<(), Box<dyn Error
         settings.store,
         rules_named(&settings),
         grpc.local_addr()?,
-        a_call_to_try(&rules),
+        a_call_to_try(&rules.rules),
     );
 
     let outage = Outage::default();
     let store = Arc::new(store(&settings, &telemetry, outage.clone())?);
     let guard = Guard::new(Arc::clone(&store), settings.decision_budget, outage.clone());
-    let rules = Arc::new(rules);
+    let rules = Arc::new(Rules::new(rules));
     let metrics = CallMetrics::new(&telemetry.meter());
     let limiter = Arc::new(Limiter::new(Arc::clone(&rules), guard, metrics));
     let health = Health::new().await;
@@ -94,9 +95,20 @@ pub async fn run(settings: Settings, rules: RuleSet) -> Result<(), Box<dyn Error
         message_bytes_max: settings.max_message_bytes,
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
-        rules,
+        rules: Arc::clone(&rules),
     };
     tasks.spawn(serve_http(http, endpoints, stop.clone()));
+
+    let reloads = RuleMetrics::new(&telemetry.meter());
+    let watched = Watched { paths: settings.rules.clone(), when_denied: settings.when_denied };
+    if !watched.paths.is_empty() {
+        let stopped = stop.clone();
+        tasks.spawn(async move {
+            let watch = rules::watch(rules, watched, move |loaded| reloads.loaded(loaded));
+            stopped.run_until_cancelled_owned(watch).await;
+            Ok(())
+        });
+    }
 
     let ready = async {
         if time::timeout(READY_WITHIN, store.reached()).await.is_ok() {

@@ -2,7 +2,7 @@
 
 mod json;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use axum::{
     Json, Router,
@@ -16,11 +16,12 @@ use serde_json::{Value, json};
 use crate::{
     engine::{
         rule::{Policy, Rule},
-        rule_set::{Domain, RuleSet},
+        rule_set::Domain,
     },
     health::Health,
     limiter::Limiter,
     rls::decode::Bounds,
+    rules::Rules,
     telemetry::Telemetry,
 };
 
@@ -38,7 +39,7 @@ pub struct Http {
     /// Where metrics are read.
     pub telemetry: Arc<Telemetry>,
     /// The rules in force.
-    pub rules: Arc<RuleSet>,
+    pub rules: Arc<Rules>,
 }
 
 /// The endpoints.
@@ -79,7 +80,14 @@ async fn rules(State(http): State<Http>) -> Json<Value> {
         let rules: Vec<Value> = domain.rules().into_iter().map(|it| rule(it)).collect();
         json!({ "domain": &*domain.name, "rules": rules })
     };
-    Json(json!({ "domains": http.rules.domains().into_iter().map(domain).collect::<Vec<_>>() }))
+    let in_force = http.rules.current();
+    let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Json(json!({
+        "version": in_force.version.to_string(),
+        "loaded_at": since.as_secs(),
+        "problems": http.rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "domains": in_force.rules.domains().into_iter().map(domain).collect::<Vec<_>>(),
+    }))
 }
 
 fn rule(rule: &Rule) -> Value {

@@ -11,8 +11,8 @@ use crate::{
         decision::{Decision, Met},
         plan::Plan,
         request::Request,
-        rule_set::RuleSet,
     },
+    rules::Rules,
     store::{StoreError, guard::Guard},
     telemetry::CallMetrics,
 };
@@ -23,7 +23,7 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Decides calls.
 #[derive(Debug)]
 pub struct Limiter {
-    rules: Arc<RuleSet>,
+    rules: Arc<Rules>,
     store: Guard,
     metrics: CallMetrics,
     /// When the log last told of a descriptor without a rule.
@@ -33,7 +33,7 @@ pub struct Limiter {
 
 impl Limiter {
     /// A limiter by these rules on this store.
-    pub fn new(rules: Arc<RuleSet>, store: Guard, metrics: CallMetrics) -> Self {
+    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics) -> Self {
         Self {
             rules,
             store,
@@ -48,7 +48,7 @@ impl Limiter {
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
     pub async fn decide(&self, request: &Request) -> Result<Decision, StoreError> {
-        let plan = Plan::draw(&self.rules, request);
+        let plan = Plan::draw(&self.rules.current().rules, request);
         match self.store.charge(&plan.charges).await {
             Ok(tallies) => {
                 let decision = plan.settle(tallies);

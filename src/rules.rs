@@ -4,12 +4,17 @@
 
 mod compile;
 mod schema;
+mod watch;
 mod yaml;
+
+pub use watch::{InForce, Loaded, Rules, Watched, watch};
 
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
 };
+
+use sha2::{Digest as _, Sha256};
 
 use crate::engine::{rule::WhenDenied, rule_set::RuleSet};
 
@@ -47,26 +52,69 @@ struct Source {
     text: String,
 }
 
+/// Tells one content of the rules from another: the beginning of a digest of all that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(String);
+
+impl Version {
+    fn of(read: &Read) -> Self {
+        let mut digest = Sha256::new();
+        let mut add = |text: &str| {
+            digest.update(text.len().to_le_bytes());
+            digest.update(text);
+        };
+        for source in &read.sources {
+            add(&source.name);
+            add(&source.text);
+        }
+        read.problems.iter().for_each(|problem| add(&problem.to_string()));
+        Self(digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What the files hold, and what kept some from being read.
+#[derive(Debug, Default)]
+struct Read {
+    sources: Vec<Source>,
+    problems: Vec<Problem>,
+}
+
 /// Reads and checks the rules in these files and folders; without any, the shipped example.
 ///
 /// Of a folder, every `.yaml` and `.yml` file at any depth counts, in the order of their paths;
 /// names that begin with a dot are passed over, since Kubernetes and editors keep copies there.
-///
 /// `when_denied` is for rules that do not say it themselves.
 ///
 /// # Errors
 /// Every problem of every file, ordered by place.
-pub fn load(paths: &[PathBuf], when_denied: WhenDenied) -> Result<RuleSet, Vec<Problem>> {
-    let mut problems = Vec::new();
-    let mut sources = Vec::new();
+pub fn load(paths: &[PathBuf], when_denied: WhenDenied) -> Result<InForce, Vec<Problem>> {
+    let read = read_all(paths);
+    let version = Version::of(&read);
+    compile_all(read, when_denied).map(|rules| InForce::now(rules, version))
+}
+
+fn read_all(paths: &[PathBuf]) -> Read {
+    let mut all = Read::default();
     if paths.is_empty() {
-        sources.push(Source { name: "examples/rules.yaml".to_owned(), text: EXAMPLE.to_owned() });
+        let (name, text) = ("examples/rules.yaml".to_owned(), EXAMPLE.to_owned());
+        all.sources.push(Source { name, text });
     }
     for path in paths {
-        if let Err(error) = read(path, &mut sources, &mut problems) {
-            problems.push(about_file(path, &error.to_string()));
+        if let Err(error) = read(path, &mut all) {
+            all.problems.push(about_file(path, &error.to_string()));
         }
     }
+    all
+}
+
+fn compile_all(read: Read, when_denied: WhenDenied) -> Result<RuleSet, Vec<Problem>> {
+    let Read { sources, mut problems } = read;
     let files: Vec<_> =
         sources.iter().filter_map(|source| schema::read(source, &mut problems)).collect();
     let rules = compile::compile(files, when_denied, &mut problems);
@@ -77,23 +125,19 @@ pub fn load(paths: &[PathBuf], when_denied: WhenDenied) -> Result<RuleSet, Vec<P
     Err(problems)
 }
 
-fn read(path: &Path, sources: &mut Vec<Source>, problems: &mut Vec<Problem>) -> io::Result<()> {
+fn read(path: &Path, all: &mut Read) -> io::Result<()> {
     if fs::metadata(path)?.is_dir() {
-        let before = sources.len();
-        read_folder(path, sources, problems)?;
-        if sources.len() == before {
-            problems.push(about_file(path, "no .yaml or .yml file in this folder"));
+        let before = all.sources.len();
+        read_folder(path, all)?;
+        if all.sources.len() == before {
+            all.problems.push(about_file(path, "no .yaml or .yml file in this folder"));
         }
         return Ok(());
     }
-    read_file(path, sources, problems)
+    read_file(path, all)
 }
 
-fn read_folder(
-    folder: &Path,
-    sources: &mut Vec<Source>,
-    problems: &mut Vec<Problem>,
-) -> io::Result<()> {
+fn read_folder(folder: &Path, all: &mut Read) -> io::Result<()> {
     let mut paths =
         fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
@@ -103,29 +147,25 @@ fn read_folder(
             continue;
         }
         if fs::metadata(&path)?.is_dir() {
-            read_folder(&path, sources, problems)?;
+            read_folder(&path, all)?;
         } else if path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") {
-            read_file(&path, sources, problems)?;
+            read_file(&path, all)?;
         }
     }
     Ok(())
 }
 
-fn read_file(
-    path: &Path,
-    sources: &mut Vec<Source>,
-    problems: &mut Vec<Problem>,
-) -> io::Result<()> {
+fn read_file(path: &Path, all: &mut Read) -> io::Result<()> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
-        problems.push(about_file(path, "not a regular file"));
+        all.problems.push(about_file(path, "not a regular file"));
     } else if metadata.len() > FILE_BYTES_MAX {
         let bytes = metadata.len();
-        problems.push(about_file(path, &format!("{bytes} bytes exceed {FILE_BYTES_MAX}")));
+        all.problems.push(about_file(path, &format!("{bytes} bytes exceed {FILE_BYTES_MAX}")));
     } else {
         match String::from_utf8(fs::read(path)?) {
-            Ok(text) => sources.push(Source { name: path.display().to_string(), text }),
-            Err(_) => problems.push(about_file(path, "not UTF-8 text")),
+            Ok(text) => all.sources.push(Source { name: path.display().to_string(), text }),
+            Err(_) => all.problems.push(about_file(path, "not UTF-8 text")),
         }
     }
     Ok(())

@@ -6,6 +6,6 @@
 mod metrics;
 mod provider;
 
-pub use metrics::{CallMetrics, StoreMetrics};
+pub use metrics::{CallMetrics, RuleMetrics, StoreMetrics};
 pub(crate) use metrics::{RPC_METHOD, is_server_error, status_name};
 pub use provider::{Log, Telemetry, TelemetryOptions, remote_parent};

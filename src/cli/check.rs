@@ -13,8 +13,8 @@ pub(super) struct Flags {
 
 pub(super) fn main(flags: &Flags) -> ExitCode {
     match rules::load(&flags.paths, WhenDenied::default()) {
-        Ok(rules) => {
-            let domains = rules.domains();
+        Ok(loaded) => {
+            let domains = loaded.rules.domains();
             let count: usize = domains.iter().map(|domain| domain.rules().len()).sum();
             println!("ok: {count} rules in {} domains", domains.len());
             ExitCode::SUCCESS

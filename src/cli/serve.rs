@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use super::USAGE;
 use crate::{
     app,
-    engine::{rule::WhenDenied, rule_set::RuleSet},
-    rules,
+    engine::rule::WhenDenied,
+    rules::{self, InForce},
     settings::{Environment, ServeFlags, Settings},
 };
 
@@ -40,7 +40,7 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
 fn prepare(
     flags: ServeFlags,
     environment: &Environment,
-) -> Result<(Settings, RuleSet), Vec<String>> {
+) -> Result<(Settings, InForce), Vec<String>> {
     let paths = Settings::rule_paths(&flags, environment);
     let settings = Settings::resolve(flags, environment);
     let when_denied = settings.as_ref().map_or_else(|_| WhenDenied::default(), |it| it.when_denied);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Histogram, Meter},
+    metrics::{Counter, Gauge, Histogram, Meter},
 };
 use redis::RedisResult;
 use tonic::Code;
@@ -15,6 +15,7 @@ use crate::engine::{
     decision::{self, Decision, Met, Status},
     rule::Rule,
 };
+use crate::rules::Loaded;
 
 /// Seconds. The conventions' own start at 5 ms, where Envoy's patience of 20 ms is nearly over.
 const BOUNDARIES: [f64; 12] =
@@ -220,5 +221,40 @@ impl StoreMetrics {
     /// Counts a connection that could not be made.
     pub(crate) fn connection_failed(&self) {
         self.connection_failures.add(1, &[]);
+    }
+}
+
+/// What is measured of the rules.
+#[derive(Debug, Clone)]
+pub struct RuleMetrics {
+    reloads: Counter<u64>,
+    successful: Gauge<u64>,
+}
+
+impl RuleMetrics {
+    /// Instruments of `meter`. The rules that are in force from the start are good.
+    pub fn new(meter: &Meter) -> Self {
+        let metrics = Self {
+            reloads: meter
+                .u64_counter("ratelimit.rules.reloads")
+                .with_description("New content of the rules, by outcome")
+                .build(),
+            successful: meter
+                .u64_gauge("ratelimit.rules.last_reload_successful")
+                .with_description("1 if the newest content of the rules is in force, else 0")
+                .build(),
+        };
+        metrics.successful.record(1, &[]);
+        metrics
+    }
+
+    /// Records what became of new content.
+    pub fn loaded(&self, loaded: Loaded) {
+        let (outcome, successful) = match loaded {
+            Loaded::Good => ("good", 1),
+            Loaded::Bad => ("bad", 0),
+        };
+        self.reloads.add(1, &[KeyValue::new("outcome", outcome)]);
+        self.successful.record(successful, &[]);
     }
 }

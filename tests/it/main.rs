@@ -24,5 +24,6 @@ mod exactness;
 mod helm;
 mod http;
 mod redis;
+mod reload;
 mod support;
 mod telemetry;

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::{Arc, Mutex},
 };
@@ -20,6 +21,8 @@ use super::{Process, eventually};
 pub struct Service {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
+    /// Its rule file, where it was started with rules.
+    pub rules: PathBuf,
     process: Process,
     stderr: Arc<Mutex<String>>,
     _folder: TempDir,
@@ -78,6 +81,7 @@ impl Service {
     }
 
     pub fn spawn(mut command: Command, folder: TempDir) -> Self {
+        let rules = folder.path().join("rules.yaml");
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = Process::spawn(&mut command);
         let stderr = Arc::new(Mutex::new(String::new()));
@@ -96,7 +100,7 @@ impl Service {
             Some((grpc.parse().ok()?, http.parse().ok()?))
         });
         let (grpc, http) = addresses;
-        Self { grpc, http, process, stderr, _folder: folder }
+        Self { grpc, http, rules, process, stderr, _folder: folder }
     }
 
     /// What it has logged.
