@@ -52,13 +52,25 @@ const LOCAL_RESETS_MAX: usize = 1024;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 
+/// What ends with an error of its own, or with the service.
+type Tasks = JoinSet<Result<(), Box<dyn Error + Send + Sync>>>;
+
+/// The parts that the start and the end of the service are about.
+struct App {
+    telemetry: Arc<Telemetry>,
+    store: Arc<Store>,
+    outage: Outage,
+    health: Health,
+    stop: CancellationToken,
+}
+
 /// Runs the service until a signal ends it.
 ///
 /// # Errors
 /// If an address is taken, or a listener fails.
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen()?;
-    let telemetry = Arc::new(Telemetry::start(&settings.telemetry)?);
+    let telemetry = Telemetry::start(&settings.telemetry)?;
     telemetry.install(settings.log);
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -76,72 +88,96 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
         a_call_to_try(&rules.rules),
     );
 
-    let outage = Outage::default();
-    let store = Arc::new(store(&settings, &telemetry, outage.clone())?);
-    let guard = Guard::new(Arc::clone(&store), settings.decision_budget, outage.clone());
-    let rules = Arc::new(Rules::new(rules));
-    let metrics = CallMetrics::new(&telemetry.meter());
-    let limiter = Arc::new(Limiter::new(Arc::clone(&rules), guard, metrics));
-    let health = Health::new().await;
-    let bounds = Bounds { descriptors_max: settings.max_descriptors };
-
-    let stop = CancellationToken::new();
-    let mut tasks: JoinSet<Result<(), Box<dyn Error + Send + Sync>>> = JoinSet::new();
-    let service = rls::Service::new(Arc::clone(&limiter), bounds, settings.max_message_bytes);
-    tasks.spawn(serve_grpc(grpc, service, health.clone(), settings.reflection, stop.clone()));
-    let endpoints = Http {
-        limiter,
-        bounds,
-        message_bytes_max: settings.max_message_bytes,
-        health: health.clone(),
-        telemetry: Arc::clone(&telemetry),
-        rules: Arc::clone(&rules),
-    };
-    tasks.spawn(serve_http(http, endpoints, stop.clone()));
-
-    let reloads = RuleMetrics::new(&telemetry.meter());
-    let watched = Watched { paths: settings.rules.clone(), when_denied: settings.when_denied };
-    if !watched.paths.is_empty() {
-        let stopped = stop.clone();
-        tasks.spawn(async move {
-            let watch = rules::watch(rules, watched, move |loaded| reloads.loaded(loaded));
-            stopped.run_until_cancelled_owned(watch).await;
-            Ok(())
-        });
-    }
-
-    let ready = async {
-        if time::timeout(READY_WITHIN, store.reached()).await.is_ok() {
-            outage.ended();
-        }
-        health.enter(Phase::Ready).await;
-        say(&ready_line);
-        pending::<()>().await
-    };
+    let app = App::new(&settings, telemetry).await?;
+    let mut tasks = app.start(&settings, rules, grpc, http);
     tokio::select! {
-        () = ready => {}
+        () = app.be_ready(&ready_line) => {}
         ended = tasks.join_next() => return Err(why(ended)),
         () = signals.next() => {}
     }
-
-    tracing::info!("draining for {:?}", settings.drain);
-    health.enter(Phase::Draining).await;
-    let orderly = async {
-        time::sleep(settings.drain).await;
-        stop.cancel();
-        let finished =
-            time::timeout(FINISH_WITHIN, async { while tasks.join_next().await.is_some() {} });
-        if finished.await.is_err() {
-            tracing::warn!("some connections did not end within {FINISH_WITHIN:?}; cut");
-        }
-    };
     tokio::select! {
-        () = orderly => {}
+        () = app.drain(&mut tasks, settings.drain) => {}
         () = signals.next() => tracing::warn!("second signal: stopping at once"),
     }
     tasks.shutdown().await;
-    tokio::task::spawn_blocking(move || telemetry.flush()).await?;
+    tokio::task::spawn_blocking(move || app.telemetry.flush()).await?;
     Ok(())
+}
+
+impl App {
+    async fn new(settings: &Settings, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
+        let outage = Outage::default();
+        let store = Arc::new(store(settings, &telemetry, outage.clone())?);
+        let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
+        Ok(Self { telemetry, store, outage, health, stop: CancellationToken::new() })
+    }
+
+    /// Starts everything that runs until [`App::stop`] is cancelled.
+    fn start(
+        &self,
+        settings: &Settings,
+        rules: InForce,
+        grpc: TcpListener,
+        http: TcpListener,
+    ) -> Tasks {
+        let meter = self.telemetry.meter();
+        let rules = Arc::new(Rules::new(rules));
+        let guard =
+            Guard::new(Arc::clone(&self.store), settings.decision_budget, self.outage.clone());
+        let limiter = Limiter::new(Arc::clone(&rules), guard, CallMetrics::new(&meter));
+        let limiter = Arc::new(limiter);
+        let bounds = Bounds { descriptors_max: settings.max_descriptors };
+        let message_bytes_max = settings.max_message_bytes;
+
+        let mut tasks = Tasks::new();
+        let service = rls::Service::new(Arc::clone(&limiter), bounds, message_bytes_max);
+        let health = self.health.clone();
+        tasks.spawn(serve_grpc(grpc, service, health, settings.reflection, self.stop.clone()));
+        let endpoints = Http {
+            limiter,
+            bounds,
+            message_bytes_max,
+            health: self.health.clone(),
+            telemetry: Arc::clone(&self.telemetry),
+            rules: Arc::clone(&rules),
+        };
+        tasks.spawn(serve_http(http, endpoints, self.stop.clone()));
+        // The shipped rules are no file that could change.
+        if !settings.rules.is_empty() {
+            let (paths, when_denied) = (settings.rules.clone(), settings.when_denied);
+            let metrics = RuleMetrics::new(&meter);
+            let stop = self.stop.clone();
+            tasks.spawn(async move {
+                let on_load = move |loaded| metrics.loaded(loaded);
+                let watch = rules::watch(rules, Watched { paths, when_denied }, on_load);
+                stop.run_until_cancelled_owned(watch).await;
+                Ok(())
+            });
+        }
+        tasks
+    }
+
+    /// Says so once the service is ready, and then waits for ever.
+    async fn be_ready(&self, line: &str) {
+        if time::timeout(READY_WITHIN, self.store.reached()).await.is_ok() {
+            self.outage.ended();
+        }
+        self.health.enter(Phase::Ready).await;
+        say(line);
+        pending().await
+    }
+
+    /// Sends callers elsewhere, answers those who come all the same, and then closes the doors.
+    async fn drain(&self, tasks: &mut Tasks, drain: Duration) {
+        tracing::info!("draining for {drain:?}");
+        self.health.enter(Phase::Draining).await;
+        time::sleep(drain).await;
+        self.stop.cancel();
+        let finished = async { while tasks.join_next().await.is_some() {} };
+        if time::timeout(FINISH_WITHIN, finished).await.is_err() {
+            tracing::warn!("some connections did not end within {FINISH_WITHIN:?}; cut");
+        }
+    }
 }
 
 fn store(

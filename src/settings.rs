@@ -327,7 +327,7 @@ impl Known<'_> {
         TelemetryOptions {
             export_traces: traces.is_some(),
             export_metrics: metrics.is_some(),
-            service_name: text_missing(self.environment, "OTEL_SERVICE_NAME"),
+            service_name: text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
         }
     }
 
@@ -342,10 +342,6 @@ impl Known<'_> {
         let warn = |name: &String| format!("{name}: no such setting; see tollkeeper serve --help");
         self.environment.0.keys().filter(ours).filter(unknown).map(warn).collect()
     }
-}
-
-fn text_missing(environment: &Environment, name: &str) -> Option<&'static str> {
-    environment.get(name).is_none().then_some("tollkeeper")
 }
 
 fn variable(flag: &str) -> String {
