@@ -23,7 +23,7 @@ use tonic_reflection::pb::{v1, v1alpha};
 
 use crate::support::{
     root,
-    service::{Options, Service},
+    service::{self as ours, Options, Service},
     tool,
 };
 
@@ -123,6 +123,42 @@ async fn grpc_health_answers_under_all_three_names_and_drains() {
     assert_eq!(statuses().await, ["NOT_SERVING"; 3]);
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success(), "a second signal ends it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_fails_on_a_connection_that_lives_through_the_drain() {
+    let mut service = Service::start(Options { flags: &["--drain", "5s"], ..Options::default() });
+    service.wait_until_ready();
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(service.client().await);
+    }
+    let (tell, told) = tokio::sync::watch::channel(false);
+    let mut calls = tokio::task::JoinSet::new();
+    for mut client in clients {
+        let told = told.clone();
+        calls.spawn(async move {
+            let mut count = 0;
+            // Until health says to go elsewhere, and then ten more.
+            let mut left = 10;
+            while left > 0 {
+                let call = ours::request("shop", vec![ours::descriptor(&[("free", "x")])]);
+                client.should_rate_limit(call).await.unwrap();
+                count += 1;
+                left -= u32::from(*told.borrow());
+            }
+            count
+        });
+    }
+    service.process().signal("TERM");
+    while service.exchange("GET", "/readyz", b"").0 == 200 {
+        tokio::task::yield_now().await;
+    }
+    tell.send(true).unwrap();
+    while let Some(count) = calls.join_next().await {
+        assert!(count.unwrap() >= 10);
+    }
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
 }
 
 #[tokio::test]

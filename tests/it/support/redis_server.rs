@@ -15,9 +15,14 @@ pub struct Redis {
 
 impl Redis {
     pub fn start() -> Self {
-        let mut redis = Self { port: free_port(), folder: TempDir::new().unwrap(), process: None };
-        redis.start_again();
-        redis
+        // Redis cannot bind port 0 and tell; between our look and its start a port may be taken.
+        for _ in 0..10 {
+            let mut redis = Self::absent();
+            if redis.try_start() {
+                return redis;
+            }
+        }
+        panic!("ten ports in a row were taken");
     }
 
     /// A port on which a Redis may be started later.
@@ -25,7 +30,12 @@ impl Redis {
         Self { port: free_port(), folder: TempDir::new().unwrap(), process: None }
     }
 
+    #[track_caller]
     pub fn start_again(&mut self) {
+        assert!(self.try_start(), "port {} was taken", self.port);
+    }
+
+    fn try_start(&mut self) -> bool {
         let mut command = Command::new("redis-server");
         command
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
@@ -34,10 +44,16 @@ impl Redis {
             .arg("--dir")
             .arg(self.folder.path())
             .stdout(std::process::Stdio::null());
-        self.process = Some(Process::spawn(&mut command));
-        eventually("redis answers", || {
-            redis::cmd("PING").query::<String>(&mut self.try_connect()?).ok()
-        });
+        let process = self.process.insert(Process::spawn(&mut command));
+        let ours = format!("process_id:{}", process.0.id());
+        eventually("redis answers, or has ended", || {
+            if self.process.as_mut()?.0.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            // Somebody else's Redis may answer on a port that was taken.
+            let info = redis::cmd("INFO").arg("server").query::<String>(&mut self.try_connect()?);
+            info.ok()?.contains(&ours).then_some(true)
+        })
     }
 
     pub fn signal(&self, name: &str) {
