@@ -3,14 +3,19 @@
 //! Each is a flag and an environment variable: `--grpc-addr` is `TOLLKEEPER_GRPC_ADDR`; the flag
 //! wins. Nothing else in the program reads the environment.
 
+mod store_url;
+mod value;
+
+pub use store_url::StoreUrl;
+
 use std::{
-    collections::BTreeMap, env, ffi::OsString, fmt, fs, net::SocketAddr, path::PathBuf,
-    time::Duration,
+    collections::BTreeMap, env, ffi::OsString, fs, net::SocketAddr, path::PathBuf, time::Duration,
 };
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
-use tracing::level_filters::LevelFilter;
-
+use self::{
+    store_url::store_url,
+    value::{address, log_format, log_level, size, time, truth, whole},
+};
 use crate::{
     engine::rule::WhenDenied,
     telemetry::{Log, TelemetryOptions},
@@ -100,39 +105,6 @@ pub struct Settings {
     pub telemetry: TelemetryOptions,
     /// What looks like a mistake, and is none for certain.
     pub warnings: Vec<String>,
-}
-
-/// Where counters live. `Display` masks the password.
-#[derive(Clone)]
-pub enum StoreUrl {
-    /// In this process.
-    Memory,
-    /// In one Redis.
-    Redis(ConnectionInfo),
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Redis(server) = self else { return f.write_str("memory://") };
-        let settings = server.redis_settings();
-        let login = match (settings.username(), settings.password()) {
-            (Some(user), _) => format!("{user}:***@"),
-            (None, Some(_)) => ":***@".to_owned(),
-            (None, None) => String::new(),
-        };
-        let address = match server.addr() {
-            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            other => other.to_string(),
-        };
-        write!(f, "redis://{login}{address}/{}", settings.db())
-    }
-}
-
-/// As `Display`: the derived one would show the password.
-impl fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 /// The environment, as far as it concerns us.
@@ -231,18 +203,6 @@ impl Settings {
         match environment.get(&variable("--rules")) {
             Some(value) if flags.rules.is_empty() => env::split_paths(value).collect(),
             _ => flags.rules.clone(),
-        }
-    }
-}
-
-impl StoreUrl {
-    fn with_password(self, password: Option<String>) -> Self {
-        match (self, password) {
-            (Self::Redis(server), Some(password)) => {
-                let settings = server.redis_settings().clone().set_password(password);
-                Self::Redis(server.set_redis_settings(settings))
-            }
-            (store, _) => store,
         }
     }
 }
@@ -347,88 +307,6 @@ impl Known<'_> {
 fn variable(flag: &str) -> String {
     let name = flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase();
     format!("{PREFIX}{name}")
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("`{text}` is no IP address and port, such as 127.0.0.1:8081"))
-}
-
-/// The URL is not repeated in any message: it may hold a password.
-fn store_url(text: &str) -> Result<StoreUrl, String> {
-    const FORM: &str = "must be memory:// or redis://[user:password@]host:port[/db]";
-    if text == "memory://" {
-        return Ok(StoreUrl::Memory);
-    }
-    let rest = text.strip_prefix("redis://").ok_or(FORM)?;
-    let host = rest.rsplit('@').next().unwrap_or_default();
-    if host.is_empty() || host.starts_with(['/', ':']) {
-        return Err(format!("the host is missing; {FORM}"));
-    }
-    let server = text.into_connection_info().map_err(|_| FORM)?;
-    match server.addr() {
-        ConnectionAddr::Tcp(..) => Ok(StoreUrl::Redis(server)),
-        _ => Err(FORM.to_owned()),
-    }
-}
-
-fn whole<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| (min..=max).contains(number));
-    number
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| format!("`{text}` is no whole number from {min} to {max}"))
-}
-
-fn time(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
-    let refuse = || format!("`{text}` is no time from {min:?} to {max:?}, such as 15ms, 5s or 2m");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let millis: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(refuse()),
-    };
-    let time = number.parse().ok().and_then(|number| millis.checked_mul(number));
-    let time = time.map(Duration::from_millis).filter(|time| (min..=max).contains(time));
-    time.ok_or_else(refuse)
-}
-
-fn size(text: &str) -> Result<usize, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let bytes: Option<usize> = match unit {
-        "" => Some(1),
-        "KiB" => Some(1 << 10),
-        "MiB" => Some(1 << 20),
-        _ => None,
-    };
-    let size = bytes.and_then(|bytes| number.parse().ok().and_then(|it| bytes.checked_mul(it)));
-    size.filter(|size| (1 << 10..=64 << 20).contains(size))
-        .ok_or_else(|| format!("`{text}` is no size from 1KiB to 64MiB"))
-}
-
-fn truth(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| format!("`{text}` is neither true nor false"))
-}
-
-fn log_level(text: &str) -> Result<LevelFilter, String> {
-    match text {
-        "off" => Ok(LevelFilter::OFF),
-        "error" => Ok(LevelFilter::ERROR),
-        "warn" => Ok(LevelFilter::WARN),
-        "info" => Ok(LevelFilter::INFO),
-        "debug" => Ok(LevelFilter::DEBUG),
-        _ => Err(format!("`{text}` is none of error, warn, info, debug, off")),
-    }
-}
-
-fn log_format(text: &str) -> Result<bool, String> {
-    match text {
-        "json" => Ok(true),
-        "text" => Ok(false),
-        _ => Err(format!("`{text}` is neither text nor json")),
-    }
 }
 
 #[cfg(test)]
