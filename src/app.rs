@@ -195,7 +195,7 @@ fn store(
                 wait_max: settings.decision_budget,
                 outage,
             };
-            let pool = Pool::new(options, metrics.clone())?;
+            let pool = Pool::new(options, metrics.clone());
             Ok(Store::Redis(RedisStore::new(pool, system_clock, metrics)))
         }
     }

@@ -27,7 +27,9 @@ pub struct Limiter {
     store: Guard,
     metrics: CallMetrics,
     /// When the log last told of a descriptor without a rule.
-    told: Mutex<Option<Instant>>,
+    told: Told,
+    /// The same of a counter that holds no count.
+    told_unreadable: Told,
     refused_debits: RefusedDebits,
 }
 
@@ -38,7 +40,8 @@ impl Limiter {
             rules,
             store,
             metrics,
-            told: Mutex::new(None),
+            told: Told::default(),
+            told_unreadable: Told::default(),
             refused_debits: RefusedDebits::default(),
         }
     }
@@ -59,10 +62,12 @@ impl Limiter {
                 if let StoreError::Unreadable(charge) = error {
                     let rule = plan.label(charge);
                     self.metrics.unreadable(&rule);
-                    tracing::error!(
-                        rule,
-                        "a counter of this rule holds something else than a count"
-                    );
+                    if self.told_unreadable.is_due() {
+                        tracing::error!(
+                            rule,
+                            "a counter of this rule holds something else than a count"
+                        );
+                    }
                 }
                 Err(error)
             }
@@ -82,17 +87,23 @@ impl Limiter {
             }
         }
         let lost = |met: &Met| matches!(met, Met::NoDomain | Met::NoRule(_));
-        if decision.statuses.iter().any(|status| lost(&status.met)) && self.may_tell() {
+        if decision.statuses.iter().any(|status| lost(&status.met)) && self.told.is_due() {
             tracing::warn!(
                 "a descriptor met no rule and passed; if that is a typo, the metric \
                  ratelimit_decisions_total with rule=\"other\" tells the domain (said once a minute)"
             );
         }
     }
+}
 
-    fn may_tell(&self) -> bool {
+/// Keeps a line out of the log that was there a moment ago.
+#[derive(Debug, Default)]
+struct Told(Mutex<Option<Instant>>);
+
+impl Told {
+    fn is_due(&self) -> bool {
         let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due = told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
         if due {
             *told = Some(now);

@@ -382,9 +382,14 @@ mod tests {
 
     #[test]
     fn a_store_without_a_host_is_refused() {
-        for url in
-            ["redis://", "redis://:6379", "redis:///0", "redis://user:s3cret@", "redis://h:x"]
-        {
+        for url in [
+            "redis://",
+            "redis://:6379",
+            "redis:///0",
+            "redis://user:s3cret@",
+            "redis://h:x",
+            "redis://u:12#s3cret@h",
+        ] {
             let problems = resolve(&[("TOLLKEEPER_STORE", url)]).unwrap_err().join("\n");
             assert!(problems.starts_with("TOLLKEEPER_STORE: "), "for {url}: {problems}");
             assert!(!problems.contains("s3cret"), "for {url}: {problems}");

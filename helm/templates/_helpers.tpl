@@ -36,7 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (eq .Values.store.url "memory://") (gt (int .Values.replicas) 1) -}}
 {{- fail (printf "replicas is %d with store.url memory://: each replica would count for itself, and %d times the limits would pass. Set store.url to a Redis that they share, or replicas to 1." (int .Values.replicas) (int .Values.replicas)) -}}
 {{- end -}}
-{{- if regexMatch "://[^/]*:[^/]*@" .Values.store.url -}}
+{{- if regexMatch "://.*:.*@" .Values.store.url -}}
 {{- fail "store.url holds a password, which would stand in the pod's specification for all to read. Put it into a Secret, and name that in store.passwordSecret." -}}
 {{- end -}}
 {{- end -}}

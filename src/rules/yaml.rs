@@ -29,6 +29,17 @@ pub(super) enum Content {
 }
 
 impl Node {
+    /// How deep it nests, itself counted.
+    fn depth(&self) -> usize {
+        1 + match &self.content {
+            Content::Scalar(..) => 0,
+            Content::List(items) => items.iter().map(Self::depth).max().unwrap_or(0),
+            Content::Map(pairs) => {
+                pairs.iter().map(|(k, v)| k.depth().max(v.depth())).max().unwrap_or(0)
+            }
+        }
+    }
+
     fn nodes(&self) -> usize {
         1 + match &self.content {
             Content::Scalar(..) => 0,
@@ -88,6 +99,9 @@ impl Builder {
                 let Some(mut node) = self.anchors.get(&anchor).cloned() else {
                     return Err((at, "alias of something that contains it".to_owned()));
                 };
+                if self.open.len() + node.depth() > DEPTH_MAX {
+                    return Err((at, format!("nested deeper than {DEPTH_MAX}, aliases counted")));
+                }
                 self.nodes += node.nodes();
                 node.place = at;
                 self.add(node, 0)?;
@@ -119,6 +133,10 @@ impl Builder {
 
     fn add(&mut self, node: Node, anchor: usize) -> Result<(), (Place, String)> {
         self.nodes += 1;
+        if anchor != 0 {
+            // It is kept a second time, for its aliases.
+            self.nodes += node.nodes();
+        }
         if self.nodes > NODES_MAX {
             return Err((node.place, format!("more than {NODES_MAX} nodes, aliases counted")));
         }

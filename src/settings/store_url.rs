@@ -56,6 +56,9 @@ pub(super) fn store_url(text: &str) -> Result<StoreUrl, String> {
         return Ok(StoreUrl::Memory);
     }
     let rest = text.strip_prefix("redis://").ok_or(FORM)?;
+    if rest.contains(['#', '?']) {
+        return Err(format!("`#` and `?` in a password are written %23 and %3F; {FORM}"));
+    }
     let host = rest.rsplit('@').next().unwrap_or_default();
     if host.is_empty() || host.starts_with(['/', ':']) {
         return Err(format!("the host is missing; {FORM}"));

@@ -104,12 +104,21 @@ fn alias_bombs_and_deep_nests_are_refused() {
         bomb += &format!("x{level}: &x{level} [{below}]\n");
     }
     let folder = TempDir::new().unwrap();
-    for text in [bomb, format!("domain: a\ndescriptors: {}", "[".repeat(10_000))] {
+    let (open, close) = ("[".repeat(110), "]".repeat(110));
+    let mut nest = format!("domain: a\nk0: &k0 {open}x{close}\n");
+    for level in 1..200 {
+        nest += &format!("k{level}: &k{level} {open}*k{}{close}\n", level - 1);
+    }
+    let anchors: String = (0..100).map(|it| format!("&b{it} [")).collect();
+    let kept = format!("domain: a\nx: {anchors}{}0{}", "0,".repeat(100_000), "]".repeat(100));
+    let deep = format!("domain: a\ndescriptors: {}", "[".repeat(10_000));
+    for text in [bomb, nest, kept, deep] {
         std::fs::write(folder.path().join("rules.yaml"), text).unwrap();
         let (code, _, stderr) =
             run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
         assert_eq!(code, Some(1));
-        let bounds = ["more than 1000000 nodes", "recursion limit exceeded"];
+        let bounds =
+            ["more than 1000000 nodes", "recursion limit exceeded", "nested deeper than 128"];
         assert!(bounds.iter().any(|bound| stderr.contains(bound)), "{stderr}");
     }
 }

@@ -72,9 +72,17 @@ fn the_memory_store_with_two_replicas_is_refused_in_words() {
 
 #[test]
 fn a_password_in_the_stores_url_is_refused_in_words() {
-    for url in ["redis://:s3cret@h:6379", "redis://user:s3cret@h"] {
+    for url in ["redis://:s3cret@h:6379", "redis://user:s3cret@h", "redis://user:s3/cret@h"] {
         refused(&["--set", &format!("store.url={url}")], "store.passwordSecret");
     }
+}
+
+#[test]
+fn rules_arrive_as_they_were_written() {
+    let text = "   # further right than what follows\ndomain: a\n";
+    let rule_file = format!(r"rules.a\.yaml={text}");
+    let rules = object(&render(&["--set-string", &rule_file]), "ConfigMap");
+    assert_eq!(rules["data"]["a.yaml"], text);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
         outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    RedisStore::new(Pool::new(options, metrics.clone()).unwrap(), clock, metrics)
+    RedisStore::new(Pool::new(options, metrics.clone()), clock, metrics)
 }
 
 fn charge(user: &str, unit: Unit, hits: Hits, limit: u32) -> Charge {
@@ -369,6 +369,28 @@ fn clients(redis: &Redis) -> Vec<String> {
     let list: String = redis.query(&["CLIENT", "LIST"]);
     let others = list.lines().filter(|line| !line.contains("cmd=client"));
     others.map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = || request("shop", vec![hits(descriptor(&[("user", "alice")]), 0)]);
+    for _ in 0..5 {
+        service.ask(call()).await.unwrap();
+        let ours = clients(&redis);
+        redis.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        // Until the service has seen it: a call in that instant would meet the closed socket.
+        eventually("the connection is gone", || {
+            let inodes = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let open = |client: &String| {
+                let port: u16 = client.rsplit(':').next().unwrap().parse().unwrap();
+                inodes.contains(&format!("0100007F:{port:04X} 0100007F:{:04X} 01", redis.port))
+            };
+            (!ours.iter().any(open)).then_some(())
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test]

@@ -3,13 +3,14 @@
 //! bb8's defaults are wrong for a call that may take 15 ms: it would ping at each checkout, wait 30
 //! seconds, and swallow errors. Every option is spelled out here.
 
-use std::{fmt, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use bb8::{ManageConnection, RunError};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, FromRedisValue, RedisError,
-    RedisResult, ServerErrorKind, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    RedisError, RedisResult, ServerErrorKind, aio::MultiplexedConnection,
 };
+use tokio::{net::TcpStream, task::JoinHandle, time};
 
 use crate::{
     store::{StoreError, outage::Outage},
@@ -51,13 +52,8 @@ pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
 
 impl Pool {
     /// A pool that connects in the background. It must be made inside a tokio runtime.
-    ///
-    /// # Errors
-    /// If the address cannot be one of a Redis server.
-    pub fn new(options: PoolOptions, metrics: StoreMetrics) -> RedisResult<Self> {
-        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
-        let client = Client::open(options.server.set_tcp_settings(tcp))?;
-        let manager = Manager { client, outage: options.outage };
+    pub fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
+        let manager = Manager { server: options.server, outage: options.outage };
         let pool = bb8::Pool::builder()
             .max_size(options.connections_max)
             .min_idle(Some(1))
@@ -71,7 +67,7 @@ impl Pool {
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(metrics)))
             .build_unchecked(manager);
-        Ok(Self(pool))
+        Self(pool)
     }
 
     /// A connection for one call.
@@ -79,10 +75,16 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Unavailable`] if none is free in time.
     pub async fn get(&self) -> Result<Held<'_>, StoreError> {
-        self.0.get().await.map_err(|error| match error {
-            RunError::User(error) => unavailable(&error),
-            RunError::TimedOut => StoreError::Unavailable("no connection to redis".to_owned()),
-        })
+        loop {
+            let held = self.0.get().await.map_err(|error| match error {
+                RunError::User(error) => unavailable(&error),
+                RunError::TimedOut => StoreError::Unavailable("no connection to redis".to_owned()),
+            })?;
+            // One that the server closed while it was idle is dropped here, and not a call with it.
+            if !held.is_closed() {
+                return Ok(held);
+            }
+        }
     }
 
     /// How many connections are open.
@@ -98,11 +100,11 @@ pub(super) fn unavailable(error: &RedisError) -> StoreError {
 
 /// Makes connections for the pool, and judges them when they come back.
 pub struct Manager {
-    client: Client,
+    server: ConnectionInfo,
     outage: Outage,
 }
 
-/// The client holds the password.
+/// The server's address holds the password.
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Manager").finish_non_exhaustive()
@@ -112,10 +114,22 @@ impl fmt::Debug for Manager {
 /// A connection that knows whether it may be used again.
 pub struct Connection {
     inner: MultiplexedConnection,
+    /// Reads and writes the socket; it ends when the server closes it.
+    driver: JoinHandle<()>,
     usable: bool,
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
 impl Connection {
+    fn is_closed(&self) -> bool {
+        self.driver.is_finished()
+    }
+
     /// Sends one command and reads its answer. If this is dropped half-way, or the server's state is
     /// in doubt, the connection will not be used again.
     ///
@@ -137,11 +151,17 @@ impl Connection {
 
 impl Manager {
     async fn open(&self) -> RedisResult<Connection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WITHIN))
-            .set_response_timeout(Some(ANSWER_WITHIN));
-        let inner = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let mut connection = Connection { inner, usable: true };
+        let ConnectionAddr::Tcp(host, port) = self.server.addr() else {
+            return Err((ErrorKind::InvalidClientConfig, "not a host and port").into());
+        };
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        // A command is one small packet, and must not wait for the acknowledgement of another.
+        stream.set_nodelay(true)?;
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
+        let settings = self.server.redis_settings();
+        let (inner, driver) =
+            MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        let mut connection = Connection { inner, driver: tokio::spawn(driver), usable: true };
         match connection.query::<String>(redis::cmd("INFO").arg("server")).await {
             Ok(info) => check_version(&info)?,
             // Who may run our script but not INFO is taken at their word.
@@ -157,7 +177,10 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        self.open().await.inspect_err(|error| self.outage.failed(&unavailable(error)))
+        let opened = time::timeout(CONNECT_WITHIN, self.open())
+            .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        opened.inspect_err(|error| self.outage.failed(&unavailable(error)))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
@@ -165,7 +188,7 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        !connection.usable
+        !connection.usable || connection.is_closed()
     }
 }
 
