@@ -144,12 +144,12 @@ impl App {
         tasks.spawn(serve_http(http, endpoints, self.stop.clone()));
         // The shipped rules are no file that could change.
         if !settings.rules.is_empty() {
-            let (paths, when_denied) = (settings.rules.clone(), settings.when_denied);
+            let (paths, basis) = (settings.rules.clone(), settings.basis);
             let metrics = RuleMetrics::new(&meter);
             let stop = self.stop.clone();
             tasks.spawn(async move {
                 let on_load = move |loaded| metrics.loaded(loaded);
-                let watch = rules::watch(rules, Watched { paths, when_denied }, on_load);
+                let watch = rules::watch(rules, Watched { paths, basis }, on_load);
                 stop.run_until_cancelled_owned(watch).await;
                 Ok(())
             });

@@ -5,6 +5,7 @@
 //! [`Decision`](decision::Decision).
 
 pub mod algorithm;
+pub mod calendar;
 pub mod decision;
 pub mod key;
 pub mod ledger;

@@ -91,9 +91,9 @@ async fn rules(State(http): State<Http>) -> Json<Value> {
 }
 
 fn rule(rule: &Rule) -> Value {
-    let limit = match &rule.policy {
-        Policy::Limited(limit) => limit.to_string(),
-        Policy::Unlimited => "unlimited".to_owned(),
+    let limits: Vec<String> = match &rule.policy {
+        Policy::Limited(limits) => limits.iter().map(ToString::to_string).collect(),
+        Policy::Unlimited => vec!["unlimited".to_owned()],
     };
-    json!({ "path": rule.path, "limit": limit, "written_at": rule.place })
+    json!({ "path": rule.path, "limit": limits.join(", "), "written_at": rule.place })
 }

@@ -59,15 +59,8 @@ impl Limiter {
                 Ok(decision)
             }
             Err(error) => {
-                if let StoreError::Unreadable(charge) = error {
-                    let rule = plan.label(charge);
-                    self.metrics.unreadable(&rule);
-                    if self.told_unreadable.is_due() {
-                        tracing::error!(
-                            rule,
-                            "a counter of this rule holds something else than a count"
-                        );
-                    }
+                if let StoreError::Unreadable(charges) = &error {
+                    charges.iter().for_each(|charge| self.unreadable(&plan.label(*charge)));
                 }
                 Err(error)
             }
@@ -77,6 +70,13 @@ impl Limiter {
     /// What is measured of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
+    }
+
+    fn unreadable(&self, rule: &str) {
+        self.metrics.unreadable(rule);
+        if self.told_unreadable.is_due() {
+            tracing::error!(rule, "a counter of this rule holds something else than a count");
+        }
     }
 
     fn report(&self, request: &Request, decision: &Decision) {

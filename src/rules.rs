@@ -16,13 +16,32 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use crate::engine::{rule::WhenDenied, rule_set::RuleSet};
+use crate::engine::{rule::Defaults, rule_set::RuleSet};
 
 /// The rules that ship with the program, in force when no others are named.
 const EXAMPLE: &str = include_str!("../examples/rules.yaml");
 
 /// A larger file is refused unread.
 const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// What the settings say of all rules.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Basis {
+    /// What limits do that do not say it themselves.
+    pub defaults: Defaults,
+    /// Which algorithms the store can run.
+    pub algorithms: Algorithms,
+}
+
+/// Which algorithms a store can run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Algorithms {
+    /// Every one.
+    #[default]
+    All,
+    /// `fixed_window` alone: the store runs no scripts.
+    FixedWindow,
+}
 
 /// Something wrong with the rules, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,14 +108,13 @@ struct Read {
 ///
 /// Of a folder, every `.yaml` and `.yml` file at any depth counts, in the order of their paths;
 /// names that begin with a dot are passed over, since Kubernetes and editors keep copies there.
-/// `when_denied` is for rules that do not say it themselves.
 ///
 /// # Errors
 /// Every problem of every file, ordered by place.
-pub fn load(paths: &[PathBuf], when_denied: WhenDenied) -> Result<InForce, Vec<Problem>> {
+pub fn load(paths: &[PathBuf], basis: Basis) -> Result<InForce, Vec<Problem>> {
     let read = read_all(paths);
     let version = Version::of(&read);
-    compile_all(read, when_denied).map(|rules| InForce::now(rules, version))
+    compile_all(read, basis).map(|rules| InForce::now(rules, version))
 }
 
 fn read_all(paths: &[PathBuf]) -> Read {
@@ -113,11 +131,11 @@ fn read_all(paths: &[PathBuf]) -> Read {
     all
 }
 
-fn compile_all(read: Read, when_denied: WhenDenied) -> Result<RuleSet, Vec<Problem>> {
+fn compile_all(read: Read, basis: Basis) -> Result<RuleSet, Vec<Problem>> {
     let Read { sources, mut problems } = read;
     let files: Vec<_> =
         sources.iter().filter_map(|source| schema::read(source, &mut problems)).collect();
-    let rules = compile::compile(files, when_denied, &mut problems);
+    let rules = compile::compile(files, basis, &mut problems);
     if problems.is_empty() {
         return Ok(rules);
     }

@@ -14,10 +14,11 @@ use std::{
 
 use self::{
     store_url::store_url,
-    value::{address, log_format, log_level, size, time, truth, whole},
+    value::{address, log_format, log_level, on_store_failure, size, time, truth, whole},
 };
 use crate::{
-    engine::rule::WhenDenied,
+    engine::rule::{Defaults, WhenDenied},
+    rules::{Algorithms, Basis},
     telemetry::{Log, TelemetryOptions},
 };
 
@@ -59,6 +60,18 @@ pub struct ServeFlags {
     /// The most descriptors in a request, 1 to 1000 [env: TOLLKEEPER_MAX_DESCRIPTORS] [default: 64]
     #[arg(long, value_name = "N")]
     pub max_descriptors: Option<String>,
+    /// Where no answer comes from the store: error, deny, allow or local
+    /// [env: TOLLKEEPER_ON_STORE_FAILURE] [default: error]
+    #[arg(long, value_name = "MODE")]
+    pub on_store_failure: Option<String>,
+    /// How many of us share a limit, where each counts for itself; 1 to 10000
+    /// [env: TOLLKEEPER_REPLICAS] [default: 1]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<String>,
+    /// off: for a Redis that runs no scripts; fixed windows only [env: TOLLKEEPER_REDIS_SCRIPTS]
+    /// [default: on]
+    #[arg(long, value_name = "ON|OFF")]
+    pub redis_scripts: Option<String>,
     /// Charge denied calls too, save by rules that say `count_denied: false`
     /// [env: TOLLKEEPER_COUNT_DENIED=true]
     #[arg(long)]
@@ -95,8 +108,10 @@ pub struct Settings {
     pub max_message_bytes: usize,
     /// The most descriptors in a request.
     pub max_descriptors: usize,
-    /// What a denied call costs where no rule says it.
-    pub when_denied: WhenDenied,
+    /// What is said of all rules.
+    pub basis: Basis,
+    /// How many replicas share a limit where each counts for itself.
+    pub replicas: u32,
     /// Whether gRPC reflection is served.
     pub reflection: bool,
     /// Log lines.
@@ -167,6 +182,10 @@ impl Settings {
             known.read("--max-message-bytes", flags.max_message_bytes, "4MiB", size);
         let max_descriptors =
             known.read("--max-descriptors", flags.max_descriptors, "64", |it| whole(it, 1, 1000));
+        let on_store_failure =
+            known.read("--on-store-failure", flags.on_store_failure, "error", on_store_failure);
+        let replicas = known.read("--replicas", flags.replicas, "1", |it| whole(it, 1, 10_000));
+        let redis_scripts = known.read("--redis-scripts", flags.redis_scripts, "on", truth);
         let count_denied = known.switch("--count-denied", flags.count_denied);
         let reflection = known.switch("--reflection", flags.reflection);
         let level = known.read("--log-level", flags.log_level, "info", log_level);
@@ -186,7 +205,17 @@ impl Settings {
                 drain: drain?,
                 max_message_bytes: max_message_bytes?,
                 max_descriptors: max_descriptors?,
-                when_denied: if count_denied? { WhenDenied::Counted } else { WhenDenied::Free },
+                basis: Basis {
+                    defaults: Defaults {
+                        when_denied: when_denied(count_denied?),
+                        on_store_failure: on_store_failure?,
+                    },
+                    algorithms: match redis_scripts? {
+                        true => Algorithms::All,
+                        false => Algorithms::FixedWindow,
+                    },
+                },
+                replicas: replicas?,
                 reflection: reflection?,
                 log: Log { level: level?, json: json? },
                 telemetry,
@@ -205,6 +234,10 @@ impl Settings {
             _ => flags.rules.clone(),
         }
     }
+}
+
+fn when_denied(count_denied: bool) -> WhenDenied {
+    if count_denied { WhenDenied::Counted } else { WhenDenied::Free }
 }
 
 /// Reads settings one by one, and remembers their names and problems.

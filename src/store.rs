@@ -35,9 +35,9 @@ pub enum StoreError {
     /// The store's clock turned a window while it was asked, twice.
     #[error("the store's clock does not hold still")]
     ClockUnsteady,
-    /// A counter holds what is no count; the call was not charged. It names the charge.
+    /// Counters hold what is no count; the call was not charged. It names the charges.
     #[error("a counter holds something other than a count")]
-    Unreadable(usize),
+    Unreadable(Vec<usize>),
 }
 
 /// One of the stores, chosen by the settings.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::{engine::rule::WhenDenied, rules};
+use crate::rules::{self, Basis};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
@@ -12,7 +12,7 @@ pub(super) struct Flags {
 }
 
 pub(super) fn main(flags: &Flags) -> ExitCode {
-    match rules::load(&flags.paths, WhenDenied::default()) {
+    match rules::load(&flags.paths, Basis::default()) {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
             let count: usize = domains.iter().map(|domain| domain.rules().len()).sum();

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use super::USAGE;
 use crate::{
     app,
-    engine::rule::WhenDenied,
-    rules::{self, InForce},
+    rules::{self, Basis, InForce},
     settings::{Environment, ServeFlags, Settings},
 };
 
@@ -43,8 +42,8 @@ fn prepare(
 ) -> Result<(Settings, InForce), Vec<String>> {
     let paths = Settings::rule_paths(&flags, environment);
     let settings = Settings::resolve(flags, environment);
-    let when_denied = settings.as_ref().map_or_else(|_| WhenDenied::default(), |it| it.when_denied);
-    let rules = rules::load(&paths, when_denied);
+    let basis = settings.as_ref().map_or_else(|_| Basis::default(), |it| it.basis);
+    let rules = rules::load(&paths, basis);
     match (settings, rules) {
         (Ok(settings), Ok(rules)) => Ok((settings, rules)),
         (settings, rules) => {

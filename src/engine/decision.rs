@@ -47,7 +47,7 @@ pub enum Met {
 }
 
 /// How one descriptor was judged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing limits it.
     NoLimit,
@@ -55,25 +55,25 @@ pub enum Outcome {
     Unlimited,
     /// Within the limit.
     Within {
-        /// The limit that it met.
-        limit: Limit,
+        /// The limit that it met; of several, the one with the least left.
+        limit: Arc<Limit>,
         /// How many more would pass.
         remaining: u32,
-        /// The time until the window ends.
+        /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
     },
     /// Over the limit.
     Over {
-        /// The limit that it met.
-        limit: Limit,
-        /// The time until the window ends.
+        /// The limit that it met; of several, the one that takes longest.
+        limit: Arc<Limit>,
+        /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
     },
 }
 
 impl Outcome {
     /// Pass, or not.
-    pub fn code(self) -> Code {
+    pub fn code(&self) -> Code {
         match self {
             Self::Over { .. } => Code::OverLimit,
             Self::NoLimit | Self::Unlimited | Self::Within { .. } => Code::Ok,

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! tk1:fw:60s:{shop|path=/login|user=alice}:1795215600
-//!  |  |   |   |                            the window's start, in Unix seconds
+//!  |  |   |   |                            the window's start, in Unix seconds: of fixed and of
+//!  |  |   |   |                            sliding windows, which the clock aligns
 //!  |  |   |   the business ID, in a hash tag: the domain, then each entry
-//!  |  |   the window's length
+//!  |  |   the window: its length, or a calendar's unit and zone
 //!  |  the algorithm
 //!  the version of this format
 //! ```
@@ -14,13 +15,14 @@
 //! `%~` and the first 128 bits of its SHA-256, which no escaped text can be. The limit's number is
 //! left out on purpose: changing it keeps the count.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::{
     request::Entry,
-    time::{Timestamp, Window},
+    rule::{Algorithm, Limit},
+    time::Timestamp,
 };
 
 /// Parts longer than this, in bytes, are digested.
@@ -33,20 +35,20 @@ const SPREAD_MS_MAX: u64 = 300_000;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Counter {
     business_id: String,
-    /// The window that it counts.
-    pub window: Window,
+    /// The limit that holds there.
+    pub limit: Arc<Limit>,
 }
 
 /// The business ID holds values of descriptors, which must not enter a log.
 impl std::fmt::Debug for Counter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Counter").field("window", &self.window).finish_non_exhaustive()
+        f.debug_struct("Counter").field("limit", &self.limit).finish_non_exhaustive()
     }
 }
 
 impl Counter {
-    /// The fixed-window counter of one descriptor in `domain`.
-    pub fn new(domain: &str, entries: &[Entry], window: Window) -> Self {
+    /// The counter of one descriptor in `domain`, under `limit`.
+    pub fn new(domain: &str, entries: &[Entry], limit: Arc<Limit>) -> Self {
         let mut business_id = String::with_capacity(64);
         push_part(&mut business_id, domain.as_bytes());
         for Entry { key, value } in entries {
@@ -55,20 +57,48 @@ impl Counter {
             business_id.push('=');
             push_part(&mut business_id, value);
         }
-        Self { business_id, window }
+        Self { business_id, limit }
     }
 
-    /// The key in the window that begins at `start`.
+    /// The key; of a window that the clock aligns, of the one that begins at `start`.
     pub fn key(&self, start: Timestamp) -> String {
-        let (length, id) = (self.window.seconds(), &self.business_id);
-        format!("tk1:fw:{length}s:{{{id}}}:{}", start.as_secs())
+        let Limit { algorithm, window, .. } = &*self.limit;
+        let (name, id) = (short_name(algorithm), &self.business_id);
+        match algorithm.is_aligned() {
+            true => format!("tk1:{name}:{window}:{{{id}}}:{}", start.as_secs()),
+            false => format!("tk1:{name}:{window}:{{{id}}}"),
+        }
     }
 
-    /// When the key of the window that ends at `end` may go: at the end or a little later, by its
-    /// name, so that midnight does not expire every key at once. After one more window it has gone.
+    /// When the key of the window that ends at `end` may go: when it counts no more or a little
+    /// later, by its name, so that midnight does not expire every key at once. One window later it
+    /// has gone.
     pub fn expiry(&self, end: Timestamp) -> Timestamp {
-        let room = SPREAD_MS_MAX.min(self.window.seconds() * 1000);
+        let end = match self.limit.algorithm {
+            // Its hits are weighed until the next window ends.
+            Algorithm::SlidingWindow => end.plus_millis(self.limit.window.millis()),
+            _ => end,
+        };
+        let room = SPREAD_MS_MAX.min(self.limit.window.millis());
         Timestamp::from_millis(end.as_millis() + fnv1a(self.business_id.as_bytes()) % room)
+    }
+}
+
+/// A caller's name as it is remembered: the value of a descriptor, spelled like a part of a key.
+pub fn caller(value: &[u8]) -> Box<str> {
+    let mut spelled = String::new();
+    push_part(&mut spelled, value);
+    spelled.into()
+}
+
+/// The algorithm in keys and in the scripts' arguments.
+pub const fn short_name(algorithm: &Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::FixedWindow => "fw",
+        Algorithm::FirstHitWindow => "fh",
+        Algorithm::SlidingLog { .. } => "sl",
+        Algorithm::SlidingWindow => "sw",
+        Algorithm::TokenBucket { .. } => "tb",
     }
 }
 
@@ -109,7 +139,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::rule::Unit;
+    use crate::engine::{calendar::Calendar, rule::Unit, time::Window};
     use proptest::prelude::*;
 
     type Pair<'bytes> = (&'bytes [u8], &'bytes [u8]);
@@ -122,8 +152,11 @@ mod tests {
     }
 
     fn counter(domain: &str, pairs: &[Pair<'_>]) -> Counter {
-        let window = Window::new(Unit::Minute, 1).expect("a valid window");
-        Counter::new(domain, &entries(pairs), window)
+        Counter::new(domain, &entries(pairs), per(Unit::Minute))
+    }
+
+    fn per(unit: Unit) -> Arc<Limit> {
+        Arc::new(Limit::new(1, unit, 1).expect("a valid window"))
     }
 
     /// Changing a line of this table splits every counter in a rolling upgrade.
@@ -142,8 +175,21 @@ mod tests {
             ("shop", &[(b"user", &long)]),
         ];
         let start = Timestamp::from_secs(1_795_215_600);
-        let keys: String =
+        let mut keys: String =
             cases.iter().map(|(d, pairs)| counter(d, pairs).key(start) + "\n").collect();
+        let berlin = Calendar::new(Unit::Day, "europe/berlin").unwrap();
+        let day = Limit { window: Window::of_calendar(berlin), ..(*per(Unit::Day)).clone() };
+        let others = [
+            Algorithm::FirstHitWindow,
+            Algorithm::SlidingLog { remember: None },
+            Algorithm::SlidingWindow,
+            Algorithm::TokenBucket { burst: 5 },
+        ];
+        let minute = |algorithm| Limit { algorithm, ..(*per(Unit::Minute)).clone() };
+        for limit in others.map(minute).into_iter().chain([day]) {
+            let alice = entries(&[(b"user", b"alice")]);
+            keys += &(Counter::new("shop", &alice, Arc::new(limit)).key(start) + "\n");
+        }
         assert_eq!(keys, include_str!("key.golden"));
     }
 
@@ -151,12 +197,11 @@ mod tests {
     fn the_expiry_is_spread_within_one_window_and_five_minutes() {
         for user in 0..1000_u32 {
             for unit in Unit::ALL {
-                let window = Window::new(unit, 1).expect("a valid window");
                 let pairs = entries(&[(b"user", user.to_string().as_bytes())]);
-                let counter = Counter::new("shop", &pairs, window);
+                let counter = Counter::new("shop", &pairs, per(unit));
                 let end = Timestamp::from_secs(1_795_219_200);
                 let late = counter.expiry(end).millis_since(end);
-                assert!((0..300_000.min(window.seconds() as i64 * 1000)).contains(&late));
+                assert!((0..300_000.min(unit.seconds() as i64 * 1000)).contains(&late));
             }
         }
     }

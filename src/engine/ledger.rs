@@ -6,20 +6,22 @@
 use std::time::Duration;
 
 use crate::engine::{
-    algorithm::fixed_window::Account, key::Counter, request::Hits, rule::WhenDenied,
+    algorithm::{AnyAccount, Terms},
+    key::Counter,
+    request::Hits,
+    rule::WhenDenied,
 };
 
 /// What one descriptor asks of one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
-    /// Where to count.
+    /// Where to count, and the limit that holds there.
     pub counter: Counter,
     /// What to do there.
     pub hits: Hits,
-    /// The most that the counter's window admits.
-    pub limit: u32,
-    /// What it costs if the call is denied.
-    pub when_denied: WhenDenied,
+    /// Who asks, where the limit remembers it: visible ASCII, see
+    /// [`caller`](crate::engine::key::caller).
+    pub caller: Option<Box<str>>,
 }
 
 /// What came of one charge.
@@ -27,7 +29,8 @@ pub struct Charge {
 pub struct Tally {
     /// Whether the charge fits, and how much more would.
     pub verdict: Verdict,
-    /// The time until the counter's window ends.
+    /// Of an aligned window the time until it ends. Else, where the charge is over, the time until
+    /// it fits, or if it never will, until nothing is used; where it fits, until nothing is used.
     pub reset: Duration,
 }
 
@@ -43,34 +46,17 @@ pub enum Verdict {
     Over,
 }
 
-/// One charge's view of the books: an account number, what to do, and the limit.
+/// One charge's view of the books: an account number, what to do, and on what terms.
 #[derive(Debug, Clone, Copy)]
-pub struct Posting {
+pub struct Posting<'call> {
     /// Which of the accounts it meets.
     pub account: usize,
     /// What to do there.
     pub hits: Hits,
-    /// The most that the account admits.
-    pub limit: u32,
-    /// What it costs if the call is denied.
-    pub when_denied: WhenDenied,
-}
-
-/// The hits that one call takes from one account.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    all: u64,
-    /// Those that count even if the call is denied.
-    counted: u64,
-}
-
-impl Sum {
-    fn add(&mut self, hits: u64, when_denied: WhenDenied) {
-        self.all = self.all.saturating_add(hits);
-        if when_denied == WhenDenied::Counted {
-            self.counted = self.counted.saturating_add(hits);
-        }
-    }
+    /// Who asks, where it is remembered.
+    pub caller: Option<&'call str>,
+    /// What it is judged by.
+    pub terms: Terms<'call>,
 }
 
 /// Judges one call, and changes `accounts` accordingly.
@@ -78,51 +64,77 @@ impl Sum {
 /// 1. Refunds apply first and always.
 /// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
 ///    fits if one hit would, and is no part of the sum.
-/// 3. If all fit, the sums are charged; else nothing but the hits that count when denied.
+/// 3. If all fit, all are charged; else nothing but the hits that count when denied.
 ///
 /// Every `posting.account` must be an index into `accounts`; others are judged as over.
-pub fn judge(postings: &[Posting], accounts: &mut [Account]) -> Vec<Verdict> {
-    let mut sums = vec![Sum::default(); accounts.len()];
+pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Vec<Tally> {
+    let mut sums = vec![0_u64; accounts.len()];
     for posting in postings {
         match (posting.hits, accounts.get_mut(posting.account), sums.get_mut(posting.account)) {
-            (Hits::GiveBack(hits), Some(account), _) => account.give_back(hits),
-            (Hits::Take(hits), _, Some(sum)) => sum.add(hits, posting.when_denied),
+            (Hits::GiveBack(hits), Some(account), _) => {
+                account.write().give_back(hits, &posting.terms);
+            }
+            (Hits::Take(hits), _, Some(sum)) => *sum = sum.saturating_add(hits),
             _ => {}
         }
     }
 
-    let before = accounts.to_vec();
-    let fits = |posting: &Posting| {
-        let (Some(account), Some(sum)) = (before.get(posting.account), sums.get(posting.account))
-        else {
-            return false;
-        };
-        match posting.hits {
-            Hits::Take(_) => account.fits(sum.all, posting.limit),
-            Hits::Look => account.fits(1, posting.limit),
-            Hits::GiveBack(_) => true,
-        }
+    // What fits is asked before anything is charged; so is all that a look tells.
+    let asked = |posting: &Posting<'_>| match posting.hits {
+        Hits::Take(_) => sums.get(posting.account).copied().unwrap_or(u64::MAX),
+        Hits::Look => 1,
+        Hits::GiveBack(_) => 0,
     };
-    let admitted = postings.iter().all(fits);
-    for (account, sum) in accounts.iter_mut().zip(&sums) {
-        account.charge(if admitted { sum.all } else { sum.counted });
+    let judged = |posting: &Posting<'_>| {
+        let account = accounts.get(posting.account);
+        let fits = posting.hits.is_give_back()
+            || account.is_some_and(|it| it.read().fits(asked(posting), &posting.terms));
+        let look = posting.hits == Hits::Look;
+        (fits, look.then(|| tally(posting, account, asked(posting), fits)))
+    };
+    let judged: Vec<(bool, Option<Tally>)> = postings.iter().map(judged).collect();
+    let admitted = judged.iter().all(|(fits, _)| *fits);
+
+    for posting in postings {
+        let counts = admitted || posting.terms.limit.when_denied == WhenDenied::Counted;
+        if let (Hits::Take(hits), true, Some(account)) =
+            (posting.hits, counts, accounts.get_mut(posting.account))
+        {
+            account.write().charge(hits, posting.caller, &posting.terms);
+        }
     }
 
-    let remaining = |posting: &Posting| {
-        // A look sees what was there before the call's own charges.
-        let books = if posting.hits == Hits::Look { before.as_slice() } else { &*accounts };
-        books.get(posting.account).map_or(0, |account| account.remaining(posting.limit))
+    let settled = |(posting, (fits, look)): (&Posting<'_>, (bool, Option<Tally>))| {
+        look.unwrap_or_else(|| tally(posting, accounts.get(posting.account), asked(posting), fits))
     };
-    let verdict = |posting: &Posting| match fits(posting) {
-        true => Verdict::Fits { remaining: remaining(posting) },
-        false => Verdict::Over,
+    postings.iter().zip(judged).map(settled).collect()
+}
+
+fn tally(posting: &Posting<'_>, account: Option<&AnyAccount>, asked: u64, fits: bool) -> Tally {
+    let Some(account) = account.map(AnyAccount::read) else {
+        return Tally { verdict: Verdict::Over, reset: Duration::ZERO };
     };
-    postings.iter().map(verdict).collect()
+    let terms = &posting.terms;
+    match fits {
+        true => Tally {
+            verdict: Verdict::Fits { remaining: account.remaining(terms) },
+            reset: terms.now.until(account.ends(terms)),
+        },
+        false => Tally {
+            verdict: Verdict::Over,
+            reset: terms.now.until(account.admits_at(asked, terms)),
+        },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{
+        algorithm::fixed_window,
+        rule::{Limit, Unit},
+        time::Timestamp,
+    };
     use proptest::prelude::*;
 
     /// Judges a call on two accounts, `a` and `b`, and spells what came of it.
@@ -131,18 +143,32 @@ mod tests {
     /// the limit. `count` is a take that counts when denied.
     #[track_caller]
     fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
-        let postings: Vec<Posting> = call.split(", ").map(posting).collect();
-        let mut accounts = used.map(|used| Account { used });
-        let spell = |verdict: &Verdict| match verdict {
+        let postings: Vec<Posting<'_>> = call.split(", ").map(posting).collect();
+        let mut accounts = used.map(account);
+        let spell = |tally: &Tally| match tally.verdict {
             Verdict::Fits { remaining } => remaining.to_string(),
             Verdict::Over => "over".to_owned(),
         };
         let verdicts: Vec<_> = judge(&postings, &mut accounts).iter().map(spell).collect();
         assert_eq!(verdicts.join(", "), expected, "{used:?}: {call}");
-        assert_eq!(accounts.map(|account| account.used), used_after, "{used:?}: {call}");
+        assert_eq!(accounts, used_after.map(account), "{used:?}: {call}");
     }
 
-    fn posting(text: &str) -> Posting {
+    fn account(used: u64) -> AnyAccount {
+        AnyAccount::FixedWindow(fixed_window::Account { used })
+    }
+
+    /// The terms of so many hits a year. They live as long as the test's process.
+    fn terms(requests: u32, when_denied: WhenDenied) -> Terms<'static> {
+        let limit = Limit { when_denied, ..Limit::new(requests, Unit::Year, 1).unwrap() };
+        Terms::new(Box::leak(Box::new(limit)), Timestamp::from_secs(1_795_215_600))
+    }
+
+    fn used(accounts: &[AnyAccount], number: usize) -> u64 {
+        accounts[number].read().used(&terms(1, WhenDenied::Free))
+    }
+
+    fn posting(text: &str) -> Posting<'static> {
         let (words, limit) = text.split_once('/').unwrap();
         let words: Vec<&str> = words.split(' ').collect();
         let account = usize::from(*words.last().unwrap() == "b");
@@ -155,7 +181,7 @@ mod tests {
             "count" => WhenDenied::Counted,
             _ => WhenDenied::Free,
         };
-        Posting { account, hits, limit: limit.parse().unwrap(), when_denied }
+        Posting { account, hits, caller: None, terms: terms(limit.parse().unwrap(), when_denied) }
     }
 
     #[test]
@@ -206,7 +232,7 @@ mod tests {
         check([5, 0], "look a/5, give 1 to a/5", "1, 1", [4, 0]);
     }
 
-    fn any_posting() -> impl Strategy<Value = Posting> {
+    fn any_posting() -> impl Strategy<Value = Posting<'static>> {
         let hits = prop_oneof![
             (1..9_u64).prop_map(Hits::Take),
             Just(Hits::Take(Hits::MAX)),
@@ -215,30 +241,34 @@ mod tests {
         ];
         (0..2_usize, hits, 0..20_u32, any::<bool>()).prop_map(|(account, hits, limit, counted)| {
             let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
-            Posting { account, hits, limit, when_denied }
+            Posting { account, hits, caller: None, terms: terms(limit, when_denied) }
         })
     }
 
-    fn any_call() -> impl Strategy<Value = (Vec<Posting>, [Account; 2])> {
-        let accounts = [0..25_u64, 0..25].prop_map(|used| used.map(|used| Account { used }));
+    fn any_call() -> impl Strategy<Value = (Vec<Posting<'static>>, [AnyAccount; 2])> {
+        let accounts = [0..25_u64, 0..25].prop_map(|used| used.map(account));
         (prop::collection::vec(any_posting(), 1..6), accounts)
     }
 
     /// All that `hits` picks of the postings on an account.
-    fn total(postings: &[Posting], account: usize, hits: impl Fn(&Posting) -> u64) -> u64 {
+    fn total(postings: &[Posting<'_>], account: usize, hits: impl Fn(&Posting<'_>) -> u64) -> u64 {
         postings.iter().filter(|it| it.account == account).map(hits).sum()
     }
 
-    fn taken(posting: &Posting) -> u64 {
+    fn taken(posting: &Posting<'_>) -> u64 {
         if let Hits::Take(hits) = posting.hits { hits } else { 0 }
     }
 
-    fn given(posting: &Posting) -> u64 {
+    fn given(posting: &Posting<'_>) -> u64 {
         if let Hits::GiveBack(hits) = posting.hits { hits } else { 0 }
     }
 
-    fn counted(posting: &Posting) -> u64 {
-        if posting.when_denied == WhenDenied::Counted { taken(posting) } else { 0 }
+    fn counted(posting: &Posting<'_>) -> u64 {
+        if posting.terms.limit.when_denied == WhenDenied::Counted { taken(posting) } else { 0 }
+    }
+
+    fn passes(tallies: &[Tally]) -> bool {
+        tallies.iter().all(|tally| tally.verdict != Verdict::Over)
     }
 
     proptest! {
@@ -246,17 +276,16 @@ mod tests {
         /// always.
         #[test]
         fn a_call_is_charged_as_a_whole((postings, before) in any_call()) {
-            let mut after = before;
-            let verdicts = judge(&postings, &mut after);
-            let admitted = !verdicts.contains(&Verdict::Over);
+            let mut after = before.clone();
+            let admitted = passes(&judge(&postings, &mut after));
             for account in 0..2 {
                 let refunded =
-                    before[account].used.saturating_sub(total(&postings, account, given));
+                    used(&before, account).saturating_sub(total(&postings, account, given));
                 let charged = match admitted {
                     true => total(&postings, account, taken),
                     false => total(&postings, account, counted),
                 };
-                prop_assert_eq!(after[account].used, (refunded + charged).min(Hits::MAX));
+                prop_assert_eq!(used(&after, account), (refunded + charged).min(Hits::MAX));
             }
         }
 
@@ -264,14 +293,15 @@ mod tests {
         #[test]
         fn an_admitted_take_is_within_its_limit((postings, before) in any_call()) {
             let mut after = before;
-            let verdicts = judge(&postings, &mut after);
-            if verdicts.contains(&Verdict::Over) {
+            let tallies = judge(&postings, &mut after);
+            if !passes(&tallies) {
                 return Ok(());
             }
-            for (posting, verdict) in postings.iter().zip(verdicts) {
-                if let (Hits::Take(_), Verdict::Fits { remaining }) = (posting.hits, verdict) {
-                    let used = after[posting.account].used;
-                    prop_assert_eq!(used + u64::from(remaining), u64::from(posting.limit));
+            for (posting, tally) in postings.iter().zip(tallies) {
+                if let (Hits::Take(_), Verdict::Fits { remaining }) = (posting.hits, tally.verdict) {
+                    let used = used(&after, posting.account);
+                    let limit = posting.terms.limit.requests_per_unit;
+                    prop_assert_eq!(used + u64::from(remaining), u64::from(limit));
                 }
             }
         }
@@ -280,7 +310,7 @@ mod tests {
         #[test]
         fn looks_change_nothing((mut postings, before) in any_call()) {
             postings.iter_mut().for_each(|posting| posting.hits = Hits::Look);
-            let mut after = before;
+            let mut after = before.clone();
             judge(&postings, &mut after);
             prop_assert_eq!(after, before);
         }
@@ -288,24 +318,24 @@ mod tests {
         /// P17: what passes, passes under a higher limit too.
         #[test]
         fn a_higher_limit_denies_nothing_more((mut postings, before) in any_call(), more in 0..9_u32) {
-            let passes = |postings: &[Posting]| {
-                let mut accounts = before;
-                !judge(postings, &mut accounts).contains(&Verdict::Over)
-            };
-            let passed = passes(&postings);
-            postings.iter_mut().for_each(|posting| posting.limit += more);
-            prop_assert!(!passed || passes(&postings));
+            let pass = |postings: &[Posting<'_>]| passes(&judge(postings, &mut before.clone()));
+            let passed = pass(&postings);
+            for posting in &mut postings {
+                let Limit { requests_per_unit, when_denied, .. } = *posting.terms.limit;
+                posting.terms = terms(requests_per_unit + more, when_denied);
+            }
+            prop_assert!(!passed || pass(&postings));
         }
 
         /// P18: where so many hits are denied, more are.
         #[test]
         fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, limit in 0..20_u32) {
-            let passes = |hits| {
-                let (hits, when_denied) = (Hits::Take(hits), WhenDenied::Free);
-                let posting = Posting { account: 0, hits, limit, when_denied };
-                judge(&[posting], &mut [Account { used }]) != [Verdict::Over]
+            let pass = |hits| {
+                let terms = terms(limit, WhenDenied::Free);
+                let posting = Posting { account: 0, hits: Hits::Take(hits), caller: None, terms };
+                passes(&judge(&[posting], &mut [account(used)]))
             };
-            prop_assert!(passes(hits) || !passes(hits + 1));
+            prop_assert!(pass(hits) || !pass(hits + 1));
         }
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::engine::{
     decision::{Code, Decision, Met, Outcome, Status},
-    key::Counter,
+    key::{self, Counter},
     ledger::{Charge, Tally, Verdict},
     request::{Descriptor, Request},
-    rule::{Limit, Policy, WhenDenied},
+    rule::{Algorithm, Defaults, Limit, Policy},
     rule_set::{Domain, Found, RuleSet},
 };
 
@@ -24,8 +24,8 @@ pub struct Plan {
 enum Item {
     /// Decided already.
     Settled(Status),
-    /// Waits for the tally of the next charge.
-    Charged(Met, Limit),
+    /// Waits for the tallies of the next charges, at least one.
+    Charged(Met, usize),
 }
 
 impl Plan {
@@ -35,25 +35,27 @@ impl Plan {
         let domain = rules.domain(&request.domain);
         for descriptor in &request.descriptors {
             match domain {
-                Some(domain) => plan.add(domain, descriptor, rules.when_denied),
+                Some(domain) => plan.add(domain, descriptor, rules.defaults),
                 None => plan.settle_at_once(Met::NoDomain, Outcome::NoLimit),
             }
         }
         plan
     }
 
-    fn add(&mut self, domain: &Domain, descriptor: &Descriptor, when_denied: WhenDenied) {
+    fn add(&mut self, domain: &Domain, descriptor: &Descriptor, defaults: Defaults) {
         let name = || Arc::clone(&domain.name);
-        if let Some(limit) = descriptor.limit {
-            self.charge(domain, descriptor, limit, when_denied);
-            return self.items.push(Item::Charged(Met::Override(name()), limit));
+        if let Some(limit) = &descriptor.limit {
+            let Defaults { when_denied, on_store_failure } = defaults;
+            let limit = Limit { when_denied, on_store_failure, ..limit.clone() };
+            self.charge(domain, descriptor, &Arc::new(limit));
+            return self.items.push(Item::Charged(Met::Override(name()), 1));
         }
         match domain.find(&descriptor.entries) {
-            Found::Rule(rule) => match rule.policy {
-                Policy::Limited(limit) => {
-                    self.charge(domain, descriptor, limit, rule.when_denied);
+            Found::Rule(rule) => match &rule.policy {
+                Policy::Limited(limits) => {
+                    limits.iter().for_each(|limit| self.charge(domain, descriptor, limit));
                     let met = Met::Rule(name(), Arc::clone(rule));
-                    self.items.push(Item::Charged(met, limit));
+                    self.items.push(Item::Charged(met, limits.len()));
                 }
                 Policy::Unlimited => {
                     self.settle_at_once(Met::Rule(name(), Arc::clone(rule)), Outcome::Unlimited);
@@ -64,18 +66,18 @@ impl Plan {
         }
     }
 
-    fn charge(
-        &mut self,
-        domain: &Domain,
-        descriptor: &Descriptor,
-        limit: Limit,
-        when_denied: WhenDenied,
-    ) {
+    fn charge(&mut self, domain: &Domain, descriptor: &Descriptor, limit: &Arc<Limit>) {
+        let entries = &descriptor.entries;
         self.charges.push(Charge {
-            counter: Counter::new(&domain.name, &descriptor.entries, limit.window),
+            counter: Counter::new(&domain.name, entries, Arc::clone(limit)),
             hits: descriptor.hits,
-            limit: limit.requests_per_unit,
-            when_denied,
+            caller: match &limit.algorithm {
+                Algorithm::SlidingLog { remember: Some(name) } => entries
+                    .iter()
+                    .find(|entry| *entry.key == *name.as_bytes())
+                    .map(|entry| key::caller(&entry.value)),
+                _ => None,
+            },
         });
     }
 
@@ -85,9 +87,9 @@ impl Plan {
 
     /// The label of what the charge with this number met, from the configuration.
     pub fn label(&self, charge: usize) -> String {
-        let mut charged = self.items.iter().filter_map(|item| match item {
-            Item::Charged(met, _) => Some(met),
-            Item::Settled(_) => None,
+        let mut charged = self.items.iter().flat_map(|item| match item {
+            Item::Charged(met, count) => std::iter::repeat_n(met, *count),
+            Item::Settled(status) => std::iter::repeat_n(&status.met, 0),
         });
         match charged.nth(charge) {
             Some(Met::Rule(_, rule)) => rule.path.clone(),
@@ -98,11 +100,12 @@ impl Plan {
     /// The decision, from one tally for each charge, in their order.
     pub fn settle(self, tallies: Vec<Tally>) -> Decision {
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
-        let mut tallies = tallies.into_iter();
+        let mut outcomes = self.charges.into_iter().zip(tallies).map(outcome);
         let mut status = |item| match item {
             Item::Settled(status) => Some(status),
-            Item::Charged(met, limit) => {
-                tallies.next().map(|tally| Status { met, outcome: outcome(limit, tally) })
+            Item::Charged(met, count) => {
+                let outcome = outcomes.by_ref().take(count).reduce(tightest)?;
+                Some(Status { met, outcome })
             }
         };
         let statuses: Vec<Status> = self.items.into_iter().filter_map(&mut status).collect();
@@ -111,11 +114,25 @@ impl Plan {
     }
 }
 
-fn outcome(limit: Limit, Tally { verdict, reset }: Tally) -> Outcome {
+fn outcome((charge, Tally { verdict, reset }): (Charge, Tally)) -> Outcome {
+    let limit = charge.counter.limit;
     match verdict {
         Verdict::Fits { remaining } => Outcome::Within { limit, remaining, reset },
         Verdict::Over => Outcome::Over { limit, reset },
     }
+}
+
+/// The one of several limits that a caller should hear of: the one with the least left, and of those
+/// that are over the one that takes longest.
+fn tightest(one: Outcome, other: Outcome) -> Outcome {
+    let other_is_tighter = match (&one, &other) {
+        (Outcome::Over { reset: one, .. }, Outcome::Over { reset: other, .. }) => other > one,
+        (Outcome::Within { remaining: one, .. }, Outcome::Within { remaining: other, .. }) => {
+            other < one
+        }
+        (_, other) => matches!(other, Outcome::Over { .. }),
+    };
+    if other_is_tighter { other } else { one }
 }
 
 #[cfg(test)]
@@ -131,12 +148,15 @@ mod tests {
     fn rules() -> RuleSet {
         let mut rules = RuleSet::default();
         let rule = |policy| {
-            let (path, place, when_denied) = ("p".into(), "f:1".into(), WhenDenied::Free);
-            Some(Arc::new(Rule { path, place, policy, when_denied }))
+            let (path, place) = ("p".into(), "f:1".into());
+            Some(Arc::new(Rule { path, place, policy }))
         };
         let domain = rules.domain_mut("shop");
-        let limit = Limit::new(5, Unit::Minute, 1).unwrap();
-        domain.insert(&[("user", None)], rule(Policy::Limited(limit)));
+        let limit = |requests, unit| Arc::new(Limit::new(requests, unit, 1).unwrap());
+        let minute = limit(5, Unit::Minute);
+        let both = vec![limit(5, Unit::Minute), limit(20, Unit::Day)];
+        domain.insert(&[("user", None)], rule(Policy::Limited(vec![minute])));
+        domain.insert(&[("both", None)], rule(Policy::Limited(both)));
         domain.insert(&[("free", None)], rule(Policy::Unlimited));
         rules
     }
@@ -169,12 +189,35 @@ mod tests {
         let over = Tally { verdict: Verdict::Over, reset };
         let fits = Tally { verdict: Verdict::Fits { remaining: 3 }, reset };
         let decision = plan.settle(vec![over, fits]);
-        let limit = Limit::new(5, Unit::Minute, 1).unwrap();
-        let outcomes: Vec<_> = decision.statuses.iter().map(|status| status.outcome).collect();
-        let within = Outcome::Within { limit, remaining: 3, reset };
+        let limit = Arc::new(Limit::new(5, Unit::Minute, 1).unwrap());
+        let outcomes: Vec<_> = decision.statuses.into_iter().map(|status| status.outcome).collect();
+        let within = Outcome::Within { limit: Arc::clone(&limit), remaining: 3, reset };
         let expected =
             [Outcome::Over { limit, reset }, Outcome::Unlimited, within, Outcome::NoLimit];
         assert_eq!(decision.code, Code::OverLimit);
         assert_eq!(outcomes, expected);
+    }
+
+    #[test]
+    fn of_several_limits_the_tightest_is_told() {
+        let tally = |verdict, seconds| Tally { verdict, reset: Duration::from_secs(seconds) };
+        let fits = |remaining| Verdict::Fits { remaining };
+        for (tallies, told) in [
+            ([tally(fits(3), 7), tally(fits(2), 70)], 70),
+            ([tally(fits(3), 7), tally(fits(3), 70)], 7),
+            ([tally(fits(0), 7), tally(Verdict::Over, 70)], 70),
+            ([tally(Verdict::Over, 7), tally(fits(0), 70)], 7),
+            ([tally(Verdict::Over, 7), tally(Verdict::Over, 70)], 70),
+        ] {
+            let plan = Plan::draw(&rules(), &request("shop", &["both"]));
+            let decision = plan.settle(tallies.to_vec());
+            let [Status { outcome, .. }] = &decision.statuses[..] else {
+                panic!("one descriptor has one status: {decision:?}");
+            };
+            let (Outcome::Within { reset, .. } | Outcome::Over { reset, .. }) = outcome else {
+                panic!("{outcome:?}");
+            };
+            assert_eq!(reset.as_secs(), told, "{tallies:?}");
+        }
     }
 }

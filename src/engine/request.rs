@@ -57,4 +57,9 @@ impl Hits {
     /// The most hits that are told apart, 2^53 - 1; more count as this. Lua knows whole numbers
     /// up to here, and no limit comes near it.
     pub const MAX: u64 = (1 << 53) - 1;
+
+    /// Whether it gives back.
+    pub const fn is_give_back(self) -> bool {
+        matches!(self, Self::GiveBack(_))
+    }
 }

@@ -1,6 +1,6 @@
 //! Rules: what the operator wrote, checked.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::engine::time::Window;
 
@@ -49,24 +49,91 @@ impl Unit {
     }
 }
 
-/// So many requests in each window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// So many requests in each window, and how they are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// The most hits that one window admits; 0 admits none.
+    /// The most hits that one window admits, or a bucket's rate; 0 admits none.
     pub requests_per_unit: u32,
     /// The unit of the window.
     pub unit: Unit,
     /// How many units make a window, at least 1.
     pub unit_multiplier: u32,
-    /// The window that the two make.
+    /// The window that the two make, or a calendar's.
     pub window: Window,
+    /// How hits are counted.
+    pub algorithm: Algorithm,
+    /// What a denied call costs here.
+    pub when_denied: WhenDenied,
+    /// What is answered where the store gives no answer.
+    pub on_store_failure: OnStoreFailure,
 }
 
 impl Limit {
-    /// A limit on windows of `unit_multiplier` units; `None` if there is no such [`Window`].
+    /// A limit on fixed windows of `unit_multiplier` units, with the defaults of everything else;
+    /// `None` if there is no such [`Window`].
     pub fn new(requests_per_unit: u32, unit: Unit, unit_multiplier: u32) -> Option<Self> {
-        let window = Window::new(unit, unit_multiplier)?;
-        Some(Self { requests_per_unit, unit, unit_multiplier, window })
+        Some(Self {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+            window: Window::new(unit, unit_multiplier)?,
+            algorithm: Algorithm::FixedWindow,
+            when_denied: WhenDenied::Free,
+            on_store_failure: OnStoreFailure::Error,
+        })
+    }
+
+    /// The most hits that pass at once, from rest.
+    pub fn most(&self) -> u32 {
+        match self.algorithm {
+            Algorithm::TokenBucket { burst } => burst,
+            _ => self.requests_per_unit,
+        }
+    }
+}
+
+/// How hits are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Algorithm {
+    /// A counter for each clock-aligned window.
+    FixedWindow,
+    /// A window that opens at the first hit.
+    FirstHitWindow,
+    /// The time of each hit.
+    SlidingLog {
+        /// The key of the entry whose value is kept with each hit.
+        remember: Option<Arc<str>>,
+    },
+    /// Two counters, weighed.
+    SlidingWindow,
+    /// A bucket that refills at an even rate.
+    TokenBucket {
+        /// The most hits from rest, at least 1 where any pass.
+        burst: u32,
+    },
+}
+
+impl Algorithm {
+    /// Every name in rule files.
+    pub const NAMES: [&str; 5] =
+        ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
+
+    /// The name in rule files.
+    pub const fn name(&self) -> &'static str {
+        let [fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket] =
+            Self::NAMES;
+        match self {
+            Self::FixedWindow => fixed_window,
+            Self::FirstHitWindow => first_hit_window,
+            Self::SlidingLog { .. } => sliding_log,
+            Self::SlidingWindow => sliding_window,
+            Self::TokenBucket { .. } => token_bucket,
+        }
+    }
+
+    /// Whether its counters begin and end with a span of the clock.
+    pub const fn is_aligned(&self) -> bool {
+        matches!(self, Self::FixedWindow | Self::SlidingWindow)
     }
 }
 
@@ -91,6 +158,44 @@ pub enum WhenDenied {
     Counted,
 }
 
+/// What is answered where the store gives no answer, or a counter is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// An error, UNAVAILABLE: the caller decides.
+    #[default]
+    Error,
+    /// The call is over its limit.
+    Deny,
+    /// The call passes, as far as this rule goes.
+    Allow,
+    /// Memory counts for this replica alone, on its share of the limit.
+    Local,
+}
+
+impl OnStoreFailure {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
+
+    /// The name in rule files and settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// What limits do that do not say it themselves, those that requests bring included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// What a denied call costs.
+    pub when_denied: WhenDenied,
+    /// What is answered where the store gives no answer.
+    pub on_store_failure: OnStoreFailure,
+}
+
 /// A rule of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -101,15 +206,13 @@ pub struct Rule {
     pub place: String,
     /// What it says.
     pub policy: Policy,
-    /// What a denied call costs here.
-    pub when_denied: WhenDenied,
 }
 
 /// What a rule says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// So many and no more.
-    Limited(Limit),
+    /// So many and no more, by each of these; at least one.
+    Limited(Vec<Arc<Limit>>),
     /// As many as they like; nothing is counted.
     Unlimited,
 }

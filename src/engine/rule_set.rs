@@ -7,14 +7,14 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::engine::{
     request::Entry,
-    rule::{Rule, WhenDenied},
+    rule::{Defaults, Rule},
 };
 
 /// All domains and their rules. Never changed once built: a reload builds another.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// What a denied call costs under a limit that the request brought.
-    pub when_denied: WhenDenied,
+    /// What limits do that do not say it themselves.
+    pub defaults: Defaults,
     domains: HashMap<String, Domain>,
 }
 
@@ -59,9 +59,9 @@ pub enum Found<'rules> {
 }
 
 impl RuleSet {
-    /// No rules yet; `when_denied` is for limits that requests bring themselves.
-    pub fn new(when_denied: WhenDenied) -> Self {
-        Self { when_denied, domains: HashMap::new() }
+    /// No rules yet.
+    pub fn new(defaults: Defaults) -> Self {
+        Self { defaults, domains: HashMap::new() }
     }
 
     /// The rules of the domain `name`.
@@ -154,12 +154,7 @@ mod tests {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");
         let mut rule = |path: &[(&str, Option<&str>)], name: &str| {
-            let rule = Rule {
-                path: name.into(),
-                place: String::new(),
-                policy: Policy::Unlimited,
-                when_denied: WhenDenied::Free,
-            };
+            let rule = Rule { path: name.into(), place: String::new(), policy: Policy::Unlimited };
             domain.insert(path, Some(Arc::new(rule)));
         };
         rule(&[("key1", Some("value1")), ("subkey1", None)], "nested default");

@@ -1,11 +1,11 @@
 //! Instants and windows. Time is always an argument here; who reads a clock is in `store/`.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use crate::engine::rule::Unit;
+use crate::engine::{calendar::Calendar, rule::Unit};
 
 /// An instant, in whole milliseconds since the Unix epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
@@ -29,6 +29,11 @@ impl Timestamp {
         self.0 / 1000
     }
 
+    /// The instant `millis` milliseconds later; saturates.
+    pub const fn plus_millis(self, millis: u64) -> Self {
+        Self(self.0.saturating_add(millis))
+    }
+
     /// This instant shifted by `offset_ms` milliseconds; stops at the epoch.
     pub const fn shifted(self, offset_ms: i64) -> Self {
         Self(self.0.saturating_add_signed(offset_ms))
@@ -45,13 +50,14 @@ impl Timestamp {
     }
 }
 
-/// A clock-aligned window: its length cuts Unix time into spans of equal length, from the epoch on.
+/// A window: how time is cut into spans.
 ///
-/// Weeks therefore begin on Thursday, a month has 30 days and a year 365, as envoyproxy/ratelimit
-/// computes them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Without a calendar the length cuts Unix time into equal spans, from the epoch on: weeks begin on
+/// Thursday, a month has 30 days and a year 365, as envoyproxy/ratelimit computes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     seconds: u64,
+    calendar: Option<Calendar>,
 }
 
 /// One span of a window: `start <= now < end`.
@@ -63,6 +69,15 @@ pub struct Span {
     pub end: Timestamp,
 }
 
+impl Span {
+    /// The span of equal length in front of this one; none reaches beyond the epoch.
+    pub fn before(self) -> Self {
+        let length = self.end.as_millis().saturating_sub(self.start.as_millis());
+        let start = Timestamp::from_millis(self.start.as_millis().saturating_sub(length));
+        Self { start, end: self.start }
+    }
+}
+
 impl Window {
     /// The longest window, in seconds: a hundred years of 365 days.
     pub const SECONDS_MAX: u64 = 100 * 31_536_000;
@@ -72,20 +87,47 @@ impl Window {
     pub const fn new(unit: Unit, multiplier: u32) -> Option<Self> {
         // A u32 times the seconds of a year stays below 2^58.
         let seconds = unit.seconds() * multiplier as u64;
-        if seconds == 0 || seconds > Self::SECONDS_MAX { None } else { Some(Self { seconds }) }
+        if seconds == 0 || seconds > Self::SECONDS_MAX {
+            return None;
+        }
+        Some(Self { seconds, calendar: None })
     }
 
-    /// The length in seconds, from 1 to [`SECONDS_MAX`](Self::SECONDS_MAX).
-    pub const fn seconds(self) -> u64 {
+    /// The days, weeks, months or years of a calendar.
+    pub const fn of_calendar(calendar: Calendar) -> Self {
+        Self { seconds: calendar.unit().seconds(), calendar: Some(calendar) }
+    }
+
+    /// The length in seconds, from 1 to [`SECONDS_MAX`](Self::SECONDS_MAX); of a calendar's spans,
+    /// about that.
+    pub const fn seconds(&self) -> u64 {
         self.seconds
     }
 
+    /// The length in milliseconds, below 2^42.
+    pub const fn millis(&self) -> u64 {
+        self.seconds * 1000
+    }
+
     /// The span that holds `now`.
-    pub const fn at(self, now: Timestamp) -> Span {
+    pub fn at(&self, now: Timestamp) -> Span {
+        if let Some(span) = self.calendar.as_ref().and_then(|calendar| calendar.at(now)) {
+            return span;
+        }
         let start = now.as_secs() - now.as_secs() % self.seconds;
         Span {
             start: Timestamp::from_secs(start),
             end: Timestamp::from_secs(start.saturating_add(self.seconds)),
+        }
+    }
+}
+
+/// As keys write it: `60s`, or `day@Europe/Berlin`.
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.calendar {
+            None => write!(f, "{}s", self.seconds),
+            Some(calendar) => calendar.fmt(f),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use crate::engine::{
     decision::{Met, Outcome, Status},
     request::Hits,
-    rule::{Rule, WhenDenied},
+    rule::{Policy, Rule, WhenDenied},
 };
 
 /// What was seen of each rule that got a look, by its place.
@@ -33,8 +33,10 @@ impl RefusedDebits {
         status: &'status Status,
     ) -> Option<&'status Rule> {
         let Met::Rule(_, rule) = &status.met else { return None };
+        let Policy::Limited(limits) = &rule.policy else { return None };
+        let counted = limits.iter().all(|limit| limit.when_denied == WhenDenied::Counted);
         let over = matches!(status.outcome, Outcome::Over { .. });
-        if rule.when_denied == WhenDenied::Counted || !(hits == Hits::Look || over) {
+        if counted || !(hits == Hits::Look || over) {
             return None;
         }
         // The only lock on the way of a call, and only for looks and for calls that are denied.

@@ -21,14 +21,14 @@ use crate::{
 pub fn response(decision: &Decision) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: code(decision.code).into(),
-        statuses: decision.statuses.iter().map(|status| descriptor(status.outcome)).collect(),
+        statuses: decision.statuses.iter().map(|status| descriptor(&status.outcome)).collect(),
         ..RateLimitResponse::default()
     }
 }
 
-fn descriptor(outcome: Outcome) -> DescriptorStatus {
+fn descriptor(outcome: &Outcome) -> DescriptorStatus {
     let code = code(outcome.code()).into();
-    let limited = |limit: Limit, remaining: u32, reset: Duration| DescriptorStatus {
+    let limited = |limit: &Limit, remaining: u32, reset: Duration| DescriptorStatus {
         code,
         current_limit: Some(current_limit(limit)),
         limit_remaining: remaining,
@@ -40,8 +40,8 @@ fn descriptor(outcome: Outcome) -> DescriptorStatus {
         Outcome::Unlimited => {
             DescriptorStatus { code, limit_remaining: u32::MAX, ..DescriptorStatus::default() }
         }
-        Outcome::Within { limit, remaining, reset } => limited(limit, remaining, reset),
-        Outcome::Over { limit, reset } => limited(limit, 0, reset),
+        Outcome::Within { limit, remaining, reset } => limited(limit, *remaining, *reset),
+        Outcome::Over { limit, reset } => limited(limit, 0, *reset),
     }
 }
 
@@ -58,7 +58,7 @@ fn code(code: Code) -> WireCode {
     }
 }
 
-fn current_limit(limit: Limit) -> RateLimit {
+fn current_limit(limit: &Limit) -> RateLimit {
     let unit = match limit.unit {
         Unit::Second => rate_limit::Unit::Second,
         Unit::Minute => rate_limit::Unit::Minute,

@@ -1,13 +1,16 @@
 //! From rules as written to a [`RuleSet`]: what only shows when everything is seen together.
 
+mod limit;
+
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    Problem,
+    Basis, Problem,
     schema::{Descriptor, File, Placed, RateLimit},
 };
 use crate::engine::{
-    rule::{Limit, Policy, Rule, WhenDenied},
+    key::short_name,
+    rule::{Limit, Policy, Rule},
     rule_set::RuleSet,
 };
 
@@ -15,13 +18,9 @@ use crate::engine::{
 type Step = (String, Option<String>);
 
 /// Puts all files together. Files of one domain add up.
-pub(super) fn compile(
-    files: Vec<File>,
-    when_denied: WhenDenied,
-    problems: &mut Vec<Problem>,
-) -> RuleSet {
-    let rules = RuleSet::new(when_denied);
-    let mut compiler = Compiler { rules, seen: HashMap::new(), problems };
+pub(super) fn compile(files: Vec<File>, basis: Basis, problems: &mut Vec<Problem>) -> RuleSet {
+    let rules = RuleSet::new(basis.defaults);
+    let mut compiler = Compiler { rules, basis, seen: HashMap::new(), problems };
     for file in files {
         compiler.rules.domain_mut(&file.domain);
         let mut path = Vec::new();
@@ -34,6 +33,7 @@ pub(super) fn compile(
 
 struct Compiler<'a> {
     rules: RuleSet,
+    basis: Basis,
     /// Where each path of each domain was written first.
     seen: HashMap<(String, Vec<Step>), String>,
     problems: &'a mut Vec<Problem>,
@@ -47,7 +47,7 @@ impl Compiler<'_> {
         path: &mut Vec<Step>,
         Placed { place, value }: Placed<Descriptor>,
     ) {
-        let Descriptor { key, value, rate_limit, descriptors } = value;
+        let Descriptor { key, value, limits, descriptors } = value;
         path.push((key, value));
         let here = format!("{file}:{}", place.0);
         let first = self.seen.insert((domain.to_owned(), path.clone()), here.clone());
@@ -55,14 +55,9 @@ impl Compiler<'_> {
             let message = format!("`{}` is already written at {first}", spell(path));
             self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
         }
-        let when_denied = match rate_limit.as_ref().and_then(|limit| limit.value.count_denied) {
-            None => self.rules.when_denied,
-            Some(true) => WhenDenied::Counted,
-            Some(false) => WhenDenied::Free,
-        };
-        let policy = rate_limit.and_then(|limit| self.policy(file, &limit));
-        let rule = policy
-            .map(|policy| Arc::new(Rule { path: spell(path), place: here, policy, when_denied }));
+        let rule = self
+            .policy(file, path, &limits)
+            .map(|policy| Arc::new(Rule { path: spell(path), place: here, policy }));
         let steps: Vec<_> = path.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
         for descriptor in descriptors {
@@ -71,21 +66,36 @@ impl Compiler<'_> {
         path.pop();
     }
 
-    /// `None` where there is a problem.
-    fn policy(&mut self, file: &str, limit: &Placed<RateLimit>) -> Option<Policy> {
-        let Placed { place, value: written } = limit;
-        if written.unlimited {
+    /// `None` where nothing limits, or where there is a problem.
+    fn policy(
+        &mut self,
+        file: &str,
+        path: &[Step],
+        written: &[Placed<RateLimit>],
+    ) -> Option<Policy> {
+        if written.iter().any(|limit| limit.value.unlimited) {
             return Some(Policy::Unlimited);
         }
-        let unit = written.unit.as_ref()?.value;
-        let limit = Limit::new(written.requests_per_unit, unit, written.unit_multiplier);
-        if limit.is_none() {
-            let (multiplier, unit) = (written.unit_multiplier, unit.name());
-            let message = format!("unit_multiplier: {multiplier} {unit}s are over 100 years");
-            self.problems.push(Problem { file: file.to_owned(), place: Some(*place), message });
+        let mut limits: Vec<Arc<Limit>> = Vec::new();
+        for it in written {
+            let mut problem = |place, message| {
+                self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
+            };
+            let Some(limit) = limit::compile(it, path, self.basis, &mut problem) else { continue };
+            if limits.iter().any(|other| one_counter(other, &limit)) {
+                let message = "rate_limits: another item has the same algorithm and window, and \
+                               so the same counter";
+                problem(it.place, message.to_owned());
+            }
+            limits.push(Arc::new(limit));
         }
-        limit.map(Policy::Limited)
+        (!limits.is_empty()).then_some(Policy::Limited(limits))
     }
+}
+
+fn one_counter(one: &Limit, other: &Limit) -> bool {
+    let kind = |limit: &Limit| (short_name(&limit.algorithm), limit.window.clone());
+    kind(one) == kind(other)
 }
 
 fn spell(path: &[Step]) -> String {

@@ -6,7 +6,7 @@ use super::{
     Problem, Source,
     yaml::{self, Content, Node, Place},
 };
-use crate::engine::rule::Unit;
+use crate::engine::rule::{Algorithm, OnStoreFailure, Unit};
 
 /// A key longer than this would be refused in every request.
 const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
@@ -29,7 +29,8 @@ pub(super) struct File {
 pub(super) struct Descriptor {
     pub(super) key: String,
     pub(super) value: Option<String>,
-    pub(super) rate_limit: Option<Placed<RateLimit>>,
+    /// What `rate_limit` or `rate_limits` says; none is a white-list.
+    pub(super) limits: Vec<Placed<RateLimit>>,
     pub(super) descriptors: Vec<Placed<Descriptor>>,
 }
 
@@ -43,7 +44,27 @@ pub(super) struct RateLimit {
     pub(super) unlimited: bool,
     /// Whether denied calls are charged; absent leaves it to the setting.
     pub(super) count_denied: Option<bool>,
+    /// One of the engine's names.
+    pub(super) algorithm: &'static str,
+    pub(super) burst: Option<Placed<u32>>,
+    pub(super) time_zone: Option<Placed<String>>,
+    pub(super) remember: Option<Placed<String>>,
+    pub(super) on_store_failure: Option<OnStoreFailure>,
 }
+
+/// What a limit may say.
+const LIMIT_KEYS: [&str; 10] = [
+    "unit",
+    "unit_multiplier",
+    "requests_per_unit",
+    "unlimited",
+    "count_denied",
+    "algorithm",
+    "burst",
+    "time_zone",
+    "remember",
+    "on_store_failure",
+];
 
 /// Reads one file. `None` if it has no usable domain.
 pub(super) fn read(source: &Source, problems: &mut Vec<Problem>) -> Option<File> {
@@ -105,10 +126,10 @@ impl Reader<'_> {
     }
 
     fn descriptor(&mut self, node: &Node) -> Option<Placed<Descriptor>> {
-        let known = ["key", "value", "rate_limit", "descriptors"];
+        let known = ["key", "value", "rate_limit", "rate_limits", "descriptors"];
         let fields = self.fields(node, "a descriptor", &known)?;
         let descriptors = self.descriptors(&fields);
-        let rate_limit = fields.get("rate_limit").and_then(|limit| self.rate_limit(limit));
+        let limits = self.limits(&fields);
         let value = fields.get("value").and_then(|value| self.text(value, "value"));
         let key = self.required_text(&fields, "key")?;
         if key.len() > KEY_BYTES_MAX {
@@ -117,13 +138,37 @@ impl Reader<'_> {
         }
         // An empty value is an absent one, as in envoyproxy/ratelimit.
         let value = value.filter(|value| !value.is_empty());
-        let value = Descriptor { key, value, rate_limit, descriptors };
+        let value = Descriptor { key, value, limits, descriptors };
         Some(Placed { place: fields.place, value })
     }
 
-    fn rate_limit(&mut self, node: &Node) -> Option<Placed<RateLimit>> {
-        let known = ["unit", "unit_multiplier", "requests_per_unit", "unlimited", "count_denied"];
-        let fields = self.fields(node, "rate_limit", &known)?;
+    fn limits(&mut self, fields: &Fields<'_>) -> Vec<Placed<RateLimit>> {
+        let one = fields.get("rate_limit").map(|limit| self.rate_limit(limit, "rate_limit"));
+        let Some(node) = fields.get("rate_limits") else {
+            return one.flatten().into_iter().collect();
+        };
+        if one.is_some() {
+            self.problem(node.place, "rate_limits: stands beside `rate_limit`; write one of them");
+        }
+        let Content::List(items) = &node.content else {
+            self.problem(node.place, "rate_limits: must be a list");
+            return Vec::new();
+        };
+        if items.is_empty() {
+            self.problem(node.place, "rate_limits: must hold at least one limit");
+        }
+        let limits: Vec<_> = items
+            .iter()
+            .filter_map(|item| self.rate_limit(item, "an item of rate_limits"))
+            .collect();
+        for limit in limits.iter().filter(|limit| limit.value.unlimited) {
+            self.problem(limit.place, "unlimited: has no place among several limits");
+        }
+        limits
+    }
+
+    fn rate_limit(&mut self, node: &Node, what: &str) -> Option<Placed<RateLimit>> {
+        let fields = self.fields(node, what, &LIMIT_KEYS)?;
         let requests_per_unit = self.count(&fields, "requests_per_unit", 0).unwrap_or(0);
         let unit_multiplier = self.count(&fields, "unit_multiplier", 1).unwrap_or(1);
         let unlimited = self.truth(&fields, "unlimited").unwrap_or(false);
@@ -135,8 +180,47 @@ impl Reader<'_> {
         if !unlimited && fields.get("unit").is_none() {
             self.problem(fields.place, format!("unit: missing; one of {}", unit_names()));
         }
-        let value = RateLimit { requests_per_unit, unit, unit_multiplier, unlimited, count_denied };
+        let algorithm = self.one_of(&fields, "algorithm", &Algorithm::NAMES);
+        let modes = OnStoreFailure::ALL.map(OnStoreFailure::name);
+        let mode = self.one_of(&fields, "on_store_failure", &modes);
+        let value = RateLimit {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+            unlimited,
+            count_denied,
+            algorithm: algorithm.unwrap_or(Algorithm::FixedWindow.name()),
+            burst: fields.get("burst").and_then(|node| {
+                let value = self.count(&fields, "burst", 1)?;
+                Some(Placed { place: node.place, value })
+            }),
+            time_zone: self.placed_text(&fields, "time_zone"),
+            remember: self.placed_text(&fields, "remember"),
+            on_store_failure: OnStoreFailure::ALL.into_iter().find(|it| Some(it.name()) == mode),
+        };
         Some(Placed { place: fields.place, value })
+    }
+
+    fn one_of(
+        &mut self,
+        fields: &Fields<'_>,
+        name: &str,
+        words: &[&'static str],
+    ) -> Option<&'static str> {
+        let node = fields.get(name)?;
+        let text = self.text(node, name)?;
+        let word = words.iter().find(|word| word.eq_ignore_ascii_case(&text)).copied();
+        if word.is_none() {
+            let message = format!("{name}: `{}` is none of {}", shown(&text), words.join(", "));
+            self.problem(node.place, message);
+        }
+        word
+    }
+
+    fn placed_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<Placed<String>> {
+        let place = fields.get(name)?.place;
+        let value = self.required_text(fields, name)?;
+        Some(Placed { place, value })
     }
 
     fn unit(&mut self, node: &Node) -> Option<Placed<Unit>> {

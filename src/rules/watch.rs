@@ -10,8 +10,8 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{task::spawn_blocking, time};
 
-use super::{Problem, Version, compile_all, read_all};
-use crate::engine::{rule::WhenDenied, rule_set::RuleSet};
+use super::{Basis, Problem, Version, compile_all, read_all};
+use crate::engine::rule_set::RuleSet;
 
 /// How often the files are read. Asking the system for changes instead would miss some: network
 /// file systems tell of none, and kubelet swaps a link.
@@ -75,7 +75,7 @@ pub struct Watched {
     /// Files and folders.
     pub paths: Vec<PathBuf>,
     /// For rules that do not say it themselves.
-    pub when_denied: WhenDenied,
+    pub basis: Basis,
 }
 
 /// Keeps `rules` at what the files say, for ever.
@@ -97,7 +97,7 @@ pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)
             continue;
         }
         tried = version.clone();
-        match compile_all(read, watched.when_denied) {
+        match compile_all(read, watched.basis) {
             Ok(next) => {
                 tracing::info!(%version, "rules loaded");
                 rules.replace(InForce::now(next, version));

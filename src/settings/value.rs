@@ -6,6 +6,8 @@ use std::{net::SocketAddr, time::Duration};
 
 use tracing::level_filters::LevelFilter;
 
+use crate::engine::rule::OnStoreFailure;
+
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("`{text}` is no IP address and port, such as 127.0.0.1:8081"))
 }
@@ -33,6 +35,14 @@ pub(super) fn time(text: &str, min: Duration, max: Duration) -> Result<Duration,
     time.ok_or_else(refuse)
 }
 
+pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
+    let mode = OnStoreFailure::ALL.into_iter().find(|mode| mode.name() == text);
+    mode.ok_or_else(|| {
+        let names = OnStoreFailure::ALL.map(OnStoreFailure::name).join(", ");
+        format!("`{text}` is none of {names}")
+    })
+}
+
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -48,7 +58,11 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn truth(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| format!("`{text}` is neither true nor false"))
+    match text {
+        "true" | "on" => Ok(true),
+        "false" | "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither true nor false")),
+    }
 }
 
 pub(super) fn log_level(text: &str) -> Result<LevelFilter, String> {

@@ -2,12 +2,14 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{Mutex, PoisonError},
 };
 
 use super::Clock;
 use crate::engine::{
-    algorithm::fixed_window::Account,
+    algorithm::{AnyAccount, Terms},
+    key::Counter,
     ledger::{self, Charge, Posting, Tally},
     time::Timestamp,
 };
@@ -30,9 +32,10 @@ struct Books {
     sweep_at: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Kept {
-    account: Account,
+    account: AnyAccount,
+    /// When it counts no more.
     end: Timestamp,
 }
 
@@ -63,37 +66,54 @@ impl MemoryStore {
 
 impl Books {
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
-        let mut keys: Vec<(String, Timestamp)> = Vec::with_capacity(charges.len());
-        let mut accounts: Vec<Account> = Vec::with_capacity(charges.len());
+        let mut keys: Vec<(String, Terms<'_>)> = Vec::with_capacity(charges.len());
+        let mut accounts: Vec<AnyAccount> = Vec::with_capacity(charges.len());
         let mut postings = Vec::with_capacity(charges.len());
-        for charge in charges {
-            let span = charge.counter.window.at(now);
-            let key = charge.counter.key(span.start);
+        for Charge { counter, hits, caller } in charges {
+            let terms = Terms::new(&counter.limit, now);
+            let key = counter.key(terms.span.start);
             let account = keys.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-                accounts.push(self.accounts.get(&key).map_or_else(Account::default, |k| k.account));
-                keys.push((key, span.end));
+                accounts.push(self.take(counter, &key, &terms));
+                keys.push((key, terms));
                 keys.len() - 1
             });
-            let Charge { hits, limit, when_denied, .. } = *charge;
-            postings.push(Posting { account, hits, limit, when_denied });
+            postings.push(Posting { account, hits: *hits, caller: caller.as_deref(), terms });
         }
 
-        let verdicts = ledger::judge(&postings, &mut accounts);
-        for ((key, end), account) in keys.into_iter().zip(accounts) {
+        let tallies = ledger::judge(&postings, &mut accounts);
+        for ((key, terms), account) in keys.into_iter().zip(accounts) {
+            let end = account.read().ends(&terms);
             self.keep(key, Kept { account, end }, now);
         }
-        let tally = |(verdict, charge): (_, &Charge)| Tally {
-            verdict,
-            reset: now.until(charge.counter.window.at(now).end),
+        tallies
+    }
+
+    /// The account at a key, which stays empty until it is kept again.
+    fn take(&mut self, counter: &Counter, key: &str, terms: &Terms<'_>) -> AnyAccount {
+        let unused = AnyAccount::new(&counter.limit.algorithm);
+        let mut account = match self.accounts.get_mut(key) {
+            Some(kept) => mem::replace(&mut kept.account, unused),
+            None => unused,
         };
-        verdicts.into_iter().zip(charges).map(tally).collect()
+        if let AnyAccount::SlidingWindow(account) = &mut account {
+            account.previous = self.current(&counter.key(terms.span.before().start));
+        }
+        account
+    }
+
+    /// What a sliding window has counted in one window of the clock.
+    fn current(&self, key: &str) -> u64 {
+        match self.accounts.get(key) {
+            Some(Kept { account: AnyAccount::SlidingWindow(account), .. }) => account.current,
+            _ => 0,
+        }
     }
 
     fn keep(&mut self, key: String, kept: Kept, now: Timestamp) {
         match self.accounts.get_mut(&key) {
             Some(known) => *known = kept,
             // A look, a refund or a denied call makes no counter.
-            None if kept.account == Account::default() => {}
+            None if kept.account.read().is_unused() => {}
             None => {
                 self.sweep(now);
                 self.accounts.insert(key, kept);

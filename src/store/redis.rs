@@ -1,7 +1,7 @@
 //! Counters in Redis: one script run decides a call, on Redis's own clock.
 
 pub mod pool;
-mod script;
+pub mod script;
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -12,7 +12,7 @@ use tokio::time;
 
 use self::{
     pool::Pool,
-    script::{Answer, FixedWindow},
+    script::{Answer, Script},
 };
 use super::{Clock, StoreError};
 use crate::{
@@ -30,7 +30,7 @@ const REACH_EVERY: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct RedisStore {
     pool: Pool,
-    script: FixedWindow,
+    script: Script,
     clock: Clock,
     /// Redis's clock less ours, in milliseconds, as the last reply told. Only a guess that saves a
     /// second question: the script refuses a stamp that is wrong.
@@ -41,7 +41,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store behind `pool`. It connects when it is first asked.
     pub fn new(pool: Pool, clock: Clock, metrics: StoreMetrics) -> Self {
-        let script = FixedWindow::new();
+        let script = Script::new();
         Self { pool, script, clock, offset_ms: AtomicI64::new(0), metrics }
     }
 
@@ -58,14 +58,8 @@ impl RedisStore {
             let (now, answer) = answer.map_err(|error| pool::unavailable(&error))?;
             self.offset_ms.store(now.millis_since((self.clock)()), Ordering::Relaxed);
             match answer {
-                Answer::Judged(verdicts) => {
-                    let tally = |(verdict, charge): (_, &Charge)| Tally {
-                        verdict,
-                        reset: now.until(charge.counter.window.at(stamp).end),
-                    };
-                    return Ok(verdicts.into_iter().zip(charges).map(tally).collect());
-                }
-                Answer::Unreadable(charge) => return Err(StoreError::Unreadable(charge)),
+                Answer::Judged(tallies) => return Ok(tallies),
+                Answer::Unreadable(charges) => return Err(StoreError::Unreadable(charges)),
                 Answer::Stale => stamp = now,
             }
         }

@@ -13,6 +13,7 @@
     reason = "a test that panics has failed, which is its purpose"
 )]
 
+mod algorithms;
 mod architecture;
 mod bad_input;
 mod commands;
@@ -23,7 +24,9 @@ mod envoy;
 mod exactness;
 mod helm;
 mod http;
+mod model;
 mod redis;
 mod reload;
+mod steps;
 mod support;
 mod telemetry;

@@ -1,6 +1,9 @@
 //! What happens between us and a real Redis: keys, clocks, scripts, outages.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use proptest::prelude::*;
 use redis::IntoConnectionInfo as _;
@@ -9,8 +12,8 @@ use tollkeeper::{
         key::Counter,
         ledger::{Charge, Tally, Verdict},
         request::{Entry, Hits},
-        rule::{Unit, WhenDenied},
-        time::{Timestamp, Window},
+        rule::{Limit, Unit, WhenDenied},
+        time::Timestamp,
     },
     store::{
         Clock,
@@ -19,6 +22,7 @@ use tollkeeper::{
         redis::{
             RedisStore,
             pool::{Pool, PoolOptions},
+            script,
         },
         system_clock,
     },
@@ -32,7 +36,9 @@ use crate::support::{
     service::{Options, Service, descriptor, give_back, hits, request, spell},
 };
 
-const SCRIPT: &str = include_str!("../../src/store/redis/lua/fixed_window.lua");
+fn the_script() -> String {
+    script::source(script::CLOCK)
+}
 
 fn store(redis: &Redis, clock: Clock) -> RedisStore {
     let options = PoolOptions {
@@ -45,15 +51,13 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
     RedisStore::new(Pool::new(options, metrics.clone()), clock, metrics)
 }
 
-fn charge(user: &str, unit: Unit, hits: Hits, limit: u32) -> Charge {
+fn charge(user: &str, unit: Unit, hits: Hits, requests: u32) -> Charge {
+    charge_by(user, hits, Limit::new(requests, unit, 1).unwrap())
+}
+
+fn charge_by(user: &str, hits: Hits, limit: Limit) -> Charge {
     let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
-    let window = Window::new(unit, 1).unwrap();
-    Charge {
-        counter: Counter::new("shop", &entries, window),
-        hits,
-        limit,
-        when_denied: WhenDenied::Free,
-    }
+    Charge { counter: Counter::new("shop", &entries, Arc::new(limit)), hits, caller: None }
 }
 
 fn verdicts(tallies: Vec<Tally>) -> Vec<Verdict> {
@@ -153,7 +157,7 @@ async fn a_stale_stamp_is_refused_and_asked_once_more() {
     let redis = Redis::start();
     let wrong = store(&redis, three_hours_fast);
     let call = [charge("alice", Unit::Hour, Hits::Take(1), 10)];
-    redis.query::<String>(&["SCRIPT", "LOAD", SCRIPT]);
+    redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
     assert_eq!(verdicts(wrong.charge(&call).await.unwrap()), fits(9));
     assert_eq!(runs_of(&redis, "evalsha"), 2, "refused, then asked with redis's time");
     wrong.charge(&call).await.unwrap();
@@ -162,10 +166,12 @@ async fn a_stale_stamp_is_refused_and_asked_once_more() {
 
 /// Runs the script as it is on one call of one charge.
 fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64> {
-    let (start, length) = (start.to_string(), length.to_string());
-    let expiry = "9999999999999";
+    let (script, start) = (the_script(), (start * 1000).to_string());
+    let (stop, expiry) =
+        (format!("{}000", start.parse::<i64>().unwrap() / 1000 + length), "9999999999999");
     redis.query(&[
-        "EVAL", SCRIPT, "1", key, "1", "1", &start, &length, expiry, "take", hits, "5", "free",
+        "EVAL", &script, "1", key, "1", "fw", "1", &start, &stop, "take", hits, "5", "free",
+        expiry, "",
     ])
 }
 
@@ -174,10 +180,10 @@ fn a_window_that_is_not_the_present_one_is_refused_and_nothing_written() {
     let redis = Redis::start();
     let now = redis.query::<Vec<i64>>(&["TIME"])[0];
     for (start, length) in [(now + 1000, 1000), (now - 1000, 1000), (now - 9000, 10)] {
-        assert_eq!(run(&redis, "k", start, length, "1")[2..], [-1, 0], "{start} + {length}");
+        assert_eq!(run(&redis, "k", start, length, "1")[2..], [-1, 0, 0], "{start} + {length}");
     }
     assert_eq!(redis.keys(), [""; 0]);
-    assert_eq!(run(&redis, "k", now - 1000, 9000, "1")[2..], [1, 4]);
+    assert_eq!(run(&redis, "k", now - 1000, 9000, "1")[2..4], [1, 4]);
 }
 
 #[test]
@@ -185,32 +191,26 @@ fn each_call_of_one_run_is_judged_by_itself() {
     let redis = Redis::start();
     redis.query::<()>(&["RPUSH", "list", "planted"]);
     let now = redis.query::<Vec<i64>>(&["TIME"])[0];
-    let (start, old) = (now.to_string(), (now - 5000).to_string());
-    let take = |key: &'static str, start: &str, hits: &str| {
-        ["1", key, start, "3600", "9999999999999", "take", hits, "5", "free"].map(str::to_owned)
+    let (present, past) = ([now, now + 3600], [now - 5000, now - 4900]);
+    let take = |key: &str, window: [i64; 2], hits: &str| {
+        let [start, stop] = window.map(|second| format!("{second}000"));
+        let words = ["1", "fw", key, &start, &stop, "take", hits, "5", "free", "9999999999999", ""];
+        words.map(str::to_owned)
     };
     let calls = [
-        take("1", &start, "3"),
-        take("1", &start, "3"), // does not fit behind the first
-        take("2", &start, "1"), // meets the list
-        take("1", &old, "1"),   // stale: its window has ended
-        take("1", &start, "2"),
+        take("1", present, "3"),
+        take("1", present, "3"), // does not fit behind the first
+        take("2", present, "1"), // meets the list
+        take("1", past, "1"),    // stale: its window has ended
+        take("1", present, "2"),
     ];
-    let mut words: Vec<String> = ["EVAL", SCRIPT, "2", "count", "list"].map(str::to_owned).to_vec();
-    words.extend(
-        calls
-            .map(|mut call| {
-                if call[2] == old {
-                    call[3] = "100".to_owned();
-                }
-                call
-            })
-            .into_iter()
-            .flatten(),
-    );
+    let script = the_script();
+    let mut words = ["EVAL", &script, "2", "count", "list"].map(str::to_owned).to_vec();
+    words.extend(calls.into_iter().flatten());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let reply: Vec<i64> = redis.query(&words);
-    assert_eq!(reply[2..], [1, 2, 0, -1, -2, -2, -1, 0, 1, 0]);
+    let answers: Vec<[i64; 2]> = reply[2..].chunks(3).map(|call| [call[0], call[1]]).collect();
+    assert_eq!(answers, [[1, 2], [0, -1], [-2, -2], [-1, 0], [1, 0]]);
     assert_eq!(redis.query::<u64>(&["GET", "count"]), 5);
 }
 
@@ -474,9 +474,10 @@ fn any_charge() -> impl Strategy<Value = Charge> {
         1 => Just(Hits::GiveBack(Hits::MAX)),
     ];
     ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)], prop::bool::weighted(0.2)).prop_map(
-        |(user, hits, limit, counted)| Charge {
-            when_denied: if counted { WhenDenied::Counted } else { WhenDenied::Free },
-            ..charge(&user, Unit::Year, hits, limit)
+        |(user, hits, limit, counted)| {
+            let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
+            let limit = Limit { when_denied, ..Limit::new(limit, Unit::Year, 1).unwrap() };
+            charge_by(&user, hits, limit)
         },
     )
 }

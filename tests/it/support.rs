@@ -2,6 +2,7 @@
 
 pub mod redis_server;
 pub mod service;
+pub mod subjects;
 
 use std::{
     path::{Path, PathBuf},

@@ -1,33 +1,42 @@
-//! A counter for each clock-aligned window.
+//! A counter for each clock-aligned window. Its key names the window, so the count begins anew with
+//! each.
 
-use crate::engine::request::Hits;
+use super::{Terms, left};
+use crate::engine::{request::Hits, time::Timestamp};
 
 /// The state of one counter in one window.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
     /// Hits admitted, less those given back.
     pub used: u64,
 }
 
-impl Account {
-    /// Gives hits back; nothing is left below zero.
-    pub fn give_back(&mut self, hits: u64) {
+impl super::Account for Account {
+    fn give_back(&mut self, hits: u64, _: &Terms<'_>) {
         self.used = self.used.saturating_sub(hits);
     }
 
-    /// Whether this many more hits stay within `limit`.
-    pub fn fits(self, hits: u64, limit: u32) -> bool {
-        self.used.saturating_add(hits) <= u64::from(limit)
+    fn fits(&self, hits: u64, terms: &Terms<'_>) -> bool {
+        self.used.saturating_add(hits) <= u64::from(terms.limit.requests_per_unit)
     }
 
-    /// Takes hits; what goes beyond [`Hits::MAX`] is not told apart.
-    pub fn charge(&mut self, hits: u64) {
+    fn charge(&mut self, hits: u64, _: Option<&str>, _: &Terms<'_>) {
         self.used = self.used.saturating_add(hits).min(Hits::MAX);
     }
 
-    /// How many hits of `limit` would still pass.
-    pub fn remaining(self, limit: u32) -> u32 {
-        let remaining = u64::from(limit).saturating_sub(self.used);
-        u32::try_from(remaining).unwrap_or(u32::MAX)
+    fn is_unused(&self) -> bool {
+        self.used == 0
+    }
+
+    fn used(&self, _: &Terms<'_>) -> u64 {
+        self.used
+    }
+
+    fn remaining(&self, terms: &Terms<'_>) -> u32 {
+        left(terms.limit.requests_per_unit, self.used)
+    }
+
+    fn ends(&self, terms: &Terms<'_>) -> Timestamp {
+        terms.span.end
     }
 }

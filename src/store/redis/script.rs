@@ -1,40 +1,63 @@
-//! The fixed-window script: how calls are written into it, and what its reply says.
+//! The script: how calls are written into it, and what its reply says.
+
+use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind};
 
 use super::pool::Connection;
 use crate::{
     engine::{
-        ledger::{Charge, Verdict},
+        key::short_name,
+        ledger::{Charge, Tally, Verdict},
         request::Hits,
-        rule::WhenDenied,
+        rule::{Algorithm, WhenDenied},
         time::Timestamp,
     },
     telemetry::StoreMetrics,
 };
 
-const SOURCE: &str = include_str!("lua/fixed_window.lua");
+/// Where the script reads the time: Redis's own clock, once. A test may put another line here.
+pub const CLOCK: &str = include_str!("lua/clock.lua");
+
+/// All that follows the clock, in this order.
+const PARTS: [&str; 7] = [
+    include_str!("lua/value.lua"),
+    include_str!("lua/fixed_window.lua"),
+    include_str!("lua/first_hit_window.lua"),
+    include_str!("lua/sliding_log.lua"),
+    include_str!("lua/sliding_window.lua"),
+    include_str!("lua/token_bucket.lua"),
+    include_str!("lua/ledger.lua"),
+];
+
+/// The script's text, on this clock.
+pub fn source(clock: &str) -> String {
+    clock.to_owned() + &PARTS.concat()
+}
 
 /// The script and its hash.
 #[derive(Debug)]
-pub(super) struct FixedWindow {
+pub(super) struct Script {
+    source: String,
     hash: String,
 }
 
 /// What the script said of one call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// It was decided; a verdict for each charge.
-    Judged(Vec<Verdict>),
+pub enum Answer {
+    /// It was decided; a tally for each charge.
+    Judged(Vec<Tally>),
     /// A charge's window is not the present one; nothing was charged.
     Stale,
-    /// The counter of this charge holds no count; nothing was charged.
-    Unreadable(usize),
+    /// The counters of these charges hold no count; nothing was charged.
+    Unreadable(Vec<usize>),
 }
 
-impl FixedWindow {
+impl Script {
     pub(super) fn new() -> Self {
-        Self { hash: redis::Script::new(SOURCE).get_hash().to_owned() }
+        let source = source(CLOCK);
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
     }
 
     /// Runs the script for one call, in the windows of `stamp`; tells Redis's time with the answer.
@@ -52,7 +75,7 @@ impl FixedWindow {
         if let Err(error) = &reply
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
         {
-            let command = call.command("EVAL", SOURCE);
+            let command = call.command("EVAL", &self.source);
             reply = metrics.round_trip("EVAL", connection.query(&command)).await;
         }
         let reply: Vec<i64> = reply?;
@@ -62,35 +85,53 @@ impl FixedWindow {
     }
 }
 
-/// The arguments of one call, as `lua/fixed_window.lua` reads them.
-struct Call {
-    keys: Vec<String>,
-    arguments: Vec<String>,
+/// The arguments of one call, as `lua/ledger.lua` reads them.
+#[derive(Debug)]
+pub struct Call {
+    /// KEYS.
+    pub keys: Vec<String>,
+    /// ARGV.
+    pub arguments: Vec<String>,
 }
 
 impl Call {
-    fn write(charges: &[Charge], stamp: Timestamp) -> Self {
+    /// Writes these charges, in the windows of `stamp`.
+    pub fn write(charges: &[Charge], stamp: Timestamp) -> Self {
         let mut call = Self { keys: Vec::new(), arguments: vec![charges.len().to_string()] };
-        for Charge { counter, hits, limit, when_denied } in charges {
-            let span = counter.window.at(stamp);
+        for Charge { counter, hits, caller } in charges {
+            let limit = &*counter.limit;
+            let span = limit.window.at(stamp);
             let place = call.place(counter.key(span.start));
+            let (start, stop, expiry) = match limit.algorithm.is_aligned() {
+                true => (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end)),
+                false => (0, limit.window.millis(), span.end),
+            };
             let (kind, hits) = match *hits {
                 Hits::Take(hits) => ("take", hits),
                 Hits::Look => ("look", 0),
                 Hits::GiveBack(hits) => ("give", hits),
             };
+            let extra = match limit.algorithm {
+                Algorithm::SlidingWindow => {
+                    call.place(counter.key(span.before().start)).to_string()
+                }
+                Algorithm::TokenBucket { burst } => burst.to_string(),
+                _ => caller.as_deref().unwrap_or_default().to_owned(),
+            };
             call.arguments.extend([
+                short_name(&limit.algorithm).to_owned(),
                 place.to_string(),
-                span.start.as_secs().to_string(),
-                counter.window.seconds().to_string(),
-                counter.expiry(span.end).as_millis().to_string(),
+                start.to_string(),
+                stop.to_string(),
                 kind.to_owned(),
                 hits.to_string(),
-                limit.to_string(),
-                match when_denied {
+                limit.requests_per_unit.to_string(),
+                match limit.when_denied {
                     WhenDenied::Free => "free".to_owned(),
                     WhenDenied::Counted => "count".to_owned(),
                 },
+                expiry.as_millis().to_string(),
+                extra,
             ]);
         }
         call
@@ -104,33 +145,41 @@ impl Call {
         }) + 1
     }
 
-    fn command(&self, name: &str, script: &str) -> Cmd {
+    /// The command `name` that runs `script`: EVAL and its text, or EVALSHA and its hash.
+    pub fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
         command
     }
 }
 
-fn read(reply: &[i64], charges: usize) -> Option<(Timestamp, Answer)> {
+/// What a reply says of a call of so many charges, and Redis's time; `None` if it has another form.
+pub fn read(reply: &[i64], charges: usize) -> Option<(Timestamp, Answer)> {
     let [seconds, micros, verdict, answers @ ..] = reply else { return None };
+    let (answers, []) = answers.as_chunks::<2>() else { return None };
     if answers.len() != charges {
         return None;
     }
     let millis = u64::try_from(seconds.checked_mul(1000)? + micros / 1000).ok()?;
     let answer = match verdict {
         -1 => Answer::Stale,
-        -2 => Answer::Unreadable(answers.iter().position(|answer| *answer == -2)?),
+        -2 => {
+            let at_fault = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
+            let at_fault: Vec<usize> = at_fault.map(|(charge, _)| charge).collect();
+            Some(Answer::Unreadable(at_fault)).filter(|it| *it != Answer::Unreadable(vec![]))?
+        }
         _ => Answer::Judged(answers.iter().map(|answer| one(*answer)).collect::<Option<_>>()?),
     };
     Some((Timestamp::from_millis(millis), answer))
 }
 
-fn one(answer: i64) -> Option<Verdict> {
-    if answer == -1 {
-        return Some(Verdict::Over);
-    }
-    let remaining = u32::try_from(answer).ok()?;
-    Some(Verdict::Fits { remaining })
+fn one([answer, reset]: [i64; 2]) -> Option<Tally> {
+    let reset = Duration::from_millis(u64::try_from(reset).ok()?);
+    let verdict = match answer {
+        -1 => Verdict::Over,
+        remaining => Verdict::Fits { remaining: u32::try_from(remaining).ok()? },
+    };
+    Some(Tally { verdict, reset })
 }
 
 #[cfg(test)]
@@ -143,12 +192,15 @@ mod tests {
             &[][..],
             &[1_795_215_600],
             &[1_795_215_600, 0, 1],
-            &[1_795_215_600, 0, 1, 5, 5],
-            &[1_795_215_600, 0, 1, -7],
-            &[1_795_215_600, 0, 1, i64::MAX],
-            &[-5, 0, 1, 5],
-            &[i64::MAX, 0, 1, 5],
-            &[1_795_215_600, 0, -2, 0],
+            &[1_795_215_600, 0, 1, 5],
+            &[1_795_215_600, 0, 1, 5, 0, 5],
+            &[1_795_215_600, 0, 1, 5, 0, 5, 0],
+            &[1_795_215_600, 0, 1, -7, 0],
+            &[1_795_215_600, 0, 1, 7, -1],
+            &[1_795_215_600, 0, 1, i64::MAX, 0],
+            &[-5, 0, 1, 5, 0],
+            &[i64::MAX, 0, 1, 5, 0],
+            &[1_795_215_600, 0, -2, 0, 0],
         ] {
             assert_eq!(read(reply, 1), None, "for {reply:?}");
         }
@@ -156,8 +208,11 @@ mod tests {
 
     #[test]
     fn a_reply_tells_redis_time_in_milliseconds() {
-        let (now, answer) = read(&[1_795_215_600, 123_999, 0, -1, 7], 2).expect("a good reply");
+        let (now, answer) =
+            read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20], 2).expect("a good reply");
+        let tally = |verdict, ms| Tally { verdict, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
-        assert_eq!(answer, Answer::Judged(vec![Verdict::Over, Verdict::Fits { remaining: 7 }]));
+        let fits = Verdict::Fits { remaining: 7 };
+        assert_eq!(answer, Answer::Judged(vec![tally(Verdict::Over, 1500), tally(fits, 20)]));
     }
 }

@@ -64,13 +64,18 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// A connection of its own.
+    pub fn connect(&self) -> redis::Connection {
+        self.try_connect().expect("redis answers")
+    }
+
     fn try_connect(&self) -> Option<redis::Connection> {
         redis::Client::open(self.url()).unwrap().get_connection().ok()
     }
 
     pub fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let (name, arguments) = words.split_first().unwrap();
-        let mut connection = self.try_connect().expect("redis answers");
+        let mut connection = self.connect();
         redis::cmd(name).arg(arguments).query(&mut connection).unwrap()
     }
 

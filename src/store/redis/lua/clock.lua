@@ -1,0 +1,1 @@
+local time = redis.call('TIME')

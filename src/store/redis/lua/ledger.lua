@@ -1,0 +1,130 @@
+-- Decides calls. Each is judged by itself, all or nothing, and a call's trouble stays its own.
+--
+-- KEYS     the counters; a charge names them by their places in this list
+-- ARGV     calls, one after the other. A call is the number of its charges, then for each charge:
+--            algorithm  'fw', 'fh', 'sl', 'sw' or 'tb'
+--            key        place in KEYS
+--            start      first millisecond of the window, and
+--            stop       first after it; of one that the clock does not align, 0 and its length
+--            kind       'take', 'look' or 'give'
+--            hits       0 to 2^53 - 1
+--            limit      0 to 2^32 - 1
+--            denied     what it costs if the call is denied: 'free', or 'count' for all its hits
+--            expiry     of an aligned key, in Unix milliseconds; not before the window's end
+--            extra      'sw': the place in KEYS of the window before; 'tb': the burst; 'sl': the caller
+-- Returns  integers: TIME's seconds and microseconds; then for each call
+--            verdict    1 admitted, 0 denied, -1 stale (outside the window), -2 unreadable counter
+--            answers    two for each charge: what remains, or -1 where it does not fit; and the reset
+--                       in milliseconds. Of a stale call all are 0; of an unreadable one, -2 marks the
+--                       counters at fault.
+
+local ALGORITHMS = {
+  fw = fixed_window,
+  fh = first_hit_window,
+  sl = sliding_log,
+  sw = sliding_window,
+  tb = token_bucket,
+}
+
+local function parse(at)
+  local charges = {}
+  for i = 1, tonumber(ARGV[at]) do
+    local base = at + 10 * (i - 1)
+    local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 10]
+    charges[i] = {
+      algorithm = ALGORITHMS[ARGV[base + 1]],
+      key = KEYS[tonumber(ARGV[base + 2])],
+      start = start,
+      stop = stop,
+      window = stop - start,
+      kind = ARGV[base + 5],
+      hits = tonumber(ARGV[base + 6]),
+      limit = tonumber(ARGV[base + 7]),
+      counted = ARGV[base + 8] == 'count',
+      expiry = ARGV[base + 9],
+      previous = ARGV[base + 1] == 'sw' and KEYS[tonumber(extra)],
+      burst = tonumber(extra),
+      caller = extra,
+    }
+  end
+  return charges, at + 10 * #charges + 1
+end
+
+local function is_stale(charge)
+  return charge.algorithm.aligned and (now < charge.start or now >= charge.stop)
+end
+
+local function answer(charge, answers, i)
+  local algorithm, account = charge.algorithm, charge.account
+  if charge.fits then
+    answers[2 * i - 1] = math.max(0, algorithm.remaining(account, charge))
+    answers[2 * i] = algorithm.ends(account, charge) - now
+  else
+    local at = algorithm.admits_at and algorithm.admits_at(account, charge.asked, charge)
+    answers[2 * i - 1] = -1
+    answers[2 * i] = (at or algorithm.ends(account, charge)) - now
+  end
+  answers[2 * i] = math.max(0, answers[2 * i])
+end
+
+-- Fills `answers` and returns the verdict.
+local function judge(charges, answers)
+  for _, charge in ipairs(charges) do
+    if is_stale(charge) then return -1 end
+  end
+
+  local accounts, verdict = {}, 1
+  for i, charge in ipairs(charges) do
+    local account = accounts[charge.key]
+    if account == nil then
+      account = charge.algorithm.read(charge) or false
+      accounts[charge.key] = account
+      if account then account.sum, account.charge = 0, charge end
+    end
+    if not account then answers[2 * i - 1], verdict = -2, -2 end
+    charge.account = account
+  end
+  if verdict == -2 then return verdict end
+
+  for _, charge in ipairs(charges) do
+    local account = charge.account
+    if charge.kind == 'give' then
+      charge.algorithm.give_back(account, charge.hits, charge)
+    elseif charge.kind == 'take' then
+      account.sum = account.sum + charge.hits
+    end
+  end
+
+  -- What fits is asked before anything is charged; so is all that a look tells.
+  for i, charge in ipairs(charges) do
+    charge.asked = charge.kind == 'take' and charge.account.sum or 1
+    charge.fits = charge.kind == 'give'
+      or charge.algorithm.fits(charge.account, charge.asked, charge)
+    if not charge.fits then verdict = 0 end
+    if charge.kind == 'look' then answer(charge, answers, i) end
+  end
+
+  for _, charge in ipairs(charges) do
+    if charge.kind == 'take' and (verdict == 1 or charge.counted) then
+      charge.algorithm.charge(charge.account, charge)
+    end
+  end
+  for i, charge in ipairs(charges) do
+    if charge.kind ~= 'look' then answer(charge, answers, i) end
+  end
+  for _, account in pairs(accounts) do
+    account.charge.algorithm.write(account, account.charge)
+  end
+  return verdict
+end
+
+local reply = { tonumber(time[1]), tonumber(time[2]) }
+local at = 1
+while at <= #ARGV do
+  local charges, next_at = parse(at)
+  local answers = {}
+  reply[#reply + 1] = judge(charges, answers)
+  for i = 1, 2 * #charges do reply[#reply + 1] = answers[i] or 0 end
+  at = next_at
+end
+return reply

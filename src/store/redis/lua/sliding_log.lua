@@ -1,0 +1,108 @@
+-- The time of every hit that still counts: a list, the oldest first, of 'at sum hits caller'. The sum
+-- is that of all hits since the list began, so that what is used needs no walk; `at` is in Unix
+-- milliseconds and never before the entry in front; the caller may be missing.
+local sliding_log = {}
+
+local function log_entry(key, index)
+  local value = redis.call('LINDEX', key, index)
+  local at, sum, hits, rest = string.match(value or '', '^(%d+) (%d+) (%d+)(.*)$')
+  at, sum, hits = count(at), count(sum), count(hits)
+  return at and sum and hits and { at = at, sum = sum, hits = hits, rest = rest }
+end
+
+-- The first place from `from` to before `to` whose entry is as `wanted` says, in a list where all that
+-- follow are so too; `to` if there is none; nil if one cannot be read.
+local function log_search(account, from, to, wanted)
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    local entry = account.last and middle == account.length - 1 and account.last
+      or log_entry(account.key, middle)
+    if not entry then return nil end
+    if wanted(entry) then to = middle else from = middle + 1 end
+  end
+  return from
+end
+
+function sliding_log.read(charge)
+  local length = redis.pcall('LLEN', charge.key)
+  if type(length) == 'table' then return nil end
+  local account = { key = charge.key, length = length, popped = 0, used = 0, base = 0, pushed = {} }
+  account.first = log_search(account, 0, length, function(entry)
+    return entry.at + charge.window > now
+  end)
+  if not account.first then return nil end
+  if account.first < length then
+    local oldest, newest = log_entry(charge.key, account.first), log_entry(charge.key, -1)
+    if not oldest or not newest then return nil end
+    account.last, account.base = newest, oldest.sum - oldest.hits
+    account.used = newest.sum - account.base
+  end
+  return account
+end
+
+function sliding_log.give_back(account, hits)
+  account.changed = account.changed or account.used > 0
+  while account.used > 0 and hits > 0 do
+    local newest = account.last
+    if newest.hits > hits then
+      newest.hits, newest.sum, newest.reduced = newest.hits - hits, newest.sum - hits, true
+      account.used = account.used - hits
+      return
+    end
+    hits, account.used = hits - newest.hits, account.used - newest.hits
+    account.length, account.popped = account.length - 1, account.popped + 1
+    account.last = account.used > 0 and log_entry(account.key, account.length - 1) or nil
+  end
+end
+
+function sliding_log.fits(account, hits, charge)
+  return account.used + hits <= charge.limit
+end
+
+function sliding_log.charge(account, charge)
+  account.changed = true
+  local newest = account.pushed[#account.pushed] or account.last
+  account.used = account.used + charge.hits
+  account.pushed[#account.pushed + 1] = {
+    at = math.max(now, newest and newest.at or 0),
+    sum = account.base + account.used,
+    hits = charge.hits,
+    rest = charge.caller ~= '' and ' ' .. charge.caller or '',
+  }
+end
+
+function sliding_log.remaining(account, charge)
+  return charge.limit - account.used
+end
+
+function sliding_log.ends(account, charge)
+  local newest = account.pushed[#account.pushed] or account.last
+  return newest and newest.at + charge.window or now
+end
+
+-- Only a denied call asks, and that has pushed nothing.
+function sliding_log.admits_at(account, hits, charge)
+  local surplus = account.used + hits - charge.limit
+  if hits > charge.limit or surplus <= 0 then return sliding_log.ends(account, charge) end
+  local place = log_search(account, account.first, account.length, function(entry)
+    return entry.sum - account.base >= surplus
+  end)
+  local entry = place and place < account.length and log_entry(account.key, place)
+  return entry and entry.at + charge.window or sliding_log.ends(account, charge)
+end
+
+function sliding_log.write(account, charge)
+  if not account.changed then return end
+  local spell = function(entry)
+    return text(entry.at) .. ' ' .. text(entry.sum) .. ' ' .. text(entry.hits) .. entry.rest
+  end
+  if account.popped > 0 then redis.call('RPOP', account.key, account.popped) end
+  if account.last and account.last.reduced then
+    redis.call('LSET', account.key, -1, spell(account.last))
+  end
+  for _, entry in ipairs(account.pushed) do
+    redis.call('RPUSH', account.key, spell(entry))
+    redis.call('PEXPIREAT', account.key, text(entry.at + charge.window))
+  end
+  if account.first > 0 then redis.call('LTRIM', account.key, account.first, -1) end
+end

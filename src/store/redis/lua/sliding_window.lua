@@ -1,0 +1,48 @@
+-- Two clock-aligned counters, the present one and the one before, weighed. All is reckoned in hits
+-- times milliseconds; a limit times its window stays below 2^53, and what goes beyond is over anyway.
+local sliding_window = { aligned = true }
+
+function sliding_window.read(charge)
+  local current, previous = read_count(charge.key), read_count(charge.previous)
+  if current == false or previous == false then return nil end
+  return { key = charge.key, before = current, used = current or 0, previous = previous or 0 }
+end
+
+local function weighed(account, charge)
+  return account.previous * (charge.stop - now) + account.used * charge.window
+end
+
+function sliding_window.give_back(account, hits)
+  account.used = math.max(0, account.used - hits)
+end
+
+function sliding_window.fits(account, hits, charge)
+  return weighed(account, charge) + hits * charge.window <= charge.limit * charge.window
+end
+
+function sliding_window.charge(account, charge)
+  account.used = math.min(account.used + charge.hits, COUNT_MAX)
+end
+
+function sliding_window.remaining(account, charge)
+  return whole(charge.limit * charge.window - weighed(account, charge), charge.window)
+end
+
+function sliding_window.ends(account, charge)
+  if account.used > 0 then return charge.stop + charge.window end
+  return account.previous > 0 and charge.stop or now
+end
+
+function sliding_window.admits_at(account, hits, charge)
+  if hits > charge.limit then return sliding_window.ends(account, charge) end
+  local stop, room, previous = charge.stop, charge.limit - hits - account.used, account.previous
+  if room < 0 then
+    stop, room, previous = stop + charge.window, charge.limit - hits, account.used
+  end
+  if previous == 0 then return stop - charge.window end
+  return stop - math.min(charge.window, whole(room * charge.window, previous))
+end
+
+function sliding_window.write(account, charge)
+  write_count(account.key, account.before, account.used, charge.expiry)
+end

@@ -1,0 +1,53 @@
+-- A bucket that refills at an even rate (GCRA): 'debt at' at one key. The debt is what the bucket
+-- lacks, in hits times the window's milliseconds: a hit adds the window, and each millisecond pays
+-- back the limit.
+local token_bucket = {}
+
+function token_bucket.read(charge)
+  local value = read_text(charge.key)
+  if not value then return value == nil and { key = charge.key, debt = 0, at = now } or nil end
+  local debt, at = string.match(value, '^(%d+) (%d+)$')
+  debt, at = count(debt), count(at)
+  if not debt or not at then return nil end
+  local paid = math.max(0, now - at) * charge.limit
+  return { key = charge.key, debt = math.max(0, debt - paid), at = math.max(at, now) }
+end
+
+function token_bucket.give_back(account, hits, charge)
+  account.changed = account.changed or account.debt > 0
+  account.debt = math.max(0, account.debt - hits * charge.window)
+end
+
+function token_bucket.fits(account, hits, charge)
+  return account.debt + hits * charge.window <= charge.burst * charge.window
+end
+
+function token_bucket.charge(account, charge)
+  account.changed = true
+  account.debt = math.min(account.debt + charge.hits * charge.window, COUNT_MAX)
+end
+
+function token_bucket.remaining(account, charge)
+  return whole(charge.burst * charge.window - account.debt, charge.window)
+end
+
+local function paid_at(account, debt, charge)
+  if charge.limit == 0 then return account.at + charge.window end
+  local rest = debt % charge.limit
+  return account.at + (debt - rest) / charge.limit + (rest > 0 and 1 or 0)
+end
+
+function token_bucket.ends(account, charge)
+  return account.debt > 0 and paid_at(account, account.debt, charge) or now
+end
+
+function token_bucket.admits_at(account, hits, charge)
+  if hits > charge.burst then return token_bucket.ends(account, charge) end
+  return paid_at(account, account.debt + (hits - charge.burst) * charge.window, charge)
+end
+
+function token_bucket.write(account, charge)
+  if not account.changed then return end
+  local expiry = account.debt > 0 and paid_at(account, account.debt, charge) or account.at
+  redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', text(expiry + 1))
+end

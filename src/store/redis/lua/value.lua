@@ -1,0 +1,48 @@
+-- What is in the keys, read and written. A script that fails half-way keeps what it wrote, so
+-- everything is read, and checked, before the first write.
+
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- 2^53 - 1: up to here a double holds every whole number.
+local COUNT_MAX = 9007199254740991
+
+-- The number that some digits say; nil if they say more than COUNT_MAX, or nothing.
+local function count(digits)
+  local number = tonumber(digits or '')
+  return number and number <= COUNT_MAX and number or nil
+end
+
+-- The text of a whole number: Lua's own would say 1e+14.
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+-- How often `by` goes into a number, exactly.
+local function whole(number, by)
+  return (number - number % by) / by
+end
+
+-- The text at a key; nil if there is none, or false if it holds anything else.
+local function read_text(key)
+  local value = redis.pcall('GET', key)
+  if type(value) == 'table' then return false end
+  return value or nil
+end
+
+-- The count at a key; nil if there is none, or false if it holds anything else.
+local function read_count(key)
+  local value = read_text(key)
+  if not value then return value end
+  -- Only what INCRBY will take.
+  if value ~= '0' and not string.find(value, '^[1-9]%d*$') then return false end
+  return count(value) or false
+end
+
+-- A counter is born with its value and its expiry in one command.
+local function write_count(key, before, after, expiry)
+  if before == nil then
+    if after > 0 then redis.call('SET', key, text(after), 'PXAT', expiry) end
+  elseif after ~= before then
+    redis.call('INCRBY', key, text(after - before))
+  end
+end

@@ -1,0 +1,269 @@
+//! What each algorithm does, as timelines that run on the model, in memory and in Redis.
+
+use std::sync::Arc;
+
+use tollkeeper::engine::{
+    calendar::Calendar,
+    key::Counter,
+    ledger::{Charge, Tally, Verdict},
+    request::{Entry, Hits},
+    rule::{Algorithm, Limit, Unit, WhenDenied},
+    time::{Timestamp, Window},
+};
+
+use crate::{
+    model::Model,
+    support::subjects::{ScriptInRedis, Subject, memory},
+};
+
+/// 1 January 2100, 00:00 UTC: after real time, and where a year of the calendar begins.
+pub const BEGIN: Timestamp = Timestamp::from_secs(4_102_444_800);
+
+pub fn charge(user: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
+    let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
+    Charge { counter: Counter::new("shop", &entries, Arc::clone(limit)), hits, caller: None }
+}
+
+pub fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
+    Limit { algorithm, ..Limit::new(requests, unit, 1).unwrap() }
+}
+
+pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
+
+/// Runs a timeline on one counter, everywhere. `0.2s +2 ok 1 left` takes two hits 0.2 s after
+/// [`BEGIN`], which pass and leave one; `?` looks, `-2` gives back; `over in 0.8s` is a refusal and
+/// its reset.
+#[track_caller]
+fn check(limit: Limit, timeline: &str) {
+    let limit = Arc::new(limit);
+    let expected: Vec<&str> = timeline.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
+    let mut redis = ScriptInRedis::start();
+    let subjects: [&mut dyn Subject; 3] = [&mut Model::default(), &mut memory(), &mut redis];
+    for subject in subjects {
+        let run = |line: &&str| {
+            let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
+            let now = BEGIN.plus_millis((seconds * 1000.0).round() as u64);
+            let hits = match what.split_at(1) {
+                ("+", hits) => Hits::Take(hits.parse().unwrap()),
+                ("-", hits) => Hits::GiveBack(hits.parse().unwrap()),
+                _ => Hits::Look,
+            };
+            let [tally] = subject.charge(&[charge("alice", hits, &limit)], now)[..] else {
+                panic!("one charge has one tally");
+            };
+            format!("{at} {what} {}", spell(tally))
+        };
+        let happened: Vec<String> = expected.iter().map(run).collect();
+        assert_eq!(happened.join("\n"), expected.join("\n"), "on {}", subject.name());
+    }
+    redis.redis.assert_no_key_leaks();
+}
+
+fn spell(tally: Tally) -> String {
+    match tally.verdict {
+        Verdict::Fits { remaining } => format!("ok {remaining} left"),
+        Verdict::Over => format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0),
+    }
+}
+
+#[test]
+fn a_fixed_window_turns_with_the_clock() {
+    check(
+        limit(3, Unit::Second, Algorithm::FixedWindow),
+        "0.2s +2 ok 1 left
+         0.4s +2 over in 0.6s
+         0.9s +1 ok 0 left
+         0.9s ? over in 0.1s
+         1.0s +3 ok 0 left
+         1.1s -2 ok 2 left
+         1.1s -9 ok 3 left
+         9.0s ? ok 3 left",
+    );
+}
+
+#[test]
+fn a_fixed_window_of_several_units_is_aligned_to_the_epoch() {
+    let five_minutes = Limit::new(1, Unit::Minute, 5).unwrap();
+    check(five_minutes, "299s +1 ok 0 left\n299.5s +1 over in 0.5s\n300s +1 ok 0 left");
+}
+
+#[test]
+fn a_calendars_day_ends_at_its_zones_midnight() {
+    let berlin = Calendar::new(Unit::Day, "Europe/Berlin").unwrap();
+    let day = Limit {
+        window: Window::of_calendar(berlin),
+        ..limit(2, Unit::Day, Algorithm::FixedWindow)
+    };
+    // It is one o'clock in Berlin: 23 hours are left.
+    check(day, "0s +2 ok 0 left\n1s ? over in 82799s\n82799s ? over in 1s\n82800s ? ok 2 left");
+}
+
+#[test]
+fn a_first_hit_window_opens_at_the_first_hit() {
+    check(
+        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        "0.2s ? ok 3 left
+         0.3s -1 ok 3 left
+         0.5s +2 ok 1 left
+         1.0s +2 over in 0.5s
+         1.4s +1 ok 0 left
+         1.5s +3 ok 0 left
+         1.6s -1 ok 1 left
+         2.4s +2 over in 0.1s
+         2.5s ? ok 3 left
+         2.6s -1 ok 3 left
+         3.0s +1 ok 2 left
+         3.9s +3 over in 0.1s",
+    );
+}
+
+#[test]
+fn a_sliding_log_counts_any_span() {
+    check(
+        limit(3, Unit::Second, LOG),
+        "0.2s +2 ok 1 left
+         0.9s +1 ok 0 left
+         1.1s +1 over in 0.1s
+         1.1s +3 over in 0.8s
+         1.2s +2 ok 0 left
+         1.3s -1 ok 1 left
+         1.3s +1 ok 0 left
+         1.9s ? ok 1 left
+         1.9s +4 over in 0.4s
+         2.2s ? ok 2 left
+         2.3s ? ok 3 left
+         2.3s +3 ok 0 left
+         2.4s -9 ok 3 left
+         2.5s +3 ok 0 left
+         9.0s ? ok 3 left",
+    );
+}
+
+#[test]
+fn a_sliding_window_weighs_the_one_before() {
+    check(
+        limit(10, Unit::Second, Algorithm::SlidingWindow),
+        "0.0s +10 ok 0 left
+         0.9s +1 over in 0.2s
+         1.0s +1 over in 0.1s
+         1.1s +1 ok 0 left
+         1.5s +4 ok 0 left
+         1.5s +1 over in 0.1s
+         1.5s -2 ok 2 left
+         1.5s +11 over in 1.5s
+         2.0s ? ok 7 left
+         9.0s ? ok 10 left",
+    );
+}
+
+#[test]
+fn a_token_bucket_refills_at_an_even_rate() {
+    check(
+        limit(10, Unit::Second, Algorithm::TokenBucket { burst: 4 }),
+        "0.0s +4 ok 0 left
+         0.0s +1 over in 0.1s
+         0.1s +1 ok 0 left
+         0.3s +3 over in 0.1s
+         0.3s -1 ok 3 left
+         0.3s +5 over in 0.1s
+         0.4s ? ok 4 left
+         9.0s +4 ok 0 left",
+    );
+}
+
+#[test]
+fn a_bucket_that_never_refills_says_some_time() {
+    let limit = limit(0, Unit::Second, Algorithm::TokenBucket { burst: 0 });
+    let counted = Limit { when_denied: WhenDenied::Counted, ..limit };
+    check(counted, "0s ? over in 0s\n1s +1 over in 1s\n2s ? over in 1s");
+}
+
+#[test]
+fn work_that_is_done_counts_though_it_does_not_fit() {
+    let counted = |algorithm| Limit {
+        when_denied: WhenDenied::Counted,
+        ..limit(10, Unit::Second, algorithm)
+    };
+    let fixed = "0.0s +8 ok 2 left\n0.5s +8 over in 0.5s\n0.9s -9 ok 3 left\n1.0s ? ok 10 left";
+    check(counted(Algorithm::FixedWindow), fixed);
+    let first_hit = "0.2s +8 ok 2 left\n0.5s +8 over in 0.7s\n1.1s -9 ok 3 left\n1.2s ? ok 10 left";
+    check(counted(Algorithm::FirstHitWindow), first_hit);
+    let sliding = "0.0s +8 ok 2 left\n0.5s +8 over in 1.375s\n1.5s ? ok 2 left\n1.5s -9 ok 2 left";
+    check(counted(Algorithm::SlidingWindow), sliding);
+    let bucket = "0.0s +8 ok 2 left\n0.5s +8 over in 0.9s\n1.4s ? ok 8 left";
+    check(counted(Algorithm::TokenBucket { burst: 10 }), bucket);
+}
+
+/// One limit of each algorithm, of ten a second.
+fn one_of_each() -> Vec<Arc<Limit>> {
+    let bucket = Algorithm::TokenBucket { burst: 10 };
+    let all =
+        [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket];
+    all.into_iter().map(|it| Arc::new(limit(10, Unit::Second, it))).collect()
+}
+
+/// Promise 2d, 2e: wherever the charge that does not fit stands, and whatever it and its siblings are
+/// counted by, no sibling is charged.
+#[test]
+fn a_denied_call_charges_no_sibling_of_any_algorithm() {
+    let mut redis = ScriptInRedis::start();
+    let subjects: [&mut dyn Subject; 3] = [&mut Model::default(), &mut memory(), &mut redis];
+    for subject in subjects {
+        for denies in one_of_each() {
+            for place in 0..=one_of_each().len() {
+                for hits in [Hits::Take(11), Hits::Look] {
+                    let name = subject.name();
+                    subject.clear();
+                    if hits == Hits::Look {
+                        subject.charge(&[charge("full", Hits::Take(10), &denies)], BEGIN);
+                    }
+                    let siblings = one_of_each();
+                    let ask = |hits| siblings.iter().map(move |it| charge("sibling", hits, it));
+                    let mut call: Vec<Charge> = ask(Hits::Take(3)).collect();
+                    call.insert(place, charge("full", hits, &denies));
+                    let verdicts: Vec<_> =
+                        subject.charge(&call, BEGIN).iter().map(|tally| tally.verdict).collect();
+                    let mut expected = vec![Verdict::Fits { remaining: 10 }; siblings.len()];
+                    expected.insert(place, Verdict::Over);
+                    assert_eq!(verdicts, expected, "{name}: {denies:?} at {place}");
+
+                    let looks: Vec<Charge> = ask(Hits::Look).collect();
+                    for tally in subject.charge(&looks, BEGIN) {
+                        assert_eq!(tally.verdict, Verdict::Fits { remaining: 10 }, "{name}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Promise 2a, 2b, 2c, on every algorithm: refunds come first and stand though the call is denied,
+/// hits on one counter are summed, looks see refunds and no charges.
+#[test]
+fn refunds_sums_and_looks_are_alike_on_every_algorithm() {
+    let mut redis = ScriptInRedis::start();
+    let subjects: [&mut dyn Subject; 3] = [&mut Model::default(), &mut memory(), &mut redis];
+    for subject in subjects {
+        for limit in one_of_each() {
+            subject.clear();
+            let mut ask = |calls: &[Hits], expected: &[Option<u32>]| {
+                let calls: Vec<_> = calls.iter().map(|hits| charge("a", *hits, &limit)).collect();
+                let left = |tally: &Tally| match tally.verdict {
+                    Verdict::Fits { remaining } => Some(remaining),
+                    Verdict::Over => None,
+                };
+                let happened: Vec<_> = subject.charge(&calls, BEGIN).iter().map(left).collect();
+                assert_eq!(happened, expected, "{}: {limit:?}", subject.name());
+            };
+            use Hits::{GiveBack, Look, Take};
+            ask(&[Take(6), Take(5)], &[None, None]);
+            ask(&[Take(6), Look, Take(4)], &[Some(0), Some(10), Some(0)]);
+            ask(&[Take(2), GiveBack(3)], &[Some(1), Some(1)]);
+            ask(&[Take(4), GiveBack(2), Look], &[None, Some(3), Some(3)]);
+            ask(&[GiveBack(Hits::MAX)], &[Some(10)]);
+            ask(&[Take(Hits::MAX), Take(Hits::MAX)], &[None, None]);
+            ask(&[Look], &[Some(10)]);
+        }
+    }
+}

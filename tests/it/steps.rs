@@ -1,0 +1,210 @@
+//! P11, P12: step by step, over random calls and clocks that jump, memory does what the model does,
+//! and Redis what memory does.
+//!
+//! CI runs a few steps; docs/correctness.md tells of the long runs, and how to repeat them.
+
+use std::{env, sync::Arc, time::Instant};
+
+use proptest::prelude::*;
+use tollkeeper::engine::{
+    ledger::{Charge, Tally},
+    request::Hits,
+    rule::{Algorithm, Limit, Unit, WhenDenied},
+    time::Timestamp,
+};
+
+use crate::{
+    algorithms::{BEGIN, LOG, charge, limit},
+    model::Model,
+    support::subjects::{ScriptInRedis, Subject, memory},
+};
+
+/// After so many steps everything is forgotten, and the clock set to [`BEGIN`].
+const STEPS_OF_A_CASE: u64 = 200;
+
+/// One call, and how far the clock goes before it.
+#[derive(Debug, Clone)]
+struct Step {
+    /// In milliseconds; negative where the clock is set back.
+    passed: i64,
+    charges: Vec<Charge>,
+}
+
+/// Every limit that steps may meet. Those with one counter have one limit, but for fixed windows,
+/// where an override may have another.
+fn limits() -> Vec<Arc<Limit>> {
+    let per = |requests, multiplier, unit, algorithm: &Algorithm| Limit {
+        algorithm: algorithm.clone(),
+        ..Limit::new(requests, unit, multiplier).unwrap()
+    };
+    let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
+    let bucket = |burst| Algorithm::TokenBucket { burst };
+    let fixed = Algorithm::FixedWindow;
+    let algorithms =
+        [fixed.clone(), Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket(7)];
+    let mut limits = Vec::new();
+    for algorithm in &algorithms {
+        limits.extend([per(7, 1, Unit::Second, algorithm), per(13, 1, Unit::Minute, algorithm)]);
+        if *algorithm != LOG {
+            limits.push(counted(per(5, 2, Unit::Hour, algorithm)));
+        }
+    }
+    // The ends of what is allowed: none at all, and the most.
+    limits.extend([
+        per(0, 1, Unit::Day, &fixed),
+        per(0, 1, Unit::Day, &bucket(0)),
+        counted(per(u32::MAX, 1, Unit::Day, &fixed)),
+        per(1_000_000, 2, Unit::Day, &Algorithm::SlidingWindow),
+        per(2_000_000, 2, Unit::Second, &Algorithm::SlidingWindow),
+        counted(per(3, 2, Unit::Second, &bucket(2_000_000_000))),
+        per(285_000, 1, Unit::Year, &bucket(285_000)),
+    ]);
+    limits.into_iter().map(Arc::new).collect()
+}
+
+/// Numbers that look random, the same for one seed: xorshift64*, <https://doi.org/10.1145/2845077>.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+    }
+
+    fn hits(&mut self, limit: &Limit) -> Hits {
+        // A hit of a log is one line in the model.
+        let most = if limit.algorithm == LOG { 20 } else { Hits::MAX };
+        match self.below(20) {
+            0..=9 => Hits::Take(1 + self.below(3)),
+            10..=12 => Hits::Take(1 + self.below(9)),
+            13 => Hits::Take(most),
+            14..=16 => Hits::Look,
+            17..=18 => Hits::GiveBack(self.below(5)),
+            _ => Hits::GiveBack(Hits::MAX),
+        }
+    }
+
+    fn step(&mut self, limits: &[Arc<Limit>]) -> Step {
+        let passed = match self.below(40) {
+            0..=9 => 0,
+            10..=29 => self.below(200),
+            30..=34 => self.below(1500),
+            35..=36 => self.below(70_000),
+            37 => self.below(8_000_000),
+            _ => 1,
+        };
+        // One clock in fifty is set back.
+        let back = self.below(50) == 0;
+        let charge = |_| {
+            let limit = &limits[self.below(limits.len() as u64) as usize];
+            let user = ["a", "b"][self.below(2) as usize];
+            charge(user, self.hits(limit), limit)
+        };
+        let count = [1, 1, 2, 3][(passed % 4) as usize];
+        let charges = (0..count).map(charge).collect();
+        Step { passed: if back { -(passed as i64) } else { passed as i64 }, charges }
+    }
+}
+
+/// Runs so many steps on both, and panics where they differ.
+fn compare(steps: u64, seed: u64, one: &mut dyn Subject, other: &mut dyn Subject) {
+    let (began, limits) = (Instant::now(), limits());
+    let mut dice = Dice(seed);
+    let mut now = BEGIN;
+    for number in 0..steps {
+        if number % STEPS_OF_A_CASE == 0 {
+            (one.clear(), other.clear());
+            now = BEGIN;
+        }
+        let step = dice.step(&limits);
+        now = now.shifted(step.passed);
+        let tallies =
+            |subject: &mut dyn Subject| -> Vec<Tally> { subject.charge(&step.charges, now) };
+        let (ours, theirs) = (tallies(one), tallies(other));
+        assert_eq!(
+            ours,
+            theirs,
+            "{} and {} differ at step {number} of seed {seed}: {step:?} at {now:?}",
+            one.name(),
+            other.name()
+        );
+    }
+    let (one, other, took) = (one.name(), other.name(), began.elapsed());
+    println!("{steps} steps of seed {seed}: {one} and {other} agree; {took:.0?}");
+}
+
+/// How many steps, and from which seed: `STEPS=2000000 SEED=7`, or a few.
+fn steps_and_seed(variable: &str, few: u64) -> (u64, u64) {
+    let number = |name: &str, default| {
+        env::var(name).map_or(default, |text| text.parse().expect("a whole number"))
+    };
+    (number(variable, few), number("SEED", 1).max(1))
+}
+
+#[test]
+fn memory_does_what_the_model_does() {
+    let (steps, seed) = steps_and_seed("MODEL_STEPS", 20_000);
+    // One seed for each core.
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            scope.spawn(move || {
+                compare(steps / 2, 2 * seed + half, &mut Model::default(), &mut memory());
+            });
+        }
+    });
+}
+
+#[test]
+fn redis_does_what_memory_does() {
+    let (steps, seed) = steps_and_seed("REDIS_STEPS", 20_000);
+    let mut redis = ScriptInRedis::start();
+    compare(steps, seed, &mut memory(), &mut redis);
+    redis.redis.assert_no_key_leaks();
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    any::<u64>().prop_map(|seed| Dice(seed | 1).step(&limits()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// The same, in few steps where they differ: a failing sequence shrinks.
+    #[test]
+    fn memory_and_the_model_agree_on_any_sequence(steps in prop::collection::vec(any_step(), 1..40)) {
+        let (mut model, memory) = (Model::default(), memory());
+        let mut now = BEGIN;
+        for step in steps {
+            now = now.shifted(step.passed);
+            let ours: Vec<Tally> = Subject::charge(&mut model, &step.charges, now);
+            prop_assert_eq!(ours, memory.charge_at(&step.charges, now), "{:?} at {:?}", step, now);
+        }
+    }
+}
+
+/// P16, P1 on the log, which is exact: in any true span of a second no more than the limit passes,
+/// whatever the clock does in between.
+#[test]
+fn no_clock_that_jumps_makes_a_log_admit_more() {
+    let limit = Arc::new(limit(7, Unit::Second, LOG));
+    let mut dice = Dice(3);
+    let (store, mut skew) = (memory(), 0);
+    let mut admitted: Vec<Timestamp> = Vec::new();
+    for ms in 0..60_000 {
+        if dice.below(1000) == 0 {
+            // Only back: a clock that is set forward by a second ends what was.
+            skew -= dice.below(500) as i64;
+        }
+        let call = [charge("a", Hits::Take(1), &limit)];
+        let tallies = store.charge_at(&call, BEGIN.plus_millis(ms).shifted(skew));
+        if tallies[0].verdict != tollkeeper::engine::ledger::Verdict::Over {
+            admitted.push(BEGIN.plus_millis(ms));
+        }
+    }
+    assert!(admitted.len() > 100);
+    for eight in admitted.windows(8) {
+        assert!(eight[7].millis_since(eight[0]) >= 1000, "{eight:?}");
+    }
+}
