@@ -25,6 +25,7 @@ use crate::{
     shutdown::Signals,
     store::{
         Store,
+        fallback::Fallback,
         guard::Guard,
         memory::MemoryStore,
         outage::Outage,
@@ -122,8 +123,9 @@ impl App {
     ) -> Tasks {
         let meter = self.telemetry.meter();
         let rules = Arc::new(Rules::new(rules));
-        let guard =
-            Guard::new(Arc::clone(&self.store), settings.decision_budget, self.outage.clone());
+        let fallback = Fallback::new(system_clock, settings.replicas);
+        let (store, budget) = (Arc::clone(&self.store), settings.decision_budget);
+        let guard = Guard::new(store, fallback, budget, self.outage.clone());
         let limiter = Limiter::new(Arc::clone(&rules), guard, CallMetrics::new(&meter));
         let limiter = Arc::new(limiter);
         let bounds = Bounds { descriptors_max: settings.max_descriptors };

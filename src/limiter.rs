@@ -13,7 +13,10 @@ use crate::{
         request::Request,
     },
     rules::Rules,
-    store::{StoreError, guard::Guard},
+    store::{
+        StoreError,
+        guard::{Charged, Guard},
+    },
     telemetry::CallMetrics,
 };
 
@@ -53,7 +56,8 @@ impl Limiter {
     pub async fn decide(&self, request: &Request) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
         match self.store.charge(&plan.charges).await {
-            Ok(tallies) => {
+            Ok(Charged { tallies, unreadable }) => {
+                unreadable.iter().for_each(|charge| self.unreadable(&plan.label(*charge)));
                 let decision = plan.settle(tallies);
                 self.report(request, &decision);
                 Ok(decision)

@@ -1,6 +1,7 @@
 //! Where counters live. A store takes the charges of one call and answers with a tally for each:
 //! all are made, or none.
 
+pub mod fallback;
 pub mod guard;
 pub mod memory;
 pub mod outage;

@@ -60,6 +60,11 @@ impl Counter {
         Self { business_id, limit }
     }
 
+    /// The counter of the same business ID under another limit.
+    pub fn under(&self, limit: Arc<Limit>) -> Self {
+        Self { business_id: self.business_id.clone(), limit }
+    }
+
     /// The key; of a window that the clock aligns, of the one that begins at `start`.
     pub fn key(&self, start: Timestamp) -> String {
         let Limit { algorithm, window, .. } = &*self.limit;

@@ -1,42 +1,72 @@
-//! Keeps a store's promise of an answer: every call ends within the decision budget.
+//! Keeps a store's promise of an answer: every call ends within the decision budget, with what the
+//! store says or with what the limits say of its failure.
+
+mod at_fault;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::{Store, StoreError, outage::Outage};
+use super::{Store, StoreError, fallback::Fallback, outage::Outage};
 use crate::engine::ledger::{Charge, Tally};
 
-/// A store with a limit on waiting.
+/// A store with a limit on waiting, and an answer for its failures.
 #[derive(Debug, Clone)]
 pub struct Guard {
     store: Arc<Store>,
+    fallback: Arc<Fallback>,
     budget: Duration,
     outage: Outage,
 }
 
+/// What came of a call.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Charged {
+    /// One for each charge, in their order.
+    pub tallies: Vec<Tally>,
+    /// The charges whose counters hold no count; their limits' `on_store_failure` has answered.
+    pub unreadable: Vec<usize>,
+}
+
 impl Guard {
     /// Guards `store`: no call waits longer than `budget`, and `outage` hears how it went.
-    pub fn new(store: Arc<Store>, budget: Duration, outage: Outage) -> Self {
-        Self { store, budget, outage }
+    pub fn new(store: Arc<Store>, fallback: Fallback, budget: Duration, outage: Outage) -> Self {
+        Self { store, fallback: Arc::new(fallback), budget, outage }
     }
 
     /// As [`Store::charge`], within the budget.
     ///
     /// # Errors
-    /// Those of the store, and [`StoreError::TimedOut`].
-    pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
+    /// Those of the store, and [`StoreError::TimedOut`], where a limit wants an error.
+    pub async fn charge(&self, charges: &[Charge]) -> Result<Charged, StoreError> {
         if charges.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Charged::default());
         }
-        let answer = time::timeout(self.budget, self.store.charge(charges))
+        let answer = time::timeout(self.budget, self.ask(charges))
             .await
             .unwrap_or(Err(StoreError::TimedOut));
-        match &answer {
+        match answer {
             // A counter at fault is no fault of the store's.
-            Ok(_) | Err(StoreError::Unreadable(_)) => self.outage.answered(),
-            Err(error) => self.outage.failed(error),
+            Ok(_) | Err(StoreError::Unreadable(_)) => {
+                self.outage.answered();
+                answer
+            }
+            Err(error) => {
+                self.outage.failed(&error);
+                let tallies = self.fallback.answer(charges, error)?;
+                Ok(Charged { tallies, unreadable: Vec::new() })
+            }
         }
-        answer
+    }
+
+    async fn ask(&self, charges: &[Charge]) -> Result<Charged, StoreError> {
+        match self.store.charge(charges).await {
+            Ok(tallies) => Ok(Charged { tallies, unreadable: Vec::new() }),
+            Err(StoreError::Unreadable(at_fault)) => {
+                let tallies = self.charge_without(charges, &at_fault).await?;
+                Ok(Charged { tallies, unreadable: at_fault })
+            }
+            Err(error) => Err(error),
+        }
     }
 }

@@ -36,7 +36,7 @@ impl Outage {
     pub fn failed(&self, error: &dyn Display) {
         self.0.failed_at_ms.store(self.now_ms(), Ordering::Relaxed);
         if !self.0.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "the store gives no answer; calls that need it are UNAVAILABLE");
+            tracing::warn!(%error, "the store gives no answer; on_store_failure answers the calls that need it");
         }
     }
 

@@ -22,6 +22,7 @@ mod decisions;
 mod docs;
 mod envoy;
 mod exactness;
+mod failure;
 mod helm;
 mod http;
 mod model;

@@ -1,0 +1,193 @@
+//! Promises 6 and 7: what is answered where Redis gives no answer, or a counter holds no count.
+
+use tollkeeper::rls::pb::RateLimitDescriptor;
+
+use crate::support::{
+    redis_server::Redis,
+    service::{Options, Service, descriptor, give_back, hits, request, spell},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: error
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: deny
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
+  - key: allow
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow }
+  - key: local
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local }
+  - key: bucket
+    rate_limit:
+      { unit: year, requests_per_unit: 9, algorithm: token_bucket, on_store_failure: local }
+  - key: work
+    rate_limit: { unit: year, requests_per_unit: 10, count_denied: true }
+  - key: log
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log, on_store_failure: deny }
+  - key: first
+    rate_limit:
+      { unit: year, requests_per_unit: 10, algorithm: first_hit_window, on_store_failure: deny }
+  - key: sliding
+    rate_limit:
+      { unit: year, requests_per_unit: 10, algorithm: sliding_window, on_store_failure: deny }
+  - key: gcra
+    rate_limit:
+      { unit: year, requests_per_unit: 10, algorithm: token_bucket, on_store_failure: deny }
+";
+
+fn one(key: &str) -> RateLimitDescriptor {
+    descriptor(&[(key, "x")])
+}
+
+/// Asks, and spells the answer or the error's code.
+async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
+    match service.ask(request("shop", descriptors)).await {
+        Ok(answer) => spell(&answer),
+        Err(status) => format!("{:?}", status.code()),
+    }
+}
+
+macro_rules! check {
+    ($service:expr, [$($descriptor:expr),*], $expected:expr) => {
+        assert_eq!(ask($service, vec![$($descriptor),*]).await, $expected)
+    };
+}
+
+#[tokio::test]
+async fn without_redis_the_strictest_limit_of_the_call_answers() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    check!(&service, [one("error")], "Unavailable");
+    check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    check!(&service, [one("allow")], "OK: OK 10/10 YEAR");
+    check!(&service, [one("local")], "OK: OK 9/10 YEAR");
+    check!(&service, [one("local"), one("allow")], "OK: OK 8/10 YEAR, OK 10/10 YEAR");
+    check!(&service, [one("local"), one("error")], "Unavailable");
+    let denied = "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR";
+    check!(&service, [one("error"), one("deny")], denied);
+    check!(&service, [one("local"), one("deny")], denied);
+    check!(&service, [hits(one("local"), 0)], "OK: OK 8/10 YEAR");
+    check!(&service, [give_back(one("local"), 1)], "OK: OK 9/10 YEAR");
+    check!(&service, [give_back(one("deny"), 1)], "Unavailable");
+    check!(&service, [give_back(one("allow"), 1)], "OK: OK 10/10 YEAR");
+    check!(&service, [hits(one("local"), 10)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+#[tokio::test]
+async fn each_of_several_replicas_counts_its_share() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms", "--replicas", "4"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    // A quarter of ten, rounded up; the answer tells the limit that was counted by.
+    check!(&service, [hits(one("local"), 3)], "OK: OK 0/10 YEAR");
+    check!(&service, [one("local")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    check!(&service, [hits(one("bucket"), 3)], "OK: OK 0/9 YEAR");
+    check!(&service, [one("bucket")], "OVER_LIMIT: OVER_LIMIT 0/9 YEAR");
+}
+
+#[tokio::test]
+async fn the_setting_answers_for_limits_that_do_not_say_it() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms", "--on-store-failure", "allow"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    check!(&service, [one("error")], "OK: OK 10/10 YEAR");
+    check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+/// Writes text where the counters of these are.
+fn plant(redis: &Redis, names: &[&str]) {
+    for name in names {
+        redis.query::<()>(&["SET", &redis.key(&format!("|{name}=")), "planted", "KEEPTTL"]);
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_holds_no_count_is_answered_for_by_its_limit_and_its_siblings_as_usual() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    for name in ["error", "deny", "allow", "local"] {
+        check!(&service, [one(name)], "OK: OK 9/10 YEAR");
+    }
+    plant(&redis, &["error", "deny", "allow", "local"]);
+    let sibling = |count| hits(descriptor(&[("error", "sibling")]), count);
+
+    check!(&service, [sibling(1), one("error")], "Unavailable");
+    check!(&service, [sibling(1), one("deny")], "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR");
+    check!(&service, [sibling(1), one("allow")], "OK: OK 9/10 YEAR, OK 10/10 YEAR");
+    check!(&service, [one("local"), sibling(1)], "OK: OK 9/10 YEAR, OK 8/10 YEAR");
+    check!(&service, [sibling(0)], "OK: OK 8/10 YEAR");
+
+    // A sibling that is over denies the call, which is a better answer than an error.
+    let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
+    check!(&service, [sibling(9), one("error")], format!("{over}, OK 10/10 YEAR"));
+    // What memory admitted is given back where a sibling denies.
+    check!(&service, [sibling(9), one("local")], format!("{over}, OK 8/10 YEAR"));
+    check!(&service, [hits(one("local"), 0)], "OK: OK 9/10 YEAR");
+    check!(&service, [hits(one("local"), 10), sibling(1)], format!("{over}, OK 8/10 YEAR"));
+    // Refunds stand and work that is done counts, also in a call that the planted counter denies.
+    let call = vec![one("work"), give_back(sibling(1), 1), one("deny")];
+    let expected = "OVER_LIMIT: OK 9/10 YEAR, OK 9/10 YEAR, OVER_LIMIT 0/10 YEAR";
+    assert_eq!(ask(&service, call).await, expected);
+    let call = vec![one("work"), give_back(sibling(1), 1), one("error")];
+    assert_eq!(ask(&service, call).await, "Unavailable");
+    check!(&service, [hits(one("work"), 0), sibling(0)], "OK: OK 9/10 YEAR, OK 9/10 YEAR");
+
+    let metrics = service.get("/metrics");
+    for rule in ["error", "deny", "allow", "local"] {
+        let series = format!(r#"ratelimit_counters_unreadable_total{{rule="{rule}"}}"#);
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
+    assert!(!service.log().contains("the store gives no answer"), "{}", service.log());
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn no_algorithm_reads_what_it_did_not_write() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    for name in ["deny", "first", "log", "sliding", "gcra"] {
+        check!(&service, [one(name)], "OK: OK 9/10 YEAR");
+        let key = redis.key(&format!("|{name}="));
+        let sibling = || hits(descriptor(&[("work", name)]), 0);
+        let mut plants: Vec<Vec<&str>> =
+            vec![vec!["HSET", &key, "x", "1"], vec!["SADD", &key, "1"]];
+        match name {
+            "log" => {
+                plants.push(vec!["SET", &key, "5"]);
+                plants.extend(
+                    ["", "x", "1 2", "1 2 x", "9007199254740992 1 1"]
+                        .map(|it| vec!["RPUSH", &key, it]),
+                );
+            }
+            _ => {
+                plants.push(vec!["RPUSH", &key, "1"]);
+                plants.extend(
+                    [
+                        "",
+                        "x",
+                        "-1",
+                        "1.5",
+                        "9007199254740992",
+                        "9223372036854775807",
+                        "1 2 3",
+                        "1 9007199254740992",
+                    ]
+                    .map(|it| vec!["SET", &key, it]),
+                );
+            }
+        }
+        for plant in plants {
+            redis.query::<i64>(&["DEL", &key]);
+            redis.query::<redis::Value>(&plant);
+            let expected = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR";
+            assert_eq!(ask(&service, vec![one(name), sibling()]).await, expected, "{plant:?}");
+        }
+    }
+}
