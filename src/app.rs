@@ -20,7 +20,7 @@ use crate::{
     http::{self, Http},
     limiter::Limiter,
     rls::{self, decode::Bounds},
-    rules::{self, InForce, Rules, Watched},
+    rules::{self, Algorithms, InForce, Rules, Watched},
     settings::{Settings, StoreUrl},
     shutdown::Signals,
     store::{
@@ -30,8 +30,9 @@ use crate::{
         memory::MemoryStore,
         outage::Outage,
         redis::{
-            RedisStore,
+            How, RedisStore,
             pool::{Pool, PoolOptions},
+            script::Script,
         },
         system_clock,
     },
@@ -198,7 +199,11 @@ fn store(
                 outage,
             };
             let pool = Pool::new(options, metrics.clone());
-            Ok(Store::Redis(RedisStore::new(pool, system_clock, metrics)))
+            let how = match settings.basis.algorithms {
+                Algorithms::All => How::Script(Script::default()),
+                Algorithms::FixedWindow => How::Transactions,
+            };
+            Ok(Store::Redis(RedisStore::new(pool, how, system_clock, metrics)))
         }
     }
 }

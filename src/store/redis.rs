@@ -2,6 +2,7 @@
 
 pub mod pool;
 pub mod script;
+mod transaction;
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -26,11 +27,20 @@ use crate::{
 /// How often an absent Redis is looked for at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
 
+/// How a call is decided.
+#[derive(Debug)]
+pub enum How {
+    /// In one script run.
+    Script(Script),
+    /// By transactions, where the server runs no scripts; fixed windows only.
+    Transactions,
+}
+
 /// Counters in Redis.
 #[derive(Debug)]
 pub struct RedisStore {
     pool: Pool,
-    script: Script,
+    how: How,
     clock: Clock,
     /// Redis's clock less ours, in milliseconds, as the last reply told. Only a guess that saves a
     /// second question: the script refuses a stamp that is wrong.
@@ -40,9 +50,8 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// A store behind `pool`. It connects when it is first asked.
-    pub fn new(pool: Pool, clock: Clock, metrics: StoreMetrics) -> Self {
-        let script = Script::new();
-        Self { pool, script, clock, offset_ms: AtomicI64::new(0), metrics }
+    pub fn new(pool: Pool, how: How, clock: Clock, metrics: StoreMetrics) -> Self {
+        Self { pool, how, clock, offset_ms: AtomicI64::new(0), metrics }
     }
 
     /// Makes all charges of one call, or none.
@@ -54,7 +63,12 @@ impl RedisStore {
         let mut stamp = self.now();
         // A wrong stamp is refused once at most, unless the window turns under the second question.
         for _ in 0..2 {
-            let answer = self.script.run(&mut connection, charges, stamp, &self.metrics).await;
+            let answer = match &self.how {
+                How::Script(it) => it.run(&mut connection, charges, stamp, &self.metrics).await,
+                How::Transactions => {
+                    transaction::run(&mut connection, charges, stamp, &self.metrics).await
+                }
+            };
             let (now, answer) = answer.map_err(|error| pool::unavailable(&error))?;
             self.offset_ms.store(now.millis_since((self.clock)()), Ordering::Relaxed);
             match answer {

@@ -10,11 +10,16 @@ use crate::support::{
     },
 };
 
-/// Runs a scenario on an empty memory store and on an empty Redis.
-async fn on_both_stores(scenario: impl AsyncFn(&Service)) {
+/// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
+async fn on_every_store(scenario: impl AsyncFn(&Service)) {
     scenario(&Service::start(Options::default())).await;
     let redis = Redis::start();
     scenario(&Service::start(Options { store: &redis.url(), ..Options::default() })).await;
+    redis.assert_no_key_leaks();
+
+    let redis = Redis::start();
+    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    scenario(&Service::start(Options { store: &store, flags, ..Options::default() })).await;
     redis.assert_no_key_leaks();
 }
 
@@ -38,7 +43,7 @@ fn tenant() -> RateLimitDescriptor {
 
 #[tokio::test]
 async fn hits_up_to_the_limit_pass_and_the_next_does_not() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         check(service, vec![user("two")], "OK: OK 1/2 YEAR").await;
         check(service, vec![user("two")], "OK: OK 0/2 YEAR").await;
         check(service, vec![user("two")], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
@@ -49,7 +54,7 @@ async fn hits_up_to_the_limit_pass_and_the_next_does_not() {
 
 #[tokio::test]
 async fn refunds_apply_first_and_always_and_stop_at_zero() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
         // The order of the descriptors does not matter: the refund makes room for the hit.
         let both = vec![user("two"), give_back(user("two"), 1)];
@@ -65,7 +70,7 @@ async fn refunds_apply_first_and_always_and_stop_at_zero() {
 
 #[tokio::test]
 async fn a_refund_of_nothing_is_never_judged() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
         check(service, vec![give_back(user("two"), 0)], "OK: OK 0/2 YEAR").await;
     })
@@ -74,7 +79,7 @@ async fn a_refund_of_nothing_is_never_judged() {
 
 #[tokio::test]
 async fn hits_on_one_counter_are_judged_by_their_sum() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let thrice = vec![user("two"), user("two"), user("two")];
         let over = "OVER_LIMIT 0/2 YEAR";
         check(service, thrice, &format!("OVER_LIMIT: {over}, {over}, {over}")).await;
@@ -85,7 +90,7 @@ async fn hits_on_one_counter_are_judged_by_their_sum() {
 
 #[tokio::test]
 async fn each_charge_is_judged_against_its_own_limit() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         // The override counts the descriptor as sent, in the same window: the same counter.
         let narrow = || with_limit(user("a"), 3, RateLimitUnit::Year);
         let pair = |count| vec![hits(user("a"), count), hits(narrow(), count)];
@@ -97,7 +102,7 @@ async fn each_charge_is_judged_against_its_own_limit() {
 
 #[tokio::test]
 async fn a_look_is_judged_like_one_hit_and_charges_nothing() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         check(service, vec![hits(user("two"), 0)], "OK: OK 2/2 YEAR").await;
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
         check(service, vec![hits(user("two"), 0)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
@@ -107,7 +112,7 @@ async fn a_look_is_judged_like_one_hit_and_charges_nothing() {
 
 #[tokio::test]
 async fn a_look_sees_refunds_and_not_charges_of_its_call() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let call = vec![hits(user("two"), 0), hits(user("two"), 2)];
         check(service, call, "OK: OK 2/2 YEAR, OK 0/2 YEAR").await;
         let call = vec![hits(user("two"), 0), give_back(user("two"), 1)];
@@ -118,7 +123,7 @@ async fn a_look_sees_refunds_and_not_charges_of_its_call() {
 
 #[tokio::test]
 async fn a_denied_call_charges_nobody_wherever_the_denying_descriptor_stands() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
         let (over, left) = ("OVER_LIMIT 0/2 YEAR", "OK 1000/1000 MONTH");
         let first = vec![user("two"), tenant()];
@@ -134,7 +139,7 @@ async fn a_denied_call_charges_nobody_wherever_the_denying_descriptor_stands() {
 
 #[tokio::test]
 async fn many_hits_fit_together_or_not_at_all() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         check(service, vec![hits(user("a"), 7)], "OK: OK 3/10 YEAR").await;
         check(service, vec![hits(user("a"), 4)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR").await;
         check(service, vec![hits(user("a"), 3)], "OK: OK 0/10 YEAR").await;
@@ -144,7 +149,7 @@ async fn many_hits_fit_together_or_not_at_all() {
 
 #[tokio::test]
 async fn hits_beyond_every_limit_are_over_and_charge_nothing() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         for count in [u64::MAX, 1 << 63, (1 << 63) - 1, (1 << 53) + 1, 1 << 53, (1 << 53) - 1] {
             let call = vec![hits(user("a"), count), hits(user("a"), count)];
             let over = "OVER_LIMIT 0/10 YEAR";
@@ -160,7 +165,7 @@ async fn hits_beyond_every_limit_are_over_and_charge_nothing() {
 
 #[tokio::test]
 async fn the_requests_hits_count_for_descriptors_without_their_own() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let descriptors = vec![user("a"), hits(user("b"), 2), hits(user("c"), 0)];
         let three = RateLimitRequest { hits_addend: 3, ..request("shop", descriptors) };
         let response = service.ask(three).await.unwrap();
@@ -171,7 +176,7 @@ async fn the_requests_hits_count_for_descriptors_without_their_own() {
 
 #[tokio::test]
 async fn an_override_replaces_the_rule_and_needs_none() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let minute = RateLimitUnit::Year;
         check(service, vec![with_limit(user("two"), 5, minute)], "OK: OK 4/5 YEAR").await;
         check(service, vec![with_limit(user("white"), 5, minute)], "OK: OK 4/5 YEAR").await;
@@ -194,7 +199,7 @@ async fn an_override_replaces_the_rule_and_needs_none() {
 
 #[tokio::test]
 async fn an_override_that_cannot_be_is_ignored_and_counted() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let with_unit = |unit| {
             let mut it = with_limit(user("a"), 1, RateLimitUnit::Second);
             it.limit.as_mut().unwrap().unit = unit;
@@ -217,7 +222,7 @@ async fn an_override_that_cannot_be_is_ignored_and_counted() {
 
 #[tokio::test]
 async fn an_overrides_multiplier_makes_a_longer_window() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let mut descriptor = with_limit(user("a"), 5, RateLimitUnit::Year);
         descriptor.limit.as_mut().unwrap().unit_multiplier = Some(100);
         let response = service.ask(request("shop", vec![descriptor])).await.unwrap();
@@ -233,7 +238,7 @@ async fn an_overrides_multiplier_makes_a_longer_window() {
 
 #[tokio::test]
 async fn what_no_rule_limits_passes_with_a_status_of_its_own() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let all = vec![
             descriptor(&[]),
             descriptor(&[("nobody", "wrote this")]),
@@ -251,7 +256,7 @@ async fn what_no_rule_limits_passes_with_a_status_of_its_own() {
 
 #[tokio::test]
 async fn values_are_told_apart_byte_by_byte() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let long = vec![b'x'; 60_000];
         let mut longer = long.clone();
         longer[59_999] = b'y';
@@ -283,7 +288,7 @@ async fn values_are_told_apart_byte_by_byte() {
 
 #[tokio::test]
 async fn keys_of_entries_are_any_bytes_too() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         for key in [&b"a_b"[..], b"{}", b"\0", b"\xff", b"a\nb"] {
             let descriptor = with_limit(of_bytes(&[(key, b"x")]), 5, RateLimitUnit::Year);
             check(service, vec![descriptor], "OK: OK 4/5 YEAR").await;
@@ -297,7 +302,7 @@ async fn keys_of_entries_are_any_bytes_too() {
 
 #[tokio::test]
 async fn five_values_of_60_kb_are_limited_and_not_refused() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let value = "v".repeat(60_000);
         let five: Vec<_> = (0..5).map(|n| user(&format!("{n}{value}"))).collect();
         let ok = "OK 9/10 YEAR";
@@ -324,7 +329,7 @@ descriptors:
 
 #[tokio::test]
 async fn with_count_denied_exactly_two_of_envoys_debits_of_600_pass_a_limit_of_1000() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let tokens = || descriptor(&[("tokens", "a")]);
         for (look, debit) in [
             ("OK: OK 1000/1000 YEAR", "OK: OK 400/1000 YEAR"),
@@ -340,7 +345,7 @@ async fn with_count_denied_exactly_two_of_envoys_debits_of_600_pass_a_limit_of_1
 
 #[tokio::test]
 async fn what_counts_when_denied_counts_when_a_sibling_denies_and_never_overflows() {
-    on_both_stores(async |service| {
+    on_every_store(async |service| {
         let tokens = |count| hits(descriptor(&[("tokens", "a")]), count);
         let denied = vec![tokens(600), hits(user("two"), 3)];
         check(service, denied, "OVER_LIMIT: OK 400/1000 YEAR, OVER_LIMIT 0/2 YEAR").await;

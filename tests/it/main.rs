@@ -31,3 +31,4 @@ mod reload;
 mod steps;
 mod support;
 mod telemetry;
+mod without_scripts;

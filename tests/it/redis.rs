@@ -20,9 +20,9 @@ use tollkeeper::{
         memory::MemoryStore,
         outage::Outage,
         redis::{
-            RedisStore,
+            How, RedisStore,
             pool::{Pool, PoolOptions},
-            script,
+            script::{self, Script},
         },
         system_clock,
     },
@@ -48,7 +48,8 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
         outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    RedisStore::new(Pool::new(options, metrics.clone()), clock, metrics)
+    let how = How::Script(Script::default());
+    RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
 }
 
 fn charge(user: &str, unit: Unit, hits: Hits, requests: u32) -> Charge {

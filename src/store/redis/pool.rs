@@ -8,7 +8,7 @@ use std::{fmt, io, time::Duration};
 use bb8::{ManageConnection, RunError};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
-    RedisError, RedisResult, ServerErrorKind, aio::MultiplexedConnection,
+    Pipeline, RedisError, RedisResult, ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 use tokio::{net::TcpStream, task::JoinHandle, time};
 
@@ -145,6 +145,18 @@ impl Connection {
                 ErrorKind::Server(ServerErrorKind::NoScript | ServerErrorKind::ResponseError)
             ),
         };
+        answer
+    }
+
+    /// The same for several commands in a row; an error of one is among the answers. `None` if it is
+    /// a transaction that was not run, because a key that was watched has changed.
+    ///
+    /// # Errors
+    /// Those of the network, and of Redis where it ran none of them.
+    pub async fn transaction(&mut self, commands: &Pipeline) -> RedisResult<Option<Vec<Value>>> {
+        self.usable = false;
+        let answer = commands.query_async(&mut self.inner).await;
+        self.usable = answer.is_ok();
         answer
     }
 }

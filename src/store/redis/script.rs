@@ -37,7 +37,7 @@ pub fn source(clock: &str) -> String {
 
 /// The script and its hash.
 #[derive(Debug)]
-pub(super) struct Script {
+pub struct Script {
     source: String,
     hash: String,
 }
@@ -53,13 +53,15 @@ pub enum Answer {
     Unreadable(Vec<usize>),
 }
 
-impl Script {
-    pub(super) fn new() -> Self {
+impl Default for Script {
+    fn default() -> Self {
         let source = source(CLOCK);
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { source, hash }
     }
+}
 
+impl Script {
     /// Runs the script for one call, in the windows of `stamp`; tells Redis's time with the answer.
     pub(super) async fn run(
         &self,

@@ -64,6 +64,15 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// The same for a user who may do what we need, but run no scripts.
+    pub fn url_without_scripts(&self) -> String {
+        let may = ["+watch", "+multi", "+exec", "+get", "+set", "+incrby", "+time", "+info"];
+        self.query::<()>(
+            &[&["ACL", "SETUSER", "plain", "on", ">plain", "~tk1:*"], &may[..]].concat(),
+        );
+        format!("redis://plain:plain@127.0.0.1:{}", self.port)
+    }
+
     /// A connection of its own.
     pub fn connect(&self) -> redis::Connection {
         self.try_connect().expect("redis answers")
