@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::serve::ListenerExt as _;
+use axum::{Router, serve::ListenerExt as _};
 use tokio::{net::TcpListener, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
@@ -32,7 +32,7 @@ use crate::{
         redis::{
             How, RedisStore,
             pool::{Pool, PoolOptions},
-            script::Script,
+            script::Scripts,
         },
         system_clock,
     },
@@ -66,6 +66,13 @@ struct App {
     stop: CancellationToken,
 }
 
+/// Where the service listens.
+struct Listeners {
+    grpc: TcpListener,
+    http: TcpListener,
+    admin: Option<TcpListener>,
+}
+
 /// Runs the service until a signal ends it.
 ///
 /// # Errors
@@ -80,7 +87,14 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
 
     let grpc = bind("--grpc-addr", settings.grpc_addr).await?;
     let http = bind("--http-addr", settings.http_addr).await?;
-    let addresses = format!("grpc {}, http {}", grpc.local_addr()?, http.local_addr()?);
+    let admin = match settings.admin_addr {
+        Some(address) => Some(bind("--admin-addr", address).await?),
+        None => None,
+    };
+    let mut addresses = format!("grpc {}, http {}", grpc.local_addr()?, http.local_addr()?);
+    if let Some(admin) = &admin {
+        addresses += &format!(", admin {}", admin.local_addr()?);
+    }
     tracing::info!("listening: {addresses}");
     let ready_line = format!(
         "tollkeeper ready: {addresses}, store {}, rules {}; try: tollkeeper call --addr {} {}",
@@ -91,7 +105,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     );
 
     let app = App::new(&settings, telemetry).await?;
-    let mut tasks = app.start(&settings, rules, grpc, http);
+    let mut tasks = app.start(&settings, rules, Listeners { grpc, http, admin });
     tokio::select! {
         () = app.be_ready(&ready_line) => {}
         ended = tasks.join_next() => return Err(why(ended)),
@@ -119,8 +133,7 @@ impl App {
         &self,
         settings: &Settings,
         rules: InForce,
-        grpc: TcpListener,
-        http: TcpListener,
+        Listeners { grpc, http, admin }: Listeners,
     ) -> Tasks {
         let meter = self.telemetry.meter();
         let rules = Arc::new(Rules::new(rules));
@@ -144,7 +157,11 @@ impl App {
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
         };
-        tasks.spawn(serve_http(http, endpoints, self.stop.clone()));
+        if let Some(admin) = admin {
+            let router = http::counters::router(endpoints.clone());
+            tasks.spawn(serve_http(admin, router, self.stop.clone()));
+        }
+        tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));
         // The shipped rules are no file that could change.
         if !settings.rules.is_empty() {
             let (paths, basis) = (settings.rules.clone(), settings.basis);
@@ -200,7 +217,7 @@ fn store(
             };
             let pool = Pool::new(options, metrics.clone());
             let how = match settings.basis.algorithms {
-                Algorithms::All => How::Script(Script::default()),
+                Algorithms::All => How::Scripts(Scripts::default()),
                 Algorithms::FixedWindow => How::Transactions,
             };
             Ok(Store::Redis(RedisStore::new(pool, how, system_clock, metrics)))
@@ -243,14 +260,12 @@ async fn serve_grpc(
 
 async fn serve_http(
     listener: TcpListener,
-    endpoints: Http,
+    router: Router,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     // Without it a small answer may wait for the acknowledgement of the one before.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    axum::serve(listener, http::router(endpoints))
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await?;
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 mod call;
 mod check;
-mod descriptor;
+mod counter;
 mod serve;
 
 use std::process::ExitCode;
@@ -30,6 +30,9 @@ enum Command {
     Check(check::Flags),
     /// Asks a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
     Call(call::Flags),
+    /// Looks at the counters of one descriptor, or resets them
+    #[command(subcommand)]
+    Counter(counter::Action),
 }
 
 /// Bad usage: the same code as clap's own.
@@ -43,5 +46,6 @@ pub fn main() -> ExitCode {
         Some(Command::Serve(flags)) => serve::main(*flags, &environment),
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
+        Some(Command::Counter(action)) => counter::main(&action, &environment),
     }
 }

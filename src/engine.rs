@@ -9,6 +9,7 @@ pub mod calendar;
 pub mod decision;
 pub mod key;
 pub mod ledger;
+pub mod notation;
 pub mod plan;
 pub mod request;
 pub mod rule;

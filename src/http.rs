@@ -1,5 +1,7 @@
-//! HTTP: decisions in JSON, health, metrics, and the rules in force.
+//! HTTP: decisions in JSON, health, metrics, and the rules in force; on an address of their own, the
+//! counters.
 
+pub mod counters;
 mod json;
 
 use std::{sync::Arc, time::SystemTime};

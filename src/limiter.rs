@@ -9,12 +9,13 @@ use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
         decision::{Decision, Met},
+        ledger::{Charge, Standing},
         plan::Plan,
         request::Request,
     },
     rules::Rules,
     store::{
-        StoreError,
+        Clear, StoreError,
         guard::{Charged, Guard},
     },
     telemetry::CallMetrics,
@@ -69,6 +70,24 @@ impl Limiter {
                 Err(error)
             }
         }
+    }
+
+    /// How the counters stand that this request would charge, and `clear` resets each.
+    ///
+    /// # Errors
+    /// If the store gives no answer; see [`StoreError`].
+    pub async fn look(
+        &self,
+        request: &Request,
+        clear: Clear,
+    ) -> Result<Vec<(Charge, Standing)>, StoreError> {
+        let plan = Plan::draw(&self.rules.current().rules, request);
+        let mut stand = Vec::with_capacity(plan.charges.len());
+        for charge in plan.charges {
+            let standing = self.store.look(&charge.counter, clear).await?;
+            stand.push((charge, standing));
+        }
+        Ok(stand)
     }
 
     /// What is measured of calls.

@@ -33,6 +33,10 @@ pub struct ServeFlags {
     /// Where HTTP listens [env: TOLLKEEPER_HTTP_ADDR] [default: 127.0.0.1:8080]
     #[arg(long, value_name = "IP:PORT")]
     pub http_addr: Option<String>,
+    /// Where counters are shown and reset; off for nowhere [env: TOLLKEEPER_ADMIN_ADDR]
+    /// [default: 127.0.0.1:6070]
+    #[arg(long, value_name = "IP:PORT|off")]
+    pub admin_addr: Option<String>,
     /// A file or folder of rules; may be repeated [env: TOLLKEEPER_RULES, separated by `:`]
     /// [default: the shipped example]
     #[arg(long, value_name = "PATH")]
@@ -94,6 +98,8 @@ pub struct Settings {
     pub grpc_addr: SocketAddr,
     /// Where HTTP listens.
     pub http_addr: SocketAddr,
+    /// Where counters are shown and reset, if anywhere.
+    pub admin_addr: Option<SocketAddr>,
     /// Files and folders of rules; none means the shipped example.
     pub rules: Vec<PathBuf>,
     /// Where counters live.
@@ -151,6 +157,11 @@ impl Environment {
     pub fn call_addr(&self) -> Option<&str> {
         self.text("TOLLKEEPER_ADDR")
     }
+
+    /// The address that `counter` asks when it is given none.
+    pub fn admin_addr(&self) -> Option<&str> {
+        self.text("TOLLKEEPER_ADMIN_ADDR")
+    }
 }
 
 impl Settings {
@@ -164,6 +175,11 @@ impl Settings {
         let rules = Self::rule_paths(&flags, environment);
         let grpc_addr = known.read("--grpc-addr", flags.grpc_addr, "127.0.0.1:8081", address);
         let http_addr = known.read("--http-addr", flags.http_addr, "127.0.0.1:8080", address);
+        let admin_addr =
+            known.read("--admin-addr", flags.admin_addr, "127.0.0.1:6070", |text| match text {
+                "off" => Ok(None),
+                text => address(text).map(Some),
+            });
         let store = known.read("--store", flags.store, "memory://", store_url);
         let password = known.optional("--store-password-file", flags.store_password_file, |path| {
             let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
@@ -198,6 +214,7 @@ impl Settings {
             Some(Self {
                 grpc_addr: grpc_addr?,
                 http_addr: http_addr?,
+                admin_addr: admin_addr?,
                 rules,
                 store: store?.with_password(password),
                 store_pool_size: store_pool_size?,

@@ -10,7 +10,8 @@ pub mod redis;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::engine::{
-    ledger::{Charge, Tally},
+    key::Counter,
+    ledger::{Charge, Standing, Tally},
     time::Timestamp,
 };
 
@@ -41,6 +42,15 @@ pub enum StoreError {
     Unreadable(Vec<usize>),
 }
 
+/// What becomes of a counter that is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clear {
+    /// It stays as it is.
+    No,
+    /// It begins anew. No hit is lost between the look and that.
+    Yes,
+}
+
 /// One of the stores, chosen by the settings.
 #[derive(Debug)]
 pub enum Store {
@@ -59,6 +69,17 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.charge(charges)),
             Self::Redis(store) => store.charge(charges).await,
+        }
+    }
+
+    /// How one counter stands, and `clear` resets it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.look(counter, clear)),
+            Self::Redis(store) => store.look(counter, clear).await,
         }
     }
 

@@ -4,10 +4,11 @@ use std::{process::ExitCode, time::Duration};
 
 use tonic::{Status, transport::Channel};
 
-use super::{USAGE, descriptor};
+use super::USAGE;
 use crate::{
+    engine::{notation, request::Entry},
     rls::pb::{
-        RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+        self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
     settings::Environment,
@@ -64,9 +65,10 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
 
 fn request(flags: &Flags) -> Result<RateLimitRequest, String> {
     let descriptor = |text: &String| {
-        let entries = descriptor::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
+        let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
+        let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
         Ok(RateLimitDescriptor {
-            entries,
+            entries: entries.collect(),
             hits_addend: flags.hits.map(i64::unsigned_abs),
             is_negative_hits: flags.hits.is_some_and(i64::is_negative),
             limit: None,

@@ -10,6 +10,7 @@ use crate::engine::{
     key::Counter,
     request::Hits,
     rule::WhenDenied,
+    time::Timestamp,
 };
 
 /// What one descriptor asks of one counter.
@@ -32,6 +33,47 @@ pub struct Tally {
     /// Of an aligned window the time until it ends. Else, where the charge is over, the time until
     /// it fits, or if it never will, until nothing is used; where it fits, until nothing is used.
     pub reset: Duration,
+}
+
+/// How one counter stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Hits that count, rounded up.
+    pub used: u64,
+    /// Hits that would pass.
+    pub remaining: u32,
+    /// The time until the window ends, or until nothing is used.
+    pub reset: Duration,
+    /// What a log remembers, the oldest first.
+    pub remembered: Vec<Remembered>,
+}
+
+/// Hits that a log remembers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    /// When they came.
+    pub at: Timestamp,
+    /// How many.
+    pub hits: u64,
+    /// Who, where the limit remembers it.
+    pub caller: Option<Box<str>>,
+}
+
+impl Standing {
+    /// How `account` stands.
+    pub fn of(account: &AnyAccount, terms: &Terms<'_>) -> Self {
+        let remembered = match account {
+            AnyAccount::SlidingLog(log) => log.entries(terms).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let account = account.read();
+        Self {
+            used: account.used(terms),
+            remaining: account.remaining(terms),
+            reset: terms.now.until(account.ends(terms)),
+            remembered,
+        }
+    }
 }
 
 /// Whether a charge fits.
@@ -133,7 +175,6 @@ mod tests {
     use crate::engine::{
         algorithm::fixed_window,
         rule::{Limit, Unit},
-        time::Timestamp,
     };
     use proptest::prelude::*;
 

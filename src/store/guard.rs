@@ -7,8 +7,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::{Store, StoreError, fallback::Fallback, outage::Outage};
-use crate::engine::ledger::{Charge, Tally};
+use super::{Clear, Store, StoreError, fallback::Fallback, outage::Outage};
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, Standing, Tally},
+};
 
 /// A store with a limit on waiting, and an answer for its failures.
 #[derive(Debug, Clone)]
@@ -57,6 +60,16 @@ impl Guard {
                 Ok(Charged { tallies, unreadable: Vec::new() })
             }
         }
+    }
+
+    /// As [`Store::look`], within the budget.
+    ///
+    /// # Errors
+    /// Those of the store, and [`StoreError::TimedOut`].
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
+        time::timeout(self.budget, self.store.look(counter, clear))
+            .await
+            .unwrap_or(Err(StoreError::TimedOut))
     }
 
     async fn ask(&self, charges: &[Charge]) -> Result<Charged, StoreError> {

@@ -6,11 +6,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::Clock;
+use super::{Clear, Clock};
 use crate::engine::{
     algorithm::{AnyAccount, Terms},
     key::Counter,
-    ledger::{self, Charge, Posting, Tally},
+    ledger::{self, Charge, Posting, Standing, Tally},
     time::Timestamp,
 };
 
@@ -58,6 +58,12 @@ impl MemoryStore {
         books.charge(charges, now)
     }
 
+    /// How a counter stands; `clear` resets it, with no hit in between.
+    pub fn look(&self, counter: &Counter, clear: Clear) -> Standing {
+        let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        books.look(counter, clear, (self.clock)())
+    }
+
     /// How many counters are kept, live or not yet swept.
     pub fn counters(&self) -> usize {
         self.books.lock().unwrap_or_else(PoisonError::into_inner).accounts.len()
@@ -86,6 +92,24 @@ impl Books {
             self.keep(key, Kept { account, end }, now);
         }
         tallies
+    }
+
+    fn look(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> Standing {
+        let terms = Terms::new(&counter.limit, now);
+        let key = counter.key(terms.span.start);
+        let account = self.take(counter, &key, &terms);
+        let standing = Standing::of(&account, &terms);
+        match clear {
+            Clear::No => {
+                let end = account.read().ends(&terms);
+                self.keep(key, Kept { account, end }, now);
+            }
+            Clear::Yes => {
+                self.accounts.remove(&key);
+                self.accounts.remove(&counter.key(terms.span.before().start));
+            }
+        }
+        standing
     }
 
     /// The account at a key, which stays empty until it is kept again.

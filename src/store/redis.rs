@@ -13,12 +13,13 @@ use tokio::time;
 
 use self::{
     pool::Pool,
-    script::{Answer, Script},
+    script::{Answer, Looked, Scripts},
 };
-use super::{Clock, StoreError};
+use super::{Clear, Clock, StoreError};
 use crate::{
     engine::{
-        ledger::{Charge, Tally},
+        key::Counter,
+        ledger::{Charge, Standing, Tally},
         time::Timestamp,
     },
     telemetry::StoreMetrics,
@@ -31,7 +32,7 @@ const REACH_EVERY: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub enum How {
     /// In one script run.
-    Script(Script),
+    Scripts(Scripts),
     /// By transactions, where the server runs no scripts; fixed windows only.
     Transactions,
 }
@@ -64,7 +65,7 @@ impl RedisStore {
         // A wrong stamp is refused once at most, unless the window turns under the second question.
         for _ in 0..2 {
             let answer = match &self.how {
-                How::Script(it) => it.run(&mut connection, charges, stamp, &self.metrics).await,
+                How::Scripts(it) => it.charge(&mut connection, charges, stamp, &self.metrics).await,
                 How::Transactions => {
                     transaction::run(&mut connection, charges, stamp, &self.metrics).await
                 }
@@ -75,6 +76,31 @@ impl RedisStore {
                 Answer::Judged(tallies) => return Ok(tallies),
                 Answer::Unreadable(charges) => return Err(StoreError::Unreadable(charges)),
                 Answer::Stale => stamp = now,
+            }
+        }
+        Err(StoreError::ClockUnsteady)
+    }
+
+    /// How one counter stands, and `clear` resets it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
+        let mut connection = self.pool.get().await?;
+        let mut stamp = self.now();
+        for _ in 0..2 {
+            let (connection, metrics) = (&mut connection, &self.metrics);
+            let looked = match &self.how {
+                How::Scripts(it) => it.look(connection, counter, clear, stamp, metrics).await,
+                How::Transactions => {
+                    transaction::look(connection, counter, clear, stamp, metrics).await
+                }
+            };
+            let (now, looked) = looked.map_err(|error| pool::unavailable(&error))?;
+            match looked {
+                Looked::Standing(standing) => return Ok(standing),
+                Looked::Unreadable => return Err(StoreError::Unreadable(vec![0])),
+                Looked::Stale => stamp = now,
             }
         }
         Err(StoreError::ClockUnsteady)

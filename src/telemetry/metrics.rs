@@ -192,7 +192,6 @@ impl StoreMetrics {
             otel.status_code = tracing::field::Empty,
             db.system.name = "redis",
             db.operation.name = operation,
-            db.stored_procedure.name = "fixed_window",
         );
         let answer = answer.instrument(span.clone()).await;
         if answer.is_err() {

@@ -68,11 +68,7 @@ fn the_engine_names_no_io_no_wire_and_no_clock() {
 
 #[test]
 fn generated_types_stay_with_the_wire() {
-    only_in(
-        "src",
-        &["src/rls", "src/cli/call.rs", "src/cli/descriptor.rs"],
-        &["pb::Rate", "rls::pb"],
-    );
+    only_in("src", &["src/rls", "src/cli/call.rs"], &["pb::Rate", "rls::pb"]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     Process, root,
-    service::{Options, Service, tollkeeper},
+    service::{Options, Service, serve, tollkeeper},
 };
 
 fn run(command: &mut Command) -> (Option<i32>, String, String) {
@@ -204,10 +204,9 @@ fn unknown_flags_exit_with_2() {
 fn an_address_in_use_ends_the_program_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    for flag in ["--grpc-addr", "--http-addr"] {
-        let other = if flag == "--grpc-addr" { "--http-addr" } else { "--grpc-addr" };
-        let flags = ["serve", flag, &address, other, "127.0.0.1:0"];
-        let (code, stdout, stderr) = run(tollkeeper().args(flags));
+    for flag in ["--grpc-addr", "--http-addr", "--admin-addr"] {
+        // The later of two flags wins.
+        let (code, stdout, stderr) = run(serve().args([flag, &address]));
         assert_eq!((code, stdout.as_str()), (Some(1), ""));
         assert!(stderr.contains(&format!("{flag} {address}: Address already in use")), "{stderr}");
     }
@@ -215,11 +214,8 @@ fn an_address_in_use_ends_the_program_with_1() {
 
 #[test]
 fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
-    let mut command = tollkeeper();
-    command
-        .args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    let mut command = serve();
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Process::spawn(&mut command);
     let mut line = String::new();
     let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
@@ -236,18 +232,8 @@ fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
 fn a_closed_stdout_is_no_reason_to_stop() {
     // Nobody reads the ready line: `Service` gives the program no stdout to speak of, and here the
     // reader goes away before it is written.
-    let mut command = tollkeeper();
-    command
-        .args([
-            "serve",
-            "--grpc-addr",
-            "127.0.0.1:0",
-            "--http-addr",
-            "127.0.0.1:0",
-            "--drain",
-            "0s",
-        ])
-        .stdout(Stdio::piped());
+    let mut command = serve();
+    command.args(["--drain", "0s"]).stdout(Stdio::piped());
     let mut process = {
         command.stderr(Stdio::null());
         Process::spawn(&mut command)

@@ -8,6 +8,9 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
     missing_docs,
     unreachable_pub,
     reason = "a test that panics has failed, which is its purpose"
@@ -18,6 +21,7 @@ mod architecture;
 mod bad_input;
 mod commands;
 mod conformance;
+mod counters;
 mod decisions;
 mod docs;
 mod envoy;

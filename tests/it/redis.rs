@@ -22,7 +22,7 @@ use tollkeeper::{
         redis::{
             How, RedisStore,
             pool::{Pool, PoolOptions},
-            script::{self, Script},
+            script::{self, Scripts},
         },
         system_clock,
     },
@@ -37,7 +37,7 @@ use crate::support::{
 };
 
 fn the_script() -> String {
-    script::source(script::CLOCK)
+    script::ledger(script::CLOCK)
 }
 
 fn store(redis: &Redis, clock: Clock) -> RedisStore {
@@ -48,7 +48,7 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
         outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let how = How::Script(Script::default());
+    let how = How::Scripts(Scripts::default());
     RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
 }
 

@@ -9,7 +9,7 @@ use tollkeeper::rls::pb::RateLimitResponse;
 use crate::support::{
     eventually,
     redis_server::Redis,
-    service::{Options, Service, descriptor, request, spell, tollkeeper},
+    service::{Options, Service, descriptor, request, serve, spell},
 };
 
 fn rules(limit: u32) -> String {
@@ -97,11 +97,8 @@ fn a_config_map_is_followed_when_kubelet_swaps_its_link() {
     publish(&volume, "first", 3);
     symlink("..data/rules.yaml", volume.join("rules.yaml")).unwrap();
 
-    let mut command = tollkeeper();
-    command
-        .args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--rules"])
-        .arg(&volume)
-        .stdout(Stdio::null());
+    let mut command = serve();
+    command.arg("--rules").arg(&volume).stdout(Stdio::null());
     let service = Service::spawn(command, folder);
     wait_for_limit(&service, 3);
     publish(&volume, "second", 4);

@@ -4,28 +4,18 @@
 use std::collections::VecDeque;
 
 use super::{Terms, left};
-use crate::engine::time::Timestamp;
+use crate::engine::{ledger::Remembered, time::Timestamp};
 
 /// The state of one counter: its hits, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
-    entries: VecDeque<Entry>,
-}
-
-/// Hits that came together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// When; never before the entry in front of it, even where the clock was set back.
-    pub at: Timestamp,
-    /// How many.
-    pub hits: u64,
-    /// Who, where the rule remembers it.
-    pub caller: Option<Box<str>>,
+    /// None is before the one in front of it, even where the clock was set back.
+    entries: VecDeque<Remembered>,
 }
 
 impl Account {
     /// What still counts, the oldest first.
-    pub fn entries(&self, terms: &Terms<'_>) -> impl DoubleEndedIterator<Item = &Entry> {
+    pub fn entries(&self, terms: &Terms<'_>) -> impl DoubleEndedIterator<Item = &Remembered> {
         self.entries.range(self.expired(terms)..)
     }
 
@@ -63,7 +53,7 @@ impl super::Account for Account {
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms<'_>) {
         self.forget(terms);
         let at = self.entries.back().map_or(terms.now, |newest| newest.at.max(terms.now));
-        self.entries.push_back(Entry { at, hits, caller: caller.map(Into::into) });
+        self.entries.push_back(Remembered { at, hits, caller: caller.map(Into::into) });
     }
 
     fn is_unused(&self) -> bool {

@@ -1,43 +1,60 @@
-//! The script: how calls are written into it, and what its reply says.
+//! The scripts: how calls are written into them, and what their replies say.
 
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind};
+use redis::{
+    Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value, from_redis_value,
+};
 
 use super::pool::Connection;
 use crate::{
     engine::{
-        key::short_name,
-        ledger::{Charge, Tally, Verdict},
+        key::{Counter, short_name},
+        ledger::{Charge, Remembered, Standing, Tally, Verdict},
         request::Hits,
         rule::{Algorithm, WhenDenied},
         time::Timestamp,
     },
+    store::Clear,
     telemetry::StoreMetrics,
 };
 
 /// Where the script reads the time: Redis's own clock, once. A test may put another line here.
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 
-/// All that follows the clock, in this order.
-const PARTS: [&str; 7] = [
+/// What both scripts share, in this order.
+const SHARED: [&str; 7] = [
     include_str!("lua/value.lua"),
     include_str!("lua/fixed_window.lua"),
     include_str!("lua/first_hit_window.lua"),
     include_str!("lua/sliding_log.lua"),
     include_str!("lua/sliding_window.lua"),
     include_str!("lua/token_bucket.lua"),
-    include_str!("lua/ledger.lua"),
+    include_str!("lua/charge.lua"),
 ];
+const LEDGER: &str = include_str!("lua/ledger.lua");
+const COUNTER: &str = include_str!("lua/counter.lua");
 
-/// The script's text, on this clock.
-pub fn source(clock: &str) -> String {
-    clock.to_owned() + &PARTS.concat()
+/// The text of the script that decides calls, on this clock.
+pub fn ledger(clock: &str) -> String {
+    clock.to_owned() + &SHARED.concat() + LEDGER
 }
 
-/// The script and its hash.
+/// The text of the script that looks at one counter, on this clock.
+pub fn counter(clock: &str) -> String {
+    clock.to_owned() + &SHARED.concat() + COUNTER
+}
+
+/// The scripts.
 #[derive(Debug)]
-pub struct Script {
+pub struct Scripts {
+    ledger: Script,
+    counter: Script,
+}
+
+/// A script and its hash.
+#[derive(Debug)]
+struct Script {
     source: String,
     hash: String,
 }
@@ -53,17 +70,19 @@ pub enum Answer {
     Unreadable(Vec<usize>),
 }
 
-impl Default for Script {
+impl Default for Scripts {
     fn default() -> Self {
-        let source = source(CLOCK);
-        let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash }
+        let script = |source: String| Script {
+            hash: redis::Script::new(&source).get_hash().to_owned(),
+            source,
+        };
+        Self { ledger: script(ledger(CLOCK)), counter: script(counter(CLOCK)) }
     }
 }
 
-impl Script {
-    /// Runs the script for one call, in the windows of `stamp`; tells Redis's time with the answer.
-    pub(super) async fn run(
+impl Scripts {
+    /// Decides one call, in the windows of `stamp`; tells Redis's time with the answer.
+    pub(super) async fn charge(
         &self,
         connection: &mut Connection,
         charges: &[Charge],
@@ -71,20 +90,63 @@ impl Script {
         metrics: &StoreMetrics,
     ) -> RedisResult<(Timestamp, Answer)> {
         let call = Call::write(charges, stamp);
-        let command = call.command("EVALSHA", &self.hash);
-        let mut reply = metrics.round_trip("EVALSHA", connection.query(&command)).await;
-        // A server that was restarted or flushed has forgotten the script, and has run nothing.
-        if let Err(error) = &reply
-            && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-        {
-            let command = call.command("EVAL", &self.source);
-            reply = metrics.round_trip("EVAL", connection.query(&command)).await;
-        }
-        let reply: Vec<i64> = reply?;
-        read(&reply, charges.len()).ok_or_else(|| {
-            (ErrorKind::UnexpectedReturnType, "the script's reply has another form").into()
-        })
+        let reply: Vec<i64> = self.ledger.run(connection, &call, metrics).await?;
+        read(&reply, charges.len()).ok_or_else(another_form)
     }
+
+    /// Looks at one counter, in the window of `stamp`.
+    pub(super) async fn look(
+        &self,
+        connection: &mut Connection,
+        counter: &Counter,
+        clear: Clear,
+        stamp: Timestamp,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<(Timestamp, Looked)> {
+        let look = Charge { counter: counter.clone(), hits: Hits::Look, caller: None };
+        let mut call = Call::write(&[look], stamp);
+        call.arguments.push(match clear {
+            Clear::No => "show".to_owned(),
+            Clear::Yes => "clear".to_owned(),
+        });
+        let reply: Vec<Value> = self.counter.run(connection, &call, metrics).await?;
+        read_look(reply).ok_or_else(another_form)
+    }
+}
+
+impl Script {
+    async fn run<T: FromRedisValue>(
+        &self,
+        connection: &mut Connection,
+        call: &Call,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<T> {
+        let command = call.command("EVALSHA", &self.hash);
+        let reply = metrics.round_trip("EVALSHA", connection.query(&command)).await;
+        match &reply {
+            // A server that was restarted or flushed has forgotten the script, and has run nothing.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                let command = call.command("EVAL", &self.source);
+                metrics.round_trip("EVAL", connection.query(&command)).await
+            }
+            _ => reply,
+        }
+    }
+}
+
+fn another_form() -> redis::RedisError {
+    (ErrorKind::UnexpectedReturnType, "the script's reply has another form").into()
+}
+
+/// What came of a look at one counter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// It stands so.
+    Standing(Standing),
+    /// Its window is not the present one.
+    Stale,
+    /// It holds no count.
+    Unreadable,
 }
 
 /// The arguments of one call, as `lua/ledger.lua` reads them.
@@ -162,7 +224,7 @@ pub fn read(reply: &[i64], charges: usize) -> Option<(Timestamp, Answer)> {
     if answers.len() != charges {
         return None;
     }
-    let millis = u64::try_from(seconds.checked_mul(1000)? + micros / 1000).ok()?;
+    let now = timestamp(*seconds, *micros)?;
     let answer = match verdict {
         -1 => Answer::Stale,
         -2 => {
@@ -172,7 +234,43 @@ pub fn read(reply: &[i64], charges: usize) -> Option<(Timestamp, Answer)> {
         }
         _ => Answer::Judged(answers.iter().map(|answer| one(*answer)).collect::<Option<_>>()?),
     };
-    Some((Timestamp::from_millis(millis), answer))
+    Some((now, answer))
+}
+
+fn timestamp(seconds: i64, micros: i64) -> Option<Timestamp> {
+    let millis = seconds.checked_mul(1000)?.checked_add(micros / 1000)?;
+    Some(Timestamp::from_millis(u64::try_from(millis).ok()?))
+}
+
+fn read_look(reply: Vec<Value>) -> Option<(Timestamp, Looked)> {
+    let mut numbers = Vec::new();
+    let mut remembered = Vec::new();
+    for value in reply {
+        match value {
+            Value::Int(number) => numbers.push(number),
+            other => remembered.push(one_remembered(&from_redis_value::<String>(other).ok()?)?),
+        }
+    }
+    let [seconds, micros, outcome, used, remaining, reset] = numbers[..] else { return None };
+    let looked = match outcome {
+        -1 => Looked::Stale,
+        -2 => Looked::Unreadable,
+        _ => Looked::Standing(Standing {
+            used: u64::try_from(used).ok()?,
+            remaining: u32::try_from(remaining).ok()?,
+            reset: Duration::from_millis(u64::try_from(reset).ok()?),
+            remembered,
+        }),
+    };
+    Some((timestamp(seconds, micros)?, looked))
+}
+
+/// `at sum hits` and perhaps the caller, as `lua/sliding_log.lua` writes it.
+fn one_remembered(entry: &str) -> Option<Remembered> {
+    let mut words = entry.split(' ');
+    let at = Timestamp::from_millis(words.next()?.parse().ok()?);
+    let hits = words.nth(1)?.parse().ok()?;
+    Some(Remembered { at, hits, caller: words.next().map(Into::into) })
 }
 
 fn one([answer, reset]: [i64; 2]) -> Option<Tally> {

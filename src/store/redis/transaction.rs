@@ -6,15 +6,20 @@
 
 use redis::{ErrorKind, Pipeline, RedisResult, Value, from_redis_value};
 
-use super::{pool::Connection, script::Answer};
+use super::{
+    pool::Connection,
+    script::{Answer, Looked},
+};
 use crate::{
     engine::{
         algorithm::{AnyAccount, Terms, fixed_window},
-        ledger::{self, Charge, Posting, Tally},
+        key,
+        ledger::{self, Charge, Posting, Standing, Tally},
         request::Hits,
         rule::WhenDenied,
         time::Timestamp,
     },
+    store::Clear,
     telemetry::StoreMetrics,
 };
 
@@ -30,6 +35,35 @@ pub(super) async fn run(
         true => call.watch(connection, metrics).await,
         false => call.count(connection, metrics).await,
     }
+}
+
+/// Looks at one counter, in the window of `stamp`; a cleared one is read and deleted at once.
+pub(super) async fn look(
+    connection: &mut Connection,
+    counter: &key::Counter,
+    clear: Clear,
+    stamp: Timestamp,
+    metrics: &StoreMetrics,
+) -> RedisResult<(Timestamp, Looked)> {
+    let key = counter.key(counter.limit.window.at(stamp).start);
+    let mut look = transaction();
+    look.cmd("GET").arg(&key);
+    if clear == Clear::Yes {
+        look.cmd("DEL").arg(&key).ignore();
+    }
+    look.cmd("TIME");
+    let reply = metrics.round_trip("MULTI", connection.transaction(&look)).await?;
+    let (now, answers) = read(reply.ok_or_else(another_form)?)?;
+    let terms = Terms::new(&counter.limit, now);
+    let looked = match answers.first().map(count) {
+        _ if terms.span != counter.limit.window.at(stamp) => Looked::Stale,
+        Some(Some(used)) => {
+            let account = AnyAccount::FixedWindow(fixed_window::Account { used });
+            Looked::Standing(Standing::of(&account, &terms))
+        }
+        _ => Looked::Unreadable,
+    };
+    Ok((now, looked))
 }
 
 /// A call's charges, and the counters that they meet.

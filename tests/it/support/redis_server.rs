@@ -66,7 +66,8 @@ impl Redis {
 
     /// The same for a user who may do what we need, but run no scripts.
     pub fn url_without_scripts(&self) -> String {
-        let may = ["+watch", "+multi", "+exec", "+get", "+set", "+incrby", "+time", "+info"];
+        let may =
+            ["+watch", "+multi", "+exec", "+get", "+set", "+incrby", "+del", "+time", "+info"];
         self.query::<()>(
             &[&["ACL", "SETUSER", "plain", "on", ">plain", "~tk1:*"], &may[..]].concat(),
         );

@@ -21,6 +21,7 @@ use super::{Process, eventually};
 pub struct Service {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
+    pub admin: SocketAddr,
     /// Its rule file, where it was started with rules.
     pub rules: PathBuf,
     process: Process,
@@ -68,9 +69,8 @@ impl Service {
         let folder = TempDir::new().unwrap();
         let rules = folder.path().join("rules.yaml");
         std::fs::write(&rules, options.rules).unwrap();
-        let mut command = tollkeeper();
+        let mut command = serve();
         command
-            .args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"])
             // A test machine may be starved; no claim of a test depends on speed.
             .args(["--store", options.store, "--decision-budget", "10s", "--drain", "0s"])
             .arg("--rules")
@@ -95,12 +95,13 @@ impl Service {
             let text = stderr.lock().unwrap().clone();
             let (_, rest) = text.split_once("listening: grpc ")?;
             let (grpc, rest) = rest.split_once(", http ")?;
-            let http: String =
+            let (http, rest) = rest.split_once(", admin ")?;
+            let admin: String =
                 rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
-            Some((grpc.parse().ok()?, http.parse().ok()?))
+            Some((grpc.parse().ok()?, http.parse().ok()?, admin.parse().ok()?))
         });
-        let (grpc, http) = addresses;
-        Self { grpc, http, rules, process, stderr, _folder: folder }
+        let (grpc, http, admin) = addresses;
+        Self { grpc, http, admin, rules, process, stderr, _folder: folder }
     }
 
     /// What it has logged.
@@ -124,7 +125,18 @@ impl Service {
 
     /// One plain HTTP exchange: status, head and body.
     pub fn exchange(&self, method: &str, path: &str, body: &[u8]) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(self.http).unwrap();
+        self.exchange_at(self.http, method, path, body)
+    }
+
+    /// The same with another of its addresses.
+    pub fn exchange_at(
+        &self,
+        address: SocketAddr,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(address).unwrap();
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
@@ -148,6 +160,16 @@ impl Service {
     pub fn wait_until_ready(&self) {
         eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));
     }
+}
+
+/// The service, on ports of its own.
+pub fn serve() -> Command {
+    let mut command = tollkeeper();
+    command.arg("serve");
+    for flag in ["--grpc-addr", "--http-addr", "--admin-addr"] {
+        command.args([flag, "127.0.0.1:0"]);
+    }
+    command
 }
 
 /// The binary, without what the environment of the tests may set.

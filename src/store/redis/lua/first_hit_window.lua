@@ -26,6 +26,10 @@ function first_hit_window.charge(account, charge)
   account.stop = first_hit_window.ends(account, charge)
 end
 
+function first_hit_window.used(account)
+  return account.used
+end
+
 function first_hit_window.remaining(account, charge)
   return charge.limit - account.used
 end

@@ -19,6 +19,10 @@ function fixed_window.charge(account, charge)
   account.used = math.min(account.used + charge.hits, COUNT_MAX)
 end
 
+function fixed_window.used(account)
+  return account.used
+end
+
 function fixed_window.remaining(account, charge)
   return charge.limit - account.used
 end

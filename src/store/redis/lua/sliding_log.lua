@@ -71,6 +71,14 @@ function sliding_log.charge(account, charge)
   }
 end
 
+function sliding_log.used(account)
+  return account.used
+end
+
+function sliding_log.entries(account)
+  return redis.call('LRANGE', account.key, account.first, -1)
+end
+
 function sliding_log.remaining(account, charge)
   return charge.limit - account.used
 end

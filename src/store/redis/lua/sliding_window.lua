@@ -24,6 +24,11 @@ function sliding_window.charge(account, charge)
   account.used = math.min(account.used + charge.hits, COUNT_MAX)
 end
 
+function sliding_window.used(account, charge)
+  local before = whole_up(account.previous * (charge.stop - now), charge.window)
+  return math.min(account.used + before, COUNT_MAX)
+end
+
 function sliding_window.remaining(account, charge)
   return whole(charge.limit * charge.window - weighed(account, charge), charge.window)
 end

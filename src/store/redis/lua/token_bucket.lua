@@ -27,14 +27,17 @@ function token_bucket.charge(account, charge)
   account.debt = math.min(account.debt + charge.hits * charge.window, COUNT_MAX)
 end
 
+function token_bucket.used(account, charge)
+  return whole_up(account.debt, charge.window)
+end
+
 function token_bucket.remaining(account, charge)
   return whole(charge.burst * charge.window - account.debt, charge.window)
 end
 
 local function paid_at(account, debt, charge)
   if charge.limit == 0 then return account.at + charge.window end
-  local rest = debt % charge.limit
-  return account.at + (debt - rest) / charge.limit + (rest > 0 and 1 or 0)
+  return account.at + whole_up(debt, charge.limit)
 end
 
 function token_bucket.ends(account, charge)

@@ -22,6 +22,11 @@ local function whole(number, by)
   return (number - number % by) / by
 end
 
+-- The same, rounded up.
+local function whole_up(number, by)
+  return whole(number, by) + (number % by > 0 and 1 or 0)
+end
+
 -- The text at a key; nil if there is none, or false if it holds anything else.
 local function read_text(key)
   local value = redis.pcall('GET', key)

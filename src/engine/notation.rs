@@ -1,14 +1,14 @@
-//! How a descriptor is written on the command line: `key=value,key=value`.
+//! How a descriptor is written on the command line and in URLs: `key=value,key=value`.
 //!
 //! An entry is split at its first `=`. `\,` is a comma, `\\` a backslash, `\xHH` any byte.
 
-use crate::rls::pb;
+use crate::engine::request::Entry;
 
 /// Reads one descriptor.
 ///
 /// # Errors
 /// What is wrong, in words.
-pub(super) fn parse(text: &str) -> Result<Vec<pb::Entry>, String> {
+pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let (mut key, mut part) = (None, Vec::new());
     let mut bytes = text.bytes();
@@ -24,9 +24,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<pb::Entry>, String> {
     Ok(entries)
 }
 
-fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<pb::Entry, String> {
+fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<Entry, String> {
     match key {
-        Some(key) if !key.is_empty() => Ok(pb::Entry { key: key.into(), value: value.into() }),
+        Some(key) if !key.is_empty() => Ok(Entry { key: key.into(), value: value.into() }),
         Some(_) => Err("an entry needs a key before its `=`".to_owned()),
         None => Err("an entry is written key=value".to_owned()),
     }

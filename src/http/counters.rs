@@ -1,0 +1,84 @@
+//! The admin address: `GET /counters` shows how the counters of one descriptor stand, and
+//! `POST /counters/reset` begins them anew.
+
+use axum::{
+    Json, Router,
+    extract::{RawQuery, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+
+use super::Http;
+use crate::{
+    engine::{
+        ledger::{Charge, Remembered, Standing},
+        notation,
+        request::{Descriptor, Hits, Request},
+    },
+    store::{Clear, StoreError},
+};
+
+/// The endpoints that are not for everybody.
+pub fn router(http: Http) -> Router {
+    Router::new()
+        .route("/counters", get(|state, query| answer(state, query, Clear::No)))
+        .route("/counters/reset", post(|state, query| answer(state, query, Clear::Yes)))
+        .with_state(http)
+}
+
+async fn answer(
+    State(http): State<Http>,
+    RawQuery(query): RawQuery,
+    clear: Clear,
+) -> Result<Json<Value>, Response> {
+    let request = request(&query.unwrap_or_default())
+        .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
+    let stand = http.limiter.look(&request, clear).await.map_err(|error| match &error {
+        StoreError::Unreadable(_) => refuse(StatusCode::CONFLICT, &error.to_string()),
+        _ => {
+            // What the store said may name hosts; that is for the log.
+            tracing::warn!(%error, "a counter could not be looked at");
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "the store gives no answer")
+        }
+    })?;
+    if stand.is_empty() {
+        return Err(refuse(StatusCode::NOT_FOUND, "no limit counts this descriptor"));
+    }
+    let counters: Vec<Value> = stand.iter().map(counter).collect();
+    Ok(Json(json!({ "counters": counters })))
+}
+
+/// `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
+fn request(query: &str) -> Result<Request, String> {
+    let (mut domain, mut descriptor) = (None, None);
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "domain" => domain = Some(value.into_owned()),
+            "descriptor" => descriptor = Some(value.into_owned()),
+            _ => return Err("the parameters are `domain` and `descriptor`".to_owned()),
+        }
+    }
+    let entries = notation::parse(&descriptor.ok_or("descriptor: missing")?)
+        .map_err(|problem| format!("descriptor: {problem}"))?;
+    let descriptors = vec![Descriptor { entries, hits: Hits::Look, limit: None }];
+    Ok(Request { domain: domain.ok_or("domain: missing")?, descriptors })
+}
+
+fn counter((charge, standing): &(Charge, Standing)) -> Value {
+    let limit = &charge.counter.limit;
+    let remembered = |it: &Remembered| json!({ "at_ms": it.at.as_millis(), "hits": it.hits, "caller": it.caller });
+    json!({
+        "algorithm": limit.algorithm.name(),
+        "limit": limit.to_string(),
+        "used": standing.used,
+        "left": standing.remaining,
+        "reset_ms": u64::try_from(standing.reset.as_millis()).unwrap_or(u64::MAX),
+        "remembered": standing.remembered.iter().map(remembered).collect::<Vec<_>>(),
+    })
+}
+
+fn refuse(code: StatusCode, message: &str) -> Response {
+    (code, Json(json!({ "error": message }))).into_response()
+}

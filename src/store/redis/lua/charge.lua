@@ -1,0 +1,48 @@
+-- Charges, as they are written in the arguments: ten for each.
+--   algorithm  'fw', 'fh', 'sl', 'sw' or 'tb'
+--   key        place in KEYS
+--   start      first millisecond of the window, and
+--   stop       first after it; of one that the clock does not align, 0 and its length
+--   kind       'take', 'look' or 'give'
+--   hits       0 to 2^53 - 1
+--   limit      0 to 2^32 - 1
+--   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
+--   expiry     of an aligned key, in Unix milliseconds; not before the window's end
+--   extra      'sw': the place in KEYS of the window before; 'tb': the burst; 'sl': the caller
+
+local ALGORITHMS = {
+  fw = fixed_window,
+  fh = first_hit_window,
+  sl = sliding_log,
+  sw = sliding_window,
+  tb = token_bucket,
+}
+
+-- The charges from `at` on, which holds their number; and the place behind them.
+local function parse(at)
+  local charges = {}
+  for i = 1, tonumber(ARGV[at]) do
+    local base = at + 10 * (i - 1)
+    local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 10]
+    charges[i] = {
+      algorithm = ALGORITHMS[ARGV[base + 1]],
+      key = KEYS[tonumber(ARGV[base + 2])],
+      start = start,
+      stop = stop,
+      window = stop - start,
+      kind = ARGV[base + 5],
+      hits = tonumber(ARGV[base + 6]),
+      limit = tonumber(ARGV[base + 7]),
+      counted = ARGV[base + 8] == 'count',
+      expiry = ARGV[base + 9],
+      previous = ARGV[base + 1] == 'sw' and KEYS[tonumber(extra)],
+      burst = tonumber(extra),
+      caller = extra,
+    }
+  end
+  return charges, at + 10 * #charges + 1
+end
+
+local function is_stale(charge)
+  return charge.algorithm.aligned and (now < charge.start or now >= charge.stop)
+end

@@ -1,0 +1,206 @@
+//! Looking at one counter, and resetting it: the admin address and `tollkeeper counter`.
+
+use std::process::Output;
+
+use serde_json::Value;
+use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
+
+use crate::support::{
+    redis_server::Redis,
+    service::{Options, Service, descriptor, hits, request, spell, tollkeeper},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: fixed_window
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: first_hit_window
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: first_hit_window }
+  - key: sliding_log
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log }
+  - key: sliding_window
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window }
+  - key: token_bucket
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket }
+  - key: door
+    descriptors:
+      - key: caller
+        rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log, remember: caller }
+  - key: two
+    rate_limits:
+      - { unit: year, requests_per_unit: 10 }
+      - { unit: year, requests_per_unit: 20, algorithm: token_bucket }
+  - key: many
+    rate_limit: { unit: year, requests_per_unit: 1000000 }
+  - key: free
+    rate_limit: { unlimited: true }
+";
+
+const ALGORITHMS: [&str; 5] =
+    ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
+
+fn counter(service: &Service, action: &str, descriptor: &str) -> Output {
+    let addr = service.admin.to_string();
+    let words = ["counter", action, "--addr", &addr, "--domain", "shop", descriptor];
+    tollkeeper().args(words).output().unwrap()
+}
+
+/// What the command prints, but for times.
+#[track_caller]
+fn told(service: &Service, action: &str, descriptor: &str) -> String {
+    let output = counter(service, action, descriptor);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{action} {descriptor}: {stderr}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |line: &str| line.split(", resets").next().unwrap().to_owned();
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+async fn take(service: &Service, descriptor: RateLimitDescriptor) -> String {
+    spell(&service.ask(request("shop", vec![descriptor])).await.unwrap())
+}
+
+async fn every_algorithm_is_shown_and_reset(service: &Service, algorithms: &[&str]) {
+    for name in algorithms {
+        let it = || descriptor(&[(name, "a,b")]);
+        let text = format!(r"{name}=a\,b");
+        assert_eq!(told(service, "show", &text), format!("{name}: 0 used of 10 per year, 10 left"));
+        assert_eq!(take(service, hits(it(), 3)).await, "OK: OK 7/10 YEAR");
+        let standing = told(service, "show", &text);
+        let standing = standing.lines().next().unwrap();
+        assert_eq!(standing, format!("{name}: 3 used of 10 per year, 7 left"));
+        // A look changes nothing.
+        assert_eq!(take(service, it()).await, "OK: OK 6/10 YEAR");
+        let reset = told(service, "reset", &text);
+        assert_eq!(reset, format!("{name}: 4 of 10 per year were used; now 0"));
+        assert_eq!(told(service, "show", &text), format!("{name}: 0 used of 10 per year, 10 left"));
+        assert_eq!(take(service, hits(it(), 10)).await, "OK: OK 0/10 YEAR");
+    }
+}
+
+#[tokio::test]
+async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
+    let options = || Options { rules: RULES, ..Options::default() };
+    every_algorithm_is_shown_and_reset(&Service::start(options()), &ALGORITHMS).await;
+    let redis = Redis::start();
+    let store = redis.url();
+    let service = Service::start(Options { store: &store, ..options() });
+    every_algorithm_is_shown_and_reset(&service, &ALGORITHMS).await;
+    redis.assert_no_key_leaks();
+
+    let redis = Redis::start();
+    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
+    let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
+    every_algorithm_is_shown_and_reset(&service, &ALGORITHMS[..1]).await;
+}
+
+#[tokio::test]
+async fn a_log_tells_when_and_who() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        let by = |name| descriptor(&[("door", "x"), ("caller", name)]);
+        take(&service, hits(by("al ice"), 2)).await;
+        take(&service, by("al ice")).await;
+        let shown = told(&service, "show", "door=x,caller=al ice");
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[0], "sliding_log: 3 used of 10 per year, 7 left");
+        assert!(
+            lines[1].starts_with("  2 at 20") && lines[1].ends_with("Z by al%20ice"),
+            "{shown}"
+        );
+        assert!(
+            lines[2].starts_with("  1 at 20") && lines[2].ends_with("Z by al%20ice"),
+            "{shown}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_limits_is_shown_and_the_answer_tells_the_tightest() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let it = || hits(descriptor(&[("two", "x")]), 4);
+    assert_eq!(take(&service, it()).await, "OK: OK 6/10 YEAR");
+    let shown = "fixed_window: 4 used of 10 per year, 6 left\n\
+                 token_bucket: 4 used of 20 per year, 16 left";
+    assert_eq!(told(&service, "show", "two=x"), shown);
+    assert_eq!(take(&service, it()).await, "OK: OK 2/10 YEAR");
+    assert_eq!(take(&service, it()).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    // The denied call charged neither.
+    assert!(told(&service, "show", "two=x").contains("8 used of 20"));
+}
+
+/// GETSET's promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn between_reading_and_clearing_no_hit_is_lost() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+        let mut clients = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let mut client = service.client().await;
+            clients.spawn(async move {
+                for _ in 0..250 {
+                    let call = request("shop", vec![descriptor(&[("many", "x")])]);
+                    let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+                    assert_eq!(answer.overall_code(), Code::Ok);
+                }
+            });
+        }
+        let reset = || {
+            let path = "/counters/reset?domain=shop&descriptor=many%3Dx";
+            let (code, _, body) = service.exchange_at(service.admin, "POST", path, b"");
+            assert_eq!(code, 200, "{body}");
+            let body: Value = serde_json::from_str(&body).unwrap();
+            body["counters"][0]["used"].as_u64().unwrap()
+        };
+        let mut cleared = 0;
+        while let Some(ended) = clients.join_next().await {
+            ended.unwrap();
+            cleared += (0..20).map(|_| reset()).sum::<u64>();
+        }
+        assert_eq!(cleared + reset(), 1000, "on {store}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_shown_is_told_in_words() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    for (descriptor, problem) in [
+        ("free=x", "no limit counts this descriptor"),
+        ("nobody=x", "no limit counts this descriptor"),
+        ("user", "user: an entry is written key=value"),
+    ] {
+        let output = counter(&service, "show", descriptor);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && stderr.contains(problem), "{stderr}");
+    }
+    let status = |method, path| service.exchange_at(service.admin, method, path, b"").0;
+    assert_eq!(status("GET", "/counters"), 400);
+    assert_eq!(status("GET", "/counters?domain=shop&descriptor=x"), 400);
+    assert_eq!(status("GET", "/counters?domain=shop&descriptor=two%3Dx&x=y"), 400);
+    assert_eq!(status("GET", "/counters/reset?domain=shop&descriptor=two%3Dx"), 405);
+    // It is not for everybody.
+    let public = service.exchange("GET", "/counters?domain=shop&descriptor=two%3Dx", b"");
+    assert_eq!(public.0, 404);
+}
+
+#[tokio::test]
+async fn a_counter_that_holds_no_count_is_told_and_cleared_by_a_reset() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    take(&service, descriptor(&[("many", "x")])).await;
+    redis.query::<()>(&["SET", &redis.key("many=x"), "planted", "KEEPTTL"]);
+    for action in ["show", "reset"] {
+        let output = counter(&service, action, "many=x");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("holds something other than a count"), "{stderr}");
+    }
+    assert_eq!(
+        told(&service, "show", "many=x"),
+        "fixed_window: 0 used of 1000000 per year, 1000000 left"
+    );
+}
