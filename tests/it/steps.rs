@@ -115,7 +115,8 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Subject, other: &mut dyn Subject
     let mut now = BEGIN;
     for number in 0..steps {
         if number % STEPS_OF_A_CASE == 0 {
-            (one.clear(), other.clear());
+            one.clear();
+            other.clear();
             now = BEGIN;
         }
         let step = dice.step(&limits);
