@@ -54,3 +54,70 @@ async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_a_sibli
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 1000);
     redis.assert_no_key_leaks();
 }
+
+/// P1, P2, P3 and P34, on every algorithm: what the clients were admitted is the limit exactly, and
+/// what the counters hold. `EXACT_CALLS=1000000` makes it as many; docs/correctness.md tells of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
+    const KEYS: usize = 100;
+    const ALGORITHMS: [&str; 5] =
+        ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
+    let calls: usize = std::env::var("EXACT_CALLS")
+        .map_or(20_000, |text| text.parse().expect("a number of calls"));
+    // Ten times as many ask as may pass.
+    let limit = calls / KEYS / 10;
+    let began = std::time::Instant::now();
+    let rule = |name: &&str| {
+        format!(
+            "  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: {limit}, algorithm: {name} }}\n"
+        )
+    };
+    let rules: String = ALGORITHMS.iter().map(rule).collect();
+    let rules = format!("domain: shop\ndescriptors:\n{rules}");
+    let redis = Redis::start();
+    let start =
+        || Service::start(Options { rules: &rules, store: &redis.url(), ..Default::default() });
+    let services: Vec<Service> = (0..8).map(|_| start()).collect();
+    let key = |number: usize| (ALGORITHMS[number % 5], format!("key{}", number / 5));
+
+    let asked = Arc::new(AtomicUsize::new(0));
+    let passed: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let mut client = services[number % services.len()].client().await;
+        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
+        clients.spawn(async move {
+            loop {
+                // In an order that brings the same key to many clients at once.
+                let call = asked.fetch_add(1, Ordering::Relaxed);
+                if call >= calls {
+                    return;
+                }
+                let number = call % (KEYS * 7) / 7;
+                let (name, value) = key(number);
+                let descriptors = vec![descriptor(&[(name, &value)])];
+                let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
+                if answer.into_inner().overall_code() == Code::Ok {
+                    passed[number].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+
+    for (number, passed) in passed.iter().enumerate() {
+        let (name, value) = key(number);
+        assert_eq!(passed.load(Ordering::Relaxed), limit, "{name} {value}");
+        let path = format!("/counters?domain=shop&descriptor={name}%3D{value}");
+        let (_, _, body) = services[0].exchange_at(services[0].admin, "GET", &path, b"");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["counters"][0]["used"], limit, "{name} {value}");
+    }
+    redis.assert_no_key_leaks();
+    println!(
+        "{calls} calls to 8 processes: {limit} on each of {KEYS} keys; {:.0?}",
+        began.elapsed()
+    );
+}

@@ -5,6 +5,7 @@ pub mod service;
 pub mod subjects;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -21,6 +22,16 @@ pub fn tool(name: &str) -> PathBuf {
 /// The repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Lets the command run by another clock than the machine's, as libfaketime's variables say. Not by
+/// its own wrapper: that would live between us and the process. Timers are another clock, and run as
+/// ever.
+pub fn fake_clock(command: &mut Command) -> &mut Command {
+    let folders = fs::read_dir("/usr/lib").unwrap().map(|folder| folder.unwrap().path());
+    let libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
+    let library = libraries.into_iter().find(|it| it.exists()).expect("tests/run installs it");
+    command.env("LD_PRELOAD", library).env("DONT_FAKE_MONOTONIC", "1")
 }
 
 /// A process that ends with its test, also when the test fails.

@@ -75,7 +75,17 @@ impl ScriptInRedis {
     }
 
     pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> Answer {
-        let mut call = Call::write(charges, now);
+        self.answer_stamped(charges, now, now)
+    }
+
+    /// The same, where the service takes the time for another.
+    pub fn answer_stamped(
+        &mut self,
+        charges: &[Charge],
+        stamp: Timestamp,
+        now: Timestamp,
+    ) -> Answer {
+        let mut call = Call::write(charges, stamp);
         let (seconds, millis) = (now.as_secs(), now.as_millis() % 1000);
         call.keys.extend([seconds.to_string(), (millis * 1000).to_string()]);
         let reply: Vec<i64> =

@@ -1,0 +1,117 @@
+//! Draws what each algorithm does with the same calls.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use tollkeeper::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, Verdict},
+        request::{Entry, Hits},
+        rule::{Algorithm, Limit, Unit},
+        time::Timestamp,
+    },
+    store::memory::MemoryStore,
+};
+
+/// The calls, in milliseconds: a burst at the end of a window and one behind it, then a trickle.
+const CALLS: [u64; 22] = [
+    700, 750, 800, 850, 900, 950, 1050, 1100, 1150, 1200, 1250, 1450, 1700, 1850, 2000, 2200, 2400,
+    2600, 2800, 3000, 3200, 3400,
+];
+const LIMIT: u32 = 4;
+const SPAN_MS: u64 = 4000;
+
+const WIDTH: u64 = 720;
+const LEFT: u64 = 40;
+const PLOT_TOP: u64 = 40;
+const PLOT_HEIGHT: u64 = 80;
+
+/// The pictures: a file name and what is in it.
+pub(crate) fn pictures() -> Vec<(String, String)> {
+    let algorithms = [
+        Algorithm::FixedWindow,
+        Algorithm::FirstHitWindow,
+        Algorithm::SlidingLog { remember: None },
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket { burst: LIMIT },
+    ];
+    algorithms.into_iter().map(|it| (format!("{}.svg", it.name()), picture(it))).collect()
+}
+
+fn picture(algorithm: Algorithm) -> String {
+    let name = algorithm.name();
+    let limit = Limit::new(LIMIT, Unit::Second, 1).map(|limit| Limit { algorithm, ..limit });
+    let limit = Arc::new(limit.expect("a second is a window"));
+    let store = MemoryStore::new(|| Timestamp::from_millis(0));
+    let ask = |ms: u64, hits| {
+        let entries = [Entry { key: "user".into(), value: "alice".into() }];
+        let counter = Counter::new("shop", &entries, Arc::clone(&limit));
+        let charge = Charge { counter, hits, caller: None };
+        // An hour that begins with a second.
+        let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
+        store.charge_at(&[charge], now).first().map(|tally| tally.verdict)
+    };
+
+    let (mut marks, mut line, mut passed) = (String::new(), String::new(), 0);
+    for ms in (0..=SPAN_MS).step_by(10) {
+        if CALLS.contains(&ms) {
+            let fits = matches!(ask(ms, Hits::Take(1)), Some(Verdict::Fits { .. }));
+            passed += u32::from(fits);
+            mark(&mut marks, ms, fits);
+        }
+        let left = match ask(ms, Hits::Look) {
+            Some(Verdict::Fits { remaining }) => remaining,
+            _ => 0,
+        };
+        let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / u64::from(LIMIT);
+        write!(line, "{},{y} ", x(ms)).expect("a String takes all");
+    }
+    frame(name, passed, &marks, line.trim_end())
+}
+
+fn x(ms: u64) -> u64 {
+    LEFT + ms * (WIDTH - 2 * LEFT) / SPAN_MS
+}
+
+fn mark(marks: &mut String, ms: u64, fits: bool) {
+    let (x, y) = (x(ms), PLOT_TOP + PLOT_HEIGHT + 24);
+    let mark = match fits {
+        true => format!("<circle cx='{x}' cy='{y}' r='5' fill='#1a7f37'/>\n"),
+        false => format!(
+            "<path d='M{} {}l8 8m0 -8l-8 8' stroke='#cf222e' stroke-width='2'/>\n",
+            x - 4,
+            y - 4
+        ),
+    };
+    marks.push_str(&mark);
+}
+
+fn frame(name: &str, passed: u32, marks: &str, line: &str) -> String {
+    let (bottom, height) = (PLOT_TOP + PLOT_HEIGHT, PLOT_TOP + PLOT_HEIGHT + 60);
+    let mut seconds = String::new();
+    for second in 0..=SPAN_MS / 1000 {
+        let x = x(second * 1000);
+        let tick = format!(
+            "<path d='M{x} {PLOT_TOP}V{}' stroke='#d0d7de'/>\n\
+             <text x='{x}' y='{}' text-anchor='middle'>{second} s</text>\n",
+            bottom + 34,
+            bottom + 50
+        );
+        seconds.push_str(&tick);
+    }
+    let calls = CALLS.len();
+    format!(
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
+         font-family='sans-serif' font-size='13'>\n\
+         <rect width='{WIDTH}' height='{height}' fill='#ffffff'/>\n\
+         <text x='{LEFT}' y='22'>{name}, {LIMIT} per second: {passed} of {calls} calls pass</text>\n\
+         {seconds}\
+         <text x='{}' y='{}' text-anchor='end'>{LIMIT}</text>\n\
+         <text x='{}' y='{bottom}' text-anchor='end'>0</text>\n\
+         <polyline points='{line}' fill='none' stroke='#0969da' stroke-width='2'/>\n\
+         {marks}</svg>\n",
+        LEFT - 8,
+        PLOT_TOP + 10,
+        LEFT - 8,
+    )
+}

@@ -1,0 +1,156 @@
+//! Promise 3: Redis's clock decides, whatever the service's shows, and what happens if it jumps.
+
+use std::{fs, sync::Arc};
+
+use tempfile::TempDir;
+use tollkeeper::{
+    engine::{
+        ledger::Verdict,
+        request::Hits,
+        rule::{Algorithm, Unit},
+    },
+    rls::pb::rate_limit_response::Code,
+    store::redis::script::Answer,
+};
+
+use crate::algorithms::{BEGIN, charge, limit};
+use crate::support::{
+    fake_clock,
+    redis_server::Redis,
+    service::{Options, RULES, Service, descriptor, hits, request, serve, spell},
+    subjects::{ScriptInRedis, Subject as _},
+};
+
+fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, rules).unwrap();
+    let mut command = serve();
+    command.args(["--store", &redis.url(), "--decision-budget", "10s", "--rules"]).arg(&file);
+    fake_clock(&mut command).env("FAKETIME", seconds);
+    Service::spawn(command, folder)
+}
+
+#[tokio::test]
+async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_reset() {
+    let rules =
+        RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
+    let redis = Redis::start();
+    let right =
+        Service::start(Options { rules: &rules, store: &redis.url(), ..Options::default() });
+    let late = service_off_by("-10800", &rules, &redis);
+    let early = service_off_by("+10800", &rules, &redis);
+    let ask = async |service: &Service, count| {
+        let call = request("shop", vec![hits(descriptor(&[("user", "alice")]), count)]);
+        service.ask(call).await.unwrap()
+    };
+    // An hour may end between two of these calls; then they begin again.
+    for _ in 0..2 {
+        redis.query::<()>(&["FLUSHALL"]);
+        let begin = redis.query::<Vec<i64>>(&["TIME"])[0];
+        let mut resets = Vec::new();
+        let mut answers = Vec::new();
+        for service in [&right, &late, &early, &right] {
+            let answer = ask(service, 3).await;
+            answers.push(spell(&answer));
+            resets.push(answer.statuses[0].duration_until_reset.unwrap().seconds);
+        }
+        let end = redis.query::<Vec<i64>>(&["TIME"])[0];
+        if begin / 3600 != end / 3600 {
+            continue;
+        }
+        let expected = [
+            "OK: OK 7/10 HOUR",
+            "OK: OK 4/10 HOUR",
+            "OK: OK 1/10 HOUR",
+            "OVER_LIMIT: OVER_LIMIT 0/10 HOUR",
+        ];
+        assert_eq!(answers, expected);
+        let left = 3600 - end % 3600;
+        assert!(
+            resets.iter().all(|reset| (left..=left + 2 + end - begin).contains(reset)),
+            "{resets:?}"
+        );
+        assert_eq!(redis.keys().len(), 1, "one window, one key");
+        return;
+    }
+    panic!("two hours ended within seconds");
+}
+
+/// A real Redis does not run under a false clock (its allocator asks for the time before the library
+/// is ready), so here the script is told the time.
+#[test]
+fn a_redis_whose_clock_jumps_is_followed_and_no_answer_is_absurd() {
+    let mut redis = ScriptInRedis::start();
+    let day = Arc::new(limit(10, Unit::Day, Algorithm::FixedWindow));
+    let noon = BEGIN.plus_millis(43_200_000);
+    let mut ask = |hours: i64, hits| {
+        let now = noon.shifted(hours * 3_600_000);
+        let [tally] = redis.charge(&[charge("alice", Hits::Take(hits), &day)], now)[..] else {
+            panic!("one charge has one tally");
+        };
+        assert!((1..=86_400).contains(&tally.reset.as_secs()), "{tally:?}");
+        tally.verdict
+    };
+    assert_eq!(ask(0, 8), Verdict::Fits { remaining: 2 });
+    for hours in [1, -1, 11, -12, 0] {
+        assert_eq!(ask(hours, 3), Verdict::Over, "{hours} hours off, in the same day");
+    }
+    // Another day is a fresh window, once; and the one before is what it was.
+    assert_eq!(ask(24, 10), Verdict::Fits { remaining: 0 });
+    assert_eq!(ask(24, 1), Verdict::Over);
+    assert_eq!(ask(0, 2), Verdict::Fits { remaining: 0 });
+    redis.redis.assert_no_key_leaks();
+}
+
+#[test]
+fn a_stamp_that_is_not_of_the_present_window_is_refused_by_what_the_clock_aligns() {
+    let mut redis = ScriptInRedis::start();
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::FirstHitWindow,
+        Algorithm::SlidingLog { remember: None },
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket { burst: 10 },
+    ] {
+        let (name, aligned) = (algorithm.name(), algorithm.is_aligned());
+        let minute = Arc::new(limit(10, Unit::Minute, algorithm));
+        let call = [charge(name, Hits::Take(1), &minute)];
+        for off_ms in [-60_000, -1, 60_000, 3 * 3_600_000] {
+            let answer = redis.answer_stamped(&call, BEGIN.shifted(off_ms), BEGIN);
+            assert_eq!(answer == Answer::Stale, aligned, "{name}, {off_ms} ms off");
+        }
+        let written = redis.redis.keys().iter().any(|key| key.contains(name));
+        assert_eq!(written, !aligned, "a stale call writes nothing");
+        assert!(redis.answer_stamped(&call, BEGIN.plus_millis(59_999), BEGIN) != Answer::Stale);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_edges_of_short_windows_no_call_fails_and_none_is_admitted_too_much() {
+    let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: second, requests_per_unit: 20 } }]";
+    let redis = Redis::start();
+    let right = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    let early = service_off_by("+0.4", rules, &redis);
+    let second = || redis.query::<Vec<i64>>(&["TIME"])[0];
+    let begin = second();
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let mut client = if number % 2 == 0 { right.client().await } else { early.client().await };
+        clients.spawn(async move {
+            let mut passed = 0;
+            for _ in 0..500 {
+                let call = request("shop", vec![descriptor(&[("user", "alice")])]);
+                let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+                passed += i64::from(answer.overall_code() == Code::Ok);
+            }
+            passed
+        });
+    }
+    let mut passed = 0;
+    while let Some(ended) = clients.join_next().await {
+        passed += ended.unwrap();
+    }
+    let windows = second() - begin + 1;
+    assert!((20..=20 * windows).contains(&passed), "{passed} passed in {windows} windows of 20");
+}
