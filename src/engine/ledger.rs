@@ -63,7 +63,7 @@ impl Standing {
     /// How `account` stands.
     pub fn of(account: &AnyAccount, terms: &Terms<'_>) -> Self {
         let remembered = match account {
-            AnyAccount::SlidingLog(log) => log.entries(terms).cloned().collect(),
+            AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
             _ => Vec::new(),
         };
         let account = account.read();
