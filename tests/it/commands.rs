@@ -96,6 +96,138 @@ fn what_is_not_a_rule_file_is_told_in_words() {
     check("domain: a\ndescriptors: 5\n", "rules.yaml:2:14: descriptors: must be a list\n");
 }
 
+/// Checks a rule of this limit, and compares the message without its place.
+#[track_caller]
+fn check_limit(limit: &str, expected: &str) {
+    let folder = TempDir::new().unwrap();
+    let rules = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{ {limit} }}\n");
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let (_, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
+    let told = stdout + &stderr;
+    let place = told.strip_prefix("rules.yaml:4:").and_then(|rest| rest.split_once(": "));
+    let told = place.map_or(told.as_str(), |(_, message)| message);
+    assert_eq!(told.replace("ok: 1 rules in 1 domains", "ok").trim_end(), expected, "{limit}");
+}
+
+#[test]
+fn every_algorithm_is_told_what_it_cannot_be() {
+    check_limit("unit: day, algorithm: sliding_log, remember: k", "ok");
+    check_limit("unit: day, algorithm: TOKEN_BUCKET, requests_per_unit: 5, burst: 9", "ok");
+    check_limit("unit: week, time_zone: europe/berlin", "ok");
+    check_limit("unit: day, on_store_failure: local", "ok");
+    check_limit(
+        "unit: day, algorithm: leaky",
+        "algorithm: `leaky` is none of fixed_window, first_hit_window, sliding_log, \
+         sliding_window, token_bucket",
+    );
+    check_limit(
+        "unit: day, on_store_failure: maybe",
+        "on_store_failure: `maybe` is none of error, deny, allow, local",
+    );
+    check_limit("unit: day, burst: 5", "burst: only a token_bucket has it, not a fixed_window");
+    check_limit(
+        "unit: day, remember: k",
+        "remember: only a sliding_log has it, not a fixed_window",
+    );
+    check_limit(
+        "unit: day, time_zone: UTC, algorithm: sliding_window",
+        "time_zone: only a fixed_window has it, not a sliding_window",
+    );
+    check_limit(
+        "unit: day, algorithm: token_bucket, requests_per_unit: 5, burst: 0",
+        "burst: must be a whole number from 1 to 4294967295",
+    );
+    check_limit(
+        "unit: day, algorithm: token_bucket, burst: 5",
+        "burst: a bucket with 0 requests_per_unit never refills",
+    );
+    check_limit(
+        "unit: day, algorithm: sliding_log, remember: user",
+        "remember: no descriptor on the way to this rule has this key",
+    );
+    check_limit(
+        "unit: day, algorithm: sliding_log, requests_per_unit: 10001",
+        "requests_per_unit: 10001 exceeds 10000, the most that a sliding_log remembers",
+    );
+    check_limit(
+        "unit: day, algorithm: sliding_log, count_denied: true",
+        "count_denied: a sliding_log remembers what it admitted, and no more",
+    );
+}
+
+#[test]
+fn what_scripts_could_not_reckon_exactly_is_refused() {
+    check_limit("unit: year, algorithm: token_bucket, requests_per_unit: 285616", "ok");
+    check_limit(
+        "unit: year, algorithm: token_bucket, requests_per_unit: 285617",
+        "burst: 285617 exceeds 285616, the most of a token_bucket this long",
+    );
+    check_limit(
+        "unit: year, algorithm: sliding_window, requests_per_unit: 285617",
+        "requests_per_unit: 285617 exceeds 285616, the most of a sliding_window this long",
+    );
+}
+
+#[test]
+fn calendars_have_days_and_longer_of_a_known_zone_one_at_a_time() {
+    check_limit(
+        "unit: hour, time_zone: UTC",
+        "time_zone: a calendar has days and longer; a hour is none",
+    );
+    check_limit(
+        "unit: day, time_zone: Europe/Atlantis",
+        "time_zone: no time zone of the IANA database has this name",
+    );
+    check_limit(
+        "unit: day, unit_multiplier: 2, time_zone: UTC",
+        "time_zone: goes with a unit_multiplier of 1 only",
+    );
+}
+
+#[test]
+fn several_limits_on_one_descriptor_have_counters_of_their_own() {
+    let rules =
+        |limits: &str| format!("domain: d\ndescriptors:\n  - key: k\n    rate_limits: {limits}\n");
+    let both = "[{ unit: second, requests_per_unit: 5 }, { unit: day, requests_per_unit: 9 }]";
+    check(&rules(both), "ok: 1 rules in 1 domains\n");
+    check(
+        &rules("[{ unit: minute }, { unit: second, unit_multiplier: 60 }]"),
+        "rules.yaml:4:37: rate_limits: another item has the same algorithm and window, and so the \
+         same counter\n",
+    );
+    check(
+        &rules(
+            "[{ unit: day }, { unit: day, algorithm: sliding_window }, { unit: day, time_zone: UTC }]",
+        ),
+        "ok: 1 rules in 1 domains\n",
+    );
+    check(&rules("[]"), "rules.yaml:4:18: rate_limits: must hold at least one limit\n");
+    check(&rules("{}"), "rules.yaml:4:18: rate_limits: must be a list\n");
+    check(
+        &rules("[{ unlimited: true }]"),
+        "rules.yaml:4:19: unlimited: has no place among several limits\n",
+    );
+    check(
+        &format!("{}    rate_limit: {{ unit: day }}\n", rules("[{ unit: day }]")),
+        "rules.yaml:4:18: rate_limits: stands beside `rate_limit`; write one of them\n",
+    );
+}
+
+#[test]
+fn a_log_under_count_denied_must_say_that_it_does_not() {
+    let folder = TempDir::new().unwrap();
+    let rules =
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, algorithm: sliding_log } }]";
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let flags = ["--count-denied", "--rules", "rules.yaml"];
+    let (code, _, told) = run(serve().current_dir(&folder).args(flags));
+    assert_eq!(code, Some(2));
+    assert!(
+        told.contains("count_denied: is set for all rules, and a sliding_log cannot"),
+        "{told}"
+    );
+}
+
 #[test]
 fn alias_bombs_and_deep_nests_are_refused() {
     let mut bomb = "domain: a\nx0: &x0 [a,a,a,a,a,a,a,a,a,a]\n".to_owned();
