@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     engine::{
-        rule::{Policy, Rule},
+        rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
     },
     health::Health,
@@ -92,9 +92,16 @@ async fn rules(State(http): State<Http>) -> Json<Value> {
     }))
 }
 
+fn told(limit: &Limit) -> String {
+    match limit.algorithm {
+        Algorithm::FixedWindow => limit.to_string(),
+        _ => format!("{limit} by {}", limit.algorithm.name()),
+    }
+}
+
 fn rule(rule: &Rule) -> Value {
     let limits: Vec<String> = match &rule.policy {
-        Policy::Limited(limits) => limits.iter().map(ToString::to_string).collect(),
+        Policy::Limited(limits) => limits.iter().map(|limit| told(limit)).collect(),
         Policy::Unlimited => vec!["unlimited".to_owned()],
     };
     json!({ "path": rule.path, "limit": limits.join(", "), "written_at": rule.place })

@@ -77,6 +77,23 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
     panic!("two hours ended within seconds");
 }
 
+#[tokio::test]
+async fn a_calendars_window_ends_at_midnight_of_its_zone() {
+    let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 9, time_zone: Asia/Tokyo } }]";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        let now = redis.query::<Vec<i64>>(&["TIME"])[0];
+        let call = request("shop", vec![descriptor(&[("user", "alice")])]);
+        let answer = service.ask(call).await.unwrap();
+        // In Tokyo it is nine hours later all year, and midnight with it.
+        let left = 86_400 - (now + 9 * 3600) % 86_400;
+        let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
+        assert!((left - reset).rem_euclid(86_400) <= 30, "{reset} s, expected {left}");
+    }
+    assert!(redis.key("alice").starts_with("tk1:fw:day@Asia/Tokyo:{shop|user=alice}:"));
+}
+
 /// A real Redis does not run under a false clock (its allocator asks for the time before the library
 /// is ready), so here the script is told the time.
 #[test]

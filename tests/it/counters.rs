@@ -7,6 +7,7 @@ use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
     redis_server::Redis,
+    root,
     service::{Options, Service, descriptor, hits, request, spell, tollkeeper},
 };
 
@@ -94,6 +95,17 @@ async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
     let rules = "domain: shop\ndescriptors: [{ key: fixed_window, rate_limit: { unit: year, requests_per_unit: 10 } }]";
     let service = Service::start(Options { rules, store: &store, flags, ..Options::default() });
     every_algorithm_is_shown_and_reset(&service, &ALGORITHMS[..1]).await;
+}
+
+#[tokio::test]
+async fn the_rights_that_the_page_on_redis_names_are_enough_for_every_algorithm() {
+    let page = std::fs::read_to_string(root().join("docs/redis.md")).unwrap();
+    let rights = page.lines().find(|line| line.starts_with("ACL SETUSER tollkeeper ")).unwrap();
+    let redis = Redis::start();
+    redis.query::<()>(&rights.split(' ').collect::<Vec<_>>());
+    let store = format!("redis://tollkeeper:secret@127.0.0.1:{}", redis.port);
+    let service = Service::start(Options { rules: RULES, store: &store, ..Options::default() });
+    every_algorithm_is_shown_and_reset(&service, &ALGORITHMS).await;
 }
 
 #[tokio::test]

@@ -9,9 +9,13 @@ use crate::support::{
     service::{Options, Service, tollkeeper},
 };
 
+#[path = "../../examples/algorithms/draw.rs"]
+mod draw;
+
 fn pages() -> Vec<(PathBuf, String)> {
     let mut pages: Vec<PathBuf> =
         fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
+    pages.retain(|page| page.is_file());
     pages.extend([root().join("README.md"), root().join("ARCHITECTURE.md")]);
     pages.sort();
     pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
@@ -59,9 +63,18 @@ fn the_consoles_of_the_pages_show_what_happens() {
 }
 
 #[test]
+fn the_pictures_are_what_the_engine_draws() {
+    for (name, picture) in draw::pictures() {
+        let drawn = fs::read_to_string(root().join("docs/algorithms").join(&name)).unwrap();
+        assert!(drawn == picture, "{name}: `cargo run --example algorithms -- draw` draws another");
+    }
+}
+
+#[test]
 fn the_rules_of_the_pages_are_good() {
     let folder = TempDir::new().unwrap();
-    let text = fs::read_to_string(root().join("docs/rules.md")).unwrap();
+    let page = |name| fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let text = page("rules.md") + &page("algorithms.md");
     for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
         let file = folder.path().join(format!("{number}.yaml"));
         fs::write(&file, rules).unwrap();

@@ -51,6 +51,32 @@ async fn a_changed_limit_keeps_its_count() {
 }
 
 #[tokio::test]
+async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kept() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules: &rules(3), store, ..Options::default() });
+        assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
+        let changed = |from, to| rules(3).replace(from, to);
+        for (rules, told, answer) in [
+            (changed("}}]", ", algorithm: token_bucket}}]"), "3 per year by token_bucket", "YEAR"),
+            (changed("}}]", ", time_zone: Asia/Tokyo}}]"), "3 per year", "YEAR"),
+            (changed("unit: year", "unit: month"), "3 per month", "MONTH"),
+        ] {
+            let version = in_force(&service)["version"].clone();
+            fs::write(&service.rules, &rules).unwrap();
+            eventually("the new rules are in force", || {
+                (in_force(&service)["version"] != version).then_some(())
+            });
+            assert_eq!(in_force(&service)["domains"][0]["rules"][0]["limit"], told);
+            assert_eq!(spell(&ask(&service).await), format!("OK: OK 2/3 {answer}"));
+        }
+        fs::write(&service.rules, rules(3) + "\n").unwrap();
+        wait_for_limit(&service, 3);
+        assert_eq!(spell(&ask(&service).await), "OK: OK 1/3 YEAR");
+    }
+}
+
+#[tokio::test]
 async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page() {
     let service = Service::start(Options { rules: &rules(3), ..Options::default() });
     let before = in_force(&service);
