@@ -10,6 +10,7 @@ pub mod decision;
 pub mod key;
 pub mod ledger;
 pub mod notation;
+pub mod pattern;
 pub mod plan;
 pub mod request;
 pub mod rule;

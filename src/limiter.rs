@@ -57,9 +57,9 @@ impl Limiter {
     pub async fn decide(&self, request: &Request) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
         match self.store.charge(&plan.charges).await {
-            Ok(Charged { tallies, unreadable }) => {
+            Ok(Charged { tallies, denied, unreadable }) => {
                 unreadable.iter().for_each(|charge| self.unreadable(&plan.label(*charge)));
-                let decision = plan.settle(tallies);
+                let decision = plan.settle(tallies, denied);
                 self.report(request, &decision);
                 Ok(decision)
             }

@@ -17,7 +17,7 @@ use self::{
     value::{address, log_format, log_level, on_store_failure, size, time, truth, whole},
 };
 use crate::{
-    engine::rule::{Defaults, WhenDenied},
+    engine::rule::{Defaults, Everywhere, WhenDenied},
     rules::{Algorithms, Basis},
     telemetry::{Log, TelemetryOptions},
 };
@@ -80,6 +80,13 @@ pub struct ServeFlags {
     /// [env: TOLLKEEPER_COUNT_DENIED=true]
     #[arg(long)]
     pub count_denied: bool,
+    /// Count and tell, but let every call pass [env: TOLLKEEPER_SHADOW_MODE=true]
+    #[arg(long)]
+    pub shadow_mode: bool,
+    /// Take every limit for a quota: a call is denied if none of its limits fits
+    /// [env: TOLLKEEPER_QUOTA_MODE=true]
+    #[arg(long)]
+    pub quota_mode: bool,
     /// Serve gRPC reflection [env: TOLLKEEPER_REFLECTION=true]
     #[arg(long)]
     pub reflection: bool,
@@ -203,6 +210,8 @@ impl Settings {
         let replicas = known.read("--replicas", flags.replicas, "1", |it| whole(it, 1, 10_000));
         let redis_scripts = known.read("--redis-scripts", flags.redis_scripts, "on", truth);
         let count_denied = known.switch("--count-denied", flags.count_denied);
+        let shadow_mode = known.switch("--shadow-mode", flags.shadow_mode);
+        let quota_mode = known.switch("--quota-mode", flags.quota_mode);
         let reflection = known.switch("--reflection", flags.reflection);
         let level = known.read("--log-level", flags.log_level, "info", log_level);
         let json = known.read("--log-format", flags.log_format, "text", log_format);
@@ -226,6 +235,11 @@ impl Settings {
                     defaults: Defaults {
                         when_denied: when_denied(count_denied?),
                         on_store_failure: on_store_failure?,
+                        everywhere: match (shadow_mode?, quota_mode?) {
+                            (true, _) => Everywhere::Shadow,
+                            (false, true) => Everywhere::Quota,
+                            (false, false) => Everywhere::AsWritten,
+                        },
                     },
                     algorithms: match redis_scripts? {
                         true => Algorithms::All,

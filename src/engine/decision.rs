@@ -62,6 +62,13 @@ pub enum Outcome {
         /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
     },
+    /// Over a limit that is only a shadow: it passes.
+    Shadowed {
+        /// The limit that it met.
+        limit: Arc<Limit>,
+        /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
+        reset: Duration,
+    },
     /// Over the limit.
     Over {
         /// The limit that it met; of several, the one that takes longest.
@@ -76,7 +83,9 @@ impl Outcome {
     pub fn code(&self) -> Code {
         match self {
             Self::Over { .. } => Code::OverLimit,
-            Self::NoLimit | Self::Unlimited | Self::Within { .. } => Code::Ok,
+            Self::NoLimit | Self::Unlimited | Self::Within { .. } | Self::Shadowed { .. } => {
+                Code::Ok
+            }
         }
     }
 }

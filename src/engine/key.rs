@@ -12,10 +12,11 @@
 //!
 //! No two counters share a key, whatever bytes their values hold: `%`, `|`, `=`, `{`, `}` and
 //! everything outside visible ASCII is written `%XX`. A part of more than 128 bytes is written
-//! `%~` and the first 128 bits of its SHA-256, which no escaped text can be. The limit's number is
-//! left out on purpose: changing it keeps the count.
+//! `%~` and the first 128 bits of its SHA-256, and a pattern that values share `%*` and the pattern;
+//! no escaped text can be either. The limit's number is left out on purpose: changing it keeps the
+//! count.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{fmt::Write as _, iter, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
@@ -47,15 +48,34 @@ impl std::fmt::Debug for Counter {
 }
 
 impl Counter {
-    /// The counter of one descriptor in `domain`, under `limit`.
+    /// The counter of one descriptor in `domain`, under `limit`, as it was sent.
     pub fn new(domain: &str, entries: &[Entry], limit: Arc<Limit>) -> Self {
+        Self::shared(domain, entries, &[], limit)
+    }
+
+    /// The same, but that an entry whose place in `shared` holds a pattern is counted by that, with
+    /// all values that it stands for.
+    pub fn shared(
+        domain: &str,
+        entries: &[Entry],
+        shared: &[Option<Arc<str>>],
+        limit: Arc<Limit>,
+    ) -> Self {
         let mut business_id = String::with_capacity(64);
         push_part(&mut business_id, domain.as_bytes());
-        for Entry { key, value } in entries {
+        let patterns = shared.iter().map(Option::as_deref).chain(iter::repeat(None));
+        for (Entry { key, value }, pattern) in entries.iter().zip(patterns) {
             business_id.push('|');
             push_part(&mut business_id, key);
             business_id.push('=');
-            push_part(&mut business_id, value);
+            match pattern {
+                None => push_part(&mut business_id, value),
+                Some(pattern) => {
+                    // No escaped text has a star behind its percent sign.
+                    business_id.push_str("%*");
+                    push_part(&mut business_id, pattern.as_bytes());
+                }
+            }
         }
         Self { business_id, limit }
     }
@@ -184,6 +204,9 @@ mod tests {
             cases.iter().map(|(d, pairs)| counter(d, pairs).key(start) + "\n").collect();
         let berlin = Calendar::new(Unit::Day, "europe/berlin").unwrap();
         let day = Limit { window: Window::of_calendar(berlin), ..(*per(Unit::Day)).clone() };
+        let file = entries(&[(b"file", b"a.pdf")]);
+        let shared = [Some("*.pdf".into())];
+        keys += &(Counter::shared("shop", &file, &shared, per(Unit::Minute)).key(start) + "\n");
         let others = [
             Algorithm::FirstHitWindow,
             Algorithm::SlidingLog { remember: None },

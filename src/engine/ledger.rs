@@ -9,7 +9,7 @@ use crate::engine::{
     algorithm::{AnyAccount, Terms},
     key::Counter,
     request::Hits,
-    rule::WhenDenied,
+    rule::{Limit, Mode, WhenDenied},
     time::Timestamp,
 };
 
@@ -84,7 +84,7 @@ pub enum Verdict {
         /// Hits that would still pass.
         remaining: u32,
     },
-    /// It does not, and the call is denied.
+    /// It does not.
     Over,
 }
 
@@ -106,7 +106,9 @@ pub struct Posting<'call> {
 /// 1. Refunds apply first and always.
 /// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
 ///    fits if one hit would, and is no part of the sum.
-/// 3. If all fit, all are charged; else nothing but the hits that count when denied.
+/// 3. The call is denied or not. If not, all that fit are charged; if it is, nothing.
+///    Hits that count when denied are charged in any case, and so are those of a quota, save in a
+///    call that an enforced limit denies for free.
 ///
 /// Every `posting.account` must be an index into `accounts`; others are judged as over.
 pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Vec<Tally> {
@@ -135,10 +137,18 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Vec<Tally
         (fits, look.then(|| tally(posting, account, asked(posting), fits)))
     };
     let judged: Vec<(bool, Option<Tally>)> = postings.iter().map(judged).collect();
-    let admitted = judged.iter().all(|(fits, _)| *fits);
+    let voices = postings.iter().zip(&judged).map(|(posting, (fits, _))| Voice {
+        hits: posting.hits,
+        limit: posting.terms.limit,
+        fits: *fits,
+    });
+    let denied = is_denied(voices.clone());
+    let denied_for_free = voices.clone().any(Voice::denies_for_free);
 
-    for posting in postings {
-        let counts = admitted || posting.terms.limit.when_denied == WhenDenied::Counted;
+    for (posting, voice) in postings.iter().zip(voices) {
+        let counts = (voice.fits && !denied)
+            || voice.limit.when_denied == WhenDenied::Counted
+            || (voice.limit.mode == Mode::Quota && !denied_for_free);
         if let (Hits::Take(hits), true, Some(account)) =
             (posting.hits, counts, accounts.get_mut(posting.account))
         {
@@ -150,6 +160,44 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Vec<Tally
         look.unwrap_or_else(|| tally(posting, accounts.get(posting.account), asked(posting), fits))
     };
     postings.iter().zip(judged).map(settled).collect()
+}
+
+/// What one charge has to say about the call.
+#[derive(Debug, Clone, Copy)]
+struct Voice<'call> {
+    hits: Hits,
+    limit: &'call Limit,
+    fits: bool,
+}
+
+impl Voice<'_> {
+    fn denies_for_free(self) -> bool {
+        let Limit { mode, when_denied, .. } = *self.limit;
+        !self.fits && mode == Mode::Enforced && when_denied == WhenDenied::Free
+    }
+}
+
+/// Whether a call of these charges is denied, by their tallies.
+pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
+    is_denied(charges.iter().zip(tallies).map(|(charge, tally)| Voice {
+        hits: charge.hits,
+        limit: &charge.counter.limit,
+        fits: tally.verdict != Verdict::Over,
+    }))
+}
+
+/// Whether a call is denied: an enforced charge or look does not fit, or there are quotas and none of
+/// them fits. Shadows have no voice, and refunds are never judged.
+fn is_denied<'call>(voices: impl Iterator<Item = Voice<'call>>) -> bool {
+    let (mut quotas, mut quotas_fit) = (false, false);
+    for Voice { limit, fits, .. } in voices.filter(|voice| !voice.hits.is_give_back()) {
+        match limit.mode {
+            Mode::Enforced if !fits => return true,
+            Mode::Enforced | Mode::Shadow => {}
+            Mode::Quota => (quotas, quotas_fit) = (true, quotas_fit || fits),
+        }
+    }
+    quotas && !quotas_fit
 }
 
 fn tally(posting: &Posting<'_>, account: Option<&AnyAccount>, asked: u64, fits: bool) -> Tally {
@@ -172,16 +220,14 @@ fn tally(posting: &Posting<'_>, account: Option<&AnyAccount>, asked: u64, fits: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
-        algorithm::fixed_window,
-        rule::{Limit, Unit},
-    };
+    use crate::engine::{algorithm::fixed_window, rule::Unit};
     use proptest::prelude::*;
 
     /// Judges a call on two accounts, `a` and `b`, and spells what came of it.
     ///
     /// A call is written `take 3 of a/5, look a/5, give 2 to b/9`: the number behind the slash is
-    /// the limit. `count` is a take that counts when denied.
+    /// the limit. `count` is a take that counts when denied, `shadow` one of a shadow, `quota` one of
+    /// a quota.
     #[track_caller]
     fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
         let postings: Vec<Posting<'_>> = call.split(", ").map(posting).collect();
@@ -214,7 +260,7 @@ mod tests {
         let words: Vec<&str> = words.split(' ').collect();
         let account = usize::from(*words.last().unwrap() == "b");
         let hits = match words[0] {
-            "take" | "count" => Hits::Take(words[1].parse().unwrap()),
+            "take" | "count" | "shadow" | "quota" => Hits::Take(words[1].parse().unwrap()),
             "give" => Hits::GiveBack(words[1].parse().unwrap()),
             _ => Hits::Look,
         };
@@ -222,7 +268,15 @@ mod tests {
             "count" => WhenDenied::Counted,
             _ => WhenDenied::Free,
         };
-        Posting { account, hits, caller: None, terms: terms(limit.parse().unwrap(), when_denied) }
+        let mode = match words[0] {
+            "shadow" => Mode::Shadow,
+            "quota" => Mode::Quota,
+            _ => Mode::Enforced,
+        };
+        let terms = terms(limit.parse().unwrap(), when_denied);
+        let limit = Limit { mode, ..terms.limit.clone() };
+        let terms = Terms { limit: Box::leak(Box::new(limit)), ..terms };
+        Posting { account, hits, caller: None, terms }
     }
 
     #[test]
@@ -257,6 +311,23 @@ mod tests {
         let most = Hits::MAX;
         let twice = format!("count {most} of a/5, count {most} of a/5");
         check([3, 0], &twice, "over, over", [most, 0]);
+    }
+
+    #[test]
+    fn a_shadow_has_no_voice_and_is_charged_only_if_it_fits() {
+        check([5, 0], "shadow 1 of a/5, take 1 of b/9", "over, 8", [5, 1]);
+        check([4, 0], "shadow 1 of a/5, take 1 of b/9", "0, 8", [5, 1]);
+        check([4, 9], "shadow 1 of a/5, take 1 of b/9", "1, over", [4, 9]);
+    }
+
+    #[test]
+    fn quotas_deny_only_together_and_count_what_is_done() {
+        check([5, 0], "quota 1 of a/5, quota 1 of b/9", "over, 8", [6, 1]);
+        check([5, 9], "quota 1 of a/5, quota 1 of b/9", "over, over", [6, 10]);
+        check([4, 0], "quota 3 of a/5", "over", [7, 0]);
+        // Where an enforced limit denies for free, nothing was done.
+        check([0, 9], "quota 1 of a/5, take 1 of b/9", "5, over", [0, 9]);
+        check([0, 9], "quota 1 of a/5, count 1 of b/9", "4, over", [1, 10]);
     }
 
     #[test]

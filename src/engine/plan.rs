@@ -7,7 +7,7 @@ use crate::engine::{
     key::{self, Counter},
     ledger::{Charge, Tally, Verdict},
     request::{Descriptor, Request},
-    rule::{Algorithm, Defaults, Limit, Policy},
+    rule::{Algorithm, Defaults, Everywhere, Limit, Mode, Policy},
     rule_set::{Domain, Found, RuleSet},
 };
 
@@ -17,6 +17,7 @@ pub struct Plan {
     /// What the store is to charge, all or nothing.
     pub charges: Vec<Charge>,
     items: Vec<Item>,
+    everywhere: Everywhere,
 }
 
 /// One descriptor's part of a plan.
@@ -31,45 +32,82 @@ enum Item {
 impl Plan {
     /// Finds the rule of each descriptor.
     pub fn draw(rules: &RuleSet, request: &Request) -> Self {
-        let mut plan = Self { charges: Vec::new(), items: Vec::new() };
-        let domain = rules.domain(&request.domain);
-        for descriptor in &request.descriptors {
-            match domain {
-                Some(domain) => plan.add(domain, descriptor, rules.defaults),
-                None => plan.settle_at_once(Met::NoDomain, Outcome::NoLimit),
+        let everywhere = rules.defaults.everywhere;
+        let mut plan = Self { charges: Vec::new(), items: Vec::new(), everywhere };
+        let Some(domain) = rules.domain(&request.domain) else {
+            for _ in &request.descriptors {
+                plan.settle_at_once(Met::NoDomain, Outcome::NoLimit);
+            }
+            return plan;
+        };
+        let find = |descriptor: &Descriptor| match descriptor.limit {
+            Some(_) => Found::NoLimit,
+            None => domain.find(&descriptor.entries),
+        };
+        let found: Vec<Found<'_>> = request.descriptors.iter().map(find).collect();
+        let replaced: Vec<&Arc<str>> = found.iter().flat_map(Found::replaces).collect();
+        for (descriptor, found) in request.descriptors.iter().zip(&found) {
+            match &descriptor.limit {
+                Some(limit) => plan.add_override(domain, descriptor, limit, rules.defaults),
+                None => plan.add(domain, descriptor, found, &replaced),
             }
         }
         plan
     }
 
-    fn add(&mut self, domain: &Domain, descriptor: &Descriptor, defaults: Defaults) {
-        let name = || Arc::clone(&domain.name);
-        if let Some(limit) = &descriptor.limit {
-            let Defaults { when_denied, on_store_failure } = defaults;
-            let limit = Limit { when_denied, on_store_failure, ..limit.clone() };
-            self.charge(domain, descriptor, &Arc::new(limit));
-            return self.items.push(Item::Charged(Met::Override(name()), 1));
+    fn add_override(
+        &mut self,
+        domain: &Domain,
+        descriptor: &Descriptor,
+        limit: &Limit,
+        defaults: Defaults,
+    ) {
+        let limit = Arc::new(defaults.complete(limit.clone()));
+        self.charge(domain, descriptor, &[], &limit);
+        self.items.push(Item::Charged(Met::Override(Arc::clone(&domain.name)), 1));
+    }
+
+    fn add(
+        &mut self,
+        domain: &Domain,
+        descriptor: &Descriptor,
+        found: &Found<'_>,
+        replaced: &[&Arc<str>],
+    ) {
+        let name = Arc::clone(&domain.name);
+        let rule = match found {
+            Found::Rule(rule) => rule,
+            Found::NoLimit => return self.settle_at_once(Met::NoLimit(name), Outcome::NoLimit),
+            Found::Nothing => return self.settle_at_once(Met::NoRule(name), Outcome::NoLimit),
+        };
+        let met = Met::Rule(name, Arc::clone(rule));
+        let Policy::Limited(limits) = &rule.policy else {
+            return self.settle_at_once(met, Outcome::Unlimited);
+        };
+        let counts = |limit: &&Arc<Limit>| match &limit.name {
+            Some(name) => !replaced.contains(&name),
+            None => true,
+        };
+        let before = self.charges.len();
+        for limit in limits.iter().filter(counts) {
+            self.charge(domain, descriptor, &rule.shared, limit);
         }
-        match domain.find(&descriptor.entries) {
-            Found::Rule(rule) => match &rule.policy {
-                Policy::Limited(limits) => {
-                    limits.iter().for_each(|limit| self.charge(domain, descriptor, limit));
-                    let met = Met::Rule(name(), Arc::clone(rule));
-                    self.items.push(Item::Charged(met, limits.len()));
-                }
-                Policy::Unlimited => {
-                    self.settle_at_once(Met::Rule(name(), Arc::clone(rule)), Outcome::Unlimited);
-                }
-            },
-            Found::NoLimit => self.settle_at_once(Met::NoLimit(name()), Outcome::NoLimit),
-            Found::Nothing => self.settle_at_once(Met::NoRule(name()), Outcome::NoLimit),
+        match self.charges.len() - before {
+            0 => self.settle_at_once(met, Outcome::NoLimit),
+            count => self.items.push(Item::Charged(met, count)),
         }
     }
 
-    fn charge(&mut self, domain: &Domain, descriptor: &Descriptor, limit: &Arc<Limit>) {
+    fn charge(
+        &mut self,
+        domain: &Domain,
+        descriptor: &Descriptor,
+        shared: &[Option<Arc<str>>],
+        limit: &Arc<Limit>,
+    ) {
         let entries = &descriptor.entries;
         self.charges.push(Charge {
-            counter: Counter::new(&domain.name, entries, Arc::clone(limit)),
+            counter: Counter::shared(&domain.name, entries, shared, Arc::clone(limit)),
             hits: descriptor.hits,
             caller: match &limit.algorithm {
                 Algorithm::SlidingLog { remember: Some(name) } => entries
@@ -97,9 +135,18 @@ impl Plan {
         }
     }
 
-    /// The decision, from one tally for each charge, in their order.
-    pub fn settle(self, tallies: Vec<Tally>) -> Decision {
+    /// The decision, from one tally for each charge, in their order, and whether they deny the call.
+    pub fn settle(self, tallies: Vec<Tally>, denied: bool) -> Decision {
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
+        let everywhere = self.everywhere;
+        let unlimited = self.items.iter().any(|item| matches!(item, Item::Settled(_)));
+        let over = denied
+            && match everywhere {
+                Everywhere::AsWritten => true,
+                Everywhere::Shadow => false,
+                Everywhere::Quota => !unlimited,
+            };
+        let outcome = |(charge, tally)| outcome(charge, tally, everywhere);
         let mut outcomes = self.charges.into_iter().zip(tallies).map(outcome);
         let mut status = |item| match item {
             Item::Settled(status) => Some(status),
@@ -109,14 +156,17 @@ impl Plan {
             }
         };
         let statuses: Vec<Status> = self.items.into_iter().filter_map(&mut status).collect();
-        let over = statuses.iter().any(|status| status.outcome.code() == Code::OverLimit);
         Decision { code: if over { Code::OverLimit } else { Code::Ok }, statuses }
     }
 }
 
-fn outcome((charge, Tally { verdict, reset }): (Charge, Tally)) -> Outcome {
+fn outcome(charge: Charge, Tally { verdict, reset }: Tally, everywhere: Everywhere) -> Outcome {
     let limit = charge.counter.limit;
     match verdict {
+        // A shadow lets pass what it would not. Where all are shadows the status tells it.
+        Verdict::Over if limit.mode == Mode::Shadow && everywhere == Everywhere::AsWritten => {
+            Outcome::Shadowed { limit, reset }
+        }
         Verdict::Fits { remaining } => Outcome::Within { limit, remaining, reset },
         Verdict::Over => Outcome::Over { limit, reset },
     }
@@ -130,7 +180,8 @@ fn tightest(one: Outcome, other: Outcome) -> Outcome {
         (Outcome::Within { remaining: one, .. }, Outcome::Within { remaining: other, .. }) => {
             other < one
         }
-        (_, other) => matches!(other, Outcome::Over { .. }),
+        (Outcome::Over { .. }, _) => false,
+        (_, other) => matches!(other, Outcome::Over { .. } | Outcome::Shadowed { .. }),
     };
     if other_is_tighter { other } else { one }
 }
@@ -149,7 +200,7 @@ mod tests {
         let mut rules = RuleSet::default();
         let rule = |policy| {
             let (path, place) = ("p".into(), "f:1".into());
-            Some(Arc::new(Rule { path, place, policy }))
+            Some(Arc::new(Rule::new(path, place, policy)))
         };
         let domain = rules.domain_mut("shop");
         let limit = |requests, unit| Arc::new(Limit::new(requests, unit, 1).unwrap());
@@ -188,7 +239,7 @@ mod tests {
         let reset = Duration::from_secs(7);
         let over = Tally { verdict: Verdict::Over, reset };
         let fits = Tally { verdict: Verdict::Fits { remaining: 3 }, reset };
-        let decision = plan.settle(vec![over, fits]);
+        let decision = plan.settle(vec![over, fits], true);
         let limit = Arc::new(Limit::new(5, Unit::Minute, 1).unwrap());
         let outcomes: Vec<_> = decision.statuses.into_iter().map(|status| status.outcome).collect();
         let within = Outcome::Within { limit: Arc::clone(&limit), remaining: 3, reset };
@@ -210,7 +261,7 @@ mod tests {
             ([tally(Verdict::Over, 7), tally(Verdict::Over, 70)], 70),
         ] {
             let plan = Plan::draw(&rules(), &request("shop", &["both"]));
-            let decision = plan.settle(tallies.to_vec());
+            let decision = plan.settle(tallies.to_vec(), false);
             let [Status { outcome, .. }] = &decision.statuses[..] else {
                 panic!("one descriptor has one status: {decision:?}");
             };

@@ -66,6 +66,10 @@ pub struct Limit {
     pub when_denied: WhenDenied,
     /// What is answered where the store gives no answer.
     pub on_store_failure: OnStoreFailure,
+    /// What it has to say about the call.
+    pub mode: Mode,
+    /// What other limits replace it by, and what the answer calls it.
+    pub name: Option<Arc<str>>,
 }
 
 impl Limit {
@@ -80,6 +84,8 @@ impl Limit {
             algorithm: Algorithm::FixedWindow,
             when_denied: WhenDenied::Free,
             on_store_failure: OnStoreFailure::Error,
+            mode: Mode::Enforced,
+            name: None,
         })
     }
 
@@ -158,6 +164,19 @@ pub enum WhenDenied {
     Counted,
 }
 
+/// What a limit has to say about a call that does not fit it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The call is denied.
+    #[default]
+    Enforced,
+    /// Nothing; it is only told.
+    Shadow,
+    /// The call is denied if no other quota fits. Its hits tell of work that is done, so they count
+    /// also where they do not fit.
+    Quota,
+}
+
 /// What is answered where the store gives no answer, or a counter is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
@@ -194,6 +213,39 @@ pub struct Defaults {
     pub when_denied: WhenDenied,
     /// What is answered where the store gives no answer.
     pub on_store_failure: OnStoreFailure,
+    /// What all limits are, whatever they say.
+    pub everywhere: Everywhere,
+}
+
+impl Defaults {
+    /// A limit that says nothing of itself, with these defaults.
+    pub fn complete(self, limit: Limit) -> Limit {
+        let Self { when_denied, on_store_failure, everywhere } = self;
+        Limit { when_denied, on_store_failure, mode: everywhere.mode(limit.mode), ..limit }
+    }
+}
+
+impl Everywhere {
+    /// The mode of a limit that says this of itself.
+    pub fn mode(self, written: Mode) -> Mode {
+        match self {
+            Self::AsWritten => written,
+            Self::Shadow => Mode::Shadow,
+            Self::Quota => Mode::Quota,
+        }
+    }
+}
+
+/// What the settings make of all limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Everywhere {
+    /// What each says itself.
+    #[default]
+    AsWritten,
+    /// Shadows; statuses still say what is over, and the call passes.
+    Shadow,
+    /// Quotas; a descriptor without a limit counts as one that fits.
+    Quota,
 }
 
 /// A rule of the configuration.
@@ -206,7 +258,51 @@ pub struct Rule {
     pub place: String,
     /// What it says.
     pub policy: Policy,
+    /// The names of limits that do not count in a call that meets this rule.
+    pub replaces: Vec<Arc<str>>,
+    /// For each entry of the path, the pattern that it is counted by in place of its value.
+    pub shared: Vec<Option<Arc<str>>>,
+    /// Which values of the request its metrics show.
+    pub labels: Labels,
+    /// What the answer carries along where the call may pass, as far as this rule goes.
+    pub metadata: Option<Arc<Metadata>>,
 }
+
+impl Rule {
+    /// A rule that says this and nothing else.
+    pub fn new(path: String, place: String, policy: Policy) -> Self {
+        let labels = Labels::AsWritten;
+        let (replaces, shared, metadata) = (Vec::new(), Vec::new(), None);
+        Self { path, place, policy, replaces, shared, labels, metadata }
+    }
+}
+
+/// Which values of a request a rule's metrics show in place of what is configured.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum Labels {
+    /// None.
+    #[default]
+    AsWritten,
+    /// All.
+    Detailed,
+    /// Those at these entries of the path.
+    Values(Vec<bool>),
+}
+
+/// A tree of values for the answer, as JSON knows them.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Metadata {
+    Null,
+    Truth(bool),
+    Number(f64),
+    Text(String),
+    List(Vec<Metadata>),
+    Map(Vec<(String, Metadata)>),
+}
+
+/// Numbers come from YAML, which knows what is no number; such a tree is still equal to itself.
+impl Eq for Metadata {}
 
 /// What a rule says.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,11 +1,13 @@
 //! All rules that are in force, and how a descriptor finds its own.
 //!
-//! The order is envoyproxy/ratelimit's: entry by entry, an exact value before the key alone. The
-//! first that matches is taken for good, and a rule counts only where the descriptor ends.
+//! The order is envoyproxy/ratelimit's: entry by entry, an exact value before the patterns, in the
+//! order of the files, before the key alone. The first that matches is taken for good, and a rule
+//! counts only where the descriptor ends.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::engine::{
+    pattern::Pattern,
     request::Entry,
     rule::{Defaults, Rule},
 };
@@ -36,6 +38,8 @@ struct Level {
 #[derive(Debug, Default)]
 struct Branches {
     exact: HashMap<Box<[u8]>, Node>,
+    /// By the order of the files.
+    patterns: Vec<(Box<str>, Pattern, Node)>,
     default: Option<Node>,
 }
 
@@ -56,6 +60,17 @@ pub enum Found<'rules> {
     NoLimit,
     /// Nothing; most likely a typo, on one side or the other.
     Nothing,
+}
+
+impl<'rules> Found<'rules> {
+    /// The names of limits that do not count where this was met.
+    pub fn replaces(&self) -> impl Iterator<Item = &'rules Arc<str>> + use<'rules> {
+        let replaces = match self {
+            Self::Rule(rule) => rule.replaces.as_slice(),
+            Self::NoLimit | Self::Nothing => &[],
+        };
+        replaces.iter()
+    }
 }
 
 impl RuleSet {
@@ -124,19 +139,34 @@ impl Domain {
 impl Level {
     fn node(&self, entry: &Entry) -> Option<&Node> {
         let branches = self.keys.get(&*entry.key)?;
-        branches.exact.get(&*entry.value).or(branches.default.as_ref())
+        let by_pattern = || {
+            let found = branches.patterns.iter().find(|(_, it, _)| it.matches(&entry.value));
+            found.map(|(_, _, node)| node)
+        };
+        branches.exact.get(&*entry.value).or_else(by_pattern).or(branches.default.as_ref())
     }
 
     fn node_mut(&mut self, key: &str, value: Option<&str>) -> &mut Node {
         let branches = self.keys.entry(key.as_bytes().into()).or_default();
-        match value {
-            Some(value) => branches.exact.entry(value.as_bytes().into()).or_default(),
-            None => branches.default.get_or_insert_default(),
-        }
+        let Some(value) = value else { return branches.default.get_or_insert_default() };
+        let Some(pattern) = Pattern::new(value) else {
+            return branches.exact.entry(value.as_bytes().into()).or_default();
+        };
+        let patterns = &mut branches.patterns;
+        let known = patterns.iter().position(|(text, _, _)| **text == *value);
+        let place = known.unwrap_or_else(|| {
+            patterns.push((value.into(), pattern, Node::default()));
+            patterns.len() - 1
+        });
+        let found = patterns.get_mut(place).map(|(_, _, node)| node);
+        found.expect("it was found or pushed")
     }
 
     fn collect<'rules>(&'rules self, rules: &mut Vec<&'rules Arc<Rule>>) {
-        let nodes = self.keys.values().flat_map(|b| b.exact.values().chain(b.default.as_ref()));
+        let nodes = self.keys.values().flat_map(|branches| {
+            let by_pattern = branches.patterns.iter().map(|(_, _, node)| node);
+            branches.exact.values().chain(by_pattern).chain(branches.default.as_ref())
+        });
         for node in nodes {
             rules.extend(node.rule.as_ref());
             node.next.collect(rules);
@@ -154,13 +184,18 @@ mod tests {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");
         let mut rule = |path: &[(&str, Option<&str>)], name: &str| {
-            let rule = Rule { path: name.into(), place: String::new(), policy: Policy::Unlimited };
+            let rule = Rule::new(name.into(), String::new(), Policy::Unlimited);
             domain.insert(path, Some(Arc::new(rule)));
         };
         rule(&[("key1", Some("value1")), ("subkey1", None)], "nested default");
         rule(&[("key1", Some("value1")), ("subkey1", Some("subvalue1"))], "nested exact");
         rule(&[("key2", None)], "default");
         rule(&[("key2", Some("value2"))], "exact");
+        rule(&[("file", None)], "any file");
+        rule(&[("file", Some("a*"))], "first pattern");
+        rule(&[("file", Some("ab*"))], "never reached");
+        rule(&[("file", Some("*.pdf")), ("user", None)], "nested below a pattern");
+        rule(&[("file", Some("abc"))], "exact file");
         domain.insert(&[("key2", Some("white"))], None);
         rules
     }
@@ -185,6 +220,16 @@ mod tests {
         check(&[("key2", "value2")], "exact");
         check(&[("key2", "other")], "default");
         check(&[("key2", "")], "default");
+    }
+
+    #[test]
+    fn patterns_come_between_in_the_order_of_the_files() {
+        check(&[("file", "abc")], "exact file");
+        check(&[("file", "abd")], "first pattern");
+        check(&[("file", "xyz")], "any file");
+        check(&[("file", "x.pdf"), ("user", "u")], "nested below a pattern");
+        // The pattern is taken for good, although the key alone would have a rule here.
+        check(&[("file", "x.pdf")], "no limit");
     }
 
     #[test]

@@ -41,7 +41,9 @@ fn descriptor(outcome: &Outcome) -> DescriptorStatus {
             DescriptorStatus { code, limit_remaining: u32::MAX, ..DescriptorStatus::default() }
         }
         Outcome::Within { limit, remaining, reset } => limited(limit, *remaining, *reset),
-        Outcome::Over { limit, reset } => limited(limit, 0, *reset),
+        Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
+            limited(limit, 0, *reset)
+        }
     }
 }
 
@@ -69,7 +71,7 @@ fn current_limit(limit: &Limit) -> RateLimit {
         Unit::Year => rate_limit::Unit::Year,
     };
     RateLimit {
-        name: String::new(),
+        name: limit.name.as_deref().unwrap_or_default().to_owned(),
         requests_per_unit: limit.requests_per_unit,
         unit: unit.into(),
         unit_multiplier: (limit.unit_multiplier > 1).then_some(limit.unit_multiplier),

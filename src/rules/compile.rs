@@ -6,11 +6,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     Basis, Problem,
-    schema::{Descriptor, File, Placed, RateLimit},
+    schema::{Descriptor, File, Placed},
 };
 use crate::engine::{
     key::short_name,
-    rule::{Limit, Policy, Rule},
+    rule::{Labels, Limit, Policy, Rule},
     rule_set::RuleSet,
 };
 
@@ -23,12 +23,20 @@ pub(super) fn compile(files: Vec<File>, basis: Basis, problems: &mut Vec<Problem
     let mut compiler = Compiler { rules, basis, seen: HashMap::new(), problems };
     for file in files {
         compiler.rules.domain_mut(&file.domain);
-        let mut path = Vec::new();
+        let mut path = Path::default();
         for descriptor in file.descriptors {
             compiler.descriptor(&file.name, &file.domain, &mut path, descriptor);
         }
     }
     compiler.rules
+}
+
+/// What is written on the way from a domain to a rule, one for each entry.
+#[derive(Default)]
+struct Path {
+    steps: Vec<Step>,
+    shared: Vec<Option<Arc<str>>>,
+    values: Vec<bool>,
 }
 
 struct Compiler<'a> {
@@ -44,44 +52,44 @@ impl Compiler<'_> {
         &mut self,
         file: &str,
         domain: &str,
-        path: &mut Vec<Step>,
-        Placed { place, value }: Placed<Descriptor>,
+        path: &mut Path,
+        Placed { place, value: written }: Placed<Descriptor>,
     ) {
-        let Descriptor { key, value, limits, descriptors } = value;
-        path.push((key, value));
+        let shared = written.value.as_deref().filter(|_| written.share_threshold);
+        path.shared.push(shared.map(Arc::from));
+        path.values.push(written.value_to_metric);
+        path.steps.push((written.key.clone(), written.value.clone()));
         let here = format!("{file}:{}", place.0);
-        let first = self.seen.insert((domain.to_owned(), path.clone()), here.clone());
+        let first = self.seen.insert((domain.to_owned(), path.steps.clone()), here.clone());
         if let Some(first) = first {
-            let message = format!("`{}` is already written at {first}", spell(path));
+            let message = format!("`{}` is already written at {first}", spell(&path.steps));
             self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
         }
-        let rule = self
-            .policy(file, path, &limits)
-            .map(|policy| Arc::new(Rule { path: spell(path), place: here, policy }));
-        let steps: Vec<_> = path.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+        let policy = self.policy(file, &path.steps, &written);
+        let rule = policy.map(|policy| Arc::new(rule(policy, path, here, &written)));
+        let steps: Vec<_> = path.steps.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
-        for descriptor in descriptors {
+        for descriptor in written.descriptors {
             self.descriptor(file, domain, path, descriptor);
         }
-        path.pop();
+        path.shared.pop();
+        path.values.pop();
+        path.steps.pop();
     }
 
     /// `None` where nothing limits, or where there is a problem.
-    fn policy(
-        &mut self,
-        file: &str,
-        path: &[Step],
-        written: &[Placed<RateLimit>],
-    ) -> Option<Policy> {
-        if written.iter().any(|limit| limit.value.unlimited) {
+    fn policy(&mut self, file: &str, path: &[Step], written: &Descriptor) -> Option<Policy> {
+        if written.limits.iter().any(|limit| limit.value.unlimited) {
             return Some(Policy::Unlimited);
         }
         let mut limits: Vec<Arc<Limit>> = Vec::new();
-        for it in written {
+        for it in &written.limits {
             let mut problem = |place, message| {
                 self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
             };
-            let Some(limit) = limit::compile(it, path, self.basis, &mut problem) else { continue };
+            let Some(limit) = limit::compile(it, written, path, self.basis, &mut problem) else {
+                continue;
+            };
             if limits.iter().any(|other| one_counter(other, &limit)) {
                 let message = "rate_limits: another item has the same algorithm and window, and \
                                so the same counter";
@@ -90,6 +98,24 @@ impl Compiler<'_> {
             limits.push(Arc::new(limit));
         }
         (!limits.is_empty()).then_some(Policy::Limited(limits))
+    }
+}
+
+fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rule {
+    let replaces = written.limits.iter().flat_map(|limit| &limit.value.replaces);
+    Rule {
+        replaces: replaces.map(|name| Arc::from(name.as_str())).collect(),
+        shared: match path.shared.iter().any(Option::is_some) {
+            true => path.shared.clone(),
+            false => Vec::new(),
+        },
+        labels: match written.detailed_metric {
+            true => Labels::Detailed,
+            false if path.values.contains(&true) => Labels::Values(path.values.clone()),
+            false => Labels::AsWritten,
+        },
+        metadata: written.metadata.clone().map(Arc::new),
+        ..Rule::new(spell(&path.steps), place, policy)
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     Problem, Source,
     yaml::{self, Content, Node, Place},
 };
-use crate::engine::rule::{Algorithm, OnStoreFailure, Unit};
+use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
 
 /// A key longer than this would be refused in every request.
 const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
@@ -31,6 +31,12 @@ pub(super) struct Descriptor {
     pub(super) value: Option<String>,
     /// What `rate_limit` or `rate_limits` says; none is a white-list.
     pub(super) limits: Vec<Placed<RateLimit>>,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: Option<Place>,
+    pub(super) detailed_metric: bool,
+    pub(super) value_to_metric: bool,
+    pub(super) share_threshold: bool,
+    pub(super) metadata: Option<Metadata>,
     pub(super) descriptors: Vec<Placed<Descriptor>>,
 }
 
@@ -50,10 +56,12 @@ pub(super) struct RateLimit {
     pub(super) time_zone: Option<Placed<String>>,
     pub(super) remember: Option<Placed<String>>,
     pub(super) on_store_failure: Option<OnStoreFailure>,
+    pub(super) name: Option<String>,
+    pub(super) replaces: Vec<String>,
 }
 
 /// What a limit may say.
-const LIMIT_KEYS: [&str; 10] = [
+const LIMIT_KEYS: [&str; 12] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
@@ -64,6 +72,23 @@ const LIMIT_KEYS: [&str; 10] = [
     "time_zone",
     "remember",
     "on_store_failure",
+    "name",
+    "replaces",
+];
+
+/// What a descriptor may say.
+const DESCRIPTOR_KEYS: [&str; 11] = [
+    "key",
+    "value",
+    "rate_limit",
+    "rate_limits",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
 ];
 
 /// Reads one file. `None` if it has no usable domain.
@@ -126,8 +151,7 @@ impl Reader<'_> {
     }
 
     fn descriptor(&mut self, node: &Node) -> Option<Placed<Descriptor>> {
-        let known = ["key", "value", "rate_limit", "rate_limits", "descriptors"];
-        let fields = self.fields(node, "a descriptor", &known)?;
+        let fields = self.fields(node, "a descriptor", &DESCRIPTOR_KEYS)?;
         let descriptors = self.descriptors(&fields);
         let limits = self.limits(&fields);
         let value = fields.get("value").and_then(|value| self.text(value, "value"));
@@ -138,7 +162,24 @@ impl Reader<'_> {
         }
         // An empty value is an absent one, as in envoyproxy/ratelimit.
         let value = value.filter(|value| !value.is_empty());
-        let value = Descriptor { key, value, limits, descriptors };
+        let share_threshold = self.truth(&fields, "share_threshold").unwrap_or(false);
+        if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
+            let message = "share_threshold: goes with a value that holds a `*`";
+            self.problem(fields.place, message);
+        }
+        let quota_mode = self.truth(&fields, "quota_mode").unwrap_or(false);
+        let value = Descriptor {
+            key,
+            value,
+            limits,
+            shadow_mode: self.truth(&fields, "shadow_mode").unwrap_or(false),
+            quota_mode: fields.get("quota_mode").filter(|_| quota_mode).map(|node| node.place),
+            detailed_metric: self.truth(&fields, "detailed_metric").unwrap_or(false),
+            value_to_metric: self.truth(&fields, "value_to_metric").unwrap_or(false),
+            share_threshold,
+            metadata: fields.get("metadata").and_then(|node| self.metadata(node)),
+            descriptors,
+        };
         Some(Placed { place: fields.place, value })
     }
 
@@ -183,7 +224,12 @@ impl Reader<'_> {
         let algorithm = self.one_of(&fields, "algorithm", &Algorithm::NAMES);
         let modes = OnStoreFailure::ALL.map(OnStoreFailure::name);
         let mode = self.one_of(&fields, "on_store_failure", &modes);
+        let name = fields.get("name").and_then(|node| self.text(node, "name"));
+        let name = name.filter(|name| !name.is_empty());
+        let replaces = self.replaces(&fields, name.as_deref());
         let value = RateLimit {
+            name,
+            replaces,
             requests_per_unit,
             unit,
             unit_multiplier,
@@ -199,6 +245,59 @@ impl Reader<'_> {
             on_store_failure: OnStoreFailure::ALL.into_iter().find(|it| Some(it.name()) == mode),
         };
         Some(Placed { place: fields.place, value })
+    }
+
+    /// `replaces: [{ name: one }, { name: another }]`.
+    fn replaces(&mut self, fields: &Fields<'_>, own: Option<&str>) -> Vec<String> {
+        let Some(node) = fields.get("replaces") else { return Vec::new() };
+        let Content::List(items) = &node.content else {
+            self.problem(node.place, "replaces: must be a list of `name: …`");
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for item in items {
+            let Some(fields) = self.fields(item, "an item of replaces", &["name"]) else {
+                continue;
+            };
+            let Some(name) = self.required_text(&fields, "name") else { continue };
+            if own == Some(&name) {
+                self.problem(item.place, "replaces: a limit cannot replace itself");
+            }
+            names.push(name);
+        }
+        names
+    }
+
+    fn metadata(&mut self, node: &Node) -> Option<Metadata> {
+        if !matches!(node.content, Content::Map(_)) {
+            self.problem(node.place, "metadata: must be a mapping");
+            return None;
+        }
+        Some(self.tree(node))
+    }
+
+    /// The tree as YAML 1.1 reads it: plain words may be numbers, truths or nothing.
+    fn tree(&mut self, node: &Node) -> Metadata {
+        match &node.content {
+            Content::Scalar(text, false) => Metadata::Text(text.clone()),
+            Content::Scalar(text, true) => plain(text),
+            Content::List(items) => {
+                Metadata::List(items.iter().map(|item| self.tree(item)).collect())
+            }
+            Content::Map(pairs) => {
+                let mut tree: Vec<(String, Metadata)> = Vec::new();
+                for (key, value) in pairs {
+                    match &key.content {
+                        Content::Scalar(name, _) if tree.iter().any(|(known, _)| known == name) => {
+                            self.problem(key.place, format!("{}: written twice", shown(name)));
+                        }
+                        Content::Scalar(name, _) => tree.push((name.clone(), self.tree(value))),
+                        _ => self.problem(key.place, "metadata: a key must be text"),
+                    }
+                }
+                Metadata::Map(tree)
+            }
+        }
     }
 
     fn one_of(
@@ -317,6 +416,23 @@ impl Reader<'_> {
             }
         }
         Some(fields)
+    }
+}
+
+fn plain(text: &str) -> Metadata {
+    match text.to_ascii_lowercase().as_str() {
+        "" | "~" | "null" => return Metadata::Null,
+        "true" | "yes" | "on" => return Metadata::Truth(true),
+        "false" | "no" | "off" => return Metadata::Truth(false),
+        _ => {}
+    }
+    // Rust would read words as well: `inf`, `nan`, `infinity`.
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    let digit =
+        text.trim_start_matches(['-', '+', '.']).starts_with(|it: char| it.is_ascii_digit());
+    match number {
+        Some(number) if digit => Metadata::Number(number),
+        _ => Metadata::Text(text.to_owned()),
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Clock, StoreError, memory::MemoryStore};
 use crate::engine::{
     ledger::{Charge, Tally, Verdict},
     request::Hits,
-    rule::{Algorithm, Limit, OnStoreFailure, WhenDenied},
+    rule::{Algorithm, Limit, Mode, OnStoreFailure, WhenDenied},
 };
 
 /// The reset of an answer that no counter stands behind.
@@ -27,30 +27,32 @@ impl Fallback {
         Self { local: MemoryStore::new(clock), replicas }
     }
 
-    /// Answers a whole call: the strictest of its limits wins, `deny` before `error` before `local`.
+    /// Answers a whole call, and says whether it is denied: the strictest of its limits wins, `deny` before `error` before `local`.
     ///
     /// A refund has no voice, but that it is lost is an error where the limit does not say otherwise.
     ///
     /// # Errors
     /// `error`, where a limit says so and none denies.
-    pub fn answer(&self, charges: &[Charge], error: StoreError) -> Result<Vec<Tally>, StoreError> {
+    pub fn answer(
+        &self,
+        charges: &[Charge],
+        error: StoreError,
+    ) -> Result<(Vec<Tally>, bool), StoreError> {
         if charges.iter().any(denies) {
-            return Ok(charges
-                .iter()
-                .map(|it| if denies(it) { over() } else { passes(it) })
-                .collect());
+            let tally = |it| if denies(it) { over() } else { passes(it) };
+            return Ok((charges.iter().map(tally).collect(), true));
         }
-        if charges
-            .iter()
-            .any(|it| !matches!(mode(it), OnStoreFailure::Allow | OnStoreFailure::Local))
+        if charges.iter().any(|it| matches!(mode(it), OnStoreFailure::Error | OnStoreFailure::Deny))
         {
             return Err(error);
         }
         let is_local = |it: &&Charge| mode(it) == OnStoreFailure::Local;
         let local: Vec<Charge> = charges.iter().filter(is_local).cloned().collect();
-        let mut tallies = self.local(&local).into_iter();
-        let tally = |it| if is_local(&it) { tallies.next() } else { Some(passes(it)) };
-        Ok(charges.iter().filter_map(tally).collect())
+        let judged = self.local(&local);
+        let denied = judged.iter().any(|tally| tally.verdict == Verdict::Over);
+        let mut judged = judged.into_iter();
+        let tally = |it| if is_local(&it) { judged.next() } else { Some(passes(it)) };
+        Ok((charges.iter().filter_map(tally).collect(), denied))
     }
 
     /// Makes these charges in memory, on this replica's share of their limits.
@@ -80,15 +82,20 @@ impl Fallback {
                 Algorithm::TokenBucket { burst } => Algorithm::TokenBucket { burst: share(*burst) },
                 other => other.clone(),
             },
+            // A quota counts as enforced here.
+            mode: Mode::Enforced,
             ..limit.clone()
         };
         Charge { counter: charge.counter.under(Arc::new(limit)), ..charge.clone() }
     }
 }
 
-/// What is answered for this charge where its counter gives no answer.
+/// What is answered for this charge where its counter gives no answer. A shadow has no voice.
 pub(super) fn mode(charge: &Charge) -> OnStoreFailure {
-    charge.counter.limit.on_store_failure
+    match charge.counter.limit.mode {
+        Mode::Shadow => OnStoreFailure::Allow,
+        Mode::Enforced | Mode::Quota => charge.counter.limit.on_store_failure,
+    }
 }
 
 /// Whether it denies the call where its counter gives no answer.

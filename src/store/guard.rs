@@ -10,7 +10,7 @@ use tokio::time;
 use super::{Clear, Store, StoreError, fallback::Fallback, outage::Outage};
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, Standing, Tally},
+    ledger::{self, Charge, Standing, Tally},
 };
 
 /// A store with a limit on waiting, and an answer for its failures.
@@ -27,6 +27,8 @@ pub struct Guard {
 pub struct Charged {
     /// One for each charge, in their order.
     pub tallies: Vec<Tally>,
+    /// Whether the call is denied.
+    pub denied: bool,
     /// The charges whose counters hold no count; their limits' `on_store_failure` has answered.
     pub unreadable: Vec<usize>,
 }
@@ -56,8 +58,8 @@ impl Guard {
             }
             Err(error) => {
                 self.outage.failed(&error);
-                let tallies = self.fallback.answer(charges, error)?;
-                Ok(Charged { tallies, unreadable: Vec::new() })
+                let (tallies, denied) = self.fallback.answer(charges, error)?;
+                Ok(Charged { tallies, denied, unreadable: Vec::new() })
             }
         }
     }
@@ -74,11 +76,11 @@ impl Guard {
 
     async fn ask(&self, charges: &[Charge]) -> Result<Charged, StoreError> {
         match self.store.charge(charges).await {
-            Ok(tallies) => Ok(Charged { tallies, unreadable: Vec::new() }),
-            Err(StoreError::Unreadable(at_fault)) => {
-                let tallies = self.charge_without(charges, &at_fault).await?;
-                Ok(Charged { tallies, unreadable: at_fault })
+            Ok(tallies) => {
+                let denied = ledger::denies(charges, &tallies);
+                Ok(Charged { tallies, denied, unreadable: Vec::new() })
             }
+            Err(StoreError::Unreadable(at_fault)) => self.charge_without(charges, &at_fault).await,
             Err(error) => Err(error),
         }
     }

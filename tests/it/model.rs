@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 use tollkeeper::engine::{
     ledger::{Charge, Tally, Verdict},
     request::Hits,
-    rule::{Algorithm, WhenDenied},
+    rule::{Algorithm, Mode, WhenDenied},
     time::Timestamp,
 };
 
@@ -70,10 +70,22 @@ impl Model {
         let fits = |charge: &Charge| {
             charge.hits.is_give_back() || after_refunds.fits(charge, asked(charge), now)
         };
-        let admitted = charges.iter().all(fits);
+        // Promise 2d: who denies the call.
+        let mode = |charge: &&Charge| charge.counter.limit.mode;
+        let judged: Vec<&Charge> = charges.iter().filter(|it| !it.hits.is_give_back()).collect();
+        let enforced = || judged.iter().filter(|it| mode(it) == Mode::Enforced);
+        let quotas = || judged.iter().filter(|it| mode(it) == Mode::Quota);
+        let over = |charge: &&&Charge| !fits(charge);
+        let denied = enforced().any(|it| over(&it))
+            || (quotas().count() > 0 && quotas().all(|it| over(&it)));
+        // Promise 2e and 2f: what is charged.
+        let counted = |charge: &Charge| charge.counter.limit.when_denied == WhenDenied::Counted;
+        let denied_for_free = enforced().any(|it| over(&it) && !counted(it));
         for charge in charges {
-            let counted = charge.counter.limit.when_denied == WhenDenied::Counted;
-            if let (Hits::Take(hits), true) = (charge.hits, admitted || counted) {
+            let is_charged = (!denied && fits(charge))
+                || counted(charge)
+                || (mode(&charge) == Mode::Quota && !denied_for_free);
+            if let (Hits::Take(hits), true) = (charge.hits, is_charged) {
                 self.take(charge, hits.into(), now);
             }
         }

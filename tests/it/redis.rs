@@ -172,7 +172,7 @@ fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64
         (format!("{}000", start.parse::<i64>().unwrap() / 1000 + length), "9999999999999");
     redis.query(&[
         "EVAL", &script, "1", key, "1", "fw", "1", &start, &stop, "take", hits, "5", "free",
-        expiry, "",
+        "enforced", expiry, "",
     ])
 }
 
@@ -195,7 +195,20 @@ fn each_call_of_one_run_is_judged_by_itself() {
     let (present, past) = ([now, now + 3600], [now - 5000, now - 4900]);
     let take = |key: &str, window: [i64; 2], hits: &str| {
         let [start, stop] = window.map(|second| format!("{second}000"));
-        let words = ["1", "fw", key, &start, &stop, "take", hits, "5", "free", "9999999999999", ""];
+        let words = [
+            "1",
+            "fw",
+            key,
+            &start,
+            &stop,
+            "take",
+            hits,
+            "5",
+            "free",
+            "enforced",
+            "9999999999999",
+            "",
+        ];
         words.map(str::to_owned)
     };
     let calls = [

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tollkeeper::engine::{
     ledger::{Charge, Tally},
     request::Hits,
-    rule::{Algorithm, Limit, Unit, WhenDenied},
+    rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -59,6 +59,15 @@ fn limits() -> Vec<Arc<Limit>> {
         counted(per(3, 2, Unit::Second, &bucket(2_000_000_000))),
         per(285_000, 1, Unit::Year, &bucket(285_000)),
     ]);
+    // Shadows and quotas, of windows that no other has.
+    for algorithm in &algorithms {
+        limits.push(Limit { mode: Mode::Shadow, ..per(4, 20, Unit::Second, algorithm) });
+        if *algorithm != LOG {
+            limits.push(Limit { mode: Mode::Quota, ..per(4, 30, Unit::Second, algorithm) });
+            limits.push(Limit { mode: Mode::Quota, ..per(9, 40, Unit::Second, algorithm) });
+        }
+    }
+    limits.extend([counted(Limit { mode: Mode::Shadow, ..per(3, 50, Unit::Second, &fixed) })]);
     limits.into_iter().map(Arc::new).collect()
 }
 

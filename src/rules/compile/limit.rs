@@ -7,12 +7,12 @@ use crate::{
     engine::{
         calendar::Calendar,
         request::Hits,
-        rule::{Algorithm, Limit, WhenDenied},
+        rule::{Algorithm, Limit, Mode, WhenDenied},
         time::Window,
     },
     rules::{
         Algorithms, Basis,
-        schema::{Placed, RateLimit},
+        schema::{Descriptor, Placed, RateLimit},
         yaml::Place,
     },
 };
@@ -23,6 +23,7 @@ const LOG_HITS_MAX: u32 = 10_000;
 /// The limit that is written here; `None` where there is a problem.
 pub(super) fn compile(
     written: &Placed<RateLimit>,
+    descriptor: &Descriptor,
     path: &[Step],
     basis: Basis,
     problem: &mut impl FnMut(Place, String),
@@ -55,6 +56,12 @@ pub(super) fn compile(
             Some(false) => WhenDenied::Free,
         },
         on_store_failure: value.on_store_failure.unwrap_or(basis.defaults.on_store_failure),
+        mode: basis.defaults.everywhere.mode(match descriptor {
+            Descriptor { shadow_mode: true, .. } => Mode::Shadow,
+            Descriptor { quota_mode: Some(_), .. } => Mode::Quota,
+            _ => Mode::Enforced,
+        }),
+        name: value.name.as_deref().map(Arc::from),
         ..fixed
     };
     if basis.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
@@ -141,6 +148,11 @@ fn check_log(
                      `count_denied: false` here"
             }
         };
+        problem(place, message.to_owned());
+    }
+    if limit.mode == Mode::Quota {
+        let message = "quota_mode: counts also what does not fit, and a sliding_log remembers what it \
+                       admitted, and no more";
         problem(place, message.to_owned());
     }
     if let Some(remember) = &written.remember

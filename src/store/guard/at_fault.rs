@@ -3,15 +3,22 @@
 
 use std::sync::Arc;
 
-use super::Guard;
+use super::{Charged, Guard};
 use crate::{
     engine::{
-        ledger::{Charge, Tally, Verdict},
+        ledger::{Charge, Tally, Verdict, denies},
         request::Hits,
         rule::{Limit, OnStoreFailure, Unit, WhenDenied},
     },
     store::{StoreError, fallback},
 };
+
+/// The tallies of both parts of a call, and whether it is denied. Quotas at fault count as enforced.
+struct Settled {
+    faulty: Vec<Tally>,
+    sound: Vec<Tally>,
+    denied: bool,
+}
 
 impl Guard {
     /// Makes the charges of a call but for those `at_fault`.
@@ -19,7 +26,7 @@ impl Guard {
         &self,
         charges: &[Charge],
         at_fault: &[usize],
-    ) -> Result<Vec<Tally>, StoreError> {
+    ) -> Result<Charged, StoreError> {
         let pick = |wanted: bool| {
             let charges = charges.iter().enumerate();
             let picked = charges.filter(move |(number, _)| at_fault.contains(number) == wanted);
@@ -27,21 +34,21 @@ impl Guard {
         };
         let (faulty, sound): (Vec<Charge>, Vec<Charge>) =
             (pick(true).collect(), pick(false).collect());
-        let (faulty, sound) = self.settle(&faulty, &sound, at_fault).await?;
+        let Settled { faulty, sound, denied } = self.settle(&faulty, &sound, at_fault).await?;
         let (mut faulty, mut sound) = (faulty.into_iter(), sound.into_iter());
         let tally = |number| {
             if at_fault.contains(&number) { faulty.next() } else { sound.next() }
         };
-        Ok((0..charges.len()).filter_map(tally).collect())
+        let tallies = (0..charges.len()).filter_map(tally).collect();
+        Ok(Charged { tallies, denied, unreadable: at_fault.to_vec() })
     }
 
-    /// The tallies of both.
     async fn settle(
         &self,
         faulty: &[Charge],
         sound: &[Charge],
         at_fault: &[usize],
-    ) -> Result<(Vec<Tally>, Vec<Tally>), StoreError> {
+    ) -> Result<Settled, StoreError> {
         let is_error = |charge: &Charge| match fallback::mode(charge) {
             OnStoreFailure::Error => true,
             // That a refund is lost must be told.
@@ -52,24 +59,31 @@ impl Guard {
         if !denied && faulty.iter().any(is_error) {
             // The call may be over its limit all the same, which is a better answer than an error.
             let error = || StoreError::Unreadable(at_fault.to_vec());
-            let would_deny = any_over(&self.deny(faulty, &free(sound)).await?);
-            let sound =
-                if would_deny { self.deny(faulty, sound).await? } else { return Err(error()) };
-            let faulty = faulty.iter().map(fallback::passes).collect();
-            return if any_over(&sound) { Ok((faulty, sound)) } else { Err(error()) };
+            let preview = free(sound);
+            let would_deny = denies(&preview, &self.deny(faulty, &preview).await?);
+            if !would_deny {
+                return Err(error());
+            }
+            let tallies = self.deny(faulty, sound).await?;
+            let passed = faulty.iter().map(fallback::passes).collect();
+            return match denies(sound, &tallies) {
+                true => Ok(Settled { faulty: passed, sound: tallies, denied: true }),
+                false => Err(error()),
+            };
         }
 
         let is_local = |it: &&Charge| fallback::mode(it) == OnStoreFailure::Local;
         let local: Vec<Charge> = faulty.iter().filter(is_local).cloned().collect();
         let judged = self.fallback.local(&local);
         let denied = denied || any_over(&judged);
-        let sound = match denied {
+        let tallies = match denied {
             true => self.deny(faulty, sound).await?,
             false if sound.is_empty() => Vec::new(),
             false => self.store.charge(sound).await?,
         };
+        let denied = denied || denies(sound, &tallies);
         // Where `deny` or a sibling has denied, nothing stands that was charged in memory.
-        if (denied || any_over(&sound)) && !any_over(&judged) {
+        if denied && !any_over(&judged) {
             self.fallback.undo(&local);
         }
         let mut judged = judged.into_iter();
@@ -78,7 +92,7 @@ impl Guard {
             _ if fallback::denies(it) => fallback::over(),
             _ => fallback::passes(it),
         };
-        Ok((faulty.iter().map(tally).collect(), sound))
+        Ok(Settled { faulty: faulty.iter().map(tally).collect(), sound: tallies, denied })
     }
 
     /// Judges `sound` in a call that is denied anyway: a charge on a limit of 0 stands in for `faulty`.

@@ -12,7 +12,7 @@ use crate::{
         key::{Counter, short_name},
         ledger::{Charge, Remembered, Standing, Tally, Verdict},
         request::Hits,
-        rule::{Algorithm, WhenDenied},
+        rule::{Algorithm, Mode, WhenDenied},
         time::Timestamp,
     },
     store::Clear,
@@ -193,6 +193,11 @@ impl Call {
                 match limit.when_denied {
                     WhenDenied::Free => "free".to_owned(),
                     WhenDenied::Counted => "count".to_owned(),
+                },
+                match limit.mode {
+                    Mode::Enforced => "enforced".to_owned(),
+                    Mode::Shadow => "shadow".to_owned(),
+                    Mode::Quota => "quota".to_owned(),
                 },
                 expiry.as_millis().to_string(),
                 extra,

@@ -1,4 +1,4 @@
--- Charges, as they are written in the arguments: ten for each.
+-- Charges, as they are written in the arguments: eleven for each.
 --   algorithm  'fw', 'fh', 'sl', 'sw' or 'tb'
 --   key        place in KEYS
 --   start      first millisecond of the window, and
@@ -7,6 +7,7 @@
 --   hits       0 to 2^53 - 1
 --   limit      0 to 2^32 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
+--   mode       'enforced', 'shadow' or 'quota'
 --   expiry     of an aligned key, in Unix milliseconds; not before the window's end
 --   extra      'sw': the place in KEYS of the window before; 'tb': the burst; 'sl': the caller
 
@@ -22,8 +23,8 @@ local ALGORITHMS = {
 local function parse(at)
   local charges = {}
   for i = 1, tonumber(ARGV[at]) do
-    local base = at + 10 * (i - 1)
-    local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 10]
+    local base = at + 11 * (i - 1)
+    local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 11]
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
       key = KEYS[tonumber(ARGV[base + 2])],
@@ -34,13 +35,14 @@ local function parse(at)
       hits = tonumber(ARGV[base + 6]),
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
-      expiry = ARGV[base + 9],
+      mode = ARGV[base + 9],
+      expiry = ARGV[base + 10],
       previous = ARGV[base + 1] == 'sw' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
       caller = extra,
     }
   end
-  return charges, at + 10 * #charges + 1
+  return charges, at + 11 * #charges + 1
 end
 
 local function is_stale(charge)

@@ -27,7 +27,7 @@ local function judge(charges, answers)
     if is_stale(charge) then return -1 end
   end
 
-  local accounts, verdict = {}, 1
+  local accounts, readable = {}, true
   for i, charge in ipairs(charges) do
     local account = accounts[charge.key]
     if account == nil then
@@ -35,10 +35,10 @@ local function judge(charges, answers)
       accounts[charge.key] = account
       if account then account.sum, account.charge = 0, charge end
     end
-    if not account then answers[2 * i - 1], verdict = -2, -2 end
+    if not account then answers[2 * i - 1], readable = -2, false end
     charge.account = account
   end
-  if verdict == -2 then return verdict end
+  if not readable then return -2 end
 
   for _, charge in ipairs(charges) do
     local account = charge.account
@@ -50,18 +50,24 @@ local function judge(charges, answers)
   end
 
   -- What fits is asked before anything is charged; so is all that a look tells.
+  local denied, for_free, quotas, quotas_fit = false, false, false, false
   for i, charge in ipairs(charges) do
     charge.asked = charge.kind == 'take' and charge.account.sum or 1
     charge.fits = charge.kind == 'give'
       or charge.algorithm.fits(charge.account, charge.asked, charge)
-    if not charge.fits then verdict = 0 end
     if charge.kind == 'look' then answer(charge, answers, i) end
+    if charge.kind ~= 'give' and charge.mode == 'quota' then
+      quotas, quotas_fit = true, quotas_fit or charge.fits
+    elseif not charge.fits and charge.mode == 'enforced' then
+      denied, for_free = true, for_free or not charge.counted
+    end
   end
+  denied = denied or quotas and not quotas_fit
 
   for _, charge in ipairs(charges) do
-    if charge.kind == 'take' and (verdict == 1 or charge.counted) then
-      charge.algorithm.charge(charge.account, charge)
-    end
+    local counts = charge.fits and not denied or charge.counted
+      or charge.mode == 'quota' and not for_free
+    if charge.kind == 'take' and counts then charge.algorithm.charge(charge.account, charge) end
   end
   for i, charge in ipairs(charges) do
     if charge.kind ~= 'look' then answer(charge, answers, i) end
@@ -69,7 +75,7 @@ local function judge(charges, answers)
   for _, account in pairs(accounts) do
     account.charge.algorithm.write(account, account.charge)
   end
-  return verdict
+  return denied and 0 or 1
 end
 
 local reply = { tonumber(time[1]), tonumber(time[2]) }

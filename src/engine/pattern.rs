@@ -1,0 +1,81 @@
+//! Patterns: text in which each `*` stands for any bytes, or none.
+
+/// A pattern, cut at its stars.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    /// What a value begins with.
+    head: Box<[u8]>,
+    /// What follows, in this order, anywhere between.
+    middle: Vec<Box<[u8]>>,
+    /// What it ends with.
+    tail: Box<[u8]>,
+}
+
+impl Pattern {
+    /// The pattern that `text` writes; `None` if it has no star.
+    pub fn new(text: &str) -> Option<Self> {
+        let mut parts = text.split('*').map(|part| part.as_bytes().into());
+        let (head, tail) = (parts.next()?, parts.next_back()?);
+        let middle = parts.filter(|part: &Box<[u8]>| !part.is_empty()).collect();
+        Some(Self { head, middle, tail })
+    }
+
+    /// Whether `value` is one of those that it stands for.
+    pub fn matches(&self, value: &[u8]) -> bool {
+        let Some(rest) = value.strip_prefix(&*self.head) else { return false };
+        let Some(mut rest) = rest.strip_suffix(&*self.tail) else { return false };
+        // The leftmost place of each part leaves the most for those behind it.
+        self.middle.iter().all(|part| {
+            let found = rest.windows(part.len()).position(|window| window == &**part);
+            found.and_then(|at| rest.get(at + part.len()..)).map(|behind| rest = behind).is_some()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn check(pattern: &str, matches: &[&str], others: &[&str]) {
+        let pattern = Pattern::new(pattern).expect("a star");
+        for value in matches {
+            assert!(pattern.matches(value.as_bytes()), "{pattern:?} and `{value}`");
+        }
+        for value in others {
+            assert!(!pattern.matches(value.as_bytes()), "{pattern:?} and `{value}`");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_bytes_or_none() {
+        check("*", &["", "a", "*"], &[]);
+        check("foo*", &["foo", "foo1", "foobar"], &["fo", "xfoo"]);
+        check("*.pdf", &[".pdf", "a.pdf", "a.pdf.pdf"], &["a.pd", "a.pdfx"]);
+        check("bar*b", &["barb", "barab"], &["bar", "bara", "xbarb"]);
+        check("foo*bar*baz", &["foobarbaz", "foo1bar2baz"], &["foobaz", "foobazbar", "foobarba"]);
+        check("a*b*b", &["abb", "axbxb"], &["ab"]);
+        check("a**b", &["ab", "axb"], &["a", "b"]);
+        check("aba*aba", &["abaaba", "abaxaba"], &["aba", "ababa"]);
+        assert_eq!(Pattern::new("plain"), None);
+    }
+
+    /// The same, by trying every length for every star.
+    fn by_trying(pattern: &[u8], value: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => value.is_empty(),
+            Some((b'*', rest)) => (0..=value.len()).any(|skip| by_trying(rest, &value[skip..])),
+            Some((byte, rest)) => value.first() == Some(byte) && by_trying(rest, &value[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_matches_what_trying_finds(text in "[ab*]{0,6}\\*[ab*]{0,4}", value in "[ab]{0,9}") {
+            let pattern = Pattern::new(&text).expect("a star");
+            let found = by_trying(text.as_bytes(), value.as_bytes());
+            prop_assert_eq!(pattern.matches(value.as_bytes()), found);
+        }
+    }
+}
