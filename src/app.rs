@@ -142,17 +142,23 @@ impl App {
         let guard = Guard::new(store, fallback, budget, self.outage.clone());
         let limiter = Limiter::new(Arc::clone(&rules), guard, CallMetrics::new(&meter));
         let limiter = Arc::new(limiter);
-        let bounds = Bounds { descriptors_max: settings.max_descriptors };
+        let bounds = Bounds { descriptors_max: settings.max_descriptors, echo: settings.echo };
         let message_bytes_max = settings.max_message_bytes;
 
         let mut tasks = Tasks::new();
-        let service = rls::Service::new(Arc::clone(&limiter), bounds, message_bytes_max);
+        let service = rls::Service::new(
+            Arc::clone(&limiter),
+            bounds,
+            message_bytes_max,
+            Arc::clone(&settings.headers),
+        );
         let health = self.health.clone();
         tasks.spawn(serve_grpc(grpc, service, health, settings.reflection, self.stop.clone()));
         let endpoints = Http {
             limiter,
             bounds,
             message_bytes_max,
+            headers: Arc::clone(&settings.headers),
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),

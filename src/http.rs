@@ -22,7 +22,7 @@ use crate::{
     },
     health::Health,
     limiter::Limiter,
-    rls::decode::Bounds,
+    rls::{decode::Bounds, headers::Headers},
     rules::Rules,
     telemetry::Telemetry,
 };
@@ -34,6 +34,8 @@ pub struct Http {
     pub limiter: Arc<Limiter>,
     /// How much one request may hold.
     pub bounds: Bounds,
+    /// Which headers an answer carries.
+    pub headers: Arc<Headers>,
     /// The largest body, in bytes.
     pub message_bytes_max: usize,
     /// The service's phase.

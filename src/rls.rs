@@ -3,7 +3,9 @@
 mod codec;
 pub mod decode;
 pub mod encode;
+pub mod headers;
 pub mod json;
+mod metadata;
 mod service;
 
 pub use service::Service;

@@ -9,15 +9,20 @@ mod value;
 pub use store_url::StoreUrl;
 
 use std::{
-    collections::BTreeMap, env, ffi::OsString, fs, net::SocketAddr, path::PathBuf, time::Duration,
+    collections::BTreeMap, env, ffi::OsString, fs, net::SocketAddr, path::PathBuf, sync::Arc,
+    time::Duration,
 };
 
 use self::{
     store_url::store_url,
-    value::{address, log_format, log_level, on_store_failure, size, time, truth, whole},
+    value::{
+        address, header_name, headers, log_format, log_level, on_store_failure, size, time, truth,
+        whole,
+    },
 };
 use crate::{
     engine::rule::{Defaults, Everywhere, WhenDenied},
+    rls::{decode::Echo, headers::Headers},
     rules::{Algorithms, Basis},
     telemetry::{Log, TelemetryOptions},
 };
@@ -87,6 +92,23 @@ pub struct ServeFlags {
     /// [env: TOLLKEEPER_QUOTA_MODE=true]
     #[arg(long)]
     pub quota_mode: bool,
+    /// Headers of the answer: none, ratelimit (the classic three), draft (the IETF's) or both
+    /// [env: TOLLKEEPER_HEADERS] [default: none]
+    #[arg(long, value_name = "WHICH")]
+    pub headers: Option<String>,
+    /// The first of the classic three [env: TOLLKEEPER_HEADER_LIMIT] [default: RateLimit-Limit]
+    #[arg(long, value_name = "NAME")]
+    pub header_limit: Option<String>,
+    /// The second [env: TOLLKEEPER_HEADER_REMAINING] [default: RateLimit-Remaining]
+    #[arg(long, value_name = "NAME")]
+    pub header_remaining: Option<String>,
+    /// The third [env: TOLLKEEPER_HEADER_RESET] [default: RateLimit-Reset]
+    #[arg(long, value_name = "NAME")]
+    pub header_reset: Option<String>,
+    /// Tell Envoy in the answer what was asked, and the metadata of the rules
+    /// [env: TOLLKEEPER_DYNAMIC_METADATA=true]
+    #[arg(long)]
+    pub dynamic_metadata: bool,
     /// Serve gRPC reflection [env: TOLLKEEPER_REFLECTION=true]
     #[arg(long)]
     pub reflection: bool,
@@ -125,6 +147,10 @@ pub struct Settings {
     pub basis: Basis,
     /// How many replicas share a limit where each counts for itself.
     pub replicas: u32,
+    /// Which headers an answer carries.
+    pub headers: Arc<Headers>,
+    /// Whether an answer tells what was asked.
+    pub echo: Echo,
     /// Whether gRPC reflection is served.
     pub reflection: bool,
     /// Log lines.
@@ -212,6 +238,13 @@ impl Settings {
         let count_denied = known.switch("--count-denied", flags.count_denied);
         let shadow_mode = known.switch("--shadow-mode", flags.shadow_mode);
         let quota_mode = known.switch("--quota-mode", flags.quota_mode);
+        let headers = known.read("--headers", flags.headers, "none", headers);
+        let name = |text: &str| header_name(text);
+        let limit = known.read("--header-limit", flags.header_limit, "RateLimit-Limit", name);
+        let remaining =
+            known.read("--header-remaining", flags.header_remaining, "RateLimit-Remaining", name);
+        let reset = known.read("--header-reset", flags.header_reset, "RateLimit-Reset", name);
+        let echo = known.switch("--dynamic-metadata", flags.dynamic_metadata);
         let reflection = known.switch("--reflection", flags.reflection);
         let level = known.read("--log-level", flags.log_level, "info", log_level);
         let json = known.read("--log-format", flags.log_format, "text", log_format);
@@ -247,6 +280,12 @@ impl Settings {
                     },
                 },
                 replicas: replicas?,
+                headers: {
+                    let (classic, draft) = headers?;
+                    let names = [limit?, remaining?, reset?];
+                    Arc::new(Headers { classic: classic.then_some(names), draft })
+                },
+                echo: if echo? { Echo::On } else { Echo::Off },
                 reflection: reflection?,
                 log: Log { level: level?, json: json? },
                 telemetry,

@@ -16,7 +16,7 @@ use crate::{rls, telemetry};
 /// 200 or 429 with the answer, 400 for a bad request, 503 where the store gave no answer.
 pub(super) async fn decide(State(http): State<Http>, body: Bytes) -> Response {
     let decided = match rls::json::request(&body, http.bounds) {
-        Ok(decoded) => rls::decide(&http.limiter, decoded).await,
+        Ok(decoded) => rls::decide(&http.limiter, &http.headers, decoded).await,
         Err(status) => Err(status),
     };
     let answer = match decided {

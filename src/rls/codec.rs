@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOUNDS: Bounds = Bounds { descriptors_max: 64 };
+    const BOUNDS: Bounds = Bounds { descriptors_max: 64, echo: crate::rls::decode::Echo::Off };
 
     #[track_caller]
     fn refused(message: &[u8], expected: &str) {

@@ -3,9 +3,10 @@
 //! What an end user can influence (values, hits out of headers) is never refused: Envoy takes an
 //! error for "allow". What only an operator sets is.
 
+use prost_types::Struct;
 use tonic::Status;
 
-use super::pb;
+use super::{metadata, pb};
 use crate::engine::{
     request::{Descriptor, Entry, Hits, Request},
     rule::{Limit, Unit},
@@ -22,6 +23,17 @@ pub const KEY_BYTES_MAX: usize = 256;
 pub struct Bounds {
     /// The most descriptors.
     pub descriptors_max: usize,
+    /// Whether the answer's dynamic metadata tells what was asked.
+    pub echo: Echo,
+}
+
+/// Whether the answer's dynamic metadata tells what was asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Echo {
+    #[default]
+    Off,
+    On,
 }
 
 /// A request, and what was passed over in it.
@@ -31,6 +43,8 @@ pub struct Decoded {
     pub request: Request,
     /// How many limit overrides were ignored, for an unknown unit or a window that cannot be.
     pub overrides_ignored: u64,
+    /// The beginning of the answer's dynamic metadata.
+    pub echo: Option<Struct>,
 }
 
 impl Bounds {
@@ -65,6 +79,7 @@ pub fn request(message: pb::RateLimitRequest, bounds: Bounds) -> Result<Decoded,
     }
     bounds.check_descriptors(message.descriptors.len())?;
 
+    let echo = (bounds.echo == Echo::On).then(|| metadata::echo(&message));
     // Absent and 0 look the same here, and both count as 1.
     let hits = u64::from(message.hits_addend.max(1));
     let mut overrides_ignored = 0;
@@ -79,7 +94,8 @@ pub fn request(message: pb::RateLimitRequest, bounds: Bounds) -> Result<Decoded,
             limit,
         });
     }
-    Ok(Decoded { request: Request { domain: message.domain, descriptors }, overrides_ignored })
+    let request = Request { domain: message.domain, descriptors };
+    Ok(Decoded { request, overrides_ignored, echo })
 }
 
 fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Status> {

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use tonic::Status;
 
+use prost_types::Struct;
+
+use super::headers::{self, Headers};
+use super::metadata;
 use super::pb::{
     RateLimitResponse,
     rate_limit_response::{Code as WireCode, DescriptorStatus, RateLimit, rate_limit},
@@ -17,9 +21,11 @@ use crate::{
     store::StoreError,
 };
 
-/// The answer for a decision.
-pub fn response(decision: &Decision) -> RateLimitResponse {
+/// The answer for a decision, with these headers, and with metadata that begins so.
+pub fn response(decision: &Decision, headers: &Headers, echo: Option<Struct>) -> RateLimitResponse {
     RateLimitResponse {
+        response_headers_to_add: headers::write(decision, headers),
+        dynamic_metadata: echo.map(|echo| metadata::complete(echo, decision)),
         overall_code: code(decision.code).into(),
         statuses: decision.statuses.iter().map(|status| descriptor(&status.outcome)).collect(),
         ..RateLimitResponse::default()

@@ -21,7 +21,9 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use super::{
     codec::BoundedCodec,
     decode::{Bounds, Decoded},
-    encode, pb,
+    encode,
+    headers::Headers,
+    pb,
 };
 use crate::{
     limiter::Limiter,
@@ -38,12 +40,18 @@ pub struct Service {
     limiter: Arc<Limiter>,
     bounds: Bounds,
     message_bytes_max: usize,
+    headers: Arc<Headers>,
 }
 
 impl Service {
     /// A service that asks `limiter`. Larger messages are refused with OUT_OF_RANGE.
-    pub fn new(limiter: Arc<Limiter>, bounds: Bounds, message_bytes_max: usize) -> Self {
-        Self { limiter, bounds, message_bytes_max }
+    pub fn new(
+        limiter: Arc<Limiter>,
+        bounds: Bounds,
+        message_bytes_max: usize,
+        headers: Arc<Headers>,
+    ) -> Self {
+        Self { limiter, bounds, message_bytes_max, headers }
     }
 
     async fn answer(self, request: Request<Body>) -> Response<Body> {
@@ -51,7 +59,7 @@ impl Service {
         let span = span(&request);
         let mut grpc = Grpc::new(BoundedCodec { bounds: self.bounds })
             .max_decoding_message_size(self.message_bytes_max);
-        let decide = Decide(Arc::clone(&self.limiter));
+        let decide = Decide(Arc::clone(&self.limiter), Arc::clone(&self.headers));
         let response = grpc.unary(decide, request).instrument(span.clone()).await;
 
         let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |it| it.code());
@@ -108,7 +116,7 @@ impl NamedService for Service {
 }
 
 /// The method itself, in the form that tonic calls.
-struct Decide(Arc<Limiter>);
+struct Decide(Arc<Limiter>, Arc<Headers>);
 
 impl tower::Service<tonic::Request<Decoded>> for Decide {
     type Response = tonic::Response<pb::RateLimitResponse>;
@@ -120,9 +128,9 @@ impl tower::Service<tonic::Request<Decoded>> for Decide {
     }
 
     fn call(&mut self, request: tonic::Request<Decoded>) -> Self::Future {
-        let limiter = Arc::clone(&self.0);
+        let (limiter, headers) = (Arc::clone(&self.0), Arc::clone(&self.1));
         Box::pin(async move {
-            let response = decide(&limiter, request.into_inner()).await?;
+            let response = decide(&limiter, &headers, request.into_inner()).await?;
             Ok(tonic::Response::new(response))
         })
     }
@@ -131,9 +139,12 @@ impl tower::Service<tonic::Request<Decoded>> for Decide {
 /// One decoded request, decided: what gRPC and HTTP have in common.
 pub(crate) async fn decide(
     limiter: &Limiter,
+    headers: &Headers,
     decoded: Decoded,
 ) -> Result<pb::RateLimitResponse, Status> {
     limiter.metrics().overrides_ignored(decoded.overrides_ignored);
     let decision = limiter.decide(&decoded.request).await;
-    decision.map(|it| encode::response(&it)).map_err(|error| encode::failure(&error))
+    decision
+        .map(|it| encode::response(&it, headers, decoded.echo))
+        .map_err(|error| encode::failure(&error))
 }

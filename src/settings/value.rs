@@ -43,6 +43,22 @@ pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
     })
 }
 
+/// Whether the classic headers, and whether the draft's.
+pub(super) fn headers(text: &str) -> Result<(bool, bool), String> {
+    match text {
+        "none" => Ok((false, false)),
+        "ratelimit" => Ok((true, false)),
+        "draft" => Ok((false, true)),
+        "both" => Ok((true, true)),
+        _ => Err(format!("`{text}` is none of none, ratelimit, draft, both")),
+    }
+}
+
+pub(super) fn header_name(text: &str) -> Result<String, String> {
+    let name = text.parse::<http::HeaderName>();
+    name.map(|_| text.to_owned()).map_err(|_| format!("`{text}` is no name of a header"))
+}
+
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -30,6 +30,7 @@ mod exactness;
 mod failure;
 mod helm;
 mod http;
+mod migrating;
 mod model;
 mod redis;
 mod reload;

@@ -1,0 +1,170 @@
+//! The answer's dynamic metadata, as envoyproxy/ratelimit builds it: what was asked, and the metadata of
+//! the rules under which the call may pass. Envoy hands it to later filters and access logs, unchecked.
+
+use prost_types::{ListValue, Struct, Value, value::Kind};
+
+use super::pb::{Entry, RateLimitDescriptor, RateLimitRequest};
+use crate::engine::{
+    decision::{Code, Decision, Met, Outcome, Status},
+    rule::Metadata,
+};
+
+/// What was asked.
+pub(super) fn echo(request: &RateLimitRequest) -> Struct {
+    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    let mut echo = Struct::default();
+    let mut insert = |name: &str, value| echo.fields.insert(name.to_owned(), value);
+    insert("domain", text(&request.domain));
+    insert("descriptors", list(descriptors));
+    if request.hits_addend != 0 {
+        insert("hitsAddend", number(f64::from(request.hits_addend)));
+    }
+    echo
+}
+
+/// Adds the metadata of every rule that limits, and lets pass. The first that sets a value wins; maps
+/// are merged.
+pub(super) fn complete(mut echo: Struct, decision: &Decision) -> Struct {
+    let mut merged = Struct::default();
+    for status in &decision.statuses {
+        if let Some(Metadata::Map(pairs)) = metadata(status) {
+            merge(&mut merged, pairs);
+        }
+    }
+    if !merged.fields.is_empty() {
+        echo.fields.insert("metadata".to_owned(), value(Kind::StructValue(merged)));
+    }
+    echo
+}
+
+fn metadata(status: &Status) -> Option<&Metadata> {
+    let passes = status.outcome.code() == Code::Ok;
+    let limits = !matches!(status.outcome, Outcome::NoLimit | Outcome::Unlimited);
+    match &status.met {
+        Met::Rule(_, rule) if passes && limits => rule.metadata.as_deref(),
+        _ => None,
+    }
+}
+
+fn merge(into: &mut Struct, pairs: &[(String, Metadata)]) {
+    for (name, tree) in pairs {
+        match (into.fields.get_mut(name).map(|known| &mut known.kind), tree) {
+            (None, _) => {
+                into.fields.insert(name.clone(), from_tree(tree));
+            }
+            (Some(Some(Kind::StructValue(known))), Metadata::Map(pairs)) => merge(known, pairs),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+fn from_tree(tree: &Metadata) -> Value {
+    match tree {
+        Metadata::Null => value(Kind::NullValue(0)),
+        Metadata::Truth(truth) => value(Kind::BoolValue(*truth)),
+        Metadata::Number(it) => number(*it),
+        Metadata::Text(it) => text(it),
+        Metadata::List(items) => list(items.iter().map(from_tree).collect()),
+        Metadata::Map(pairs) => {
+            let mut map = Struct::default();
+            merge(&mut map, pairs);
+            value(Kind::StructValue(map))
+        }
+    }
+}
+
+fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
+    let entry = |Entry { key, value }: &Entry| text(&(printable(key) + "=" + &printable(value)));
+    let mut fields = Struct::default();
+    let mut insert = |name: &str, value| fields.fields.insert(name.to_owned(), value);
+    insert("entries", list(descriptor.entries.iter().map(entry).collect()));
+    if let Some(limit) = &descriptor.limit {
+        let unit = limit.unit().as_str_name();
+        insert(
+            "limit",
+            text(&format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit)),
+        );
+    }
+    if let Some(hits) = descriptor.hits_addend {
+        // A Struct knows numbers as doubles only.
+        #[expect(clippy::cast_precision_loss, reason = "it is for people and logs")]
+        insert("hitsAddend", number(hits as f64));
+    }
+    value(Kind::StructValue(fields))
+}
+
+/// Text that can stand in any log: control characters and what is no UTF-8 are written `\xHH`. Envoy
+/// would drop a whole answer that is no UTF-8, and that means: allow.
+fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    let escape = |text: &mut String, bytes: &[u8]| {
+        bytes.iter().for_each(|byte| *text += &format!("\\x{byte:02x}"));
+    };
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character.is_control() {
+                true => escape(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes()),
+                false => text.push(character),
+            }
+        }
+        escape(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn value(kind: Kind) -> Value {
+    Value { kind: Some(kind) }
+}
+
+fn text(text: &str) -> Value {
+    value(Kind::StringValue(text.to_owned()))
+}
+
+fn number(number: f64) -> Value {
+    value(Kind::NumberValue(number))
+}
+
+fn list(values: Vec<Value>) -> Value {
+    value(Kind::ListValue(ListValue { values }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_request_holds_becomes_printable_text() {
+        assert_eq!(printable("plain ü \"quoted\"".as_bytes()), "plain ü \"quoted\"");
+        assert_eq!(printable(b"a\r\nb\x00\xff"), "a\\x0d\\x0ab\\x00\\xff");
+        assert_eq!(printable("\u{85}".as_bytes()), "\\xc2\\x85");
+    }
+
+    #[test]
+    fn the_first_value_wins_and_maps_are_merged() {
+        let map = |pairs: &[(&str, Metadata)]| {
+            Metadata::Map(pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect())
+        };
+        let one = Metadata::Number(1.0);
+        let Metadata::Map(first) = map(&[("a", map(&[("x", one.clone())])), ("b", one.clone())])
+        else {
+            unreachable!()
+        };
+        let two = Metadata::Number(2.0);
+        let Metadata::Map(second) = map(&[
+            ("a", map(&[("x", two.clone()), ("y", two.clone())])),
+            ("b", map(&[])),
+            ("c", two),
+        ]) else {
+            unreachable!()
+        };
+        let mut merged = Struct::default();
+        merge(&mut merged, &first);
+        merge(&mut merged, &second);
+        let expected = map(&[
+            ("a", map(&[("x", one.clone()), ("y", Metadata::Number(2.0))])),
+            ("b", one),
+            ("c", Metadata::Number(2.0)),
+        ]);
+        assert_eq!(value(Kind::StructValue(merged)), from_tree(&expected));
+    }
+}

@@ -1,0 +1,319 @@
+//! What rule files of envoyproxy/ratelimit say, and what its users expect: patterns, shared counters,
+//! replaced limits, shadows, quotas, headers and metadata; on every store alike.
+
+use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
+
+use crate::support::{
+    redis_server::Redis,
+    service::{Options, Service, descriptor, give_back, hits, request, spell},
+};
+
+/// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
+async fn on_every_store(rules: &str, flags: &[&str], scenario: impl AsyncFn(&Service)) {
+    let options = || Options { rules, flags, ..Options::default() };
+    scenario(&Service::start(options())).await;
+    let redis = Redis::start();
+    scenario(&Service::start(Options { store: &redis.url(), ..options() })).await;
+    redis.assert_no_key_leaks();
+
+    let redis = Redis::start();
+    let flags = &[flags, &["--redis-scripts", "off"]].concat();
+    let store = redis.url_without_scripts();
+    scenario(&Service::start(Options { store: &store, flags, ..options() })).await;
+    redis.assert_no_key_leaks();
+}
+
+async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
+    service.ask(request("shop", descriptors)).await.unwrap()
+}
+
+async fn check(service: &Service, descriptors: &[RateLimitDescriptor], expected: &str) {
+    assert_eq!(spell(&ask(service, descriptors.to_vec()).await), expected, "{descriptors:?}");
+}
+
+fn one(key: &str, value: &str) -> RateLimitDescriptor {
+    descriptor(&[(key, value)])
+}
+
+#[tokio::test]
+async fn an_exact_value_comes_before_a_pattern_and_that_before_the_key_alone() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: file, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: file, value: 'foo*', rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: file, value: '*bar', rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: file, value: foobar, rate_limit: { unit: year, requests_per_unit: 4 } }
+  - { key: 'a_b', value: c, rate_limit: { unit: year, requests_per_unit: 5 } }
+  - { key: 'star*', rate_limit: { unit: year, requests_per_unit: 6 } }
+";
+    on_every_store(rules, &[], async |service| {
+        check(service, &[one("file", "foobar")], "OK: OK 3/4 YEAR").await;
+        check(service, &[one("file", "foo-bar")], "OK: OK 1/2 YEAR").await;
+        check(service, &[one("file", "x-bar")], "OK: OK 2/3 YEAR").await;
+        check(service, &[one("file", "x")], "OK: OK 0/1 YEAR").await;
+        // Each value is counted for itself.
+        check(service, &[one("file", "foo1")], "OK: OK 1/2 YEAR").await;
+        check(service, &[one("file", "foo2")], "OK: OK 1/2 YEAR").await;
+        // Keys and values are two things, and a star in a key is a star.
+        check(service, &[one("a", "b_c")], "OK: OK -").await;
+        check(service, &[one("star*", "x")], "OK: OK 5/6 YEAR").await;
+        check(service, &[one("starry", "x")], "OK: OK -").await;
+        let bytes = [(&b"file"[..], &b"foo\xff\x00"[..])];
+        check(service, &[crate::support::service::of_bytes(&bytes)], "OK: OK 1/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shared_threshold_counts_all_values_of_a_pattern_together() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: files
+    value: 'files/*'
+    share_threshold: true
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: files_no_share
+    value: 'files/*'
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: top
+    value: 'top/*'
+    share_threshold: true
+    descriptors:
+      - key: user
+        rate_limit: { unit: year, requests_per_unit: 5 }
+";
+    on_every_store(rules, &[], async |service| {
+        for left in (0..10).rev() {
+            let value = format!("files/{left}.pdf");
+            check(service, &[one("files", &value)], &format!("OK: OK {left}/10 YEAR")).await;
+            check(service, &[one("files_no_share", &value)], "OK: OK 9/10 YEAR").await;
+        }
+        let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
+        check(service, &[one("files", "files/b.csv")], over).await;
+        let nested = |top, user| descriptor(&[("top", top), ("user", user)]);
+        check(service, &[nested("top/a", "alice")], "OK: OK 4/5 YEAR").await;
+        check(service, &[nested("top/b", "alice")], "OK: OK 3/5 YEAR").await;
+        check(service, &[nested("top/b", "bob")], "OK: OK 4/5 YEAR").await;
+        // A value that spells the pattern is one of its values; an override counts what was sent.
+        check(service, &[one("files_no_share", "files/*")], "OK: OK 9/10 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replaced_limit_does_not_count_in_the_call_that_meets_both() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: banned, rate_limit: { name: banned, unit: year, requests_per_unit: 0 } }
+  - { key: vip, rate_limit: { unit: year, requests_per_unit: 2, replaces: [{ name: banned }] } }
+  - { key: free, rate_limit: { unlimited: true, replaces: [{ name: banned }] } }
+";
+    on_every_store(rules, &[], async |service| {
+        let over = "OVER_LIMIT: OVER_LIMIT 0/0 YEAR";
+        check(service, &[one("banned", "x")], over).await;
+        let both = [one("banned", "x"), one("vip", "x")];
+        check(service, &both, "OK: OK -, OK 1/2 YEAR").await;
+        check(service, &both, "OK: OK -, OK 0/2 YEAR").await;
+        check(service, &both, "OVER_LIMIT: OK -, OVER_LIMIT 0/2 YEAR").await;
+        check(service, &[one("free", "x"), one("banned", "x")], "OK: OK unlimited, OK -").await;
+    })
+    .await;
+    let service = Service::start(Options { rules, ..Options::default() });
+    let answer = ask(&service, vec![one("banned", "x")]).await;
+    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "banned");
+}
+
+#[tokio::test]
+async fn a_shadow_is_told_and_denies_nobody() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: enforced, rate_limit: { unit: year, requests_per_unit: 3 } }
+";
+    on_every_store(rules, &[], async |service| {
+        let both = [one("shadow", "x"), one("enforced", "x")];
+        check(service, &both, "OK: OK 1/2 YEAR, OK 2/3 YEAR").await;
+        check(service, &both, "OK: OK 0/2 YEAR, OK 1/3 YEAR").await;
+        // It does not fit, leaves its counter as it is, and the call passes.
+        check(service, &both, "OK: OK 0/2 YEAR, OK 0/3 YEAR").await;
+        check(service, &both, "OVER_LIMIT: OK 0/2 YEAR, OVER_LIMIT 0/3 YEAR").await;
+        check(service, &[give_back(one("shadow", "x"), 1)], "OK: OK 1/2 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn quotas_deny_only_if_none_of_them_fits() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: one, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: two, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: enforced, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+    on_every_store(rules, &[], async |service| {
+        let both = [one("one", "x"), one("two", "x")];
+        check(service, &both, "OK: OK 0/1 YEAR, OK 1/2 YEAR").await;
+        check(service, &both, "OK: OVER_LIMIT 0/1 YEAR, OK 0/2 YEAR").await;
+        check(service, &both, "OVER_LIMIT: OVER_LIMIT 0/1 YEAR, OVER_LIMIT 0/2 YEAR").await;
+        // An enforced limit that fits does not save the only quota, and is not charged with it.
+        let mixed = [one("one", "x"), one("enforced", "x")];
+        check(service, &mixed, "OVER_LIMIT: OVER_LIMIT 0/1 YEAR, OK 9/9 YEAR").await;
+    })
+    .await;
+}
+
+/// Envoy looks before a request and debits one when it ends: of a limit of two, two pass.
+#[tokio::test]
+async fn a_token_quota_of_two_lets_two_through() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: tokens, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    on_every_store(rules, &[], async |service| {
+        let mut passed = 0;
+        for _ in 0..5 {
+            let look = ask(service, vec![hits(one("tokens", "x"), 0)]).await;
+            if look.overall_code().as_str_name() == "OK" {
+                passed += 1;
+                ask(service, vec![one("tokens", "x")]).await;
+            }
+        }
+        assert_eq!(passed, 2);
+    })
+    .await;
+}
+
+const PLAIN: &str = "
+domain: shop
+descriptors:
+  - { key: one, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: nine, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+
+#[tokio::test]
+async fn under_the_global_shadow_statuses_tell_and_every_call_passes() {
+    on_every_store(PLAIN, &["--shadow-mode"], async |service| {
+        let both = [one("one", "x"), one("nine", "x")];
+        check(service, &both, "OK: OK 0/1 YEAR, OK 8/9 YEAR").await;
+        check(service, &both, "OK: OVER_LIMIT 0/1 YEAR, OK 7/9 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn under_the_global_quota_one_that_fits_is_enough_and_so_is_one_without_a_limit() {
+    on_every_store(PLAIN, &["--quota-mode"], async |service| {
+        let both = [one("one", "x"), one("nine", "x")];
+        check(service, &both, "OK: OK 0/1 YEAR, OK 8/9 YEAR").await;
+        check(service, &both, "OK: OVER_LIMIT 0/1 YEAR, OK 7/9 YEAR").await;
+        check(service, &both[..1], "OVER_LIMIT: OVER_LIMIT 0/1 YEAR").await;
+        let free = [one("one", "x"), one("nobody", "x")];
+        check(service, &free, "OK: OVER_LIMIT 0/1 YEAR, OK -").await;
+    })
+    .await;
+}
+
+/// What ends a number in a header.
+const ENDS: [char; 3] = ['=', ';', ','];
+
+fn headers(answer: &RateLimitResponse) -> String {
+    let headers = answer.response_headers_to_add.iter();
+    let line = |it: &tollkeeper::rls::pb::envoy::config::core::v3::HeaderValue| {
+        assert!(it.raw_value.is_empty(), "Envoy ignores raw values");
+        // How long a year has still to go is no matter.
+        let number = |word: &str| match word.parse::<u32>() {
+            Ok(number) if number > 1000 => "N".to_owned(),
+            _ => word.to_owned(),
+        };
+        let value: Vec<String> = it
+            .value
+            .split_inclusive(ENDS)
+            .map(|word| {
+                let (word, end) = word.split_at(word.trim_end_matches(ENDS).len());
+                number(word) + end
+            })
+            .collect();
+        format!("{}: {}", it.key, value.concat())
+    };
+    headers.map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn headers_are_the_classic_three_the_drafts_both_or_none() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: one, rate_limit: { name: 'a \"name\"', unit: year, requests_per_unit: 1 } }
+  - { key: nine, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+    let both = || vec![one("nine", "x"), one("one", "x")];
+    let start = |flags| Service::start(Options { rules, flags, ..Options::default() });
+    let none = start(&[]);
+    assert_eq!(headers(&ask(&none, both()).await), "");
+
+    let classic = start(&["--headers", "ratelimit", "--header-limit", "X-Limit"]);
+    let told = "X-Limit: 1\nRateLimit-Remaining: 0\nRateLimit-Reset: N";
+    assert_eq!(headers(&ask(&classic, both()).await), told);
+    assert_eq!(headers(&ask(&classic, both()).await), format!("{told}\nRetry-After: N"));
+    assert_eq!(headers(&ask(&classic, vec![one("nobody", "x")]).await), "");
+
+    let draft = start(&["--headers", "draft"]);
+    let told = "RateLimit-Policy: \"nine\";q=9;w=N, \"a \\\"name\\\"\";q=1;w=N\n\
+                RateLimit: \"nine\";r=8;t=N, \"a \\\"name\\\"\";r=0;t=N";
+    assert_eq!(headers(&ask(&draft, both()).await).replace("w=31536000", "w=N"), told);
+
+    let everything = start(&["--headers", "both"]);
+    assert_eq!(headers(&ask(&everything, both()).await).lines().count(), 5);
+}
+
+#[tokio::test]
+async fn dynamic_metadata_tells_what_was_asked_and_what_the_passing_rules_carry() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: one
+    metadata: { tier: gold, nested: { a: 1 } }
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: nine
+    detailed_metric: true
+    metadata: { tier: silver, nested: { a: 2, b: [true, null, text] } }
+    rate_limit: { unit: year, requests_per_unit: 9 }
+";
+    let flags = &["--dynamic-metadata"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let call = || vec![hits(one("one", "a\r\nb"), 1), one("nine", "x")];
+    let first = ask(&service, call()).await.dynamic_metadata.unwrap();
+    let expected = r#"{"descriptors":[{"entries":["one=a\\x0d\\x0ab"],"hitsAddend":1},{"entries":["nine=x"]}],"domain":"shop","metadata":{"nested":{"a":1,"b":[true,null,"text"]},"tier":"gold"}}"#;
+    assert_eq!(json(&first), expected);
+    // The first is over now, and its metadata with it; nothing of the call before is left.
+    let second = ask(&service, call()).await.dynamic_metadata.unwrap();
+    assert!(
+        json(&second)
+            .ends_with(r#""metadata":{"nested":{"a":2,"b":[true,null,"text"]},"tier":"silver"}}"#)
+    );
+}
+
+/// A Struct as JSON, its keys in order.
+fn json(tree: &prost_types::Struct) -> String {
+    use prost_types::value::Kind;
+    fn value(it: &prost_types::Value) -> String {
+        match it.kind.as_ref().unwrap() {
+            Kind::NullValue(_) => "null".to_owned(),
+            Kind::NumberValue(number) => number.to_string(),
+            Kind::StringValue(text) => format!("{text:?}"),
+            Kind::BoolValue(truth) => truth.to_string(),
+            Kind::StructValue(tree) => json(tree),
+            Kind::ListValue(list) => {
+                format!("[{}]", list.values.iter().map(value).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+    let pairs = tree.fields.iter().map(|(name, it)| format!("{name:?}:{}", value(it)));
+    format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
+}
