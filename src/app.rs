@@ -140,7 +140,11 @@ impl App {
         let fallback = Fallback::new(system_clock, settings.replicas);
         let (store, budget) = (Arc::clone(&self.store), settings.decision_budget);
         let guard = Guard::new(store, fallback, budget, self.outage.clone());
-        let limiter = Limiter::new(Arc::clone(&rules), guard, CallMetrics::new(&meter));
+        let limiter = Limiter::new(
+            Arc::clone(&rules),
+            guard,
+            CallMetrics::new(&meter, settings.near_limit_ratio),
+        );
         let limiter = Arc::new(limiter);
         let bounds = Bounds { descriptors_max: settings.max_descriptors, echo: settings.echo };
         let message_bytes_max = settings.max_message_bytes;

@@ -103,7 +103,7 @@ impl Limiter {
     }
 
     fn report(&self, request: &Request, decision: &Decision) {
-        self.metrics.decided(decision);
+        self.metrics.decided(request, decision);
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             if let Some(rule) = self.refused_debits.see(descriptor.hits, status) {
                 self.metrics.debit_refused(rule);

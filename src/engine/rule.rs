@@ -262,8 +262,8 @@ pub struct Rule {
     pub replaces: Vec<Arc<str>>,
     /// For each entry of the path, the pattern that it is counted by in place of its value.
     pub shared: Vec<Option<Arc<str>>>,
-    /// Which values of the request its metrics show.
-    pub labels: Labels,
+    /// What its metrics show of each entry; `None` for its path, as it is written.
+    pub shown: Option<Vec<Shown>>,
     /// What the answer carries along where the call may pass, as far as this rule goes.
     pub metadata: Option<Arc<Metadata>>,
 }
@@ -271,22 +271,18 @@ pub struct Rule {
 impl Rule {
     /// A rule that says this and nothing else.
     pub fn new(path: String, place: String, policy: Policy) -> Self {
-        let labels = Labels::AsWritten;
-        let (replaces, shared, metadata) = (Vec::new(), Vec::new(), None);
-        Self { path, place, policy, replaces, shared, labels, metadata }
+        let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
+        Self { path, place, policy, replaces, shared, shown, metadata }
     }
 }
 
-/// Which values of a request a rule's metrics show in place of what is configured.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub enum Labels {
-    /// None.
-    #[default]
-    AsWritten,
-    /// All.
-    Detailed,
-    /// Those at these entries of the path.
-    Values(Vec<bool>),
+/// What metrics show of one entry of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// What is configured: the key, and perhaps a value or a pattern.
+    AsWritten(Box<str>),
+    /// The key and the value of the request.
+    Value,
 }
 
 /// A tree of values for the answer, as JSON knows them.

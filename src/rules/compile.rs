@@ -2,7 +2,7 @@
 
 mod limit;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, slice, sync::Arc};
 
 use super::{
     Basis, Problem,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::engine::{
     key::short_name,
-    rule::{Labels, Limit, Policy, Rule},
+    rule::{Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
 
@@ -109,14 +109,23 @@ fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rul
             true => path.shared.clone(),
             false => Vec::new(),
         },
-        labels: match written.detailed_metric {
-            true => Labels::Detailed,
-            false if path.values.contains(&true) => Labels::Values(path.values.clone()),
-            false => Labels::AsWritten,
-        },
+        shown: shown(path, written.detailed_metric),
         metadata: written.metadata.clone().map(Arc::new),
         ..Rule::new(spell(&path.steps), place, policy)
     }
+}
+
+/// A pattern that values share is shown in any case, since it is what is counted.
+fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
+    let show = |((step, shared), value): ((&Step, &Option<Arc<str>>), &bool)| match (detailed
+        || *value)
+        && shared.is_none()
+    {
+        true => Shown::Value,
+        false => Shown::AsWritten(spell(slice::from_ref(step)).into()),
+    };
+    let entries = path.steps.iter().zip(&path.shared).zip(&path.values);
+    (detailed || path.values.contains(&true)).then(|| entries.map(show).collect())
 }
 
 fn one_counter(one: &Limit, other: &Limit) -> bool {

@@ -59,6 +59,11 @@ pub(super) fn header_name(text: &str) -> Result<String, String> {
     name.map(|_| text.to_owned()).map_err(|_| format!("`{text}` is no name of a header"))
 }
 
+pub(super) fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| format!("`{text}` is no number from 0 to 1, such as 0.8"))
+}
+
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -11,8 +11,10 @@ use redis::RedisResult;
 use tonic::Code;
 use tracing::Instrument as _;
 
+use super::labels::RuleLabels;
 use crate::engine::{
-    decision::{self, Decision, Met, Status},
+    decision::{Decision, Outcome},
+    request::{Hits, Request},
     rule::Rule,
 };
 use crate::rules::Loaded;
@@ -29,15 +31,25 @@ pub(crate) const RPC_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService
 pub struct CallMetrics {
     duration: Histogram<f64>,
     decisions: Counter<u64>,
+    hits: Counter<u64>,
+    labels: RuleLabels,
+    /// The part of a limit from which on hits are near it.
+    near_ratio: f64,
     invalid_overrides: Counter<u64>,
     unreadable: Counter<u64>,
     refused_debits: Counter<u64>,
 }
 
 impl CallMetrics {
-    /// Instruments of `meter`.
-    pub fn new(meter: &Meter) -> Self {
+    /// Instruments of `meter`. Hits beyond `near_ratio` of a limit are near it.
+    pub fn new(meter: &Meter, near_ratio: f64) -> Self {
         Self {
+            near_ratio,
+            labels: RuleLabels::default(),
+            hits: meter
+                .u64_counter("ratelimit.hits")
+                .with_description("Hits asked of limits, by how near they came")
+                .build(),
             duration: meter
                 .f64_histogram("rpc.server.call.duration")
                 .with_description("Duration of ShouldRateLimit, by gRPC status")
@@ -78,9 +90,19 @@ impl CallMetrics {
     }
 
     /// Records one decision.
-    pub fn decided(&self, decision: &Decision) {
-        for status in &decision.statuses {
-            self.decisions.add(1, &labels(status));
+    pub fn decided(&self, request: &Request, decision: &Decision) {
+        for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
+            let (domain, rule) = self.labels.of(&status.met, &descriptor.entries);
+            let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
+            let code = KeyValue::new("code", code(&status.outcome));
+            self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
+            let Hits::Take(hits) = descriptor.hits else { continue };
+            for (standing, count) in standings(&status.outcome, hits, self.near_ratio) {
+                if count > 0 {
+                    let standing = KeyValue::new("standing", standing);
+                    self.hits.add(count, &[domain.clone(), rule.clone(), standing]);
+                }
+            }
         }
     }
 
@@ -102,20 +124,34 @@ impl CallMetrics {
     }
 }
 
-fn labels(status: &Status) -> [KeyValue; 3] {
-    const OTHER: &str = "other";
-    let (domain, rule) = match &status.met {
-        Met::Rule(domain, rule) => (domain.to_string(), rule.path.clone()),
-        Met::Override(domain) => (domain.to_string(), "override".to_owned()),
-        Met::NoLimit(domain) => (domain.to_string(), "none".to_owned()),
-        Met::NoRule(domain) => (domain.to_string(), OTHER.to_owned()),
-        Met::NoDomain => (OTHER.to_owned(), OTHER.to_owned()),
-    };
-    let code = match status.outcome.code() {
-        decision::Code::Ok => "ok",
-        decision::Code::OverLimit => "over_limit",
-    };
-    [KeyValue::new("domain", domain), KeyValue::new("rule", rule), KeyValue::new("code", code)]
+fn code(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Over { .. } => "over_limit",
+        Outcome::Shadowed { .. } => "shadow",
+        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => "ok",
+    }
+}
+
+/// The hits of a charge, by how near they came to the limit.
+fn standings(outcome: &Outcome, hits: u64, near_ratio: f64) -> [(&'static str, u64); 4] {
+    let (mut within, mut near, mut over, mut shadow) = (0, 0, 0, 0);
+    match outcome {
+        Outcome::NoLimit | Outcome::Unlimited => {}
+        Outcome::Over { .. } => over = hits,
+        Outcome::Shadowed { .. } => shadow = hits,
+        Outcome::Within { limit, remaining, .. } => {
+            let used = u64::from(limit.most().saturating_sub(*remaining));
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "0 to 2^32"
+            )]
+            let threshold = (f64::from(limit.most()) * near_ratio).floor() as u64;
+            near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
+            within = hits.saturating_sub(near);
+        }
+    }
+    [("within", within), ("near", near), ("over", over), ("shadow", shadow)]
 }
 
 /// Which statuses are the server's fault, by the conventions for gRPC servers.
@@ -255,5 +291,33 @@ impl RuleMetrics {
         };
         self.reloads.add(1, &[KeyValue::new("outcome", outcome)]);
         self.successful.record(successful, &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::rule::{Limit, Unit};
+
+    #[track_caller]
+    fn check(limit: u32, used: u32, hits: u64, expected: [u64; 2]) {
+        let limit = Arc::new(Limit::new(limit, Unit::Hour, 1).expect("a window"));
+        let remaining = limit.requests_per_unit - used;
+        let within = Outcome::Within { limit, remaining, reset: Duration::ZERO };
+        let [(_, within), (_, near), ..] = standings(&within, hits, 0.8);
+        assert_eq!([near, within], expected);
+    }
+
+    /// The table of envoyproxy/ratelimit's own tests, for what is admitted.
+    #[test]
+    fn hits_beyond_the_ratio_are_near_the_limit() {
+        check(20, 5, 3, [0, 3]);
+        check(8, 7, 2, [1, 1]);
+        check(20, 19, 3, [3, 0]);
+        check(15, 11, 1, [0, 1]);
+        check(15, 13, 1, [1, 0]);
+        check(0, 0, 0, [0, 0]);
     }
 }

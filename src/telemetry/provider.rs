@@ -11,7 +11,7 @@ use opentelemetry::{
 use opentelemetry_otlp::{MetricExporter, SpanExporter};
 use opentelemetry_sdk::{
     Resource,
-    metrics::SdkMeterProvider,
+    metrics::{Instrument, SdkMeterProvider, Stream},
     propagation::TraceContextPropagator,
     trace::{SdkTracer, SdkTracerProvider},
 };
@@ -21,6 +21,15 @@ use tracing_subscriber::{
     Layer, filter::filter_fn, layer::SubscriberExt as _, registry::LookupSpan,
     util::SubscriberInitExt as _,
 };
+
+/// The most series of one instrument. The SDK's own 2,000 would fold the rules behind them into one.
+const SERIES_MAX: usize = 200_000;
+
+fn roomy(instrument: &Instrument) -> Option<Stream> {
+    let of_rules = instrument.name().starts_with("ratelimit.");
+    // Only a limit of 0 is refused.
+    of_rules.then(|| Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok()).flatten()
+}
 
 /// How long a collector that does not answer may hold up the exit.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
@@ -77,6 +86,7 @@ impl Telemetry {
             .build()?;
         let mut meters =
             SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(prometheus);
+        meters = meters.with_view(roomy);
         if options.export_metrics {
             meters = meters.with_periodic_exporter(MetricExporter::builder().with_tonic().build()?);
         }

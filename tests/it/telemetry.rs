@@ -23,7 +23,7 @@ use tonic::{
 
 use crate::support::{
     redis_server::Redis,
-    service::{Options, Service, descriptor, request},
+    service::{Options, Service, descriptor, hits, request},
 };
 
 /// Keeps what it receives.
@@ -168,4 +168,95 @@ async fn a_collector_that_is_gone_costs_no_decision_and_no_long_exit() {
     service.wait_until_ready();
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn every_rule_has_a_series_of_its_own_however_many_there_are() {
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for number in 0..3000 {
+        rules += &format!(
+            "  - {{ key: k{number}, rate_limit: {{ unit: year, requests_per_unit: 9 }} }}\n"
+        );
+    }
+    let flags = &["--max-descriptors", "1000"];
+    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    for part in 0..3 {
+        let one = |number| descriptor(&[(&format!("k{number}"), "x")]);
+        let descriptors = (part * 1000..part * 1000 + 1000).map(one).collect();
+        service.ask(request("shop", descriptors)).await.unwrap();
+    }
+    let metrics = service.get("/metrics");
+    for number in 0..3000 {
+        let series =
+            format!(r#"ratelimit_decisions_total{{code="ok",domain="shop",rule="k{number}"}} 1"#);
+        assert!(metrics.contains(&series), "{series}");
+    }
+}
+
+#[tokio::test]
+async fn a_rules_metrics_show_values_only_where_it_asks_and_a_thousand_at_most() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: detailed, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - key: route
+    value_to_metric: true
+    descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 9 } }]
+  - key: file
+    value: 'a*'
+    share_threshold: true
+    detailed_metric: true
+    rate_limit: { unit: year, requests_per_unit: 9000 }
+";
+    let flags = &["--max-descriptors", "1000"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let call = vec![
+        descriptor(&[("plain", "secret")]),
+        descriptor(&[("detailed", "a b")]),
+        descriptor(&[("route", "/x"), ("user", "secret")]),
+        descriptor(&[("file", "a.secret")]),
+    ];
+    service.ask(request("shop", call)).await.unwrap();
+    let metrics = service.get("/metrics");
+    for rule in ["plain", "detailed=a%20b", "route=/x|user", "file=a*"] {
+        assert!(metrics.contains(&format!("rule=\"{rule}\"")), "{rule}: {metrics}");
+    }
+    assert!(!metrics.contains("secret"), "{metrics}");
+
+    for part in 0..2 {
+        let one = |number: u32| descriptor(&[("detailed", &number.to_string())]);
+        let descriptors = (part * 1000..part * 1000 + 1000).map(one).collect();
+        service.ask(request("shop", descriptors)).await.unwrap();
+    }
+    let metrics = service.get("/metrics");
+    let decisions = metrics.lines().filter(|line| line.starts_with("ratelimit_decisions_total"));
+    assert_eq!(decisions.filter(|line| line.contains("rule=\"detailed=")).count(), 1000);
+    let rest = r#"ratelimit_decisions_total{code="ok",domain="shop",rule="detailed|other"} 1001"#;
+    assert!(metrics.contains(rest), "{rest}");
+}
+
+#[tokio::test]
+async fn hits_are_told_by_how_near_they_came() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 15 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    for count in [11, 2, 9] {
+        let call = vec![hits(descriptor(&[("user", "x")]), count)];
+        service.ask(request("shop", call)).await.unwrap();
+    }
+    service.ask(request("shop", vec![hits(descriptor(&[("shadow", "x")]), 2)])).await.unwrap();
+    let metrics = service.get("/metrics");
+    for (rule, standing, count) in
+        [("user", "within", 12), ("user", "near", 1), ("user", "over", 9), ("shadow", "shadow", 2)]
+    {
+        let series = format!(
+            r#"ratelimit_hits_total{{domain="shop",rule="{rule}",standing="{standing}"}} {count}"#
+        );
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
 }
