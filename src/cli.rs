@@ -3,6 +3,7 @@
 mod call;
 mod check;
 mod counter;
+mod explain;
 mod serve;
 
 use std::process::ExitCode;
@@ -30,6 +31,8 @@ enum Command {
     Check(check::Flags),
     /// Asks a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
     Call(call::Flags),
+    /// Tells which rules a call would meet, and why; touches no counter
+    Explain(explain::Flags),
     /// Looks at the counters of one descriptor, or resets them
     #[command(subcommand)]
     Counter(counter::Action),
@@ -46,6 +49,7 @@ pub fn main() -> ExitCode {
         Some(Command::Serve(flags)) => serve::main(*flags, &environment),
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
+        Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Counter(action)) => counter::main(&action, &environment),
     }
 }

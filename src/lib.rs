@@ -18,6 +18,7 @@ pub mod rls;
 pub mod limiter;
 
 pub mod engine;
+pub mod explain;
 
 pub mod rules;
 

@@ -177,6 +177,34 @@ impl Voice<'_> {
     }
 }
 
+/// The tallies that charges on counters which stand so would have, refunds first. Only what they say of
+/// fitting is foreseen; nothing is charged.
+pub fn foresee(charges: &[Charge], standings: &[Standing], now: Timestamp) -> Vec<Tally> {
+    let key = |charge: &Charge| charge.counter.key(charge.counter.limit.window.at(now).start);
+    let keys: Vec<String> = charges.iter().map(key).collect();
+    let sum = |own: &String, pick: fn(Hits) -> u64| {
+        let same = charges.iter().zip(&keys).filter(|(_, key)| *key == own);
+        same.fold(0_u64, |sum, (charge, _)| sum.saturating_add(pick(charge.hits)))
+    };
+    let taken = |hits| if let Hits::Take(hits) = hits { hits } else { 0 };
+    let given = |hits| if let Hits::GiveBack(hits) = hits { hits } else { 0 };
+    let tally = |((charge, standing), key): ((&Charge, &Standing), &String)| {
+        let most = u64::from(charge.counter.limit.most());
+        let used = standing.used.saturating_sub(sum(key, given));
+        // What would pass now is not quite the most less what is used: that is rounded up.
+        let room = match sum(key, given) {
+            0 => u64::from(standing.remaining),
+            _ => most.saturating_sub(used),
+        };
+        let asked = if charge.hits == Hits::Look { 1 } else { sum(key, taken) };
+        let fits = charge.hits.is_give_back() || asked <= room;
+        let remaining = u32::try_from(room).unwrap_or(u32::MAX);
+        let verdict = if fits { Verdict::Fits { remaining } } else { Verdict::Over };
+        Tally { verdict, reset: standing.reset }
+    };
+    charges.iter().zip(standings).zip(&keys).map(tally).collect()
+}
+
 /// Whether a call of these charges is denied, by their tallies.
 pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
     is_denied(charges.iter().zip(tallies).map(|(charge, tally)| Voice {

@@ -123,6 +123,15 @@ impl Plan {
         self.items.push(Item::Settled(Status { met, outcome }));
     }
 
+    /// How many charges each descriptor makes, in their order.
+    pub fn charges_of_each(&self) -> Vec<usize> {
+        let count = |item: &Item| match item {
+            Item::Charged(_, count) => *count,
+            Item::Settled(_) => 0,
+        };
+        self.items.iter().map(count).collect()
+    }
+
     /// The label of what the charge with this number met, from the configuration.
     pub fn label(&self, charge: usize) -> String {
         let mut charged = self.items.iter().flat_map(|item| match item {

@@ -50,6 +50,40 @@ struct Node {
     next: Level,
 }
 
+/// How an entry found its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// By its very value.
+    Value,
+    /// By the pattern with this number.
+    Pattern(usize),
+    /// By its key, whatever the value.
+    Key,
+    /// It found none.
+    Nothing,
+}
+
+/// What is written for one key.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Written<'rules> {
+    /// How many values.
+    pub values: usize,
+    patterns: &'rules [(Box<str>, Pattern, Node)],
+    default: bool,
+}
+
+impl<'rules> Written<'rules> {
+    /// The patterns, in the order in which they are tried.
+    pub fn patterns(self) -> impl Iterator<Item = &'rules str> {
+        self.patterns.iter().map(|(text, _, _)| &**text)
+    }
+
+    /// Whether nothing is.
+    pub fn is_empty(self) -> bool {
+        self.values == 0 && self.patterns.is_empty() && !self.default
+    }
+}
+
 /// What a descriptor met.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found<'rules> {
@@ -102,15 +136,24 @@ impl RuleSet {
 impl Domain {
     /// What a descriptor with these entries meets.
     pub fn find(&self, entries: &[Entry]) -> Found<'_> {
+        self.walk(entries, |_, _, _| {})
+    }
+
+    /// The same; `see` is told of every step. It costs nothing where it does nothing.
+    pub fn walk(
+        &self,
+        entries: &[Entry],
+        mut see: impl FnMut(&Entry, Written<'_>, Taken),
+    ) -> Found<'_> {
         let Some((last, before)) = entries.split_last() else { return Found::NoLimit };
         let mut level = &self.root;
         for entry in before {
-            match level.node(entry) {
+            match level.node(entry, &mut see) {
                 Some(node) => level = &node.next,
                 None => return Found::Nothing,
             }
         }
-        match level.node(last) {
+        match level.node(last, &mut see) {
             Some(Node { rule: Some(rule), .. }) => Found::Rule(rule),
             Some(Node { rule: None, .. }) => Found::NoLimit,
             None => Found::Nothing,
@@ -136,14 +179,45 @@ impl Domain {
     }
 }
 
+impl Branches {
+    fn node(&self, value: &[u8]) -> (Option<&Node>, Taken) {
+        if let Some(node) = self.exact.get(value) {
+            return (Some(node), Taken::Value);
+        }
+        let by_pattern = self.patterns.iter().position(|(_, it, _)| it.matches(value));
+        if let Some((place, (_, _, node))) =
+            by_pattern.and_then(|place| Some((place, self.patterns.get(place)?)))
+        {
+            return (Some(node), Taken::Pattern(place));
+        }
+        match &self.default {
+            Some(node) => (Some(node), Taken::Key),
+            None => (None, Taken::Nothing),
+        }
+    }
+}
+
 impl Level {
-    fn node(&self, entry: &Entry) -> Option<&Node> {
-        let branches = self.keys.get(&*entry.key)?;
-        let by_pattern = || {
-            let found = branches.patterns.iter().find(|(_, it, _)| it.matches(&entry.value));
-            found.map(|(_, _, node)| node)
+    fn node(
+        &self,
+        entry: &Entry,
+        see: &mut impl FnMut(&Entry, Written<'_>, Taken),
+    ) -> Option<&Node> {
+        let Some(branches) = self.keys.get(&*entry.key) else {
+            see(entry, Written::default(), Taken::Nothing);
+            return None;
         };
-        branches.exact.get(&*entry.value).or_else(by_pattern).or(branches.default.as_ref())
+        let (node, taken) = branches.node(&entry.value);
+        see(
+            entry,
+            Written {
+                values: branches.exact.len(),
+                patterns: &branches.patterns,
+                default: branches.default.is_some(),
+            },
+            taken,
+        );
+        node
     }
 
     fn node_mut(&mut self, key: &str, value: Option<&str>) -> &mut Node {

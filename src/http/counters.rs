@@ -1,9 +1,10 @@
-//! The admin address: `GET /counters` shows how the counters of one descriptor stand, and
-//! `POST /counters/reset` begins them anew.
+//! The admin address: `GET /counters` shows how the counters of one descriptor stand,
+//! `POST /counters/reset` begins them anew, and `POST /explain` tells what a request would meet and charge.
 
 use axum::{
     Json, Router,
-    extract::{RawQuery, State},
+    body::Bytes,
+    extract::{DefaultBodyLimit, RawQuery, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -17,6 +18,7 @@ use crate::{
         notation,
         request::{Descriptor, Hits, Request},
     },
+    rls,
     store::{Clear, StoreError},
 };
 
@@ -25,7 +27,20 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/counters", get(|state, query| answer(state, query, Clear::No)))
         .route("/counters/reset", post(|state, query| answer(state, query, Clear::Yes)))
+        .route("/explain", post(explain))
+        .layer(DefaultBodyLimit::max(http.message_bytes_max))
         .with_state(http)
+}
+
+/// The body is that of `/json`.
+async fn explain(State(http): State<Http>, body: Bytes) -> Result<Json<Value>, Response> {
+    let decoded = rls::json::request(&body, http.bounds)
+        .map_err(|status| refuse(StatusCode::BAD_REQUEST, status.message()))?;
+    let told = http.limiter.explain(&decoded.request).await.map_err(|error| {
+        tracing::warn!(%error, "the counters could not be looked at");
+        refuse(StatusCode::SERVICE_UNAVAILABLE, "the store gives no answer")
+    })?;
+    Ok(Json(told))
 }
 
 async fn answer(

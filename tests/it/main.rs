@@ -27,6 +27,7 @@ mod decisions;
 mod docs;
 mod envoy;
 mod exactness;
+mod explain;
 mod failure;
 mod helm;
 mod http;

@@ -72,10 +72,10 @@ fn limits() -> Vec<Arc<Limit>> {
 }
 
 /// Numbers that look random, the same for one seed: xorshift64*, <https://doi.org/10.1145/2845077>.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, sides: u64) -> u64 {
+    pub fn below(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
