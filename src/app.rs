@@ -84,6 +84,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
+    rules.warn();
 
     let grpc = bind("--grpc-addr", settings.grpc_addr).await?;
     let http = bind("--http-addr", settings.http_addr).await?;

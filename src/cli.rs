@@ -5,12 +5,19 @@ mod check;
 mod counter;
 mod explain;
 mod serve;
+mod test;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand};
 
-use crate::settings::{Environment, ServeFlags};
+use crate::{
+    rules,
+    settings::{Environment, ServeFlags},
+};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -33,9 +40,27 @@ enum Command {
     Call(call::Flags),
     /// Tells which rules a call would meet, and why; touches no counter
     Explain(explain::Flags),
+    /// Prints the JSON Schema of rule files, for editors
+    Schema,
+    /// Tries rules by tests written in YAML, on simulated time; exit 1 where one fails
+    Test(test::Flags),
     /// Looks at the counters of one descriptor, or resets them
     #[command(subcommand)]
     Counter(counter::Action),
+}
+
+/// Writes to stdout, and ends with `code`; or with 1, where nobody can read it.
+fn say(text: &str, code: ExitCode) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => code,
+        // Who closed it knows.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("stdout: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Bad usage: the same code as clap's own.
@@ -50,6 +75,8 @@ pub fn main() -> ExitCode {
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
         Some(Command::Explain(flags)) => explain::main(&flags),
+        Some(Command::Test(flags)) => test::main(&flags),
+        Some(Command::Schema) => say(&format!("{:#}\n", rules::json_schema()), ExitCode::SUCCESS),
         Some(Command::Counter(action)) => counter::main(&action, &environment),
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! Nothing outside this folder knows YAML.
 
+pub mod cases;
 mod compile;
+mod json_schema;
 mod schema;
 mod watch;
 mod yaml;
 
+pub use json_schema::json_schema;
 pub use watch::{InForce, Loaded, Rules, Watched, watch};
 
 use std::{
@@ -107,14 +110,15 @@ struct Read {
 /// Reads and checks the rules in these files and folders; without any, the shipped example.
 ///
 /// Of a folder, every `.yaml` and `.yml` file at any depth counts, in the order of their paths;
-/// names that begin with a dot are passed over, since Kubernetes and editors keep copies there.
+/// names that begin with a dot are passed over, since Kubernetes and editors keep copies there, and
+/// so are tests, `*.test.yaml`.
 ///
 /// # Errors
 /// Every problem of every file, ordered by place.
 pub fn load(paths: &[PathBuf], basis: Basis) -> Result<InForce, Vec<Problem>> {
     let read = read_all(paths);
     let version = Version::of(&read);
-    compile_all(read, basis).map(|rules| InForce::now(rules, version))
+    compile_all(read, basis).map(|(rules, warnings)| InForce::now(rules, version, warnings))
 }
 
 fn read_all(paths: &[PathBuf]) -> Read {
@@ -131,7 +135,7 @@ fn read_all(paths: &[PathBuf]) -> Read {
     all
 }
 
-fn compile_all(read: Read, basis: Basis) -> Result<RuleSet, Vec<Problem>> {
+fn compile_all(read: Read, basis: Basis) -> Result<(RuleSet, Vec<Problem>), Vec<Problem>> {
     let Read { sources, mut problems } = read;
     let files: Vec<_> =
         sources.iter().filter_map(|source| schema::read(source, &mut problems)).collect();
@@ -166,11 +170,17 @@ fn read_folder(folder: &Path, all: &mut Read) -> io::Result<()> {
         }
         if fs::metadata(&path)?.is_dir() {
             read_folder(&path, all)?;
-        } else if path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") {
+        } else if is_rules(&path) {
             read_file(&path, all)?;
         }
     }
     Ok(())
+}
+
+/// Not the tests that stand beside them: `rules.test.yaml`.
+fn is_rules(path: &Path) -> bool {
+    let is_yaml = path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+    is_yaml && !path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(b".test"))
 }
 
 fn read_file(path: &Path, all: &mut Read) -> io::Result<()> {

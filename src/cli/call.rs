@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use tonic::{Status, transport::Channel};
 
-use super::USAGE;
+use super::{USAGE, say};
 use crate::{
     engine::{notation, request::Entry},
     rls::pb::{
@@ -50,11 +50,11 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     let addr = flags.addr.as_deref().or(environment.call_addr()).unwrap_or(ADDR_DEFAULT);
     match ask(addr, request) {
         Ok(response) => {
-            print!("{}", describe(&response, &flags.descriptors));
-            match response.overall_code() {
+            let code = match response.overall_code() {
                 Code::OverLimit => ExitCode::from(OVER_LIMIT),
                 Code::Ok | Code::Unknown => ExitCode::SUCCESS,
-            }
+            };
+            say(&describe(&response, &flags.descriptors), code)
         }
         Err(problem) => {
             eprintln!("{addr}: {problem}");

@@ -16,8 +16,9 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
             let count: usize = domains.iter().map(|domain| domain.rules().len()).sum();
-            println!("ok: {count} rules in {} domains", domains.len());
-            ExitCode::SUCCESS
+            loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+            let (rules, domains) = (counted(count, "rule"), counted(domains.len(), "domain"));
+            super::say(&format!("ok: {rules} in {domains}\n"), ExitCode::SUCCESS)
         }
         Err(problems) => {
             for problem in problems {
@@ -26,4 +27,8 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time};
 
-use super::USAGE;
+use super::{USAGE, say};
 use crate::{engine::notation, settings::Environment};
 
 const ADDR_DEFAULT: &str = "127.0.0.1:6070";
@@ -48,10 +48,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
     }
     let addr = flags.addr.as_deref().or(environment.admin_addr()).unwrap_or(ADDR_DEFAULT);
     match ask(addr, method.clone(), path, flags) {
-        Ok(answer) => {
-            print!("{}", describe(&answer, &method));
-            ExitCode::SUCCESS
-        }
+        Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
             eprintln!("{addr}: {problem}");
             ExitCode::FAILURE

@@ -15,7 +15,7 @@ use crate::{
     store::system_clock,
 };
 
-use super::USAGE;
+use super::{USAGE, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
@@ -43,8 +43,8 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
     };
     match request(flags) {
         Ok(request) => {
-            print!("{}", text(&explain::describe(&rules, &request, None, system_clock())));
-            ExitCode::SUCCESS
+            let told = explain::describe(&rules, &request, None, system_clock());
+            say(&text(&told), ExitCode::SUCCESS)
         }
         Err(problem) => {
             eprintln!("{problem}");

@@ -1,6 +1,7 @@
 //! From rules as written to a [`RuleSet`]: what only shows when everything is seen together.
 
 mod limit;
+mod lint;
 
 use std::{collections::HashMap, slice, sync::Arc};
 
@@ -17,18 +18,25 @@ use crate::engine::{
 /// A step of a rule's path: a key and, where one is set, a value.
 type Step = (String, Option<String>);
 
-/// Puts all files together. Files of one domain add up.
-pub(super) fn compile(files: Vec<File>, basis: Basis, problems: &mut Vec<Problem>) -> RuleSet {
+/// Puts all files together. Files of one domain add up. With the rules come warnings.
+pub(super) fn compile(
+    files: Vec<File>,
+    basis: Basis,
+    problems: &mut Vec<Problem>,
+) -> (RuleSet, Vec<Problem>) {
     let rules = RuleSet::new(basis.defaults);
-    let mut compiler = Compiler { rules, basis, seen: HashMap::new(), problems };
+    let (seen, warnings) = (HashMap::new(), Vec::new());
+    let mut compiler = Compiler { rules, basis, seen, problems, warnings };
     for file in files {
         compiler.rules.domain_mut(&file.domain);
+        compiler.lint(&file.name, &file.descriptors);
         let mut path = Path::default();
         for descriptor in file.descriptors {
             compiler.descriptor(&file.name, &file.domain, &mut path, descriptor);
         }
     }
-    compiler.rules
+    compiler.warnings.sort();
+    (compiler.rules, compiler.warnings)
 }
 
 /// What is written on the way from a domain to a rule, one for each entry.
@@ -45,9 +53,17 @@ struct Compiler<'a> {
     /// Where each path of each domain was written first.
     seen: HashMap<(String, Vec<Step>), String>,
     problems: &'a mut Vec<Problem>,
+    warnings: Vec<Problem>,
 }
 
 impl Compiler<'_> {
+    fn lint(&mut self, file: &str, level: &[Placed<Descriptor>]) {
+        let file = || file.to_owned();
+        lint::level(level, &mut |place, message| {
+            self.warnings.push(Problem { file: file(), place: Some(place), message });
+        });
+    }
+
     fn descriptor(
         &mut self,
         file: &str,
@@ -69,6 +85,7 @@ impl Compiler<'_> {
         let rule = policy.map(|policy| Arc::new(rule(policy, path, here, &written)));
         let steps: Vec<_> = path.steps.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
+        self.lint(file, &written.descriptors);
         for descriptor in written.descriptors {
             self.descriptor(file, domain, path, descriptor);
         }

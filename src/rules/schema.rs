@@ -9,7 +9,7 @@ use super::{
 use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
 
 /// A key longer than this would be refused in every request.
-const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
+pub(super) const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
 
 /// A value and its place.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub(super) struct Descriptor {
 #[derive(Debug)]
 pub(super) struct RateLimit {
     /// Absent counts as 0, as in envoyproxy/ratelimit: always over the limit.
-    pub(super) requests_per_unit: u32,
+    pub(super) requests_per_unit: Option<u32>,
     pub(super) unit: Option<Placed<Unit>>,
     /// How many units make a window; absent counts as 1.
     pub(super) unit_multiplier: u32,
@@ -61,7 +61,7 @@ pub(super) struct RateLimit {
 }
 
 /// What a limit may say.
-const LIMIT_KEYS: [&str; 12] = [
+pub(super) const LIMIT_KEYS: [&str; 12] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
@@ -77,7 +77,7 @@ const LIMIT_KEYS: [&str; 12] = [
 ];
 
 /// What a descriptor may say.
-const DESCRIPTOR_KEYS: [&str; 11] = [
+pub(super) const DESCRIPTOR_KEYS: [&str; 11] = [
     "key",
     "value",
     "rate_limit",
@@ -107,25 +107,26 @@ pub(super) fn read(source: &Source, problems: &mut Vec<Problem>) -> Option<File>
     }
 }
 
-struct Reader<'a> {
-    file: &'a str,
-    problems: &'a mut Vec<Problem>,
+/// Reads nodes, and collects what is wrong with them.
+pub(super) struct Reader<'a> {
+    pub(super) file: &'a str,
+    pub(super) problems: &'a mut Vec<Problem>,
 }
 
 /// The pairs of one mapping, by known key.
-struct Fields<'node> {
-    place: Place,
+pub(super) struct Fields<'node> {
+    pub(super) place: Place,
     pairs: Vec<(&'node str, &'node Node)>,
 }
 
 impl<'node> Fields<'node> {
-    fn get(&self, name: &str) -> Option<&'node Node> {
+    pub(super) fn get(&self, name: &str) -> Option<&'node Node> {
         self.pairs.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
     }
 }
 
 impl Reader<'_> {
-    fn problem(&mut self, place: Place, message: impl Into<String>) {
+    pub(super) fn problem(&mut self, place: Place, message: impl Into<String>) {
         let (file, message) = (self.file.to_owned(), message.into());
         self.problems.push(Problem { file, place: Some(place), message });
     }
@@ -210,7 +211,7 @@ impl Reader<'_> {
 
     fn rate_limit(&mut self, node: &Node, what: &str) -> Option<Placed<RateLimit>> {
         let fields = self.fields(node, what, &LIMIT_KEYS)?;
-        let requests_per_unit = self.count(&fields, "requests_per_unit", 0).unwrap_or(0);
+        let requests_per_unit = self.count(&fields, "requests_per_unit", 0);
         let unit_multiplier = self.count(&fields, "unit_multiplier", 1).unwrap_or(1);
         let unlimited = self.truth(&fields, "unlimited").unwrap_or(false);
         let count_denied = self.truth(&fields, "count_denied");
@@ -300,7 +301,7 @@ impl Reader<'_> {
         }
     }
 
-    fn one_of(
+    pub(super) fn one_of(
         &mut self,
         fields: &Fields<'_>,
         name: &str,
@@ -361,7 +362,7 @@ impl Reader<'_> {
         None
     }
 
-    fn text(&mut self, node: &Node, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, node: &Node, name: &str) -> Option<String> {
         match &node.content {
             Content::Scalar(text, plain) if !*plain || (text != "~" && text != "null") => {
                 Some(text.clone())
@@ -374,7 +375,7 @@ impl Reader<'_> {
         }
     }
 
-    fn required_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
+    pub(super) fn required_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
         let Some(node) = fields.get(name) else {
             self.problem(fields.place, format!("{name}: missing"));
             return None;
@@ -387,7 +388,7 @@ impl Reader<'_> {
         Some(text)
     }
 
-    fn fields<'node>(
+    pub(super) fn fields<'node>(
         &mut self,
         node: &'node Node,
         what: &str,

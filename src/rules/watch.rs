@@ -34,11 +34,20 @@ pub struct InForce {
     pub version: Version,
     /// When they were loaded.
     pub since: SystemTime,
+    /// What is allowed, and hardly meant.
+    pub warnings: Vec<Problem>,
 }
 
 impl InForce {
-    pub(super) fn now(rules: RuleSet, version: Version) -> Self {
-        Self { rules, version, since: SystemTime::now() }
+    pub(super) fn now(rules: RuleSet, version: Version, warnings: Vec<Problem>) -> Self {
+        Self { rules, version, since: SystemTime::now(), warnings }
+    }
+
+    /// Tells the warnings in the log.
+    pub fn warn(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
     }
 }
 
@@ -98,9 +107,11 @@ pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)
         }
         tried = version.clone();
         match compile_all(read, watched.basis) {
-            Ok(next) => {
+            Ok((next, warnings)) => {
                 tracing::info!(%version, "rules loaded");
-                rules.replace(InForce::now(next, version));
+                let next = InForce::now(next, version, warnings);
+                next.warn();
+                rules.replace(next);
                 on_load(Loaded::Good);
             }
             Err(problems) => {

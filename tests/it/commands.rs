@@ -27,15 +27,127 @@ fn check(rules: &str, expected: &str) {
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
     let (code, stdout, stderr) =
         run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
-    assert_eq!(stdout + &stderr, expected);
+    // Warnings are another matter.
+    let problems: String = stderr
+        .lines()
+        .filter(|line| !line.starts_with("warning: "))
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    assert_eq!(stdout + &problems, expected);
     assert_eq!(code, Some(i32::from(!expected.starts_with("ok"))));
+}
+
+/// Compares the warnings of `check` on one file of this text, which is good.
+#[track_caller]
+fn check_warnings(rules: &str, expected: &str) {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
+    assert_eq!((code, stderr.as_str()), (Some(0), expected));
+}
+
+#[test]
+fn what_is_hardly_meant_is_a_warning_and_no_problem() {
+    check_warnings(
+        "\
+domain: shop
+descriptors:
+  - key: file
+    value: 'a*'
+    rate_limit: { unit: day, requests_per_unit: 5 }
+  - key: file
+    value: 'ab*c'
+    rate_limit: { unit: day, requests_per_unit: 0 }
+  - key: file
+    value: 'b*'
+    rate_limit: { unit: day }
+  - key: file
+    value: ab
+  - key: user
+    value: nobody
+  - key: user
+    descriptors:
+      - key: role
+",
+        "\
+warning: rules.yaml:6:5: never matches: the pattern `a*` in line 3 takes all of its values
+warning: rules.yaml:8:17: requests_per_unit: 0 lets nothing pass
+warning: rules.yaml:11:17: requests_per_unit: missing, which counts as 0: always over the limit
+warning: rules.yaml:18:9: never limits: nothing else here matches its values
+",
+    );
+}
+
+#[test]
+fn a_stdout_that_is_full_is_told_and_one_that_is_closed_is_not() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let explain = ["explain", "--domain", "example", "user=alice"];
+    for words in [&["check", "examples/rules.yaml"][..], &["test", "examples"], &explain] {
+        let mut command = tollkeeper();
+        command.current_dir(root()).args(words);
+        let output = command.stdout(full.try_clone().unwrap()).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert_eq!(told, "stdout: No space left on device (os error 28)\n");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
+    }
+}
+
+#[test]
+fn rule_tests_pass_and_a_failed_one_shows_what_was_expected_and_what_happened() {
+    let examples = run(tollkeeper().current_dir(root()).args(["test", "examples"]));
+    assert_eq!(examples, (Some(0), "ok: 2 passed\n".to_owned(), String::new()));
+
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "rules.yaml",
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 2, time_zone: Europe/Berlin } }]",
+    );
+    let test = |calls: &str| {
+        let head = "rules: [rules.yaml]\ntests:\n  - name: two a day\n    domain: d\n    start: 2026-03-28T23:00:00Z\n    calls:\n";
+        write("rules.test.yaml", &format!("{head}{calls}"));
+        run(tollkeeper().current_dir(&folder).args(["test", "."]))
+    };
+    // The day of 23 hours.
+    let day = "      - { call: k=v, hits: 2, expect: OK, remaining: [0] }\n      - { at: 1379m, call: k=v, expect: OVER_LIMIT }\n      - { at: 23h, call: k=v, hits: 0, remaining: [2] }\n      - { at: 23h, call: k=v, hits: -1, expect: OK }\n";
+    assert_eq!(test(day), (Some(0), "ok: 1 passed\n".to_owned(), String::new()));
+
+    let (code, stdout, stderr) =
+        test("      - { call: [k=v, k=w], hits: 2, expect: OVER_LIMIT, remaining: [1, 0] }\n");
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert_eq!(
+        stderr,
+        "./rules.test.yaml:7:9: two a day, at 0s: k=v k=w\n  expected: OVER_LIMIT, remaining 1, 0\n  happened: OK, remaining 0, 0\n0 passed, 1 failed\n"
+    );
+
+    for (calls, problem) in [
+        ("      - { call: k, expect: OK }\n", "7:17: call: an entry is written key=value"),
+        ("      - { call: k=v, at: soon }\n", "7:26: at: must be a time such as 500ms"),
+        (
+            "      - { call: k=v, expect: MAYBE }\n",
+            "7:30: expect: `MAYBE` is none of OK, OVER_LIMIT",
+        ),
+        ("      - { call: k=v, hits: x }\n", "7:28: hits: must be a whole number"),
+        ("      - { call: [] }\n", "call: must be a list of at least one"),
+        ("      - { cal: k=v }\n", "unknown key `cal`; did you mean `call`?"),
+    ] {
+        let (code, _, stderr) = test(calls);
+        assert!(code == Some(1) && stderr.contains(problem), "{stderr}");
+    }
+    let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["test", "gone"]));
+    assert!(code == Some(1) && stderr.contains("gone: No such file"), "{stderr}");
 }
 
 #[test]
 fn the_shipped_rules_are_good() {
     let (code, stdout, _) =
         run(tollkeeper().current_dir(root()).args(["check", "examples/rules.yaml"]));
-    assert_eq!((code, stdout.as_str()), (Some(0), "ok: 4 rules in 1 domains\n"));
+    assert_eq!((code, stdout.as_str()), (Some(0), "ok: 4 rules in 1 domain\n"));
 }
 
 #[test]
@@ -103,10 +215,11 @@ fn check_limit(limit: &str, expected: &str) {
     let rules = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{ {limit} }}\n");
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
     let (_, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
-    let told = stdout + &stderr;
+    let lines = stdout + &stderr;
+    let told = lines.lines().find(|line| !line.starts_with("warning: ")).unwrap_or_default();
     let place = told.strip_prefix("rules.yaml:4:").and_then(|rest| rest.split_once(": "));
-    let told = place.map_or(told.as_str(), |(_, message)| message);
-    assert_eq!(told.replace("ok: 1 rules in 1 domains", "ok").trim_end(), expected, "{limit}");
+    let told = place.map_or(told, |(_, message)| message);
+    assert_eq!(told.replace("ok: 1 rule in 1 domain", "ok").trim_end(), expected, "{limit}");
 }
 
 #[test]
@@ -189,7 +302,7 @@ fn several_limits_on_one_descriptor_have_counters_of_their_own() {
     let rules =
         |limits: &str| format!("domain: d\ndescriptors:\n  - key: k\n    rate_limits: {limits}\n");
     let both = "[{ unit: second, requests_per_unit: 5 }, { unit: day, requests_per_unit: 9 }]";
-    check(&rules(both), "ok: 1 rules in 1 domains\n");
+    check(&rules(both), "ok: 1 rule in 1 domain\n");
     check(
         &rules("[{ unit: minute }, { unit: second, unit_multiplier: 60 }]"),
         "rules.yaml:4:37: rate_limits: another item has the same algorithm and window, and so the \
@@ -199,7 +312,7 @@ fn several_limits_on_one_descriptor_have_counters_of_their_own() {
         &rules(
             "[{ unit: day }, { unit: day, algorithm: sliding_window }, { unit: day, time_zone: UTC }]",
         ),
-        "ok: 1 rules in 1 domains\n",
+        "ok: 1 rule in 1 domain\n",
     );
     check(&rules("[]"), "rules.yaml:4:18: rate_limits: must hold at least one limit\n");
     check(&rules("{}"), "rules.yaml:4:18: rate_limits: must be a list\n");
@@ -259,7 +372,7 @@ fn alias_bombs_and_deep_nests_are_refused() {
 fn words_that_yaml_takes_for_something_else_stay_words() {
     check(
         "\u{feff}domain: 1.10\r\ndescriptors:\r\n  - key: no\r\n    value: 0123\r\n    rate_limit: {unit: DAY}\r\n",
-        "ok: 1 rules in 1 domains\n",
+        "ok: 1 rule in 1 domain\n",
     );
 }
 
@@ -269,7 +382,9 @@ fn a_folder_counts_its_yaml_files_and_files_of_one_domain_add_up() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     std::fs::create_dir_all(folder.path().join("..2026/x")).unwrap();
     let rule = |key: &str| {
-        format!("domain: shop\ndescriptors: [{{key: {key}, rate_limit: {{unit: day}}}}]")
+        format!(
+            "domain: shop\ndescriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]"
+        )
     };
     write("a.yaml", &rule("a"));
     write("b.yml", &rule("b"));
@@ -279,7 +394,7 @@ fn a_folder_counts_its_yaml_files_and_files_of_one_domain_add_up() {
     let (code, stdout, stderr) = run(tollkeeper().arg("check").arg(folder.path()));
     assert_eq!(
         (code, stdout.as_str(), stderr.as_str()),
-        (Some(0), "ok: 2 rules in 1 domains\n", "")
+        (Some(0), "ok: 2 rules in 1 domain\n", "")
     );
 
     write("c.yaml", &rule("a"));

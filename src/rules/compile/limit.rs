@@ -30,7 +30,8 @@ pub(super) fn compile(
 ) -> Option<Limit> {
     let Placed { place, value } = written;
     let unit = value.unit.as_ref()?.value;
-    let Some(fixed) = Limit::new(value.requests_per_unit, unit, value.unit_multiplier) else {
+    let Some(fixed) = Limit::new(value.requests_per_unit.unwrap_or(0), unit, value.unit_multiplier)
+    else {
         let (multiplier, unit) = (value.unit_multiplier, unit.name());
         problem(*place, format!("unit_multiplier: {multiplier} {unit}s are over 100 years"));
         return None;
@@ -82,7 +83,8 @@ pub(super) fn compile(
 
 fn algorithm(written: &RateLimit) -> Algorithm {
     let remember = || written.remember.as_ref().map(|it| Arc::from(it.value.as_str()));
-    let burst = written.burst.as_ref().map_or(written.requests_per_unit, |it| it.value);
+    let burst =
+        written.burst.as_ref().map(|it| it.value).or(written.requests_per_unit).unwrap_or(0);
     let all = [
         Algorithm::FixedWindow,
         Algorithm::FirstHitWindow,
