@@ -31,7 +31,7 @@ descriptors:
 struct Envoy {
     public: SocketAddr,
     _process: Process,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 struct Answer {
@@ -73,12 +73,16 @@ impl Envoy {
             )?;
             listeners.lines().find_map(|line| line.strip_prefix("public::"))?.parse().ok()
         });
-        Self { public, _process: process, _folder: folder }
+        Self { public, _process: process, folder }
     }
 
     fn get(&self, user: &[u8]) -> Answer {
-        let request =
-            [b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-user: ", user, b"\r\n\r\n"];
+        self.get_at("/", user)
+    }
+
+    fn get_at(&self, path: &str, user: &[u8]) -> Answer {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-user: ");
+        let request = [head.as_bytes(), user, b"\r\n\r\n"];
         let head = exchange(self.public, &request.concat()).expect("envoy answers");
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         Answer { status, head }
@@ -87,6 +91,94 @@ impl Envoy {
     fn statuses<const N: usize>(&self, user: &[u8]) -> [u16; N] {
         std::array::from_fn(|_| self.get(user).status)
     }
+}
+
+/// What the routes of envoy.yaml ask for, a path for each.
+const CASES: &str = "
+domain: envoy
+descriptors:
+  - key: case
+    value: shadow
+    shadow_mode: true
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - { key: case, value: banned, rate_limit: { name: banned, unit: year, requests_per_unit: 0 } }
+  - key: case
+    value: vip
+    rate_limit: { unit: year, requests_per_unit: 2, replaces: [{ name: banned }] }
+  - { key: case, value: quota-one, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: case, value: quota-two, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - key: case
+    value: hits
+    metadata: { tier: gold }
+    rate_limit: { unit: year, requests_per_unit: 7 }
+  - key: case
+    value: tokens
+    rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
+  - { key: case, value: override, rate_limit: { unit: year, requests_per_unit: 99 } }
+  - key: generic_key
+    value: api
+    descriptors:
+      - { key: user, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 3 } }
+";
+
+#[test]
+fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
+    let redis = Redis::start();
+    let flags = &["--headers", "both", "--dynamic-metadata"];
+    let service =
+        Service::start(Options { rules: CASES, store: &redis.url(), flags, ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    let statuses = |path: &str, count: usize| -> Vec<u16> {
+        (0..count).map(|_| envoy.get_at(path, b"x").status).collect()
+    };
+    assert_eq!(statuses("/shadow", 4), [200; 4]);
+    assert_eq!(statuses("/banned", 2), [429; 2]);
+    assert_eq!(statuses("/replaced", 3), [200, 200, 429]);
+    assert_eq!(statuses("/quota", 3), [200, 200, 429]);
+    // Three hits a request: two fit into seven.
+    assert_eq!(statuses("/hits", 3), [200, 200, 429]);
+    assert_eq!(statuses("/override", 3), [200, 200, 429]);
+
+    let denied = envoy.get_at("/hits", b"x");
+    assert_eq!(denied.header("ratelimit-limit"), Some("7"));
+    assert_eq!(denied.header("ratelimit-remaining"), Some("0"));
+    let policy = "\"case=hits\";q=7;w=31536000";
+    assert_eq!(denied.header("ratelimit-policy"), Some(policy));
+    assert!(denied.header("ratelimit").unwrap().starts_with("\"case=hits\";r=0;t="));
+    let waits = denied.head.matches("retry-after: ").count();
+    assert_eq!(waits, 1, "ours, and none of Envoy's beside it: {}", denied.head);
+
+    envoy.get(b"alice");
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains("rule=\"generic_key=api|user=alice\""), "{metrics}");
+
+    let log = eventually("the access log", || {
+        let log = std::fs::read_to_string(envoy.folder.path().join("access.log")).ok()?;
+        log.contains("/ {").then_some(log)
+    });
+    let line = log.lines().find_map(|line| line.strip_prefix("/hits ")).unwrap();
+    let told: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(told["domain"], "envoy");
+    assert_eq!(told["descriptors"][0]["entries"][0], "case=hits");
+    assert_eq!(told["descriptors"][0]["hitsAddend"], 3);
+    assert_eq!(told["metadata"]["tier"], "gold");
+}
+
+/// Envoy looks before the request, and debits 600 of 1,000 when its stream ends.
+#[test]
+fn of_debits_at_the_end_of_streams_two_pass_and_the_third_request_is_denied() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    for debits in 1..=2 {
+        assert_eq!(envoy.get_at("/tokens", b"x").status, 200);
+        eventually("the debit", || {
+            let key = redis.keys().into_iter().find(|key| key.contains("case=tokens"))?;
+            (redis.query::<u64>(&["GET", &key]) == 600 * debits).then_some(())
+        });
+    }
+    assert_eq!(envoy.get_at("/tokens", b"x").status, 429);
 }
 
 fn exchange(address: SocketAddr, request: &[u8]) -> Option<String> {
