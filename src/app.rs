@@ -227,9 +227,10 @@ fn store(
                 outage,
             };
             let pool = Pool::new(options, metrics.clone());
+            let key_prefix = settings.key_prefix.clone();
             let how = match settings.basis.algorithms {
-                Algorithms::All => How::Scripts(Scripts::default()),
-                Algorithms::FixedWindow => How::Transactions,
+                Algorithms::All => How::Scripts(Scripts::new(key_prefix)),
+                Algorithms::FixedWindow => How::Transactions { key_prefix },
             };
             Ok(Store::Redis(RedisStore::new(pool, how, system_clock, metrics)))
         }

@@ -16,8 +16,8 @@ use std::{
 use self::{
     store_url::store_url,
     value::{
-        address, header_name, headers, log_format, log_level, on_store_failure, ratio, size, time,
-        truth, whole,
+        address, header_name, headers, key_prefix, log_format, log_level, on_store_failure, ratio,
+        size, time, truth, whole,
     },
 };
 use crate::{
@@ -92,6 +92,10 @@ pub struct ServeFlags {
     /// [env: TOLLKEEPER_QUOTA_MODE=true]
     #[arg(long)]
     pub quota_mode: bool,
+    /// What keys in Redis begin with, at most 64 bytes of visible ASCII without braces
+    /// [env: TOLLKEEPER_KEY_PREFIX]
+    #[arg(long, value_name = "TEXT")]
+    pub key_prefix: Option<String>,
     /// From which part of a limit on hits count as near it, 0 to 1 [env: TOLLKEEPER_NEAR_LIMIT_RATIO]
     /// [default: 0.8]
     #[arg(long, value_name = "R")]
@@ -155,6 +159,8 @@ pub struct Settings {
     pub headers: Arc<Headers>,
     /// Whether an answer tells what was asked.
     pub echo: Echo,
+    /// What keys in Redis begin with.
+    pub key_prefix: String,
     /// The part of a limit from which on hits are counted as near it.
     pub near_limit_ratio: f64,
     /// Whether gRPC reflection is served.
@@ -244,6 +250,7 @@ impl Settings {
         let count_denied = known.switch("--count-denied", flags.count_denied);
         let shadow_mode = known.switch("--shadow-mode", flags.shadow_mode);
         let quota_mode = known.switch("--quota-mode", flags.quota_mode);
+        let key_prefix = known.read("--key-prefix", flags.key_prefix, "", key_prefix);
         let near_limit_ratio =
             known.read("--near-limit-ratio", flags.near_limit_ratio, "0.8", ratio);
         let headers = known.read("--headers", flags.headers, "none", headers);
@@ -294,6 +301,7 @@ impl Settings {
                     Arc::new(Headers { classic: classic.then_some(names), draft })
                 },
                 echo: if echo? { Echo::On } else { Echo::Off },
+                key_prefix: key_prefix?,
                 near_limit_ratio: near_limit_ratio?,
                 reflection: reflection?,
                 log: Log { level: level?, json: json? },

@@ -64,6 +64,14 @@ pub(super) fn ratio(text: &str) -> Result<f64, String> {
     ratio.ok_or_else(|| format!("`{text}` is no number from 0 to 1, such as 0.8"))
 }
 
+pub(super) fn key_prefix(text: &str) -> Result<String, String> {
+    let visible = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
+    match text.len() <= 64 && text.bytes().all(visible) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("`{text}` is not at most 64 bytes of visible ASCII without braces")),
+    }
+}
+
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

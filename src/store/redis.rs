@@ -34,7 +34,10 @@ pub enum How {
     /// In one script run.
     Scripts(Scripts),
     /// By transactions, where the server runs no scripts; fixed windows only.
-    Transactions,
+    Transactions {
+        /// What keys begin with.
+        key_prefix: String,
+    },
 }
 
 /// Counters in Redis.
@@ -66,8 +69,9 @@ impl RedisStore {
         for _ in 0..2 {
             let answer = match &self.how {
                 How::Scripts(it) => it.charge(&mut connection, charges, stamp, &self.metrics).await,
-                How::Transactions => {
-                    transaction::run(&mut connection, charges, stamp, &self.metrics).await
+                How::Transactions { key_prefix } => {
+                    let (connection, metrics) = (&mut connection, &self.metrics);
+                    transaction::run(connection, charges, key_prefix, stamp, metrics).await
                 }
             };
             let (now, answer) = answer.map_err(|error| pool::unavailable(&error))?;
@@ -92,8 +96,8 @@ impl RedisStore {
             let (connection, metrics) = (&mut connection, &self.metrics);
             let looked = match &self.how {
                 How::Scripts(it) => it.look(connection, counter, clear, stamp, metrics).await,
-                How::Transactions => {
-                    transaction::look(connection, counter, clear, stamp, metrics).await
+                How::Transactions { key_prefix } => {
+                    transaction::look(connection, counter, clear, key_prefix, stamp, metrics).await
                 }
             };
             let (now, looked) = looked.map_err(|error| pool::unavailable(&error))?;

@@ -65,6 +65,78 @@ descriptors:
     .await;
 }
 
+/// The numbers of envoyproxy/ratelimit's own integration test, but that denied calls are free.
+#[tokio::test]
+async fn the_basic_configuration_answers_with_the_incumbents_numbers() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: key1, rate_limit: { unit: second, requests_per_unit: 50 } }
+  - { key: key2, rate_limit: { unit: month, requests_per_unit: 20 } }
+  - { key: key3, rate_limit: { unit: YEAR, requests_per_unit: 10 } }
+";
+    on_every_store(rules, &[], async |service| {
+        let answer = service.ask(request("foo", vec![one("hello", "world")])).await.unwrap();
+        assert_eq!(spell(&answer), "OK: OK -");
+        check(service, &[one("key1", "foo")], "OK: OK 49/50 SECOND").await;
+        for left in (0..20).rev() {
+            check(service, &[one("key2", "r")], &format!("OK: OK {left}/20 MONTH")).await;
+        }
+        for _ in 0..5 {
+            check(service, &[one("key2", "r")], "OVER_LIMIT: OVER_LIMIT 0/20 MONTH").await;
+        }
+        let both = [one("key2", "s"), one("key3", "s")];
+        for left in (0..10).rev() {
+            let two = left + 10;
+            check(service, &both, &format!("OK: OK {two}/20 MONTH, OK {left}/10 YEAR")).await;
+        }
+        // The sibling of what is denied stays where it was.
+        for _ in 0..5 {
+            let over = "OVER_LIMIT: OK 10/20 MONTH, OVER_LIMIT 0/10 YEAR";
+            check(service, &both, over).await;
+        }
+    })
+    .await;
+}
+
+/// The same for its test of configurations.
+#[tokio::test]
+async fn nested_rules_white_lists_and_unlimited_ones_are_found_as_the_incumbent_finds_them() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: key1
+    value: value1
+    descriptors:
+      - { key: subkey1, rate_limit: { unit: year, requests_per_unit: 5 } }
+      - { key: subkey1, value: subvalue1, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: key2, rate_limit: { unit: year, requests_per_unit: 20 } }
+  - { key: key2, value: value2, rate_limit: { unit: year, requests_per_unit: 30 } }
+  - { key: key2, value: value3 }
+  - { key: key6, rate_limit: { unlimited: true } }
+  - key: key9
+    rate_limit: { unit: year, requests_per_unit: 7 }
+    descriptors:
+      - { key: sub, rate_limit: { unit: year, requests_per_unit: 8 } }
+";
+    on_every_store(rules, &[], async |service| {
+        check(service, &[descriptor(&[])], "OK: OK -").await;
+        check(service, &[one("key1", "something")], "OK: OK -").await;
+        check(service, &[one("key1", "value1")], "OK: OK -").await;
+        let nested = |value| descriptor(&[("key1", "value1"), ("subkey1", value)]);
+        check(service, &[nested("something")], "OK: OK 4/5 YEAR").await;
+        check(service, &[nested("subvalue1")], "OK: OK 9/10 YEAR").await;
+        check(service, &[descriptor(&[("key2", "value2"), ("extra", "x")])], "OK: OK -").await;
+        check(service, &[one("key2", "something")], "OK: OK 19/20 YEAR").await;
+        check(service, &[one("key2", "value2")], "OK: OK 29/30 YEAR").await;
+        check(service, &[one("key2", "value3")], "OK: OK -").await;
+        check(service, &[one("key6", "x")], "OK: OK unlimited").await;
+        check(service, &[one("key9", "x")], "OK: OK 6/7 YEAR").await;
+        check(service, &[descriptor(&[("key9", "x"), ("sub", "y")])], "OK: OK 7/8 YEAR").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_shared_threshold_counts_all_values_of_a_pattern_together() {
     let rules = "
@@ -165,6 +237,26 @@ descriptors:
         check(service, &mixed, "OVER_LIMIT: OVER_LIMIT 0/1 YEAR, OK 9/9 YEAR").await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn keys_begin_with_the_prefix_with_scripts_and_without() {
+    for scripts in ["on", "off"] {
+        let redis = Redis::start();
+        let flags = &["--key-prefix", "team-a:", "--redis-scripts", scripts];
+        let service = Service::start(Options {
+            rules: PLAIN,
+            store: &redis.url(),
+            flags,
+            ..Options::default()
+        });
+        check(&service, &[one("nine", "x")], "OK: OK 8/9 YEAR").await;
+        check(&service, &[one("nine", "x")], "OK: OK 7/9 YEAR").await;
+        assert!(redis.key("nine").starts_with("team-a:tk1:fw:31536000s:{shop|nine=x}:"));
+        let path = "/counters/reset?domain=shop&descriptor=nine%3Dx";
+        assert!(service.exchange_at(service.admin, "POST", path, b"").2.contains("\"used\":2"));
+        assert_eq!(redis.keys(), [""; 0]);
+    }
 }
 
 /// Envoy looks before a request and debits one when it ends: of a limit of two, two pass.

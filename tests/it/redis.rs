@@ -48,7 +48,7 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
         outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let how = How::Scripts(Scripts::default());
+    let how = How::Scripts(Scripts::new(String::new()));
     RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
 }
 

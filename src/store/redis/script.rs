@@ -50,6 +50,7 @@ pub fn counter(clock: &str) -> String {
 pub struct Scripts {
     ledger: Script,
     counter: Script,
+    key_prefix: String,
 }
 
 /// A script and its hash.
@@ -70,17 +71,16 @@ pub enum Answer {
     Unreadable(Vec<usize>),
 }
 
-impl Default for Scripts {
-    fn default() -> Self {
+impl Scripts {
+    /// The scripts, on keys that begin with `key_prefix`.
+    pub fn new(key_prefix: String) -> Self {
         let script = |source: String| Script {
             hash: redis::Script::new(&source).get_hash().to_owned(),
             source,
         };
-        Self { ledger: script(ledger(CLOCK)), counter: script(counter(CLOCK)) }
+        Self { ledger: script(ledger(CLOCK)), counter: script(counter(CLOCK)), key_prefix }
     }
-}
 
-impl Scripts {
     /// Decides one call, in the windows of `stamp`; tells Redis's time with the answer.
     pub(super) async fn charge(
         &self,
@@ -89,7 +89,7 @@ impl Scripts {
         stamp: Timestamp,
         metrics: &StoreMetrics,
     ) -> RedisResult<(Timestamp, Answer)> {
-        let call = Call::write(charges, stamp);
+        let call = Call::write(charges, stamp).under(&self.key_prefix);
         let reply: Vec<i64> = self.ledger.run(connection, &call, metrics).await?;
         read(&reply, charges.len()).ok_or_else(another_form)
     }
@@ -104,7 +104,7 @@ impl Scripts {
         metrics: &StoreMetrics,
     ) -> RedisResult<(Timestamp, Looked)> {
         let look = Charge { counter: counter.clone(), hits: Hits::Look, caller: None };
-        let mut call = Call::write(&[look], stamp);
+        let mut call = Call::write(&[look], stamp).under(&self.key_prefix);
         call.arguments.push(match clear {
             Clear::No => "show".to_owned(),
             Clear::Yes => "clear".to_owned(),
@@ -204,6 +204,15 @@ impl Call {
             ]);
         }
         call
+    }
+
+    /// The same call, on keys that begin with `prefix`.
+    #[must_use]
+    pub fn under(mut self, prefix: &str) -> Self {
+        if !prefix.is_empty() {
+            self.keys.iter_mut().for_each(|key| key.insert_str(0, prefix));
+        }
+        self
     }
 
     /// The place of `key` in KEYS, counted from 1 as Lua does.

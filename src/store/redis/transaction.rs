@@ -27,10 +27,11 @@ use crate::{
 pub(super) async fn run(
     connection: &mut Connection,
     charges: &[Charge],
+    key_prefix: &str,
     stamp: Timestamp,
     metrics: &StoreMetrics,
 ) -> RedisResult<(Timestamp, Answer)> {
-    let call = Call::new(charges, stamp);
+    let call = Call::new(charges, key_prefix, stamp);
     match charges.iter().any(|charge| charge.hits.is_give_back()) {
         true => call.watch(connection, metrics).await,
         false => call.count(connection, metrics).await,
@@ -42,10 +43,11 @@ pub(super) async fn look(
     connection: &mut Connection,
     counter: &key::Counter,
     clear: Clear,
+    key_prefix: &str,
     stamp: Timestamp,
     metrics: &StoreMetrics,
 ) -> RedisResult<(Timestamp, Looked)> {
-    let key = counter.key(counter.limit.window.at(stamp).start);
+    let key = key_prefix.to_owned() + &counter.key(counter.limit.window.at(stamp).start);
     let mut look = transaction();
     look.cmd("GET").arg(&key);
     if clear == Clear::Yes {
@@ -84,11 +86,11 @@ struct Counter {
 }
 
 impl<'call> Call<'call> {
-    fn new(charges: &'call [Charge], stamp: Timestamp) -> Self {
+    fn new(charges: &'call [Charge], key_prefix: &str, stamp: Timestamp) -> Self {
         let mut call = Self { charges, counters: Vec::new(), places: Vec::new(), stamp };
         for charge in charges {
             let span = charge.counter.limit.window.at(stamp);
-            let key = charge.counter.key(span.start);
+            let key = key_prefix.to_owned() + &charge.counter.key(span.start);
             let known = call.counters.iter().position(|counter| counter.key == key);
             let place = known.unwrap_or_else(|| {
                 let expiry = charge.counter.expiry(span.end).as_millis();
