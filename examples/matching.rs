@@ -1,0 +1,80 @@
+//! What finding a rule costs among 10 rules and among 10,000: `cargo run --release --example matching`.
+
+use std::{hint::black_box, sync::Arc, time::Instant};
+
+use tollkeeper::{
+    engine::{
+        plan::Plan,
+        request::{Descriptor, Entry, Hits, Request},
+        rule::{Defaults, Limit, Policy, Rule, Unit},
+        rule_set::RuleSet,
+        time::Timestamp,
+    },
+    store::memory::MemoryStore,
+};
+
+const CALLS: u32 = 200_000;
+const ROUNDS: usize = 9;
+
+fn main() {
+    let (few, many) = (Subject::new(10), Subject::new(10_000));
+    let mut times = (Vec::new(), Vec::new());
+    // In turns, so that a noisy moment meets both.
+    for _ in 0..ROUNDS {
+        times.0.push(few.decide());
+        times.1.push(many.decide());
+    }
+    let (few, many) = (median(times.0), median(times.1));
+    println!("a decision among 10 rules: {few:.0} ns, among 10,000: {many:.0} ns; {:.2} x", many / few);
+}
+
+struct Subject {
+    rules: RuleSet,
+    requests: Vec<Request>,
+}
+
+impl Subject {
+    /// Rules of two levels, exact values and the key alone, and one pattern; the same ten are asked.
+    fn new(count: usize) -> Self {
+        let mut rules = RuleSet::new(Defaults::default());
+        let domain = rules.domain_mut("shop");
+        let rule = || {
+            let limit = Limit::new(u32::MAX, Unit::Year, 1).expect("a year is a window");
+            let policy = Policy::Limited(vec![Arc::new(limit)]);
+            Some(Arc::new(Rule::new("a rule".to_owned(), "here".to_owned(), policy)))
+        };
+        domain.insert(&[("path", Some("/static/*"))], rule());
+        for number in 0..count {
+            let path = format!("/path/{number}");
+            domain.insert(&[("path", Some(&path)), ("user", None)], rule());
+        }
+        let request = |number: usize| {
+            let path = format!("/path/{number}");
+            let entries = vec![
+                Entry { key: "path".into(), value: path.into() },
+                Entry { key: "user".into(), value: "alice".into() },
+            ];
+            let descriptors = vec![Descriptor { entries, hits: Hits::Take(1), limit: None }];
+            Request { domain: "shop".to_owned(), descriptors }
+        };
+        Self { rules, requests: (0..10).map(request).collect() }
+    }
+
+    /// Nanoseconds of one decision, in memory.
+    fn decide(&self) -> f64 {
+        let store = MemoryStore::new(|| Timestamp::from_millis(0));
+        let now = Timestamp::from_secs(1_795_215_600);
+        let began = Instant::now();
+        for request in self.requests.iter().cycle().take(CALLS as usize) {
+            let plan = Plan::draw(&self.rules, request);
+            let tallies = store.charge_at(&plan.charges, now);
+            black_box(plan.settle(tallies, false));
+        }
+        began.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(ROUNDS / 2).copied().unwrap_or(f64::NAN)
+}
