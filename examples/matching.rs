@@ -25,7 +25,10 @@ fn main() {
         times.1.push(many.decide());
     }
     let (few, many) = (median(times.0), median(times.1));
-    println!("a decision among 10 rules: {few:.0} ns, among 10,000: {many:.0} ns; {:.2} x", many / few);
+    println!(
+        "a decision among 10 rules: {few:.0} ns, among 10,000: {many:.0} ns; {:.2} x",
+        many / few
+    );
 }
 
 struct Subject {

@@ -76,7 +76,8 @@ impl Limiter {
         }
     }
 
-    /// How the counters stand that this request would charge, and `clear` resets each.
+    /// How the counters stand that this request would charge, and `clear` resets each; `None` where one
+    /// holds no count.
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
@@ -84,11 +85,15 @@ impl Limiter {
         &self,
         request: &Request,
         clear: Clear,
-    ) -> Result<Vec<(Charge, Standing)>, StoreError> {
+    ) -> Result<Vec<(Charge, Option<Standing>)>, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
         let mut stand = Vec::with_capacity(plan.charges.len());
         for charge in plan.charges {
-            let standing = self.store.look(&charge.counter, clear).await?;
+            let standing = match self.store.look(&charge.counter, clear).await {
+                Ok(standing) => Some(standing),
+                Err(StoreError::Unreadable(_)) => None,
+                Err(error) => return Err(error),
+            };
             stand.push((charge, standing));
         }
         Ok(stand)

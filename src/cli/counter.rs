@@ -105,6 +105,10 @@ fn line(counter: &Value, method: &Method) -> String {
     let text = |name: &str| counter.get(name).and_then(Value::as_str).unwrap_or_default();
     let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
     let (algorithm, limit) = (text("algorithm"), text("limit"));
+    if let Some(problem) = counter.get("problem").and_then(Value::as_str) {
+        let cleared = if *method == Method::POST { "; now 0" } else { "" };
+        return format!("{algorithm} of {limit}: {problem}{cleared}\n");
+    }
     let (used, left) = (number(counter, "used"), number(counter, "left"));
     if *method == Method::POST {
         return format!("{algorithm}: {used} of {limit} were used; now 0\n");

@@ -43,6 +43,11 @@ pub trait Account {
     /// not told apart.
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms<'_>);
 
+    /// When its state may be dropped: not before it ends.
+    fn keep_until(&self, terms: &Terms<'_>) -> Timestamp {
+        self.ends(terms)
+    }
+
     /// Whether it is as new: it need not be kept.
     fn is_unused(&self) -> bool;
 

@@ -3,9 +3,10 @@
 
 use axum::{
     Json, Router,
-    body::Bytes,
+    body::{Body, Bytes},
     extract::{DefaultBodyLimit, RawQuery, State},
-    http::StatusCode,
+    http::{Request, StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -16,7 +17,7 @@ use crate::{
     engine::{
         ledger::{Charge, Remembered, Standing},
         notation,
-        request::{Descriptor, Hits, Request},
+        request::{self, Descriptor, Hits},
     },
     rls,
     store::{Clear, StoreError},
@@ -29,6 +30,7 @@ pub fn router(http: Http) -> Router {
         .route("/counters/reset", post(|state, query| answer(state, query, Clear::Yes)))
         .route("/explain", post(explain))
         .layer(DefaultBodyLimit::max(http.message_bytes_max))
+        .layer(middleware::from_fn(refuse_browsers))
         .with_state(http)
 }
 
@@ -36,11 +38,8 @@ pub fn router(http: Http) -> Router {
 async fn explain(State(http): State<Http>, body: Bytes) -> Result<Json<Value>, Response> {
     let decoded = rls::json::request(&body, http.bounds)
         .map_err(|status| refuse(StatusCode::BAD_REQUEST, status.message()))?;
-    let told = http.limiter.explain(&decoded.request).await.map_err(|error| {
-        tracing::warn!(%error, "the counters could not be looked at");
-        refuse(StatusCode::SERVICE_UNAVAILABLE, "the store gives no answer")
-    })?;
-    Ok(Json(told))
+    let told = http.limiter.explain(&decoded.request).await;
+    told.map(Json).map_err(|error| unanswered(&error))
 }
 
 async fn answer(
@@ -50,14 +49,7 @@ async fn answer(
 ) -> Result<Json<Value>, Response> {
     let request = request(&query.unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    let stand = http.limiter.look(&request, clear).await.map_err(|error| match &error {
-        StoreError::Unreadable(_) => refuse(StatusCode::CONFLICT, &error.to_string()),
-        _ => {
-            // What the store said may name hosts; that is for the log.
-            tracing::warn!(%error, "a counter could not be looked at");
-            refuse(StatusCode::SERVICE_UNAVAILABLE, "the store gives no answer")
-        }
-    })?;
+    let stand = http.limiter.look(&request, clear).await.map_err(|error| unanswered(&error))?;
     if stand.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit counts this descriptor"));
     }
@@ -66,23 +58,33 @@ async fn answer(
 }
 
 /// `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
-fn request(query: &str) -> Result<Request, String> {
-    let (mut domain, mut descriptor) = (None, None);
+fn request(query: &str) -> Result<request::Request, String> {
+    let (mut domain, mut descriptor): (Option<String>, Option<String>) = (None, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "domain" => domain = Some(value.into_owned()),
-            "descriptor" => descriptor = Some(value.into_owned()),
+        let parameter = match &*name {
+            "domain" => &mut domain,
+            "descriptor" => &mut descriptor,
             _ => return Err("the parameters are `domain` and `descriptor`".to_owned()),
+        };
+        if parameter.replace(value.into_owned()).is_some() {
+            return Err(format!("{name}: given twice"));
         }
     }
     let entries = notation::parse(&descriptor.ok_or("descriptor: missing")?)
         .map_err(|problem| format!("descriptor: {problem}"))?;
     let descriptors = vec![Descriptor { entries, hits: Hits::Look, limit: None }];
-    Ok(Request { domain: domain.ok_or("domain: missing")?, descriptors })
+    Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 
-fn counter((charge, standing): &(Charge, Standing)) -> Value {
+fn counter((charge, standing): &(Charge, Option<Standing>)) -> Value {
     let limit = &charge.counter.limit;
+    let Some(standing) = standing else {
+        return json!({
+            "algorithm": limit.algorithm.name(),
+            "limit": limit.to_string(),
+            "problem": "it holds something other than a count",
+        });
+    };
     let remembered = |it: &Remembered| json!({ "at_ms": it.at.as_millis(), "hits": it.hits, "caller": it.caller });
     json!({
         "algorithm": limit.algorithm.name(),
@@ -92,6 +94,20 @@ fn counter((charge, standing): &(Charge, Standing)) -> Value {
         "reset_ms": u64::try_from(standing.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": standing.remembered.iter().map(remembered).collect::<Vec<_>>(),
     })
+}
+
+/// What the store said may name hosts; that is for the log.
+fn unanswered(error: &StoreError) -> Response {
+    tracing::warn!(%error, "the counters could not be looked at");
+    refuse(StatusCode::SERVICE_UNAVAILABLE, "the store gives no answer")
+}
+
+/// A page in an operator's browser must not reach what is open to the operator alone.
+async fn refuse_browsers(request: Request<Body>, next: Next) -> Response {
+    match request.headers().contains_key(header::ORIGIN) {
+        true => refuse(StatusCode::FORBIDDEN, "a web page may not ask this"),
+        false => next.run(request).await,
+    }
 }
 
 fn refuse(code: StatusCode, message: &str) -> Response {

@@ -88,7 +88,7 @@ impl Books {
 
         let tallies = ledger::judge(&postings, &mut accounts);
         for ((key, terms), account) in keys.into_iter().zip(accounts) {
-            let end = account.read().ends(&terms);
+            let end = account.read().keep_until(&terms);
             self.keep(key, Kept { account, end }, now);
         }
         tallies
@@ -101,7 +101,7 @@ impl Books {
         let standing = Standing::of(&account, &terms);
         match clear {
             Clear::No => {
-                let end = account.read().ends(&terms);
+                let end = account.read().keep_until(&terms);
                 self.keep(key, Kept { account, end }, now);
             }
             Clear::Yes => {

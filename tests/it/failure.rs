@@ -162,8 +162,19 @@ async fn no_algorithm_reads_what_it_did_not_write() {
             "log" => {
                 plants.push(vec!["SET", &key, "5"]);
                 plants.extend(
-                    ["", "x", "1 2", "1 2 x", "9007199254740992 1 1"]
-                        .map(|it| vec!["RPUSH", &key, it]),
+                    [
+                        "",
+                        "x",
+                        "1 2",
+                        "1 2 x",
+                        "9007199254740992 1 1",
+                        "1 5 100",
+                        "1 5 0",
+                        "9007199254740991 5 5",
+                        "4102444800000 9007199254740991 1",
+                        "4102444800000 5 5\nevil",
+                    ]
+                    .map(|it| vec!["RPUSH", &key, it]),
                 );
             }
             _ => {
@@ -190,4 +201,65 @@ async fn no_algorithm_reads_what_it_did_not_write() {
             assert_eq!(ask(&service, vec![one(name), sibling()]).await, expected, "{plant:?}");
         }
     }
+}
+
+/// A log whose entries do not go together, as far as one can tell by looking at some of them.
+#[tokio::test]
+async fn a_refund_on_a_planted_log_is_no_outage_and_admits_no_more() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    check!(&service, [one("log")], "OK: OK 9/10 YEAR");
+    let key = redis.key("|log=");
+    let now = redis.query::<Vec<u64>>(&["TIME"])[0] * 1000;
+    for entries in [["5 5", "1000 0"], ["100 1", "5 1"], ["5 5", "6 6"], ["1 1", "x"]] {
+        redis.query::<i64>(&["DEL", &key]);
+        for entry in entries {
+            redis.query::<i64>(&["RPUSH", &key, &format!("{now} {entry}")]);
+        }
+        redis.query::<i64>(&["EXPIRE", &key, "1000"]);
+        let call = vec![give_back(one("log"), 100), hits(descriptor(&[("work", "x")]), 0)];
+        ask(&service, call).await;
+        // Whatever stands there, no more than the limit passes.
+        assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));
+    }
+    assert!(!service.log().contains("the store gives no answer"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_reset_is_no_longer_than_the_wire_can_say_and_a_key_lives_a_hundred_years_at_most() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: tokens
+    rate_limit: { unit: hour, requests_per_unit: 10, algorithm: token_bucket, count_denied: true }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        let call = request("shop", vec![hits(one("tokens"), u64::MAX)]);
+        let answer = service.ask(call).await.unwrap();
+        let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
+        assert!((1..=315_576_000_000).contains(&reset), "{reset}");
+    }
+    let ttl: i64 = redis.query(&["TTL", &redis.key("tokens")]);
+    assert!((1..=3_153_600_000).contains(&ttl), "{ttl}");
+}
+
+/// A bucket that refills more slowly after a reload still knows what was taken.
+#[tokio::test]
+async fn a_lowered_rate_does_not_forget_what_a_bucket_owes() {
+    let rules = |rate| {
+        format!(
+            "domain: shop\ndescriptors: [{{ key: k, rate_limit: {{ unit: hour, requests_per_unit: {rate}, burst: 30, algorithm: token_bucket }} }}]"
+        )
+    };
+    let redis = Redis::start();
+    let fast = rules(108_000);
+    let service =
+        Service::start(Options { rules: &fast, store: &redis.url(), ..Options::default() });
+    check!(&service, [hits(one("k"), 30)], "OK: OK 0/108000 HOUR");
+    // All would be paid within a second; the key stays for an hour more.
+    let ttl: i64 = redis.query(&["TTL", &redis.key("|k=")]);
+    assert!((3590..=3602).contains(&ttl), "{ttl}");
 }

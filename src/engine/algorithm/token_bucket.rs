@@ -81,6 +81,11 @@ impl super::Account for Account {
         }
     }
 
+    /// One window longer: a limit that is lowered meanwhile makes it count longer.
+    fn keep_until(&self, terms: &Terms<'_>) -> Timestamp {
+        self.ends(terms).plus_millis(window(terms))
+    }
+
     fn admits_at(&self, hits: u64, terms: &Terms<'_>) -> Timestamp {
         let now = self.now(terms);
         let asked = hits.saturating_mul(window(terms));

@@ -262,7 +262,11 @@ fn read_look(reply: Vec<Value>) -> Option<(Timestamp, Looked)> {
     for value in reply {
         match value {
             Value::Int(number) => numbers.push(number),
-            other => remembered.push(one_remembered(&from_redis_value::<String>(other).ok()?)?),
+            // What somebody else wrote between ours is left out.
+            other => {
+                let entry = from_redis_value::<String>(other).ok();
+                remembered.extend(entry.and_then(|entry| one_remembered(&entry)));
+            }
         }
     }
     let [seconds, micros, outcome, used, remaining, reset] = numbers[..] else { return None };

@@ -6,7 +6,7 @@ function first_hit_window.read(charge)
   if not value then return value == nil and { key = charge.key, used = 0, stop = 0 } or nil end
   local used, stop = string.match(value, '^(%d+) (%d+)$')
   used, stop = count(used), count(stop)
-  if not used or not stop then return nil end
+  if not used or not stop or stop > now + charge.window + FAR then return nil end
   if stop <= now then used, stop = 0, 0 end
   return { key = charge.key, used = used, stop = stop }
 end

@@ -7,7 +7,10 @@ local function log_entry(key, index)
   local value = redis.call('LINDEX', key, index)
   local at, sum, hits, rest = string.match(value or '', '^(%d+) (%d+) (%d+)(.*)$')
   at, sum, hits = count(at), count(sum), count(hits)
-  return at and sum and hits and { at = at, sum = sum, hits = hits, rest = rest }
+  -- A sum of ours stays far below 2^52: that many hits take a log ten thousand years.
+  local ours = at and sum and hits and hits > 0 and hits <= sum and sum < 4503599627370496
+    and at <= now + FAR and (rest == '' or string.find(rest, '^ %S+$'))
+  return ours and { at = at, sum = sum, hits = hits, rest = rest } or nil
 end
 
 -- The first place from `from` to before `to` whose entry is as `wanted` says, in a list where all that
@@ -36,6 +39,8 @@ function sliding_log.read(charge)
     if not oldest or not newest then return nil end
     account.last, account.base = newest, oldest.sum - oldest.hits
     account.used = newest.sum - account.base
+    -- Each entry has a hit of its own.
+    if account.used < length - account.first then return nil end
   end
   return account
 end
@@ -49,9 +54,12 @@ function sliding_log.give_back(account, hits)
       account.used = account.used - hits
       return
     end
-    hits, account.used = hits - newest.hits, account.used - newest.hits
+    hits = hits - newest.hits
     account.length, account.popped = account.length - 1, account.popped + 1
-    account.last = account.used > 0 and log_entry(account.key, account.length - 1) or nil
+    -- Behind an entry that cannot be read nothing counts: somebody wrote it.
+    account.last = account.length > account.first and log_entry(account.key, account.length - 1)
+    account.last = account.last or nil
+    account.used = account.last and math.max(0, account.last.sum - account.base) or 0
   end
 end
 

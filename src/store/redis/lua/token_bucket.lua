@@ -8,7 +8,7 @@ function token_bucket.read(charge)
   if not value then return value == nil and { key = charge.key, debt = 0, at = now } or nil end
   local debt, at = string.match(value, '^(%d+) (%d+)$')
   debt, at = count(debt), count(at)
-  if not debt or not at then return nil end
+  if not debt or not at or at > now + FAR then return nil end
   local paid = math.max(0, now - at) * charge.limit
   return { key = charge.key, debt = math.max(0, debt - paid), at = math.max(at, now) }
 end
@@ -51,6 +51,8 @@ end
 
 function token_bucket.write(account, charge)
   if not account.changed then return end
-  local expiry = account.debt > 0 and paid_at(account, account.debt, charge) or account.at
-  redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', text(expiry + 1))
+  -- One window longer than it counts: a limit that is lowered meanwhile makes it count longer.
+  local paid = account.debt > 0 and paid_at(account, account.debt, charge) or account.at
+  local expiry = math.min(paid + charge.window, account.at + FAR)
+  redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', text(expiry))
 end

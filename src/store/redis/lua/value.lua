@@ -6,6 +6,10 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- 2^53 - 1: up to here a double holds every whole number.
 local COUNT_MAX = 9007199254740991
 
+-- No key lives longer, and no time that is kept lies further ahead, but for a window: a hundred years,
+-- in milliseconds. A clock is set back by less.
+local FAR = 3153600000000
+
 -- The number that some digits say; nil if they say more than COUNT_MAX, or nothing.
 local function count(digits)
   local number = tonumber(digits or '')
