@@ -2,33 +2,38 @@
 //! number, `null` for absent. Keys and values of entries are plain strings here.
 //! <https://protobuf.dev/programming-guides/json/>
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+mod shapes;
 
+use serde::{Deserialize, Serialize};
+
+use self::shapes::{AtMost, Object, Scalar};
 use super::{
-    decode::{self, Bounds, Decoded},
+    decode::{self, Bounds, Decoded, ENTRIES_MAX},
     pb::{
         self, RateLimitResponse,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
 };
 
+/// What the setting for descriptors can be at most. A list ends here, before the setting is asked.
+const DESCRIPTORS_MAX: usize = 1000;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
     domain: Option<String>,
-    descriptors: Option<Vec<Descriptor>>,
+    descriptors: Option<AtMost<DESCRIPTORS_MAX, Object<Descriptor>>>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Value>,
+    hits_addend: Option<Scalar>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Descriptor {
-    entries: Option<Vec<Entry>>,
-    limit: Option<Override>,
+    entries: Option<AtMost<ENTRIES_MAX, Object<Entry>>>,
+    limit: Option<Object<Override>>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Value>,
+    hits_addend: Option<Scalar>,
     #[serde(alias = "isNegativeHits")]
     is_negative_hits: Option<bool>,
 }
@@ -44,10 +49,10 @@ struct Entry {
 #[serde(deny_unknown_fields)]
 struct Override {
     #[serde(alias = "requestsPerUnit")]
-    requests_per_unit: Option<Value>,
-    unit: Option<Value>,
+    requests_per_unit: Option<Scalar>,
+    unit: Option<Scalar>,
     #[serde(alias = "unitMultiplier")]
-    unit_multiplier: Option<Value>,
+    unit_multiplier: Option<Scalar>,
 }
 
 /// Reads and checks a request.
@@ -55,16 +60,16 @@ struct Override {
 /// # Errors
 /// INVALID_ARGUMENT, with the place in the text or the field and its bound.
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, tonic::Status> {
-    let request: Request = serde_json::from_slice(body)
+    let Object::<Request>(request) = serde_json::from_slice(body)
         .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
-    let descriptors = request.descriptors.unwrap_or_default();
+    let descriptors = request.descriptors.map_or_else(Vec::new, |list| list.0);
     bounds.check_descriptors(descriptors.len())?;
     let message = pb::RateLimitRequest {
         domain: request.domain.unwrap_or_default(),
         descriptors: descriptors
             .into_iter()
             .enumerate()
-            .map(|(index, it)| descriptor(it, &format!("descriptors[{index}]")))
+            .map(|(index, Object(it))| descriptor(it, &format!("descriptors[{index}]")))
             .collect::<Result<_, _>>()?,
         hits_addend: number(request.hits_addend, "hitsAddend", u32::MAX)?.unwrap_or(0),
     };
@@ -72,13 +77,14 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, tonic::Status> {
 }
 
 fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescriptor, tonic::Status> {
-    let entry = |Entry { key, value }| pb::Entry {
+    let entry = |Object(Entry { key, value })| pb::Entry {
         key: key.unwrap_or_default().into(),
         value: value.unwrap_or_default().into(),
     };
-    let limit = written.limit.map(|limit| limit_override(limit, &format!("{field}.limit")));
+    let limit = written.limit.map(|it| limit_override(it.0, &format!("{field}.limit")));
+    let entries = written.entries.map_or_else(Vec::new, |list| list.0);
     Ok(pb::RateLimitDescriptor {
-        entries: written.entries.unwrap_or_default().into_iter().map(entry).collect(),
+        entries: entries.into_iter().map(entry).collect(),
         limit: limit.transpose()?,
         hits_addend: number(written.hits_addend, &format!("{field}.hitsAddend"), u64::MAX)?,
         is_negative_hits: written.is_negative_hits.unwrap_or(false),
@@ -99,31 +105,30 @@ fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverrid
 }
 
 /// An unknown name is refused, as protobuf's JSON asks; an unknown number is kept, and ignored later.
-fn unit(value: Option<Value>, field: &str) -> Result<i32, tonic::Status> {
+fn unit(value: Option<Scalar>, field: &str) -> Result<i32, tonic::Status> {
     let unit = match &value {
         None => Some(0),
-        Some(Value::String(name)) => pb::RateLimitUnit::from_str_name(name).map(i32::from),
-        Some(value) => value.as_i64().and_then(|number| i32::try_from(number).ok()),
+        Some(Scalar::Text(name)) => pb::RateLimitUnit::from_str_name(name).map(i32::from),
+        Some(Scalar::Number(number)) => number.as_i64().and_then(|it| i32::try_from(it).ok()),
     };
     unit.ok_or_else(|| {
         tonic::Status::invalid_argument(format!("{field}: must be the name of a unit"))
     })
 }
 
-fn number<T>(value: Option<Value>, field: &str, max: T) -> Result<Option<T>, tonic::Status>
+fn number<T>(value: Option<Scalar>, field: &str, max: T) -> Result<Option<T>, tonic::Status>
 where
     T: TryFrom<u64> + std::fmt::Display,
 {
     let Some(value) = value else { return Ok(None) };
     let whole = match &value {
-        Value::String(text) => text.parse().ok(),
+        Scalar::Text(text) => text.parse().ok(),
         // `1.0` and `1e3` are whole numbers in JSON; over 2^53 they no longer are exact.
-        Value::Number(number) => number.as_u64().or_else(|| {
+        Scalar::Number(number) => number.as_u64().or_else(|| {
             let number =
                 number.as_f64().filter(|it| it.fract() == 0.0 && (0.0..9e15).contains(it))?;
             number.to_string().parse().ok()
         }),
-        _ => None,
     };
     let number = whole.and_then(|number: u64| T::try_from(number).ok());
     let refuse = || {

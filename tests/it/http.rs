@@ -99,14 +99,52 @@ fn bad_json_is_refused_with_its_place_or_field() {
             &descriptor(r#""limit":{"unit":"FORTNIGHT"}"#),
             "descriptors[0].limit.unit: must be the name of a unit",
         ),
-        (&deep, "invalid type: sequence, expected a string at line 1 column 1"),
+        (&deep, "invalid type: sequence, expected an object at line 1 column 0"),
     ] {
         let (status, _, answer) = post(&service, body);
         assert_eq!(status, 400, "for {body:.60}");
-        if body != deep {
-            assert_eq!(answer["error"]["code"], "INVALID_ARGUMENT");
-            assert_eq!(answer["error"]["message"], message, "for {body:.60}");
-        }
+        assert_eq!(answer["error"]["code"], "INVALID_ARGUMENT");
+        assert_eq!(answer["error"]["message"], message, "for {body:.60}");
+    }
+}
+
+#[test]
+fn json_of_another_shape_or_size_is_refused_where_it_begins() {
+    let service = Service::start(Options::default());
+    let descriptors = |list: &str| format!(r#"{{"domain":"shop","descriptors":{list}}}"#);
+    let descriptor = |inside: &str| descriptors(&format!("[{{{inside}}}]"));
+    let empty = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
+    let nested = "[".repeat(100_000);
+    for (body, message) in [
+        (
+            r#"["shop",[]]"#.to_owned(),
+            "invalid type: sequence, expected an object at line 1 column 0",
+        ),
+        (descriptors("[[]]"), "invalid type: sequence, expected an object at line 1 column 32"),
+        (
+            descriptor(r#""entries":[["user","a"]]"#),
+            "invalid type: sequence, expected an object at line 1 column 44",
+        ),
+        (
+            descriptor(r#""limit":[1,"DAY"]"#),
+            "invalid type: sequence, expected an object at line 1 column 41",
+        ),
+        (
+            descriptor(&format!(r#""hitsAddend":{nested}"#)),
+            "invalid type: sequence, expected a number or a string at line 1 column 47",
+        ),
+        (descriptors(&empty(65)), "descriptors: 65 exceeds 64"),
+        (
+            descriptors(&empty(1_000_000)),
+            "invalid length 1001, expected a list of at most 1000 at line 1 column 3035",
+        ),
+        (
+            descriptor(&format!(r#""entries":{}"#, empty(1_000_000))),
+            "invalid length 33, expected a list of at most 32 at line 1 column 143",
+        ),
+    ] {
+        let (status, _, answer) = post(&service, &body);
+        assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{body:.60}");
     }
 }
 

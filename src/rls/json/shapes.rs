@@ -1,0 +1,144 @@
+//! The shapes of protobuf's JSON: messages are objects, scalars are numbers or strings, and lists
+//! have a bound. What has another shape, or more, is refused where it begins: nothing is allocated
+//! for it.
+
+use std::{fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, SeqAccess, Unexpected, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::Number;
+
+/// A message. What is derived for a struct would read it from a list as well.
+pub(super) struct Object<T>(pub(super) T);
+
+/// A list of at most this many elements.
+pub(super) struct AtMost<const MAX: usize, T>(pub(super) Vec<T>);
+
+/// A number, which may be written as a string, or the name of a value.
+pub(super) enum Scalar {
+    Number(Number),
+    Text(String),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
+impl<'de, const MAX: usize, T: Deserialize<'de>> Deserialize<'de> for AtMost<MAX, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(AtMostVisitor(PhantomData))
+    }
+}
+
+struct AtMostVisitor<const MAX: usize, T>(PhantomData<T>);
+
+impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for AtMostVisitor<MAX, T> {
+    type Value = AtMost<MAX, T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MAX}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<AtMost<MAX, T>, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = list.next_element()? {
+            if elements.len() == MAX {
+                return Err(Error::invalid_length(MAX + 1, &self));
+            }
+            elements.push(element);
+        }
+        Ok(AtMost(elements))
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ScalarVisitor)
+    }
+}
+
+struct ScalarVisitor;
+
+impl Visitor<'_> for ScalarVisitor {
+    type Value = Scalar;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number or a string")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar, E> {
+        Ok(Scalar::Number(number.into()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar, E> {
+        Ok(Scalar::Number(number.into()))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
+        let finite = Number::from_f64(number).map(Scalar::Number);
+        finite.ok_or_else(|| Error::invalid_value(Unexpected::Float(number), &self))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
+        Ok(Scalar::Text(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn refused<'de, T: Deserialize<'de>>(text: &'de str, expected: &str) {
+        assert_eq!(read::<T>(text).err().as_deref(), Some(expected), "for {text:.60}");
+    }
+
+    #[test]
+    fn a_list_ends_at_its_bound_and_what_follows_is_not_read() {
+        assert_eq!(read::<AtMost<2, u8>>("[1, 2]").map(|list| list.0), Ok(vec![1, 2]));
+        let problem = "invalid length 3, expected a list of at most 2 at line 1 column 7";
+        refused::<AtMost<2, u8>>("[1,2,3,]]}{", problem);
+    }
+
+    #[test]
+    fn a_scalar_is_refused_where_another_shape_begins() {
+        for (text, what) in [("[[[", "sequence"), (r#"{"a":"#, "map"), ("true", "boolean `true`")] {
+            let problem = read::<Scalar>(text).err().unwrap();
+            let expected = format!("invalid type: {what}, expected a number or a string");
+            assert!(problem.starts_with(&expected), "for {text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_no_list() {
+        #[derive(Deserialize)]
+        struct Entry {
+            key: String,
+        }
+        assert_eq!(read::<Object<Entry>>(r#"{"key":"a"}"#).map(|it| it.0.key), Ok("a".into()));
+        let problem = "invalid type: sequence, expected an object at line 1 column 0";
+        refused::<Object<Entry>>(r#"["a"]"#, problem);
+    }
+}
