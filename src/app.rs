@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, serve::ListenerExt as _};
+use axum::Router;
 use tokio::{net::TcpListener, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
@@ -275,9 +275,7 @@ async fn serve_http(
     router: Router,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    // Without it a small answer may wait for the acknowledgement of the one before.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    http::serve(listener, router, stop).await;
     Ok(())
 }
 

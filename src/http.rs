@@ -3,6 +3,9 @@
 
 pub mod counters;
 mod json;
+mod serve;
+
+pub use serve::serve;
 
 use std::{sync::Arc, time::SystemTime};
 

@@ -95,7 +95,7 @@ fn only_the_stores_edge_reads_the_wall_clock() {
 #[test]
 fn tasks_are_spawned_only_where_they_are_awaited() {
     // And by the connection whose socket the task drives: it ends with it.
-    only_in("src", &["src/app.rs", "src/store/redis/pool.rs"], &["spawn("]);
+    only_in("src", &["src/app.rs", "src/http/serve.rs", "src/store/redis/pool.rs"], &["spawn("]);
 }
 
 #[test]

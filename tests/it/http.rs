@@ -1,10 +1,16 @@
 //! The HTTP endpoints.
 
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
 use serde_json::{Value, json};
 
 use crate::support::{
+    eventually,
     redis_server::Redis,
-    service::{Options, Service},
+    service::{Options, Service, descriptor, request, spell},
 };
 
 fn post(service: &Service, body: &str) -> (u16, String, Value) {
@@ -204,4 +210,62 @@ fn unknown_paths_are_not_found() {
     for path in ["/", "//", "/../etc/passwd", "/json/x", "/%00"] {
         assert_eq!(service.exchange("GET", path, b"").0, 404, "for {path}");
     }
+}
+
+fn connect(service: &Service, sent: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(service.http).unwrap();
+    stream.write_all(sent.as_bytes()).unwrap();
+    stream
+}
+
+fn rest(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[tokio::test]
+async fn idle_and_slow_connections_are_bounded_and_ended() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let slow_head = connect(&service, "GET /healthz HTTP/1.1\r\nhost: test\r\n");
+    let slow_body = connect(
+        &service,
+        "POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\nconnection: close\r\n\r\n{",
+    );
+    let idle: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
+
+    let files = format!("/proc/{}/fd", service.process().0.id());
+    let files = || std::fs::read_dir(&files).unwrap().count();
+    eventually("the bound is reached", || (files() >= 256).then_some(()));
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    assert!(files() < 300, "{} open files", files());
+
+    assert_eq!(rest(slow_head), "", "closed");
+    assert!(rest(slow_body).starts_with("HTTP/1.1 408 "));
+    drop(idle);
+    assert_eq!(service.get("/healthz"), "OK", "for those who come after");
+}
+
+#[test]
+fn a_connection_serves_several_requests_and_ends_with_the_service() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let mut kept = connect(&service, "");
+    for _ in 0..2 {
+        kept.write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        while !answer.ends_with("\r\n\r\nOK") {
+            let mut bytes = [0; 256];
+            let count = kept.read(&mut bytes).unwrap();
+            assert!(count > 0, "closed after {answer}");
+            answer += std::str::from_utf8(&bytes[..count]).unwrap();
+        }
+    }
+    let idle = connect(&service, "");
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    assert_eq!((rest(kept), rest(idle)), (String::new(), String::new()));
+    assert!(!service.log().contains("did not end"), "{}", service.log());
 }
