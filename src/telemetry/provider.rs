@@ -1,6 +1,10 @@
 //! Where spans, metrics and log lines go.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    io::{self, IsTerminal as _},
+    time::Duration,
+};
 
 use opentelemetry::{
     Context,
@@ -105,7 +109,12 @@ impl Telemetry {
     /// Sends log lines to stderr and, where traces are exported, spans to the exporter, for the whole
     /// process. Does nothing the second time.
     pub fn install(&self, log: Log) {
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+        let lines = match io::stderr().is_terminal() {
+            // Coloured, unless NO_COLOR is set: the layer sees to that.
+            true => lines,
+            false => lines.with_ansi(false),
+        };
         let lines = match log.json {
             true => lines.json().boxed(),
             false => lines.boxed(),

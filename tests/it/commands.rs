@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::support::{
     Process, root,
     service::{Options, Service, serve, tollkeeper},
+    tool,
 };
 
 fn run(command: &mut Command) -> (Option<i32>, String, String) {
@@ -534,4 +535,29 @@ fn call_tells_an_error_by_its_exit_code() {
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(1));
     assert!(stderr.ends_with(": INVALID_ARGUMENT: domain: must not be empty\n"), "{stderr}");
+}
+
+#[test]
+fn log_lines_are_coloured_only_on_a_terminal_and_never_with_no_color() {
+    // It logs a warning and ends, for the address is taken. Python gives it a terminal of its own.
+    const IN_TERMINAL: &str = "import pty, sys; pty.spawn(sys.argv[1:])";
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let flags = ["serve", "--grpc-addr", &taken.local_addr().unwrap().to_string()];
+    let log = |command: &mut Command| {
+        let (_, stdout, stderr) =
+            run(command.args(flags).env("TOLLKEEPER_BOGUS", "1").env_remove("NO_COLOR"));
+        let log = stdout + &stderr;
+        assert!(log.contains("TOLLKEEPER_BOGUS: no such setting"), "{log}");
+        log
+    };
+    let plain = log(&mut tollkeeper());
+    assert!(!plain.contains('\x1b'), "{plain:?}");
+    let mut in_terminal = Command::new(tool("python"));
+    in_terminal.args(["-c", IN_TERMINAL]).arg(tollkeeper().get_program());
+    let coloured = log(&mut in_terminal);
+    assert!(coloured.contains('\x1b'), "{coloured:?}");
+    let mut in_terminal = Command::new(tool("python"));
+    in_terminal.args(["-c", IN_TERMINAL, "env", "NO_COLOR=1"]).arg(tollkeeper().get_program());
+    let asked = log(&mut in_terminal);
+    assert!(!asked.contains('\x1b'), "{asked:?}");
 }
