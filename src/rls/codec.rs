@@ -42,9 +42,8 @@ impl Decoder for BoundedCodec {
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Decoded>, Status> {
         let message = buf.copy_to_bytes(buf.remaining());
         count(&message, self.bounds)?;
-        let message = pb::RateLimitRequest::decode(message).map_err(|error| {
-            Status::internal(format!("failed to decode Protobuf message: {error}"))
-        })?;
+        let message = pb::RateLimitRequest::decode(message)
+            .map_err(|error| Status::internal(error.to_string()))?;
         decode::request(message, self.bounds).map(Some)
     }
 }

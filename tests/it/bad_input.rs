@@ -109,8 +109,9 @@ async fn what_is_not_protobuf_is_an_error_and_not_a_panic() {
     for message in [&b"\xff\xff\xff"[..], b"\x0a\x05ab", b"\x13", b"\x0a\x01\xff"] {
         let status = send(&service, METHOD, framed(message)).await;
         assert_eq!(status.code(), Code::Internal, "for {message:?}: {status:?}");
-        let begin = "failed to decode Protobuf message: ";
+        let begin = "failed to decode Protobuf message";
         assert!(status.message().starts_with(begin), "for {message:?}: {status:?}");
+        assert_eq!(status.message().matches(begin).count(), 1, "for {message:?}: {status:?}");
     }
 }
 
