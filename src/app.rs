@@ -113,11 +113,13 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
         () = signals.next() => {}
     }
     tokio::select! {
-        () = app.drain(&mut tasks, settings.drain) => {}
-        () = signals.next() => tracing::warn!("second signal: stopping at once"),
+        () = app.end(&mut tasks, settings.drain) => {}
+        () = signals.next() => {
+            tracing::warn!("second signal: stopping at once");
+            // To drop it would flush it.
+            std::mem::forget(app.telemetry);
+        }
     }
-    tasks.shutdown().await;
-    tokio::task::spawn_blocking(move || app.telemetry.flush()).await?;
     Ok(())
 }
 
@@ -196,6 +198,12 @@ impl App {
         self.health.enter(Phase::Ready).await;
         say(line);
         pending().await
+    }
+
+    async fn end(&self, tasks: &mut Tasks, drain: Duration) {
+        self.drain(tasks, drain).await;
+        tasks.shutdown().await;
+        self.telemetry.flush().await;
     }
 
     /// Sends callers elsewhere, answers those who come all the same, and then closes the doors.

@@ -381,29 +381,35 @@ impl Known<'_> {
     fn telemetry(&mut self) -> TelemetryOptions {
         let text = |name: &str| self.environment.text(name);
         let enabled = !text("OTEL_SDK_DISABLED").is_some_and(|it| it.eq_ignore_ascii_case("true"));
-        let named = |signal: &str| {
-            let endpoint = text(&format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
-                .or_else(|| text("OTEL_EXPORTER_OTLP_ENDPOINT"))?;
+        let endpoint = |signal: &str| {
+            let names = [
+                format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"),
+                "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(),
+            ];
+            let named = names.into_iter().find_map(|name| Some((text(&name)?.to_owned(), name)));
             let exporter = text(&format!("OTEL_{signal}_EXPORTER")).unwrap_or("otlp");
-            (enabled && exporter != "none").then(|| (signal.to_owned(), endpoint.to_owned()))
+            named.filter(|_| enabled && exporter != "none")
         };
-        let (traces, metrics) = (named("TRACES"), named("METRICS"));
-        for (signal, endpoint) in [&traces, &metrics].into_iter().flatten() {
+        let (traces, metrics) = (endpoint("TRACES"), endpoint("METRICS"));
+        let mut problems = Vec::new();
+        for (signal, endpoint) in [("TRACES", &traces), ("METRICS", &metrics)] {
+            let Some((endpoint, name)) = endpoint else { continue };
             if !endpoint.starts_with("http://") {
-                self.problems.push(format!(
-                    "OTEL_EXPORTER_OTLP_ENDPOINT ({signal}): must begin with http://; TLS is not built in"
-                ));
+                problems.push(format!("{name}: must begin with http://; TLS is not built in"));
             }
             for name in [
                 format!("OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"),
                 "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned(),
             ] {
-                if self.environment.text(&name).is_some_and(|protocol| protocol != "grpc") {
-                    self.problems.push(format!("{name}: only `grpc` is built in"));
+                if text(&name).is_some_and(|protocol| protocol != "grpc") {
+                    problems.push(format!("{name}: only `grpc` is built in"));
                 }
             }
         }
-        self.problems.dedup();
+        // Both signals may meet the same variable.
+        problems.sort();
+        problems.dedup();
+        self.problems.extend(problems);
         TelemetryOptions {
             export_traces: traces.is_some(),
             export_metrics: metrics.is_some(),
@@ -554,6 +560,19 @@ mod tests {
         assert_eq!(exports(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]), (true, false));
         assert_eq!(exports(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), (false, false));
         resolve(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]).unwrap_err();
-        resolve(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:4317")]).unwrap_err();
+    }
+
+    #[test]
+    fn a_bad_endpoint_is_told_once_under_the_name_that_was_used() {
+        let (endpoint, bad) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:4317");
+        let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json");
+        let problem = |name: &str| format!("{name}: must begin with http://; TLS is not built in");
+        let problems = |variables: &[(&str, &str)]| resolve(variables).unwrap_err();
+        let both = [problem(endpoint), format!("{}: only `grpc` is built in", protocol.0)];
+        assert_eq!(problems(&[(endpoint, bad), protocol]), both);
+        assert_eq!(problems(&[(traces, bad)]), [problem(traces)]);
+        assert_eq!(problems(&[(endpoint, "http://h"), (traces, bad)]), [problem(traces)]);
+        assert_eq!(problems(&[(endpoint, bad), (traces, "http://h")]), [problem(endpoint)]);
     }
 }

@@ -26,7 +26,10 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(app::run(settings, rules)) {
+    let ended = runtime.block_on(app::run(settings, rules));
+    // What still blocks a thread, such as a flush that was cut short, is not waited for.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tollkeeper: {error}");

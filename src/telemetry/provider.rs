@@ -20,6 +20,7 @@ use opentelemetry_sdk::{
     trace::{SdkTracer, SdkTracerProvider},
 };
 use prometheus::{Registry, TextEncoder};
+use tokio::{task::spawn_blocking, time};
 use tracing::{Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, filter::filter_fn, layer::SubscriberExt as _, registry::LookupSpan,
@@ -140,13 +141,15 @@ impl Telemetry {
         TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
     }
 
-    /// Sends what is left, within [`FLUSH_WITHIN`] for each signal. This blocks.
-    pub fn flush(&self) {
+    /// Sends what is left, within [`FLUSH_WITHIN`].
+    pub async fn flush(&self) {
+        let (meters, traces) = (self.meters.clone(), self.traces.clone());
+        // Both block; and the SDK waits for metrics as long as it likes, whatever it is told.
+        let metrics = spawn_blocking(move || meters.shutdown());
+        let traces = spawn_blocking(move || traces.map(|traces| traces.shutdown()));
+        let sent = async { (metrics.await, traces.await) };
         // Where a collector does not answer there is nobody left to tell.
-        if let Some(traces) = &self.traces {
-            drop(traces.shutdown_with_timeout(FLUSH_WITHIN));
-        }
-        drop(self.meters.shutdown_with_timeout(FLUSH_WITHIN));
+        drop(time::timeout(FLUSH_WITHIN, sent).await);
     }
 }
 

@@ -1,6 +1,9 @@
 //! Traces and metrics, as an OTLP receiver sees them; and that no value of a descriptor gets there.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use opentelemetry_proto::tonic::{
     collector::{
@@ -22,6 +25,7 @@ use tonic::{
 };
 
 use crate::support::{
+    eventually,
     redis_server::Redis,
     service::{Options, Service, descriptor, hits, request},
 };
@@ -259,4 +263,27 @@ descriptors:
         );
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_silent_holds_the_exit_up_for_3_s_and_a_second_signal_ends_that() {
+    // The system takes connections for it, and nobody ever answers one.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
+    let mut took = Vec::new();
+    for second in [None, Some("INT")] {
+        let mut service = Service::start(Options { environment, ..Options::default() });
+        service.wait_until_ready();
+        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+        let began = Instant::now();
+        service.process().signal("TERM");
+        if let Some(second) = second {
+            eventually("the end begins", || service.log().contains("draining").then_some(()));
+            service.process().signal(second);
+        }
+        assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+        took.push(began.elapsed());
+    }
+    assert!(took[1] < took[0], "{took:?}");
 }
