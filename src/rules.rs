@@ -148,18 +148,21 @@ fn compile_all(read: Read, basis: Basis) -> Result<(RuleSet, Vec<Problem>), Vec<
 }
 
 fn read(path: &Path, all: &mut Read) -> io::Result<()> {
-    if fs::metadata(path)?.is_dir() {
-        let before = all.sources.len();
-        read_folder(path, all)?;
-        if all.sources.len() == before {
-            all.problems.push(about_file(path, "no .yaml or .yml file in this folder"));
-        }
-        return Ok(());
+    if !fs::metadata(path)?.is_dir() {
+        return read_file(path, all);
     }
-    read_file(path, all)
+    let found = |all: &Read| all.sources.len() + all.problems.len();
+    let before = found(all);
+    read_folder(path, &[], all)?;
+    if found(all) == before {
+        all.problems.push(about_file(path, "no .yaml or .yml file in this folder"));
+    }
+    Ok(())
 }
 
-fn read_folder(folder: &Path, all: &mut Read) -> io::Result<()> {
+/// `above` are the folders on the way here: a link may lead back to one.
+fn read_folder(folder: &Path, above: &[PathBuf], all: &mut Read) -> io::Result<()> {
+    let above = &[above, &[fs::canonicalize(folder)?]].concat();
     let mut paths =
         fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
@@ -168,13 +171,26 @@ fn read_folder(folder: &Path, all: &mut Read) -> io::Result<()> {
         if hidden {
             continue;
         }
-        if fs::metadata(&path)?.is_dir() {
-            read_folder(&path, all)?;
-        } else if is_rules(&path) {
-            read_file(&path, all)?;
+        // One that cannot be read hides no other.
+        if let Err(error) = read_entry(&path, above, all) {
+            all.problems.push(about_file(&path, &error.to_string()));
         }
     }
     Ok(())
+}
+
+fn read_entry(path: &Path, above: &[PathBuf], all: &mut Read) -> io::Result<()> {
+    if fs::metadata(path)?.is_dir() {
+        if above.contains(&fs::canonicalize(path)?) {
+            all.problems.push(about_file(path, "a link to a folder that it is in"));
+            return Ok(());
+        }
+        return read_folder(path, above, all);
+    }
+    match is_rules(path) {
+        true => read_file(path, all),
+        false => Ok(()),
+    }
 }
 
 /// Not the tests that stand beside them: `rules.test.yaml`.

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     net::TcpListener,
+    os::unix::fs::symlink,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -423,6 +424,30 @@ fn files_that_cannot_be_read_are_told_with_their_names() {
          empty: no .yaml or .yml file in this folder\n\
          gone.yaml: No such file or directory (os error 2)\n\
          latin1.yaml: not UTF-8 text\n"
+    );
+}
+
+#[test]
+fn an_entry_of_a_folder_that_cannot_be_read_is_told_under_its_path_and_hides_no_other() {
+    let folder = TempDir::new().unwrap();
+    let rules = folder.path().join("rules");
+    std::fs::create_dir_all(rules.join("more")).unwrap();
+    for (target, link) in
+        [("gone", "a.yaml"), ("gone", "more/b.yaml"), (".", "c"), ("..", "more/d"), ("e", "e")]
+    {
+        symlink(target, rules.join(link)).unwrap();
+    }
+    std::fs::write(rules.join("z.yaml"), "domain: ''\n").unwrap();
+    let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "rules"]));
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        stderr,
+        "rules/a.yaml: No such file or directory (os error 2)\n\
+         rules/c: a link to a folder that it is in\n\
+         rules/e: Too many levels of symbolic links (os error 40)\n\
+         rules/more/b.yaml: No such file or directory (os error 2)\n\
+         rules/more/d: a link to a folder that it is in\n\
+         rules/z.yaml:1:9: domain: must not be empty\n"
     );
 }
 
