@@ -39,4 +39,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if regexMatch "://.*:.*@" .Values.store.url -}}
 {{- fail "store.url holds a password, which would stand in the pod's specification for all to read. Put it into a Secret, and name that in store.passwordSecret." -}}
 {{- end -}}
+{{- if not (or .Values.existingRulesConfigMap (.Values.rules | default dict | values | join "" | trim)) -}}
+{{- fail "rules holds no text, and the service does not start without rules. Write some, or name a ConfigMap of yours in existingRulesConfigMap." -}}
+{{- end -}}
+{{- range $label, $value := include "tollkeeper.labels" . | fromYaml -}}
+{{- if hasKey ($.Values.podLabels | default dict) $label -}}
+{{- fail (printf "podLabels holds %s, which the chart sets itself." $label) -}}
+{{- end -}}
+{{- end -}}
+{{- $size := .Values.maxMessageBytes -}}
+{{- $unit := hasSuffix "KiB" $size | ternary 1024 (hasSuffix "MiB" $size | ternary 1048576 1) -}}
+{{- $bytes := mul $unit (regexFind "^[0-9]+" $size | int64) -}}
+{{- if or (lt $bytes 1024) (gt $bytes 67108864) -}}
+{{- fail (printf "maxMessageBytes is %s, and must be from 1KiB to 64MiB." $size) -}}
+{{- end -}}
 {{- end -}}

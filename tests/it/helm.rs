@@ -78,6 +78,49 @@ fn a_password_in_the_stores_url_is_refused_in_words() {
 }
 
 #[test]
+fn values_with_which_the_service_would_not_start_are_refused() {
+    for set in ["rules=null", r"rules.rules\.yaml=null", r"rules.rules\.yaml= "] {
+        refused(&["--set", set], "does not start without rules");
+    }
+    for (set, reason) in [
+        ("decisionBudget=0ms", "/decisionBudget"),
+        ("decisionBudget=000s", "/decisionBudget"),
+        ("decisionBudget=60001ms", "/decisionBudget"),
+        ("decisionBudget=2m", "/decisionBudget"),
+        ("store.url=redis://", "/store/url"),
+        ("store.url=redis://:6379", "/store/url"),
+        ("store.url=redis:///0", "/store/url"),
+        ("store.url=redis://user@", "/store/url"),
+        ("store.url=redis://h:x", "/store/url"),
+        ("store.url=null", "missing property 'url'"),
+        ("log=null", "missing property 'log'"),
+        ("maxMessageBytes=0MiB", "must be from 1KiB to 64MiB"),
+        ("maxMessageBytes=65537KiB", "must be from 1KiB to 64MiB"),
+    ] {
+        refused(&["--set", set], reason);
+    }
+    refused(&["--set-string", "maxMessageBytes=1023"], "must be from 1KiB to 64MiB");
+    let bounds =
+        "maxMessageBytes=64MiB,decisionBudget=60000ms,store.url=redis://user@[::1]:6379/15";
+    render(&["--set", bounds]);
+    render(&["--set", "rules=null,existingRulesConfigMap=mine"]);
+}
+
+#[test]
+fn no_secret_is_no_error() {
+    let pod = &object(&render(&["--set", "store.passwordSecret=null"]), "Deployment")["spec"];
+    assert!(!pod.to_string().contains("secret"), "{pod}");
+}
+
+#[test]
+fn labels_that_the_chart_sets_are_refused_in_words() {
+    for label in ["app\\.kubernetes\\.io/name", "helm\\.sh/chart"] {
+        refused(&["--set", &format!("podLabels.{label}=x")], "which the chart sets itself");
+    }
+    render(&["--set", "podLabels=null"]);
+}
+
+#[test]
 fn rules_arrive_as_they_were_written() {
     let text = "   # further right than what follows\ndomain: a\n";
     let rule_file = format!(r"rules.a\.yaml={text}");
