@@ -1,7 +1,11 @@
 //! `tollkeeper test`: tries rules on simulated time, and tells where they do something else than is
 //! expected.
 
-use std::{fs, io, path::PathBuf, process::ExitCode};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use crate::{
     engine::decision::{Code, Outcome},
@@ -61,9 +65,9 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
     }
 }
 
-fn files(path: &PathBuf) -> io::Result<Vec<PathBuf>> {
+fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
-        return Ok(vec![path.clone()]);
+        return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -76,7 +80,7 @@ fn files(path: &PathBuf) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn load(file: &PathBuf) -> Result<(RuleSet, Vec<Case>), String> {
+fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), String> {
     let words = |problems: Vec<rules::Problem>| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };

@@ -14,9 +14,9 @@ pub struct Pattern {
 impl Pattern {
     /// The pattern that `text` writes; `None` if it has no star.
     pub fn new(text: &str) -> Option<Self> {
-        let mut parts = text.split('*').map(|part| part.as_bytes().into());
-        let (head, tail) = (parts.next()?, parts.next_back()?);
-        let middle = parts.filter(|part: &Box<[u8]>| !part.is_empty()).collect();
+        let mut parts = text.split('*').map(str::as_bytes);
+        let (head, tail) = (parts.next()?.into(), parts.next_back()?.into());
+        let middle = parts.filter(|part| !part.is_empty()).map(Into::into).collect();
         Some(Self { head, middle, tail })
     }
 

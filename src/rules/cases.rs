@@ -151,10 +151,7 @@ impl Cases<'_> {
             request,
             written: written.into_iter().map(|(_, text)| text).collect(),
             code: self.reader.one_of(&fields, "expect", &["OK", "OVER_LIMIT"]).map(str::to_owned),
-            remaining: match fields.get("remaining") {
-                None => None,
-                Some(_) => Some(self.numbers(&fields, "remaining")),
-            },
+            remaining: fields.get("remaining").map(|_| self.numbers(&fields, "remaining")),
         })
     }
 
