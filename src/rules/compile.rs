@@ -35,6 +35,7 @@ pub(super) fn compile(
             compiler.descriptor(&file.name, &file.domain, &mut path, descriptor);
         }
     }
+    compiler.lint_names();
     compiler.warnings.sort();
     (compiler.rules, compiler.warnings)
 }
@@ -57,6 +58,27 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
+    /// A name that nobody has is taken, as in envoyproxy/ratelimit, and hardly meant.
+    fn lint_names(&mut self) {
+        for domain in self.rules.domains() {
+            let rules = domain.rules();
+            let limits = rules.iter().flat_map(|rule| match &rule.policy {
+                Policy::Limited(limits) => limits.as_slice(),
+                Policy::Unlimited => &[],
+            });
+            let names: Vec<&Arc<str>> = limits.filter_map(|limit| limit.name.as_ref()).collect();
+            for rule in &rules {
+                for name in rule.replaces.iter().filter(|name| !names.contains(name)) {
+                    let (file, line) = rule.place.rsplit_once(':').unwrap_or((&rule.place, "1"));
+                    let message =
+                        format!("replaces: no limit of this domain has the name `{name}`");
+                    let place = Some((line.parse().unwrap_or(1), 5));
+                    self.warnings.push(Problem { file: file.to_owned(), place, message });
+                }
+            }
+        }
+    }
+
     fn lint(&mut self, file: &str, level: &[Placed<Descriptor>]) {
         let file = || file.to_owned();
         lint::level(level, &mut |place, message| {

@@ -70,12 +70,15 @@ descriptors:
   - key: user
     descriptors:
       - key: role
+  - key: plan
+    rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: nobody }] }
 ",
         "\
 warning: rules.yaml:6:5: never matches: the pattern `a*` in line 3 takes all of its values
 warning: rules.yaml:8:17: requests_per_unit: 0 lets nothing pass
 warning: rules.yaml:11:17: requests_per_unit: missing, which counts as 0: always over the limit
 warning: rules.yaml:18:9: never limits: nothing else here matches its values
+warning: rules.yaml:19:5: replaces: no limit of this domain has the name `nobody`
 ",
     );
 }
@@ -281,6 +284,54 @@ fn what_scripts_could_not_reckon_exactly_is_refused() {
         "unit: year, algorithm: sliding_window, requests_per_unit: 285617",
         "requests_per_unit: 285617 exceeds 285616, the most of a sliding_window this long",
     );
+}
+
+#[test]
+fn numbers_are_whole_and_written_in_digits_and_units_are_known() {
+    let number = "requests_per_unit: must be a whole number from 0 to 4294967295";
+    for wrong in ["-1", "1.5", "1e9", "0x10", "'5'", "4294967296", "null", "~", "[]", "many"] {
+        check_limit(&format!("unit: day, requests_per_unit: {wrong}"), number);
+    }
+    for right in ["0", "4294967295"] {
+        check_limit(&format!("unit: SECOND, requests_per_unit: {right}"), "ok");
+    }
+    let units = "is none of second, minute, hour, day, week, month, year";
+    for wrong in ["sec", "unknown", "days"] {
+        check_limit(&format!("unit: {wrong}"), &format!("unit: `{wrong}` {units}"));
+    }
+    check_limit(
+        "requests_per_unit: 5",
+        "unit: missing; one of second, minute, hour, day, week, month, year",
+    );
+    let misspelt = "unknown key `request_per_unit`; did you mean `requests_per_unit`?";
+    check_limit("unit: day, request_per_unit: 5", misspelt);
+    check_limit(
+        "unit: day, name: a, replaces: [{ name: a }]",
+        "replaces: a limit cannot replace itself",
+    );
+    check_limit("unit: day, replaces: [{ name: '' }]", "name: must not be empty");
+    check_limit("unit: day, replaces: a", "replaces: must be a list of `name: …`");
+}
+
+#[test]
+fn what_a_descriptor_says_is_checked_too() {
+    let descriptor = |rest: &str| format!("domain: d\ndescriptors:\n  - {{ key: k, {rest} }}\n");
+    let problem = |message: &str| format!("rules.yaml:3:{message}\n");
+    let check = |rest: &str, expected: &str| check(&descriptor(rest), &problem(expected));
+    check(
+        "value: abc, share_threshold: true",
+        "5: share_threshold: goes with a value that holds a `*`",
+    );
+    check("shadow_mode: 1", "28: shadow_mode: must be true or false");
+    check("metadata: [1]", "25: metadata: must be a mapping");
+    check("metadata: { a: 1, a: 2 }", "33: a: written twice");
+    check(
+        "quota_mode: true, rate_limit: { unit: day, algorithm: sliding_log }",
+        "53: quota_mode: counts also what does not fit, and a sliding_log remembers what it admitted, and no more",
+    );
+    let long = "x".repeat(257);
+    let rules = format!("domain: d\ndescriptors:\n  - key: {long}\n");
+    super::commands::check(&rules, "rules.yaml:3:5: key: 257 bytes exceed 256\n");
 }
 
 #[test]

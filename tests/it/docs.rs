@@ -30,9 +30,11 @@ fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
 
 /// Any number of seconds until the reset is as good as another.
 fn without_seconds(text: &str) -> String {
-    let line = |line: &str| match line.split_once("resets in ") {
-        Some((before, _)) => format!("{before}resets in N s"),
-        None => line.to_owned(),
+    let line = |line: &str| match (line.split_once("resets in "), line.split_once("}:")) {
+        (Some((before, _)), _) => format!("{before}resets in N s"),
+        // A key ends with its window's start.
+        (None, Some((before, _))) => format!("{before}}}:N"),
+        (None, None) => line.to_owned(),
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
