@@ -4,13 +4,16 @@
 
 mod shapes;
 
+use prost_types::{Struct, value::Kind};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use self::shapes::{AtMost, Object, Scalar};
 use super::{
     decode::{self, Bounds, Decoded, ENTRIES_MAX},
     pb::{
         self, RateLimitResponse,
+        envoy::config::core::v3::HeaderValue,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
 };
@@ -143,6 +146,16 @@ where
 pub struct Response {
     overall_code: &'static str,
     statuses: Vec<Status>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    response_headers_to_add: Vec<Header>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Header {
+    key: String,
+    value: String,
 }
 
 #[derive(Serialize)]
@@ -160,6 +173,8 @@ struct Status {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Limit {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
     requests_per_unit: u32,
     unit: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,6 +186,27 @@ pub fn response(response: &RateLimitResponse) -> Response {
     Response {
         overall_code: code(response.overall_code),
         statuses: response.statuses.iter().map(status).collect(),
+        response_headers_to_add: response.response_headers_to_add.iter().map(header).collect(),
+        dynamic_metadata: response.dynamic_metadata.as_ref().map(tree),
+    }
+}
+
+fn header(header: &HeaderValue) -> Header {
+    Header { key: header.key.clone(), value: header.value.clone() }
+}
+
+fn tree(tree: &Struct) -> Value {
+    tree.fields.iter().map(|(name, it)| (name.clone(), value(it))).collect()
+}
+
+fn value(value_of: &prost_types::Value) -> Value {
+    match &value_of.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::NumberValue(number)) => Value::from(*number),
+        Some(Kind::StringValue(text)) => Value::from(text.as_str()),
+        Some(Kind::BoolValue(truth)) => Value::from(*truth),
+        Some(Kind::StructValue(it)) => tree(it),
+        Some(Kind::ListValue(list)) => list.values.iter().map(value).collect(),
     }
 }
 
@@ -198,6 +234,7 @@ fn status(status: &DescriptorStatus) -> Status {
 
 fn limit(limit: &RateLimit) -> Limit {
     Limit {
+        name: limit.name.clone(),
         requests_per_unit: limit.requests_per_unit,
         unit: Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name(),
         unit_multiplier: limit.unit_multiplier,

@@ -57,6 +57,18 @@ fn the_chart_passes_a_strict_lint_in_every_scenario() {
 }
 
 #[test]
+fn each_replica_knows_its_share_and_what_to_answer_without_a_store() {
+    let words = ["--set", "replicas=3,store.url=redis://r:6379,onStoreFailure=local,headers=both"];
+    let container =
+        &object(&render(&words), "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let args = container["args"].as_array().unwrap();
+    for flag in ["--replicas=3", "--on-store-failure=local", "--headers=both"] {
+        assert!(args.contains(&Value::from(flag)), "{flag}: {args:?}");
+    }
+    refused(&["--set", "onStoreFailure=maybe"], "onStoreFailure");
+}
+
+#[test]
 fn misspelled_keys_are_refused() {
     for key in ["replica=2", "store.uri=redis://x", "store.passwordSecret.nam=x", "log.levle=info"]
     {

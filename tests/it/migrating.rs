@@ -391,6 +391,26 @@ descriptors:
     );
 }
 
+#[tokio::test]
+async fn the_json_of_an_answer_is_as_complete_as_its_message() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: one, metadata: { tier: gold }, rate_limit: { name: free, unit: year, requests_per_unit: 1 } }
+";
+    let flags = &["--headers", "ratelimit", "--dynamic-metadata"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let body = br#"{"domain":"shop","descriptors":[{"entries":[{"key":"one","value":"x"}]}]}"#;
+    let (code, _, answer) = service.exchange("POST", "/json", body);
+    assert_eq!(code, 200, "{answer}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["statuses"][0]["currentLimit"]["name"], "free");
+    assert_eq!(answer["responseHeadersToAdd"][1]["key"], "RateLimit-Remaining");
+    assert_eq!(answer["responseHeadersToAdd"][1]["value"], "0");
+    assert_eq!(answer["dynamicMetadata"]["metadata"]["tier"], "gold");
+    assert_eq!(answer["dynamicMetadata"]["descriptors"][0]["entries"][0], "one=x");
+}
+
 /// A Struct as JSON, its keys in order.
 fn json(tree: &prost_types::Struct) -> String {
     use prost_types::value::Kind;
