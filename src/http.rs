@@ -92,6 +92,7 @@ async fn rules(State(http): State<Http>) -> Json<Value> {
     Json(json!({
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
+        "files": in_force.files,
         "problems": http.rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "domains": in_force.rules.domains().into_iter().map(domain).collect::<Vec<_>>(),
     }))

@@ -118,7 +118,7 @@ struct Read {
 pub fn load(paths: &[PathBuf], basis: Basis) -> Result<InForce, Vec<Problem>> {
     let read = read_all(paths);
     let version = Version::of(&read);
-    compile_all(read, basis).map(|(rules, warnings)| InForce::now(rules, version, warnings))
+    compile_all(read, basis).map(|compiled| InForce::now(compiled, version))
 }
 
 fn read_all(paths: &[PathBuf]) -> Read {
@@ -135,13 +135,21 @@ fn read_all(paths: &[PathBuf]) -> Read {
     all
 }
 
-fn compile_all(read: Read, basis: Basis) -> Result<(RuleSet, Vec<Problem>), Vec<Problem>> {
+/// Rules that are good, and what is told of them.
+struct Compiled {
+    rules: RuleSet,
+    files: Vec<String>,
+    warnings: Vec<Problem>,
+}
+
+fn compile_all(read: Read, basis: Basis) -> Result<Compiled, Vec<Problem>> {
     let Read { sources, mut problems } = read;
     let files: Vec<_> =
         sources.iter().filter_map(|source| schema::read(source, &mut problems)).collect();
-    let rules = compile::compile(files, basis, &mut problems);
+    let (rules, warnings) = compile::compile(files, basis, &mut problems);
     if problems.is_empty() {
-        return Ok(rules);
+        let files = sources.into_iter().map(|source| source.name).collect();
+        return Ok(Compiled { rules, files, warnings });
     }
     problems.sort();
     Err(problems)

@@ -10,7 +10,7 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{task::spawn_blocking, time};
 
-use super::{Basis, Problem, Version, compile_all, read_all};
+use super::{Basis, Compiled, Problem, Version, compile_all, read_all};
 use crate::engine::rule_set::RuleSet;
 
 /// How often the files are read. Asking the system for changes instead would miss some: network
@@ -34,13 +34,16 @@ pub struct InForce {
     pub version: Version,
     /// When they were loaded.
     pub since: SystemTime,
+    /// The files that they come from.
+    pub files: Vec<String>,
     /// What is allowed, and hardly meant.
     pub warnings: Vec<Problem>,
 }
 
 impl InForce {
-    pub(super) fn now(rules: RuleSet, version: Version, warnings: Vec<Problem>) -> Self {
-        Self { rules, version, since: SystemTime::now(), warnings }
+    pub(super) fn now(compiled: Compiled, version: Version) -> Self {
+        let Compiled { rules, files, warnings } = compiled;
+        Self { rules, version, since: SystemTime::now(), files, warnings }
     }
 
     /// Tells the warnings in the log.
@@ -107,9 +110,9 @@ pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)
         }
         tried = version.clone();
         match compile_all(read, watched.basis) {
-            Ok((next, warnings)) => {
+            Ok(compiled) => {
                 tracing::info!(%version, "rules loaded");
-                let next = InForce::now(next, version, warnings);
+                let next = InForce::now(compiled, version);
                 next.warn();
                 rules.replace(next);
                 on_load(Loaded::Good);

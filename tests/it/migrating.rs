@@ -99,6 +99,108 @@ descriptors:
     .await;
 }
 
+/// The rules of its readme, in our own words: they work as they are.
+#[tokio::test]
+async fn the_examples_of_its_readme_work_unchanged() {
+    let ask = async |rules: &str, domain: &str, calls: &[(&[(&str, &str)], &str)]| {
+        let redis = Redis::start();
+        for store in ["memory://", &redis.url()] {
+            let service = Service::start(Options { rules, store, ..Options::default() });
+            for (entries, expected) in calls {
+                let call = request(domain, vec![descriptor(entries)]);
+                let answer = service.ask(call).await.unwrap();
+                assert_eq!(spell(&answer), *expected, "{entries:?} on {store}");
+            }
+        }
+    };
+    // Connections to each of two databases.
+    let rules = "
+domain: mongo_cps
+descriptors:
+  - key: database
+    value: users
+    rate_limit:
+      unit: second
+      requests_per_unit: 500
+
+  - key: database
+    value: default
+    rate_limit:
+      unit: second
+      requests_per_unit: 400
+";
+    let users = (&[("database", "users")][..], "OK: OK 499/500 SECOND");
+    let others = (&[("database", "x")][..], "OK: OK -");
+    ask(
+        rules,
+        "mongo_cps",
+        &[users, others, (&[("database", "default")], "OK: OK 399/400 SECOND")],
+    )
+    .await;
+
+    // Messages to a number: fewer, if they advertise.
+    let rules = "
+domain: messaging
+descriptors:
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit:
+          unit: year
+          requests_per_unit: 2
+  - key: to_number
+    rate_limit:
+      unit: year
+      requests_per_unit: 100
+";
+    let marketing = &[("message_type", "marketing"), ("to_number", "2061111111")][..];
+    let calls = [
+        (marketing, "OK: OK 1/2 YEAR"),
+        (marketing, "OK: OK 0/2 YEAR"),
+        (marketing, "OVER_LIMIT: OVER_LIMIT 0/2 YEAR"),
+        (&[("to_number", "2061111111")], "OK: OK 99/100 YEAR"),
+        (&[("message_type", "text")], "OK: OK -"),
+    ];
+    ask(rules, "messaging", &calls).await;
+
+    // Addresses: a few have a limit of their own, one is banned, one is free, and a range is shared.
+    let rules = "
+domain: edge_proxy_per_ip
+descriptors:
+  - key: remote_address
+    rate_limit:
+      unit: second
+      requests_per_unit: 10
+
+  - key: remote_address
+    value: 50.0.0.5
+    rate_limit:
+      unit: second
+      requests_per_unit: 0
+
+  - key: remote_address
+    value: 50.0.0.6
+    rate_limit:
+      unlimited: true
+
+  - key: remote_address
+    value: 10.0.*
+    share_threshold: true
+    rate_limit:
+      unit: year
+      requests_per_unit: 2
+";
+    let calls = [
+        (&[("remote_address", "1.2.3.4")][..], "OK: OK 9/10 SECOND"),
+        (&[("remote_address", "50.0.0.5")], "OVER_LIMIT: OVER_LIMIT 0/0 SECOND"),
+        (&[("remote_address", "50.0.0.6")], "OK: OK unlimited"),
+        (&[("remote_address", "10.0.0.1")], "OK: OK 1/2 YEAR"),
+        (&[("remote_address", "10.0.7.7")], "OK: OK 0/2 YEAR"),
+    ];
+    ask(rules, "edge_proxy_per_ip", &calls).await;
+}
+
 /// The same for its test of configurations.
 #[tokio::test]
 async fn nested_rules_white_lists_and_unlimited_ones_are_found_as_the_incumbent_finds_them() {
@@ -294,6 +396,20 @@ async fn under_the_global_shadow_statuses_tell_and_every_call_passes() {
         let both = [one("one", "x"), one("nine", "x")];
         check(service, &both, "OK: OK 0/1 YEAR, OK 8/9 YEAR").await;
         check(service, &both, "OK: OVER_LIMIT 0/1 YEAR, OK 7/9 YEAR").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn quotas_that_are_all_over_pass_under_the_global_shadow() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: one, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    on_every_store(rules, &["--shadow-mode"], async |service| {
+        check(service, &[one("one", "x")], "OK: OK 0/1 YEAR").await;
+        check(service, &[one("one", "x")], "OK: OVER_LIMIT 0/1 YEAR").await;
     })
     .await;
 }

@@ -80,6 +80,7 @@ async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kep
 async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page() {
     let service = Service::start(Options { rules: &rules(3), ..Options::default() });
     let before = in_force(&service);
+    assert_eq!(before["files"][0], service.rules.display().to_string());
     fs::write(&service.rules, "domain: shop\nlimits: []\n").unwrap();
     let problems = eventually("the problem is told", || {
         let problems = in_force(&service)["problems"].clone();
