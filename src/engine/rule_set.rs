@@ -40,6 +40,8 @@ struct Branches {
     exact: HashMap<Box<[u8]>, Node>,
     /// By the order of the files.
     patterns: Vec<(Box<str>, Pattern, Node)>,
+    /// The place of each of them, for those who insert.
+    places: HashMap<Box<str>, usize>,
     default: Option<Node>,
 }
 
@@ -227,8 +229,7 @@ impl Level {
             return branches.exact.entry(value.as_bytes().into()).or_default();
         };
         let patterns = &mut branches.patterns;
-        let known = patterns.iter().position(|(text, _, _)| **text == *value);
-        let place = known.unwrap_or_else(|| {
+        let place = *branches.places.entry(value.into()).or_insert_with(|| {
             patterns.push((value.into(), pattern, Node::default()));
             patterns.len() - 1
         });

@@ -1,5 +1,7 @@
 //! What is allowed, and hardly meant: it becomes a warning.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::{
     engine::pattern::Pattern,
     rules::{
@@ -8,36 +10,49 @@ use crate::{
     },
 };
 
+/// Each descriptor is held against so many patterns of its key: a look at the rules must stay quick.
+const PATTERNS_MAX: usize = 1000;
+
+/// A descriptor whose value is a pattern.
+type Patterned<'level> = (usize, Pattern, &'level Placed<Descriptor>);
+
 /// Looks at the descriptors of one level, each against those beside it.
 pub(super) fn level(siblings: &[Placed<Descriptor>], warn: &mut impl FnMut(Place, String)) {
+    let mut patterns: HashMap<&str, Vec<Patterned<'_>>> = HashMap::new();
+    let mut defaults: HashSet<&str> = HashSet::new();
+    for (number, it) in siblings.iter().enumerate() {
+        match it.value.value.as_deref().map(Pattern::new) {
+            None => drop(defaults.insert(&it.value.key)),
+            Some(None) => {}
+            Some(Some(pattern)) => {
+                patterns.entry(&it.value.key).or_default().push((number, pattern, it));
+            }
+        }
+    }
     for (number, Placed { place, value: it }) in siblings.iter().enumerate() {
-        let same_key = |other: &&Placed<Descriptor>| other.value.key == it.key;
-        let earlier = siblings.iter().take(number).filter(same_key);
-        let is_pattern = it.value.as_deref().is_some_and(|value| value.contains('*'));
-        if let Some(first) = earlier.clone().find(|other| is_pattern && covers(&other.value, it)) {
-            let pattern = first.value.value.as_deref().unwrap_or_default();
+        let value = it.value.as_deref();
+        // A pattern's literals hold no star, so those of this value can only meet its stars.
+        let covers = |(_, pattern, _): &&Patterned<'_>| {
+            value.is_some_and(|value| pattern.matches(value.as_bytes()))
+        };
+        let of_key = || patterns.get(&*it.key).into_iter().flatten().take(PATTERNS_MAX);
+        if value.is_some_and(|value| value.contains('*'))
+            && let Some((_, _, first)) = of_key().find(|it| it.0 < number && covers(it))
+        {
+            let (pattern, line) = (first.value.value.as_deref().unwrap_or_default(), first.place.0);
             let message = format!(
-                "never matches: the pattern `{pattern}` in line {} takes all of its values",
-                first.place.0
+                "never matches: the pattern `{pattern}` in line {line} takes all of its values"
             );
             warn(*place, message);
         }
-        let mut others =
-            siblings.iter().filter(|other| !std::ptr::eq(&other.value, it)).filter(same_key);
         let is_idle = it.limits.is_empty() && it.descriptors.is_empty();
-        if is_idle && !others.any(|other| other.value.value.is_none() || covers(&other.value, it)) {
+        let is_exception = value.is_some()
+            && (defaults.contains(&*it.key) || of_key().any(|it| it.0 != number && covers(&it)));
+        if is_idle && !is_exception {
             warn(*place, "never limits: nothing else here matches its values".to_owned());
         }
         limits(it, warn);
     }
-}
-
-/// Whether all values that `it` matches match `other` as well.
-fn covers(other: &Descriptor, it: &Descriptor) -> bool {
-    let pattern = other.value.as_deref().and_then(Pattern::new);
-    // The other's literals hold no star, so those of this one can only meet its stars.
-    let value = it.value.as_deref().unwrap_or("*");
-    pattern.is_some_and(|pattern| pattern.matches(value.as_bytes()))
 }
 
 fn limits(it: &Descriptor, warn: &mut impl FnMut(Place, String)) {
