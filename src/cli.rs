@@ -8,6 +8,7 @@ mod serve;
 mod test;
 
 use std::{
+    fmt,
     io::{self, Write as _},
     process::ExitCode,
 };
@@ -57,10 +58,16 @@ fn say(text: &str, code: ExitCode) -> ExitCode {
         // Who closed it knows.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("stdout: {error}");
+            complain(format_args!("stdout: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to stderr. Where that fails nobody is left to tell, and the exit code still tells;
+/// `eprintln!` would panic.
+fn complain(problem: impl fmt::Display) {
+    drop(writeln!(io::stderr(), "{problem}"));
 }
 
 /// Bad usage: the same code as clap's own.

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use tonic::{Status, transport::Channel};
 
-use super::{USAGE, say};
+use super::{USAGE, complain, say};
 use crate::{
     engine::{notation, request::Entry},
     rls::pb::{
@@ -43,7 +43,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     let request = match request(flags) {
         Ok(request) => request,
         Err(problem) => {
-            eprintln!("{problem}");
+            complain(problem);
             return ExitCode::from(USAGE);
         }
     };
@@ -57,7 +57,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
             say(&describe(&response, &flags.descriptors), code)
         }
         Err(problem) => {
-            eprintln!("{addr}: {problem}");
+            complain(format_args!("{addr}: {problem}"));
             ExitCode::FAILURE
         }
     }

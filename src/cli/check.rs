@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use super::{complain, say};
 use crate::rules::{self, Basis};
 
 #[derive(Debug, clap::Args)]
@@ -16,13 +17,13 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
             let count: usize = domains.iter().map(|domain| domain.rules().len()).sum();
-            loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+            loaded.warnings.iter().for_each(|warning| complain(format_args!("warning: {warning}")));
             let (rules, domains) = (counted(count, "rule"), counted(domains.len(), "domain"));
-            super::say(&format!("ok: {rules} in {domains}\n"), ExitCode::SUCCESS)
+            say(&format!("ok: {rules} in {domains}\n"), ExitCode::SUCCESS)
         }
         Err(problems) => {
             for problem in problems {
-                eprintln!("{problem}");
+                complain(problem);
             }
             ExitCode::FAILURE
         }

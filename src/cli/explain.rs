@@ -15,7 +15,7 @@ use crate::{
     store::system_clock,
 };
 
-use super::{USAGE, say};
+use super::{USAGE, complain, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
@@ -37,7 +37,7 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
     let rules = match rules::load(&flags.rules, Basis::default()) {
         Ok(rules) => rules.rules,
         Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("{problem}"));
+            problems.iter().for_each(complain);
             return ExitCode::FAILURE;
         }
     };
@@ -47,7 +47,7 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
             say(&text(&told), ExitCode::SUCCESS)
         }
         Err(problem) => {
-            eprintln!("{problem}");
+            complain(problem);
             ExitCode::from(USAGE)
         }
     }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::USAGE;
+use super::{USAGE, complain};
 use crate::{
     app,
     rules::{self, Basis, InForce},
@@ -14,7 +14,7 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
         Ok(prepared) => prepared,
         Err(problems) => {
             for problem in problems {
-                eprintln!("{problem}");
+                complain(problem);
             }
             return ExitCode::from(USAGE);
         }
@@ -22,7 +22,7 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("tollkeeper: {error}");
+            complain(format_args!("tollkeeper: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -32,7 +32,7 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tollkeeper: {error}");
+            complain(format_args!("tollkeeper: {error}"));
             ExitCode::FAILURE
         }
     }

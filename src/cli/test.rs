@@ -7,6 +7,7 @@ use std::{
     process::ExitCode,
 };
 
+use super::{complain, say};
 use crate::{
     engine::decision::{Code, Outcome},
     engine::{decision::Decision, ledger, plan::Plan, rule_set::RuleSet, time::Timestamp},
@@ -27,7 +28,7 @@ pub(super) struct Flags {
 pub(super) fn main(flags: &Flags) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
     let mut fail = |told: String| {
-        eprintln!("{told}");
+        complain(told);
         failed += 1;
     };
     for path in &flags.paths {
@@ -57,9 +58,9 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
         }
     }
     match failed {
-        0 => super::say(&format!("ok: {passed} passed\n"), ExitCode::SUCCESS),
+        0 => say(&format!("ok: {passed} passed\n"), ExitCode::SUCCESS),
         _ => {
-            eprintln!("{passed} passed, {failed} failed");
+            complain(format_args!("{passed} passed, {failed} failed"));
             ExitCode::FAILURE
         }
     }

@@ -103,6 +103,26 @@ fn a_stdout_that_is_full_is_told_and_one_that_is_closed_is_not() {
 }
 
 #[test]
+fn a_stderr_that_is_full_changes_no_exit_code() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let call = ["call", "--addr", "127.0.0.1:1", "--domain", "x", "a=b"];
+    for (words, code) in [
+        (&["check", "gone.yaml"][..], 1),
+        // Its answer fails first, and then so does the message that says so.
+        (&["check", "examples/rules.yaml"], 1),
+        (&["test", "gone.test.yaml"], 1),
+        (&["explain", "--domain", "example", "user"], 2),
+        (&["serve", "--rules", "gone.yaml"], 2),
+        (&["counter", "show", "--domain", "x", "a"], 2),
+        (&call, 1),
+    ] {
+        let mut command = tollkeeper();
+        command.current_dir(root()).args(words).stdout(full()).stderr(full());
+        assert_eq!(command.status().unwrap().code(), Some(code), "for {words:?}");
+    }
+}
+
+#[test]
 fn rule_tests_pass_and_a_failed_one_shows_what_was_expected_and_what_happened() {
     let examples = run(tollkeeper().current_dir(root()).args(["test", "examples"]));
     assert_eq!(examples, (Some(0), "ok: 2 passed\n".to_owned(), String::new()));
