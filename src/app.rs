@@ -271,7 +271,7 @@ async fn serve_grpc(
         .add_optional_service(v1alpha)
         .serve_with_incoming_shutdown(
             // With a listener of our own, the server's setting for this is not applied.
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            rls::speaking(TcpIncoming::from(listener).with_nodelay(Some(true))),
             stop.cancelled_owned(),
         )
         .await?;

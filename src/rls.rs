@@ -1,6 +1,7 @@
 //! The wire: Envoy's rate limit service, version 3. Generated types appear in this folder only.
 
 mod codec;
+mod connections;
 pub mod decode;
 pub mod encode;
 pub mod headers;
@@ -8,6 +9,7 @@ pub mod json;
 mod metadata;
 mod service;
 
+pub use connections::speaking;
 pub use service::Service;
 pub(crate) use service::decide;
 

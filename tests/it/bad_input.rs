@@ -1,13 +1,22 @@
 //! What must not hurt us, each with the exact code and message. Pinned are also the answers of the
 //! framework below us, so that an upgrade which changes one is noticed.
 
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::Service as _;
 
-use crate::support::service::{Options, Service, descriptor, of_bytes, request, spell};
+use crate::support::{
+    eventually,
+    service::{Options, Service, descriptor, of_bytes, request, spell},
+};
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -149,4 +158,64 @@ async fn unknown_fields_and_a_split_message_are_accepted() {
     message.extend(b"\x0a\x04shop");
     assert_eq!(send(&service, METHOD, framed(&message)).await.code(), Code::Ok);
     assert!(service.get("/metrics").contains(r#"domain="shop",rule="user"} 1"#));
+}
+
+/// A connection to gRPC's address, on which this was sent.
+fn connect(service: &Service, sent: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(service.grpc).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(sent).unwrap();
+    stream
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// The client closes its connection beside the waits of this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_say_nothing_are_bounded_and_hold_up_neither_calls_nor_the_exit() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let silent: Vec<_> = (0..600)
+        .map(|number| connect(&service, if number % 2 == 0 { b"" } else { b"PRI * HTTP" }))
+        .collect();
+    let files = format!("/proc/{}/fd", service.process().0.id());
+    let files = || std::fs::read_dir(&files).unwrap().count();
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    eventually("the bound holds", || (128..160).contains(&files()).then_some(()));
+
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    assert!(!service.log().contains("did not end"), "{}", service.log());
+    drop(silent);
+}
+
+#[test]
+fn a_connection_that_says_nothing_is_closed_and_one_that_speaks_late_is_answered() {
+    let service = Service::start(Options::default());
+    let began = Instant::now();
+    let mut silent = connect(&service, b"");
+    let (begin, rest) = PREFACE.split_at(7);
+    let mut late = connect(&service, begin);
+    std::thread::sleep(Duration::from_millis(500));
+    late.write_all(rest).unwrap();
+    let mut frame = [0; 9];
+    late.read_exact(&mut frame).unwrap();
+    assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
+
+    let mut nothing = Vec::new();
+    assert_eq!(silent.read_to_end(&mut nothing).unwrap(), 0);
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn what_is_no_http2_is_closed_at_once() {
+    let service = Service::start(Options::default());
+    let began = Instant::now();
+    let mut other = connect(&service, b"GET / HTTP/1.1\r\nhost: test\r\n\r\n");
+    let mut answer = Vec::new();
+    // It may be closed with a reset: what it sent was not read to the end.
+    let _ = other.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/1"), "{answer:?}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
