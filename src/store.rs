@@ -26,7 +26,7 @@ pub fn system_clock() -> Timestamp {
 }
 
 /// Why a call has no tallies. In none of these cases does a later answer come.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The store did not answer within the budget; the call may have been charged.
     #[error("no answer within the decision budget")]

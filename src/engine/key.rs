@@ -87,12 +87,27 @@ impl Counter {
 
     /// The key; of a window that the clock aligns, of the one that begins at `start`.
     pub fn key(&self, start: Timestamp) -> String {
+        let mut key = String::with_capacity(self.business_id.len() + 40);
+        self.write_key(&mut key, start);
+        key
+    }
+
+    /// Writes the key behind what `text` holds.
+    pub fn write_key(&self, text: &mut String, start: Timestamp) {
         let Limit { algorithm, window, .. } = &*self.limit;
         let (name, id) = (short_name(algorithm), &self.business_id);
-        match algorithm.is_aligned() {
-            true => format!("tk1:{name}:{window}:{{{id}}}:{}", start.as_secs()),
-            false => format!("tk1:{name}:{window}:{{{id}}}"),
-        }
+        let written = match algorithm.is_aligned() {
+            true => write!(text, "tk1:{name}:{window}:{{{id}}}:{}", start.as_secs()),
+            false => write!(text, "tk1:{name}:{window}:{{{id}}}"),
+        };
+        written.expect("a String takes all that is written to it");
+    }
+
+    /// Whether both have the same key in every window.
+    pub fn shares_key(&self, other: &Self) -> bool {
+        self.business_id == other.business_id
+            && short_name(&self.limit.algorithm) == short_name(&other.limit.algorithm)
+            && self.limit.window == other.limit.window
     }
 
     /// When the key of the window that ends at `end` may go: when it counts no more or a little

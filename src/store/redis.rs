@@ -1,17 +1,25 @@
 //! Counters in Redis: one script run decides a call, on Redis's own clock.
 
+mod batch;
+mod connection;
+mod lane;
 pub mod pool;
+mod resp;
 pub mod script;
 mod transaction;
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::time;
 
 use self::{
+    lane::Lane,
     pool::Pool,
     script::{Answer, Looked, Scripts},
 };
@@ -28,10 +36,10 @@ use crate::{
 /// How often an absent Redis is looked for at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
 
-/// How a call is decided.
+/// How calls are decided.
 #[derive(Debug)]
 pub enum How {
-    /// In one script run.
+    /// By scripts: in one run all that wait.
     Scripts(Scripts),
     /// By transactions, where the server runs no scripts; fixed windows only.
     Transactions {
@@ -44,18 +52,29 @@ pub enum How {
 #[derive(Debug)]
 pub struct RedisStore {
     pool: Pool,
-    how: How,
-    clock: Clock,
-    /// Redis's clock less ours, in milliseconds, as the last reply told. Only a guess that saves a
-    /// second question: the script refuses a stamp that is wrong.
-    offset_ms: AtomicI64,
+    way: Way,
+    time: Arc<RedisTime>,
     metrics: StoreMetrics,
+}
+
+#[derive(Debug)]
+enum Way {
+    Scripts(Lane),
+    Transactions { key_prefix: String },
 }
 
 impl RedisStore {
     /// A store behind `pool`. It connects when it is first asked.
     pub fn new(pool: Pool, how: How, clock: Clock, metrics: StoreMetrics) -> Self {
-        Self { pool, how, clock, offset_ms: AtomicI64::new(0), metrics }
+        let time = Arc::new(RedisTime { clock, offset_ms: AtomicI64::new(0) });
+        let way = match how {
+            How::Scripts(scripts) => {
+                let (pool, time, metrics) = (pool.clone(), Arc::clone(&time), metrics.clone());
+                Way::Scripts(Lane::new(scripts, pool, time, metrics))
+            }
+            How::Transactions { key_prefix } => Way::Transactions { key_prefix },
+        };
+        Self { pool, way, time, metrics }
     }
 
     /// Makes all charges of one call, or none.
@@ -63,19 +82,27 @@ impl RedisStore {
     /// # Errors
     /// See [`StoreError`].
     pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
+        match &self.way {
+            Way::Scripts(lane) => self.metrics.span("EVALSHA", lane.charge(charges)).await,
+            Way::Transactions { key_prefix } => {
+                self.charge_by_transaction(charges, key_prefix).await
+            }
+        }
+    }
+
+    async fn charge_by_transaction(
+        &self,
+        charges: &[Charge],
+        key_prefix: &str,
+    ) -> Result<Vec<Tally>, StoreError> {
         let mut connection = self.pool.get().await?;
-        let mut stamp = self.now();
+        let mut stamp = self.time.now();
         // A wrong stamp is refused once at most, unless the window turns under the second question.
         for _ in 0..2 {
-            let answer = match &self.how {
-                How::Scripts(it) => it.charge(&mut connection, charges, stamp, &self.metrics).await,
-                How::Transactions { key_prefix } => {
-                    let (connection, metrics) = (&mut connection, &self.metrics);
-                    transaction::run(connection, charges, key_prefix, stamp, metrics).await
-                }
-            };
+            let (connection, metrics) = (&mut connection, &self.metrics);
+            let answer = transaction::run(connection, charges, key_prefix, stamp, metrics).await;
             let (now, answer) = answer.map_err(|error| pool::unavailable(&error))?;
-            self.offset_ms.store(now.millis_since((self.clock)()), Ordering::Relaxed);
+            self.time.learn(now);
             match answer {
                 Answer::Judged(tallies) => return Ok(tallies),
                 Answer::Unreadable(charges) => return Err(StoreError::Unreadable(charges)),
@@ -91,12 +118,14 @@ impl RedisStore {
     /// See [`StoreError`].
     pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
         let mut connection = self.pool.get().await?;
-        let mut stamp = self.now();
+        let mut stamp = self.time.now();
         for _ in 0..2 {
             let (connection, metrics) = (&mut connection, &self.metrics);
-            let looked = match &self.how {
-                How::Scripts(it) => it.look(connection, counter, clear, stamp, metrics).await,
-                How::Transactions { key_prefix } => {
+            let looked = match &self.way {
+                Way::Scripts(lane) => {
+                    lane.scripts().look(connection, counter, clear, stamp, metrics).await
+                }
+                Way::Transactions { key_prefix } => {
                     transaction::look(connection, counter, clear, key_prefix, stamp, metrics).await
                 }
             };
@@ -116,9 +145,23 @@ impl RedisStore {
             time::sleep(REACH_EVERY).await;
         }
     }
+}
 
-    /// What Redis's clock shows, as far as we know.
+/// What Redis's clock shows, as far as we know.
+#[derive(Debug)]
+struct RedisTime {
+    clock: Clock,
+    /// Redis's clock less ours, in milliseconds, as the last reply told. Only a guess that saves a
+    /// second question: the script refuses a stamp that is wrong.
+    offset_ms: AtomicI64,
+}
+
+impl RedisTime {
     fn now(&self) -> Timestamp {
         (self.clock)().shifted(self.offset_ms.load(Ordering::Relaxed))
+    }
+
+    fn learn(&self, now: Timestamp) {
+        self.offset_ms.store(now.millis_since((self.clock)()), Ordering::Relaxed);
     }
 }

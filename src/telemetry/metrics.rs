@@ -220,7 +220,27 @@ impl StoreMetrics {
         operation: &'static str,
         answer: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
+        self.span(operation, self.measure(operation, answer)).await
+    }
+
+    /// Measures one round trip.
+    pub(crate) async fn measure<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
         let began = Instant::now();
+        let answer = answer.await;
+        self.record(operation, began.elapsed(), answer.as_ref().err());
+        answer
+    }
+
+    /// A span around what is asked of the store.
+    pub(crate) async fn span<T, E>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let span = tracing::info_span!(
             "store",
             otel.name = operation,
@@ -233,7 +253,6 @@ impl StoreMetrics {
         if answer.is_err() {
             span.record("otel.status_code", "ERROR");
         }
-        self.record(operation, began.elapsed(), answer.as_ref().err());
         answer
     }
 

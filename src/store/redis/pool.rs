@@ -6,12 +6,10 @@
 use std::{fmt, io, time::Duration};
 
 use bb8::{ManageConnection, RunError};
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
-    Pipeline, RedisError, RedisResult, ServerErrorKind, Value, aio::MultiplexedConnection,
-};
-use tokio::{net::TcpStream, task::JoinHandle, time};
+use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use tokio::time;
 
+use super::connection::Connection;
 use crate::{
     store::{StoreError, outage::Outage},
     telemetry::StoreMetrics,
@@ -19,9 +17,6 @@ use crate::{
 
 /// How long a new connection may take. Calls do not wait that long: connecting goes on behind them.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-
-/// When a command counts as lost even for those who would wait longer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// After this, a connection is replaced, so that a server behind a moved name is found.
 const LIFETIME_MAX: Duration = Duration::from_secs(600);
@@ -37,7 +32,7 @@ pub struct PoolOptions {
     pub server: ConnectionInfo,
     /// The most connections, at least 1.
     pub connections_max: u32,
-    /// How long a call may wait for one.
+    /// How long a call may wait for one, and then for an answer.
     pub wait_max: Duration,
     /// Hears of connections that cannot be made.
     pub outage: Outage,
@@ -45,7 +40,10 @@ pub struct PoolOptions {
 
 /// A pool of connections to one Redis.
 #[derive(Debug, Clone)]
-pub struct Pool(bb8::Pool<Manager>);
+pub struct Pool {
+    connections: bb8::Pool<Manager>,
+    patience: Duration,
+}
 
 /// A connection that a call holds for itself.
 pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
@@ -54,7 +52,7 @@ impl Pool {
     /// A pool that connects in the background. It must be made inside a tokio runtime.
     pub fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
         let manager = Manager { server: options.server, outage: options.outage };
-        let pool = bb8::Pool::builder()
+        let connections = bb8::Pool::builder()
             .max_size(options.connections_max)
             .min_idle(Some(1))
             // A PING would double the round trips, and proves nothing about the next command.
@@ -67,7 +65,7 @@ impl Pool {
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(metrics)))
             .build_unchecked(manager);
-        Self(pool)
+        Self { connections, patience: options.wait_max }
     }
 
     /// A connection for one call.
@@ -76,7 +74,7 @@ impl Pool {
     /// [`StoreError::Unavailable`] if none is free in time.
     pub async fn get(&self) -> Result<Held<'_>, StoreError> {
         loop {
-            let held = self.0.get().await.map_err(|error| match error {
+            let held = self.connections.get().await.map_err(|error| match error {
                 RunError::User(error) => unavailable(&error),
                 RunError::TimedOut => StoreError::Unavailable("no connection to redis".to_owned()),
             })?;
@@ -87,9 +85,14 @@ impl Pool {
         }
     }
 
+    /// How long a call waits: for a connection, and for Redis's answer.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// How many connections are open.
     pub fn connections(&self) -> u32 {
-        self.0.state().connections
+        self.connections.state().connections
     }
 }
 
@@ -111,85 +114,12 @@ impl fmt::Debug for Manager {
     }
 }
 
-/// A connection that knows whether it may be used again.
-pub struct Connection {
-    inner: MultiplexedConnection,
-    /// Reads and writes the socket; it ends when the server closes it.
-    driver: JoinHandle<()>,
-    usable: bool,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
-impl Connection {
-    fn is_closed(&self) -> bool {
-        self.driver.is_finished()
-    }
-
-    /// Sends one command and reads its answer. If this is dropped half-way, or the server's state is
-    /// in doubt, the connection will not be used again.
-    ///
-    /// # Errors
-    /// Those of Redis and of the network.
-    pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
-        self.usable = false;
-        let answer = command.query_async(&mut self.inner).await;
-        self.usable = match &answer {
-            Ok(_) => true,
-            Err(error) => matches!(
-                error.kind(),
-                ErrorKind::Server(ServerErrorKind::NoScript | ServerErrorKind::ResponseError)
-            ),
-        };
-        answer
-    }
-
-    /// The same for several commands in a row; an error of one is among the answers. `None` if it is
-    /// a transaction that was not run, because a key that was watched has changed.
-    ///
-    /// # Errors
-    /// Those of the network, and of Redis where it ran none of them.
-    pub async fn transaction(&mut self, commands: &Pipeline) -> RedisResult<Option<Vec<Value>>> {
-        self.usable = false;
-        let answer = commands.query_async(&mut self.inner).await;
-        self.usable = answer.is_ok();
-        answer
-    }
-}
-
-impl Manager {
-    async fn open(&self) -> RedisResult<Connection> {
-        let ConnectionAddr::Tcp(host, port) = self.server.addr() else {
-            return Err((ErrorKind::InvalidClientConfig, "not a host and port").into());
-        };
-        let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        // A command is one small packet, and must not wait for the acknowledgement of another.
-        stream.set_nodelay(true)?;
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
-        let settings = self.server.redis_settings();
-        let (inner, driver) =
-            MultiplexedConnection::new_with_config(settings, stream, config).await?;
-        let mut connection = Connection { inner, driver: tokio::spawn(driver), usable: true };
-        match connection.query::<String>(redis::cmd("INFO").arg("server")).await {
-            Ok(info) => check_version(&info)?,
-            // Who may run our script but not INFO is taken at their word.
-            Err(error) if error.code() == Some("NOPERM") => connection.usable = true,
-            Err(error) => return Err(error),
-        }
-        Ok(connection)
-    }
-}
-
 impl ManageConnection for Manager {
     type Connection = Connection;
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        let opened = time::timeout(CONNECT_WITHIN, self.open())
+        let opened = time::timeout(CONNECT_WITHIN, open(&self.server))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         opened.inspect_err(|error| self.outage.failed(&unavailable(error)))
@@ -200,8 +130,20 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        !connection.usable || connection.is_closed()
+        !connection.is_usable() || connection.is_closed()
     }
+}
+
+/// Connects, and sees whether the server is one that we know.
+async fn open(server: &ConnectionInfo) -> RedisResult<Connection> {
+    let mut connection = Connection::open(server).await?;
+    match connection.query::<String>(redis::cmd("INFO").arg("server")).await {
+        Ok(info) => check_version(&info)?,
+        // Who may run our script but not INFO is taken at their word.
+        Err(error) if error.code() == Some("NOPERM") => {}
+        Err(error) => return Err(error),
+    }
+    Ok(connection)
 }
 
 /// Counts what bb8 would swallow: connections that could not be made for the pool.

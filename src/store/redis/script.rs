@@ -1,12 +1,12 @@
 //! The scripts: how calls are written into them, and what their replies say.
 
+pub(super) mod fixed;
+
 use std::time::Duration;
 
-use redis::{
-    Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value, from_redis_value,
-};
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value, from_redis_value};
 
-use super::pool::Connection;
+use super::connection::Connection;
 use crate::{
     engine::{
         key::{Counter, short_name},
@@ -22,7 +22,7 @@ use crate::{
 /// Where the script reads the time: Redis's own clock, once. A test may put another line here.
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 
-/// What both scripts share, in this order.
+/// What the scripts for any algorithm share, in this order.
 const SHARED: [&str; 7] = [
     include_str!("lua/value.lua"),
     include_str!("lua/fixed_window.lua"),
@@ -40,6 +40,16 @@ pub fn ledger(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + LEDGER
 }
 
+/// The text of the script that decides calls on fixed windows, on this clock.
+pub fn fixed(clock: &str) -> String {
+    clock.to_owned() + include_str!("lua/fixed.lua")
+}
+
+/// The text of the script that decides one call of one charge on a fixed window, on this clock.
+pub fn one(clock: &str) -> String {
+    clock.to_owned() + include_str!("lua/one.lua")
+}
+
 /// The text of the script that looks at one counter, on this clock.
 pub fn counter(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + COUNTER
@@ -48,20 +58,22 @@ pub fn counter(clock: &str) -> String {
 /// The scripts.
 #[derive(Debug)]
 pub struct Scripts {
-    ledger: Script,
+    pub(super) ledger: Script,
+    pub(super) fixed: Script,
+    pub(super) one: Script,
     counter: Script,
-    key_prefix: String,
+    pub(super) key_prefix: String,
 }
 
 /// A script and its hash.
 #[derive(Debug)]
-struct Script {
-    source: String,
-    hash: String,
+pub(super) struct Script {
+    pub(super) source: String,
+    pub(super) hash: String,
 }
 
 /// What the script said of one call.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// It was decided; a tally for each charge.
     Judged(Vec<Tally>),
@@ -74,24 +86,9 @@ pub enum Answer {
 impl Scripts {
     /// The scripts, on keys that begin with `key_prefix`.
     pub fn new(key_prefix: String) -> Self {
-        let script = |source: String| Script {
-            hash: redis::Script::new(&source).get_hash().to_owned(),
-            source,
-        };
-        Self { ledger: script(ledger(CLOCK)), counter: script(counter(CLOCK)), key_prefix }
-    }
-
-    /// Decides one call, in the windows of `stamp`; tells Redis's time with the answer.
-    pub(super) async fn charge(
-        &self,
-        connection: &mut Connection,
-        charges: &[Charge],
-        stamp: Timestamp,
-        metrics: &StoreMetrics,
-    ) -> RedisResult<(Timestamp, Answer)> {
-        let call = Call::write(charges, stamp).under(&self.key_prefix);
-        let reply: Vec<i64> = self.ledger.run(connection, &call, metrics).await?;
-        read(&reply, charges.len()).ok_or_else(another_form)
+        let [ledger, fixed, one, counter] =
+            [ledger, fixed, one, counter].map(|script| Script::new(script(CLOCK)));
+        Self { ledger, fixed, one, counter, key_prefix }
     }
 
     /// Looks at one counter, in the window of `stamp`.
@@ -109,32 +106,29 @@ impl Scripts {
             Clear::No => "show".to_owned(),
             Clear::Yes => "clear".to_owned(),
         });
-        let reply: Vec<Value> = self.counter.run(connection, &call, metrics).await?;
-        read_look(reply).ok_or_else(another_form)
+        let Script { source, hash } = &self.counter;
+        let command = call.command("EVALSHA", hash);
+        let mut reply = metrics.round_trip("EVALSHA", connection.query(&command)).await;
+        if reply.as_ref().is_err_and(is_unknown_script) {
+            let command = call.command("EVAL", source);
+            reply = metrics.round_trip("EVAL", connection.query(&command)).await;
+        }
+        read_look(reply?).ok_or_else(another_form)
     }
 }
 
 impl Script {
-    async fn run<T: FromRedisValue>(
-        &self,
-        connection: &mut Connection,
-        call: &Call,
-        metrics: &StoreMetrics,
-    ) -> RedisResult<T> {
-        let command = call.command("EVALSHA", &self.hash);
-        let reply = metrics.round_trip("EVALSHA", connection.query(&command)).await;
-        match &reply {
-            // A server that was restarted or flushed has forgotten the script, and has run nothing.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let command = call.command("EVAL", &self.source);
-                metrics.round_trip("EVAL", connection.query(&command)).await
-            }
-            _ => reply,
-        }
+    fn new(source: String) -> Self {
+        Self { hash: redis::Script::new(&source).get_hash().to_owned(), source }
     }
 }
 
-fn another_form() -> redis::RedisError {
+/// A server that was restarted or flushed has forgotten the script, and has run nothing.
+pub(super) fn is_unknown_script(error: &redis::RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+pub(super) fn another_form() -> redis::RedisError {
     (ErrorKind::UnexpectedReturnType, "the script's reply has another form").into()
 }
 
@@ -149,8 +143,8 @@ pub(super) enum Looked {
     Unreadable,
 }
 
-/// The arguments of one call, as `lua/ledger.lua` reads them.
-#[derive(Debug)]
+/// The arguments of calls, as `lua/ledger.lua` reads them.
+#[derive(Debug, Default)]
 pub struct Call {
     /// KEYS.
     pub keys: Vec<String>,
@@ -159,13 +153,20 @@ pub struct Call {
 }
 
 impl Call {
-    /// Writes these charges, in the windows of `stamp`.
+    /// Writes one call of these charges, in the windows of `stamp`.
     pub fn write(charges: &[Charge], stamp: Timestamp) -> Self {
-        let mut call = Self { keys: Vec::new(), arguments: vec![charges.len().to_string()] };
+        let mut call = Self::default();
+        call.add(charges, stamp);
+        call
+    }
+
+    /// Writes another one behind it.
+    pub fn add(&mut self, charges: &[Charge], stamp: Timestamp) {
+        self.arguments.push(charges.len().to_string());
         for Charge { counter, hits, caller } in charges {
             let limit = &*counter.limit;
             let span = limit.window.at(stamp);
-            let place = call.place(counter.key(span.start));
+            let place = self.place(counter.key(span.start));
             let (start, stop, expiry) = match limit.algorithm.is_aligned() {
                 true => (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end)),
                 false => (0, limit.window.millis(), span.end),
@@ -177,12 +178,12 @@ impl Call {
             };
             let extra = match limit.algorithm {
                 Algorithm::SlidingWindow => {
-                    call.place(counter.key(span.before().start)).to_string()
+                    self.place(counter.key(span.before().start)).to_string()
                 }
                 Algorithm::TokenBucket { burst } => burst.to_string(),
                 _ => caller.as_deref().unwrap_or_default().to_owned(),
             };
-            call.arguments.extend([
+            self.arguments.extend([
                 short_name(&limit.algorithm).to_owned(),
                 place.to_string(),
                 start.to_string(),
@@ -203,10 +204,9 @@ impl Call {
                 extra,
             ]);
         }
-        call
     }
 
-    /// The same call, on keys that begin with `prefix`.
+    /// The same calls, on keys that begin with `prefix`.
     #[must_use]
     pub fn under(mut self, prefix: &str) -> Self {
         if !prefix.is_empty() {
@@ -231,24 +231,32 @@ impl Call {
     }
 }
 
-/// What a reply says of a call of so many charges, and Redis's time; `None` if it has another form.
-pub fn read(reply: &[i64], charges: usize) -> Option<(Timestamp, Answer)> {
-    let [seconds, micros, verdict, answers @ ..] = reply else { return None };
-    let (answers, []) = answers.as_chunks::<2>() else { return None };
-    if answers.len() != charges {
-        return None;
-    }
+/// What a reply says of calls of so many charges each, and Redis's time; `None` if it has another form.
+pub fn read(reply: &[i64], calls: &[usize]) -> Option<(Timestamp, Vec<Answer>)> {
+    let [seconds, micros, rest @ ..] = reply else { return None };
+    let mut rest = rest;
     let now = timestamp(*seconds, *micros)?;
-    let answer = match verdict {
+    let mut answer = |charges: &usize| {
+        let verdict = *rest.split_off_first()?;
+        let (answers, []) = rest.split_off(..2 * charges)?.as_chunks::<2>() else { return None };
+        read_call(verdict, answers)
+    };
+    let answers = calls.iter().map(&mut answer).collect::<Option<_>>()?;
+    rest.is_empty().then_some((now, answers))
+}
+
+fn read_call(verdict: i64, answers: &[[i64; 2]]) -> Option<Answer> {
+    Some(match verdict {
         -1 => Answer::Stale,
         -2 => {
             let at_fault = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
             let at_fault: Vec<usize> = at_fault.map(|(charge, _)| charge).collect();
             Some(Answer::Unreadable(at_fault)).filter(|it| *it != Answer::Unreadable(vec![]))?
         }
-        _ => Answer::Judged(answers.iter().map(|answer| one(*answer)).collect::<Option<_>>()?),
-    };
-    Some((now, answer))
+        _ => {
+            Answer::Judged(answers.iter().map(|answer| one_tally(*answer)).collect::<Option<_>>()?)
+        }
+    })
 }
 
 fn timestamp(seconds: i64, micros: i64) -> Option<Timestamp> {
@@ -291,7 +299,7 @@ fn one_remembered(entry: &str) -> Option<Remembered> {
     Some(Remembered { at, hits, caller: words.next().map(Into::into) })
 }
 
-fn one([answer, reset]: [i64; 2]) -> Option<Tally> {
+fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
     let reset = Duration::from_millis(u64::try_from(reset).ok()?);
     let verdict = match answer {
         -1 => Verdict::Over,
@@ -320,17 +328,18 @@ mod tests {
             &[i64::MAX, 0, 1, 5, 0],
             &[1_795_215_600, 0, -2, 0, 0],
         ] {
-            assert_eq!(read(reply, 1), None, "for {reply:?}");
+            assert_eq!(read(reply, &[1]), None, "for {reply:?}");
         }
     }
 
     #[test]
     fn a_reply_tells_redis_time_in_milliseconds() {
         let (now, answer) =
-            read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20], 2).expect("a good reply");
+            read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20], &[2]).expect("a good reply");
         let tally = |verdict, ms| Tally { verdict, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
         let fits = Verdict::Fits { remaining: 7 };
-        assert_eq!(answer, Answer::Judged(vec![tally(Verdict::Over, 1500), tally(fits, 20)]));
+        let judged = Answer::Judged(vec![tally(Verdict::Over, 1500), tally(fits, 20)]);
+        assert_eq!(answer, [judged]);
     }
 }

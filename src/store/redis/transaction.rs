@@ -7,7 +7,7 @@
 use redis::{ErrorKind, Pipeline, RedisResult, Value, from_redis_value};
 
 use super::{
-    pool::Connection,
+    connection::Connection,
     script::{Answer, Looked},
 };
 use crate::{

@@ -90,9 +90,10 @@ impl ScriptInRedis {
         call.keys.extend([seconds.to_string(), (millis * 1000).to_string()]);
         let reply: Vec<i64> =
             call.command("EVALSHA", &self.hash).query(&mut self.connection).unwrap();
-        let (told, answer) = script::read(&reply, charges.len()).expect("a reply of this form");
+        let read = script::read(&reply, &[charges.len()]);
+        let (told, mut answers) = read.expect("a reply of this form");
         assert_eq!(told, now);
-        answer
+        answers.remove(0)
     }
 }
 

@@ -1,0 +1,113 @@
+//! Redis's wire, RESP 2: commands as they are sent, and where a reply ends.
+//! <https://redis.io/docs/latest/develop/reference/protocol-spec/>
+
+use redis::{ErrorKind, RedisResult, Value, from_redis_value, parse_redis_value};
+
+/// No reply to our commands comes near it; who says more is no Redis.
+const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// Begins a command of so many words.
+pub(super) fn begin(command: &mut Vec<u8>, words: usize) {
+    header(command, b'*', words);
+}
+
+/// Writes one word of a command.
+pub(super) fn word(command: &mut Vec<u8>, word: impl AsRef<[u8]>) {
+    let word = word.as_ref();
+    header(command, b'$', word.len());
+    command.extend_from_slice(word);
+    command.extend_from_slice(b"\r\n");
+}
+
+/// Writes a number as a word.
+pub(super) fn number(command: &mut Vec<u8>, number: u64) {
+    let mut digits = [0; 20];
+    word(command, decimal(number, &mut digits));
+}
+
+fn header(command: &mut Vec<u8>, kind: u8, count: usize) {
+    let mut digits = [0; 20];
+    command.push(kind);
+    command.extend_from_slice(decimal(count as u64, &mut digits));
+    command.extend_from_slice(b"\r\n");
+}
+
+/// The digits of a number, at the end of a buffer that holds any u64.
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut first = digits.len();
+    for (place, digit) in digits.iter_mut().enumerate().rev() {
+        // A remainder of ten is one digit.
+        *digit = b'0' + (number % 10) as u8;
+        first = place;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    digits.get(first..).unwrap_or_default()
+}
+
+/// How many bytes the first reply takes; `None` while it is incomplete.
+///
+/// # Errors
+/// If this is no reply, or one of absurd length.
+pub(super) fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
+    let (mut at, mut missing) = (0_usize, 1_usize);
+    while missing > 0 {
+        let rest = received.get(at..).unwrap_or_default();
+        let Some(end) = memchr::memchr(b'\n', rest) else { return Ok(None) };
+        let line = rest.get(..end).unwrap_or_default().trim_ascii_end();
+        at += end + 1;
+        missing -= 1;
+        match line.split_first() {
+            Some((b'+' | b'-' | b':', _)) => {}
+            Some((b'$', count)) => at += length(count)?.map_or(0, |bytes| bytes + 2),
+            Some((b'*', count)) => missing += length(count)?.unwrap_or(0),
+            _ => return Err(malformed()),
+        }
+    }
+    Ok((at <= received.len()).then_some(at))
+}
+
+/// What stands behind `$` and `*`; `None` for -1, which says that there is nothing.
+fn length(digits: &[u8]) -> RedisResult<Option<usize>> {
+    if digits == b"-1" {
+        return Ok(None);
+    }
+    let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    length.filter(|it| *it <= REPLY_BYTES_MAX).map(Some).ok_or_else(malformed)
+}
+
+/// The integers of a reply that is an array of nothing else.
+///
+/// # Errors
+/// The error that the reply is, or that it has another form.
+pub(super) fn integers(reply: &[u8]) -> RedisResult<Vec<i64>> {
+    if reply.first() == Some(&b'-') {
+        return Err(match parse_redis_value(reply)? {
+            Value::ServerError(error) => error.into(),
+            _ => malformed(),
+        });
+    }
+    let mut lines = reply.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let count = lines.next().and_then(|line| line.strip_prefix(b"*"));
+    let count = length(count.ok_or_else(malformed)?)?.ok_or_else(malformed)?;
+    let integer = |line: &[u8]| {
+        let digits = std::str::from_utf8(line.strip_prefix(b":")?).ok()?;
+        digits.parse().ok()
+    };
+    let integers: Option<Vec<i64>> = lines.take(count).map(integer).collect();
+    integers.filter(|it| it.len() == count).ok_or_else(malformed)
+}
+
+/// A reply as any value.
+///
+/// # Errors
+/// The error that the reply is, or that it has another form.
+pub(super) fn value<T: redis::FromRedisValue>(reply: &[u8]) -> RedisResult<T> {
+    Ok(from_redis_value(parse_redis_value(reply)?.extract_error()?)?)
+}
+
+fn malformed() -> redis::RedisError {
+    (ErrorKind::Parse, "the server does not speak redis's protocol").into()
+}

@@ -1,0 +1,221 @@
+//! Calls on fixed windows, as `lua/fixed.lua` takes them: many in one run. Equal counters are named
+//! once, equal calls are one item, and what their limits say is written once for all that are alike.
+
+use std::collections::HashMap;
+
+use super::{Answer, timestamp};
+use crate::{
+    engine::{
+        ledger::{Charge, Tally, Verdict},
+        request::Hits,
+        rule::{Algorithm, Mode, WhenDenied},
+        time::{Span, Timestamp},
+    },
+    store::redis::resp,
+};
+
+/// The most keys of one run. It keeps Redis for less than 0.3 ms, and a byte names each of them.
+pub(in crate::store::redis) const KEYS_MAX: usize = 96;
+
+/// Calls that share one run.
+#[derive(Debug, Default)]
+pub(in crate::store::redis) struct Run {
+    keys: Vec<String>,
+    /// Where each key stands in KEYS, counted from 1 as Lua does.
+    places: HashMap<String, u8>,
+    /// Six bytes for each key.
+    expiries: Vec<u8>,
+    groups: Vec<Group>,
+    calls: Vec<Turn>,
+}
+
+/// Items that are judged alike. An item is a call, or several that are equal.
+#[derive(Debug)]
+struct Group {
+    terms: Vec<Terms>,
+    /// One for each charge of each item.
+    places: Vec<u8>,
+    /// For each item how many calls it stands for.
+    times: Vec<u8>,
+}
+
+/// What a charge is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Terms {
+    hits: u64,
+    limit: u32,
+    span: Span,
+}
+
+/// One call's place: the how-many-th of an item's equal calls, counted from 0.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    group: usize,
+    item: usize,
+    turn: u8,
+}
+
+/// Whether these scripts can decide this call.
+pub(in crate::store::redis) fn takes(charges: &[Charge]) -> bool {
+    let plain = |charge: &Charge| {
+        let limit = &*charge.counter.limit;
+        limit.algorithm == Algorithm::FixedWindow
+            && limit.mode == Mode::Enforced
+            && limit.when_denied == WhenDenied::Free
+            && matches!(charge.hits, Hits::Take(_))
+    };
+    let alone = |(number, charge): (usize, &Charge)| {
+        let mut others = charges.iter().skip(number + 1);
+        others.all(|other| !other.counter.shares_key(&charge.counter))
+    };
+    charges.len() <= KEYS_MAX && charges.iter().all(plain) && charges.iter().enumerate().all(alone)
+}
+
+impl Run {
+    pub(in crate::store::redis) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Adds a call that [`takes`] has let in, in the windows of `stamp`, on keys that begin with
+    /// `prefix`.
+    pub(in crate::store::redis) fn add(
+        &mut self,
+        charges: &[Charge],
+        stamp: Timestamp,
+        prefix: &str,
+    ) {
+        let terms = |charge: &Charge| Terms {
+            hits: if let Hits::Take(hits) = charge.hits { hits } else { 0 },
+            limit: charge.counter.limit.requests_per_unit,
+            span: charge.counter.limit.window.at(stamp),
+        };
+        let terms: Vec<Terms> = charges.iter().map(terms).collect();
+        let placed = charges.iter().zip(&terms);
+        let places: Vec<u8> =
+            placed.map(|(charge, terms)| self.place(charge, terms.span, prefix)).collect();
+        let known = self.groups.iter().position(|group| group.terms == terms);
+        let group = known.unwrap_or_else(|| {
+            self.groups.push(Group { terms, places: Vec::new(), times: Vec::new() });
+            self.groups.len() - 1
+        });
+        if let Some(it) = self.groups.get_mut(group) {
+            let (item, turn) = it.add(&places);
+            self.calls.push(Turn { group, item, turn });
+        }
+    }
+
+    /// The place of a charge's key.
+    fn place(&mut self, charge: &Charge, span: Span, prefix: &str) -> u8 {
+        let mut key = prefix.to_owned();
+        charge.counter.write_key(&mut key, span.start);
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
+        self.expiries.extend(expiry);
+        self.keys.push(key.clone());
+        let place = u8::try_from(self.keys.len()).expect("no more than KEYS_MAX");
+        self.places.insert(key, place);
+        place
+    }
+
+    /// Whether it is one call of one charge, for which there is a script that costs less.
+    pub(in crate::store::redis) fn is_lone(&self) -> bool {
+        matches!((&self.calls[..], &self.keys[..]), ([_], [_]))
+    }
+
+    /// Writes the command `verb` that runs `script`: `lua/one.lua` if it is lone, else `lua/fixed.lua`.
+    pub(in crate::store::redis) fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
+        let of_groups: usize = self.groups.iter().map(|group| 4 + 4 * group.terms.len()).sum();
+        let arguments = if self.is_lone() { 5 } else { 1 + of_groups };
+        resp::begin(command, 3 + self.keys.len() + arguments);
+        resp::word(command, verb);
+        resp::word(command, script);
+        resp::number(command, self.keys.len() as u64);
+        self.keys.iter().for_each(|key| resp::word(command, key));
+        if self.is_lone() {
+            self.groups.iter().flat_map(|group| &group.terms).for_each(|it| it.write(command));
+            let expiry = self.expiries.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+            return resp::number(command, expiry);
+        }
+        resp::word(command, &self.expiries);
+        for group in &self.groups {
+            resp::number(command, group.times.len() as u64);
+            resp::number(command, group.terms.len() as u64);
+            resp::word(command, &group.places);
+            resp::word(command, &group.times);
+            group.terms.iter().for_each(|terms| terms.write(command));
+        }
+    }
+
+    /// What the reply says of each call, in the order in which they were added, and Redis's time;
+    /// `None` if it has another form.
+    pub(in crate::store::redis) fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
+        let [seconds, micros, left @ ..] = reply else { return None };
+        let mut left = left;
+        let now = timestamp(*seconds, *micros)?;
+        let mut told = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            told.push(left.split_off(..group.times.len() * group.terms.len())?);
+        }
+        let answer = |Turn { group, item, turn }: &Turn| {
+            let (of_group, group) = (told.get(*group)?, self.groups.get(*group)?);
+            let left = of_group.chunks(group.terms.len()).nth(*item)?;
+            group.answer(left, *group.times.get(*item)?, *turn, now)
+        };
+        let answers = self.calls.iter().map(answer).collect::<Option<_>>()?;
+        left.is_empty().then_some((now, answers))
+    }
+}
+
+impl Group {
+    /// Adds a call; tells its item, and how many equal ones came before it.
+    fn add(&mut self, places: &[u8]) -> (usize, u8) {
+        let mut items = self.places.chunks(self.terms.len()).zip(&mut self.times);
+        let equal = items.position(|(item, times)| item == places && *times < u8::MAX);
+        if let Some((item, times)) = equal.and_then(|item| Some((item, self.times.get_mut(item)?)))
+        {
+            *times += 1;
+            return (item, *times - 1);
+        }
+        self.places.extend(places);
+        self.times.push(1);
+        (self.times.len() - 1, 0)
+    }
+
+    /// What becomes of one of equal calls, from what its counters had left before the first of them.
+    fn answer(&self, left: &[i64], times: u8, turn: u8, now: Timestamp) -> Option<Answer> {
+        if left.contains(&-1) {
+            return Some(Answer::Stale);
+        }
+        if left.contains(&-2) {
+            let at_fault = left.iter().zip(0..).filter(|(left, _)| **left == -2);
+            return Some(Answer::Unreadable(at_fault.map(|(_, charge)| charge).collect()));
+        }
+        let left: Vec<u64> =
+            left.iter().map(|left| u64::try_from(*left).ok()).collect::<Option<_>>()?;
+        let fit = self.terms.iter().zip(&left).map(|(terms, left)| left / terms.hits.max(1));
+        let admitted = fit.min().unwrap_or(0).min(u64::from(times));
+        let (turn, is_admitted) = (u64::from(turn), u64::from(turn) < admitted);
+        let tally = |(terms, left): (&Terms, &u64)| {
+            let left = left - turn.min(admitted) * terms.hits;
+            let verdict = match left.checked_sub(terms.hits) {
+                None => Verdict::Over,
+                Some(rest) => {
+                    let left = if is_admitted { rest } else { left };
+                    Verdict::Fits { remaining: u32::try_from(left).unwrap_or(u32::MAX) }
+                }
+            };
+            Tally { verdict, reset: now.until(terms.span.end) }
+        };
+        Some(Answer::Judged(self.terms.iter().zip(&left).map(tally).collect()))
+    }
+}
+
+impl Terms {
+    fn write(&self, command: &mut Vec<u8>) {
+        let Self { hits, limit, span } = *self;
+        let numbers = [hits, limit.into(), span.start.as_millis(), span.end.as_millis()];
+        numbers.into_iter().for_each(|it| resp::number(command, it));
+    }
+}
