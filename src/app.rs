@@ -12,14 +12,14 @@ use std::{
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::service::Routes;
 
 use crate::{
     engine::rule_set::RuleSet,
     health::{Health, Phase},
     http::{self, Http},
     limiter::Limiter,
-    rls::{self, decode::Bounds},
+    rls::{self, Served, decode::Bounds},
     rules::{self, Algorithms, InForce, Rules, Watched},
     settings::{Settings, StoreUrl},
     shutdown::Signals,
@@ -37,6 +37,7 @@ use crate::{
         system_clock,
     },
     telemetry::{CallMetrics, RuleMetrics, StoreMetrics, Telemetry},
+    workers::Workers,
 };
 
 /// The service is ready after this even if the store has not answered: its failure has an answer too.
@@ -44,15 +45,6 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long calls that were under way when the listeners closed may take to finish.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
-
-/// Bounds on what one HTTP/2 connection may ask of us.
-const STREAMS_MAX: u32 = 1024;
-const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
-/// tonic passes "no limit" on where hyper's own default is this; see RUSTSEC-2024-0003.
-const LOCAL_RESETS_MAX: usize = 1024;
-/// A peer that has vanished is noticed within the sum of both.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
-const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What ends with an error of its own, or with the service.
 type Tasks = JoinSet<Result<(), Box<dyn Error + Send + Sync>>>;
@@ -63,6 +55,7 @@ struct App {
     store: Arc<Store>,
     outage: Outage,
     health: Health,
+    workers: Arc<Workers>,
     stop: CancellationToken,
 }
 
@@ -128,7 +121,9 @@ impl App {
         let outage = Outage::default();
         let store = Arc::new(store(settings, &telemetry, outage.clone())?);
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
-        Ok(Self { telemetry, store, outage, health, stop: CancellationToken::new() })
+        let workers = Arc::new(Workers::start(settings.workers)?);
+        let stop = CancellationToken::new();
+        Ok(Self { telemetry, store, outage, health, workers, stop })
     }
 
     /// Starts everything that runs until [`App::stop`] is cancelled.
@@ -160,7 +155,9 @@ impl App {
             Arc::clone(&settings.headers),
         );
         let health = self.health.clone();
-        tasks.spawn(serve_grpc(grpc, service, health, settings.reflection, self.stop.clone()));
+        let (reflection, workers) = (settings.reflection, Arc::clone(&self.workers));
+        let stop = self.stop.clone();
+        tasks.spawn(serve_grpc(grpc, service, health, reflection, workers, stop));
         let endpoints = Http {
             limiter,
             bounds,
@@ -192,7 +189,11 @@ impl App {
 
     /// Says so once the service is ready, and then waits for ever.
     async fn be_ready(&self, line: &str) {
-        if time::timeout(READY_WITHIN, self.store.reached()).await.is_ok() {
+        let reached = self.workers.each(|| {
+            let store = Arc::clone(&self.store);
+            async move { store.reached().await }
+        });
+        if time::timeout(READY_WITHIN, reached).await.is_ok() {
             self.outage.ended();
         }
         self.health.enter(Phase::Ready).await;
@@ -231,6 +232,7 @@ fn store(
             let options = PoolOptions {
                 server: server.clone(),
                 connections_max: settings.store_pool_size,
+                workers: settings.workers,
                 wait_max: settings.decision_budget,
                 outage,
             };
@@ -250,6 +252,7 @@ async fn serve_grpc(
     service: rls::Service,
     health: Health,
     reflection: bool,
+    workers: Arc<Workers>,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let reflect = || {
@@ -259,22 +262,16 @@ async fn serve_grpc(
     };
     let v1 = reflection.then(|| reflect().build_v1()).transpose()?;
     let v1alpha = reflection.then(|| reflect().build_v1alpha()).transpose()?;
-    Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
-        .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
-        .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-        .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN))
-        .add_service(service)
-        .add_service(health.grpc())
-        .add_optional_service(v1)
-        .add_optional_service(v1alpha)
-        .serve_with_incoming_shutdown(
-            // With a listener of our own, the server's setting for this is not applied.
-            rls::speaking(TcpIncoming::from(listener).with_nodelay(Some(true))),
-            stop.cancelled_owned(),
-        )
-        .await?;
+    let mut others = Routes::builder();
+    others.add_service(health.grpc());
+    if let Some(v1) = v1 {
+        others.add_service(v1);
+    }
+    if let Some(v1alpha) = v1alpha {
+        others.add_service(v1alpha);
+    }
+    let served = Served { service, others: others.routes().prepare() };
+    rls::serve(listener, served, workers, stop).await;
     Ok(())
 }
 

@@ -34,6 +34,8 @@ pub mod settings;
 
 pub mod shutdown;
 
+pub mod workers;
+
 pub mod app;
 
 pub mod cli;

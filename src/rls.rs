@@ -6,10 +6,12 @@ pub mod decode;
 pub mod encode;
 pub mod headers;
 pub mod json;
+mod message;
 mod metadata;
+mod serve;
 mod service;
 
-pub use connections::speaking;
+pub use serve::{Served, serve};
 pub use service::Service;
 pub(crate) use service::decide;
 

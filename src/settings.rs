@@ -56,6 +56,9 @@ pub struct ServeFlags {
     /// The most connections to the store, 1 to 1000 [env: TOLLKEEPER_STORE_POOL_SIZE] [default: 16]
     #[arg(long, value_name = "N")]
     pub store_pool_size: Option<String>,
+    /// Threads that answer gRPC, 1 to 1024 [env: TOLLKEEPER_WORKERS] [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<String>,
     /// How long a decision may take, 1ms to 1m; Envoy waits 20ms [env: TOLLKEEPER_DECISION_BUDGET]
     /// [default: 15ms]
     #[arg(long, value_name = "TIME")]
@@ -143,6 +146,8 @@ pub struct Settings {
     pub store: StoreUrl,
     /// The most connections to the store.
     pub store_pool_size: u32,
+    /// How many threads answer gRPC.
+    pub workers: usize,
     /// How long a decision may take.
     pub decision_budget: Duration,
     /// How long calls are still taken after the signal to stop.
@@ -232,6 +237,7 @@ impl Settings {
         });
         let store_pool_size =
             known.read("--store-pool-size", flags.store_pool_size, "16", |it| whole(it, 1, 1000));
+        let workers = known.optional::<usize>("--workers", flags.workers, |it| whole(it, 1, 1024));
         let decision_budget =
             known.read("--decision-budget", flags.decision_budget, "15ms", |text| {
                 time(text, Duration::from_millis(1), Duration::from_secs(60))
@@ -275,6 +281,7 @@ impl Settings {
                 rules,
                 store: store?.with_password(password),
                 store_pool_size: store_pool_size?,
+                workers: workers.unwrap_or_else(cores),
                 decision_budget: decision_budget?,
                 drain: drain?,
                 max_message_bytes: max_message_bytes?,
@@ -433,6 +440,11 @@ impl Known<'_> {
 fn variable(flag: &str) -> String {
     let name = flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase();
     format!("{PREFIX}{name}")
+}
+
+/// The cores that this process may use; a container's quota counts.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 #[cfg(test)]

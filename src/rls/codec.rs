@@ -1,51 +1,24 @@
 //! From received bytes to a request. Repeated fields are counted on the wire before anything is
 //! allocated for them: two bytes there are a hundred in memory.
 
-use bytes::Buf as _;
+use bytes::Bytes;
 use prost::Message as _;
-use tonic::{
-    Status,
-    codec::{Codec, DecodeBuf, Decoder},
-};
-use tonic_prost::{ProstCodec, ProstEncoder};
+use tonic::Status;
 
 use super::{
     decode::{self, Bounds, Decoded},
     pb,
 };
 
-/// Decodes requests within bounds, and encodes answers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BoundedCodec {
-    pub(super) bounds: Bounds,
-}
-
-impl Codec for BoundedCodec {
-    type Encode = pb::RateLimitResponse;
-    type Decode = Decoded;
-    type Encoder = ProstEncoder<pb::RateLimitResponse>;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<pb::RateLimitResponse, pb::RateLimitRequest>::raw_encoder(Default::default())
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        *self
-    }
-}
-
-impl Decoder for BoundedCodec {
-    type Item = Decoded;
-    type Error = Status;
-
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Decoded>, Status> {
-        let message = buf.copy_to_bytes(buf.remaining());
-        count(&message, self.bounds)?;
-        let message = pb::RateLimitRequest::decode(message)
-            .map_err(|error| Status::internal(error.to_string()))?;
-        decode::request(message, self.bounds).map(Some)
-    }
+/// Decodes a request within bounds.
+///
+/// # Errors
+/// INVALID_ARGUMENT, with the field and the bound; INTERNAL for what is not Protobuf.
+pub(super) fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Status> {
+    count(&message, bounds)?;
+    let message = pb::RateLimitRequest::decode(message)
+        .map_err(|error| Status::internal(error.to_string()))?;
+    decode::request(message, bounds)
 }
 
 /// The tags of `RateLimitRequest.descriptors` and `RateLimitDescriptor.entries`.

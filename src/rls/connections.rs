@@ -28,7 +28,7 @@ const HEARD_MAX: usize = 2 * SILENT_MAX;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Passes on who speaks, as soon as each does. Dropped, it closes all others.
-pub fn speaking(
+pub(super) fn speaking(
     incoming: impl Stream<Item = io::Result<TcpStream>>,
 ) -> impl Stream<Item = io::Result<TcpStream>> {
     let silent = Arc::new(Semaphore::new(SILENT_MAX));

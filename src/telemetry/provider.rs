@@ -120,10 +120,16 @@ impl Telemetry {
             true => lines.json().boxed(),
             false => lines.boxed(),
         };
-        // Spans are for the exporter: without one they are switched off and cost nothing.
-        let lines = lines.with_filter(log.level).with_filter(filter_fn(|it| it.is_event()));
-        let spans = self.tracer().map(span_layer);
-        let installed = tracing_subscriber::registry().with(spans).with(lines).try_init();
+        let level = log.level;
+        let is_line = filter_fn(move |it| it.is_event() && *it.level() <= level);
+        let lines = lines.with_filter(is_line.with_max_level_hint(level));
+        let subscriber = tracing_subscriber::registry().with(lines);
+        // Spans are for the exporter. Without one there must be no layer that could want them: to find
+        // out at each span that nobody does costs more than a decision.
+        let installed = match self.tracer() {
+            Some(tracer) => subscriber.with(span_layer(tracer)).try_init(),
+            None => subscriber.try_init(),
+        };
         drop(installed);
     }
 
@@ -163,7 +169,10 @@ where
         .with_threads(false)
         .with_target(false)
         .with_tracked_inactivity(false)
-        .with_filter(filter_fn(|it| it.is_span() && it.target().starts_with("tollkeeper")))
+        .with_filter(
+            filter_fn(|it| it.is_span() && it.target().starts_with("tollkeeper"))
+                .with_max_level_hint(LevelFilter::INFO),
+        )
 }
 
 /// The caller's span, from the W3C trace headers of a request.

@@ -44,6 +44,7 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
     let options = PoolOptions {
         server: redis.url().into_connection_info().unwrap(),
         connections_max: 2,
+        workers: 0,
         wait_max: Duration::from_secs(10),
         outage: Outage::default(),
     };

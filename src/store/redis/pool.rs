@@ -3,7 +3,11 @@
 //! bb8's defaults are wrong for a call that may take 15 ms: it would ping at each checkout, wait 30
 //! seconds, and swallow errors. Every option is spelled out here.
 
-use std::{fmt, io, time::Duration};
+use std::{
+    fmt, io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bb8::{ManageConnection, RunError};
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult};
@@ -13,6 +17,7 @@ use super::connection::Connection;
 use crate::{
     store::{StoreError, outage::Outage},
     telemetry::StoreMetrics,
+    workers,
 };
 
 /// How long a new connection may take. Calls do not wait that long: connecting goes on behind them.
@@ -32,49 +37,56 @@ pub struct PoolOptions {
     pub server: ConnectionInfo,
     /// The most connections, at least 1.
     pub connections_max: u32,
+    /// How many workers there are, each of which keeps connections of its own if that is possible.
+    pub workers: usize,
     /// How long a call may wait for one, and then for an answer.
     pub wait_max: Duration,
     /// Hears of connections that cannot be made.
     pub outage: Outage,
 }
 
-/// A pool of connections to one Redis.
-#[derive(Debug, Clone)]
-pub struct Pool {
-    connections: bb8::Pool<Manager>,
-    patience: Duration,
+/// Connections to one Redis. Each worker has its own, since it is its runtime that waits for them; if
+/// there may be fewer connections than workers, some share.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    options: PoolOptions,
+    metrics: StoreMetrics,
+    /// The first is for whoever is no worker.
+    parts: Vec<OnceLock<bb8::Pool<Manager>>>,
 }
 
 /// A connection that a call holds for itself.
 pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
 
+/// The server's address holds the password.
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
 impl Pool {
-    /// A pool that connects in the background. It must be made inside a tokio runtime.
+    /// A pool that connects when it is first asked.
     pub fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
-        let manager = Manager { server: options.server, outage: options.outage };
-        let connections = bb8::Pool::builder()
-            .max_size(options.connections_max)
-            .min_idle(Some(1))
-            // A PING would double the round trips, and proves nothing about the next command.
-            .test_on_check_out(false)
-            .max_lifetime(Some(LIFETIME_MAX))
-            .idle_timeout(None)
-            .connection_timeout(options.wait_max)
-            // The next call tries again; a retry of bb8's own would only hold its place.
-            .retry_connection(false)
-            .queue_strategy(bb8::QueueStrategy::Lifo)
-            .error_sink(Box::new(CountedErrors(metrics)))
-            .build_unchecked(manager);
-        Self { connections, patience: options.wait_max }
+        let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
+        let parts = (0..most.min(options.workers + 1)).map(|_| OnceLock::new()).collect();
+        Self(Arc::new(Shared { options, metrics, parts }))
     }
 
-    /// A connection for one call.
+    /// A connection for one call. It must be asked for inside a tokio runtime.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if none is free in time.
     pub async fn get(&self) -> Result<Held<'_>, StoreError> {
+        let part = workers::here().map_or(0, |worker| worker + 1) % self.0.parts.len().max(1);
+        let Some(part) = self.0.parts.get(part) else {
+            return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
+        };
+        let connections = part.get_or_init(|| self.0.connect());
         loop {
-            let held = self.connections.get().await.map_err(|error| match error {
+            let held = connections.get().await.map_err(|error| match error {
                 RunError::User(error) => unavailable(&error),
                 RunError::TimedOut => StoreError::Unavailable("no connection to redis".to_owned()),
             })?;
@@ -87,12 +99,28 @@ impl Pool {
 
     /// How long a call waits: for a connection, and for Redis's answer.
     pub(super) fn patience(&self) -> Duration {
-        self.patience
+        self.0.options.wait_max
     }
+}
 
-    /// How many connections are open.
-    pub fn connections(&self) -> u32 {
-        self.connections.state().connections
+impl Shared {
+    /// One part of the pool, which connects in the background.
+    fn connect(&self) -> bb8::Pool<Manager> {
+        let PoolOptions { server, connections_max, wait_max, outage, .. } = self.options.clone();
+        let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        bb8::Pool::builder()
+            .max_size((connections_max / parts).max(1))
+            .min_idle(Some(1))
+            // A PING would double the round trips, and proves nothing about the next command.
+            .test_on_check_out(false)
+            .max_lifetime(Some(LIFETIME_MAX))
+            .idle_timeout(None)
+            .connection_timeout(wait_max)
+            // The next call tries again; a retry of bb8's own would only hold its place.
+            .retry_connection(false)
+            .queue_strategy(bb8::QueueStrategy::Lifo)
+            .error_sink(Box::new(CountedErrors(self.metrics.clone())))
+            .build_unchecked(Manager { server, outage })
     }
 }
 

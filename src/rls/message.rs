@@ -1,0 +1,139 @@
+//! The messages of a unary gRPC call: one is read from a request's body, and one written into an
+//! answer's. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, Response, header::CONTENT_TYPE};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Frame, Incoming};
+use prost::Message;
+use tonic::{Status, body::Body as TonicBody};
+
+/// In front of each message: whether it is compressed, and its length in four bytes.
+const PREFIX_BYTES: usize = 5;
+
+/// Reads the message of a request.
+///
+/// # Errors
+/// OUT_OF_RANGE for one of more than `bytes_max` bytes, UNIMPLEMENTED for a compressed one, INTERNAL
+/// for what is none, CANCELLED where the caller gave up.
+pub(super) async fn read(request: Request<Incoming>, bytes_max: usize) -> Result<Bytes, Status> {
+    let encoding = request.headers().get("grpc-encoding");
+    if encoding.is_some_and(|it| it != "identity") {
+        let mut status = Status::unimplemented("compressed requests are not supported");
+        let identity = tonic::metadata::MetadataValue::from_static("identity");
+        status.metadata_mut().insert("grpc-accept-encoding", identity);
+        return Err(status);
+    }
+    let mut body = request.into_body();
+    let mut received = Bytes::new();
+    let mut length = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Status::cancelled("the request was not finished"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        // What comes behind a whole message is no part of it.
+        if length.is_some_and(|length| received.len() >= length) {
+            continue;
+        }
+        received = joined(received, data);
+        length = message_end(&received, bytes_max)?;
+    }
+    match length {
+        Some(length) if received.len() >= length => Ok(received.slice(PREFIX_BYTES..length)),
+        None if received.is_empty() => Err(Status::internal("Missing request message.")),
+        _ => Err(Status::internal("Unexpected EOF decoding stream.")),
+    }
+}
+
+/// Most messages come in one piece, which is not copied.
+fn joined(first: Bytes, second: Bytes) -> Bytes {
+    if first.is_empty() {
+        return second;
+    }
+    let mut joined = BytesMut::from(first);
+    joined.extend_from_slice(&second);
+    joined.freeze()
+}
+
+/// Where the message ends, once its prefix is there.
+fn message_end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Status> {
+    if received.len() < PREFIX_BYTES {
+        return Ok(None);
+    }
+    if received.get_u8() != 0 {
+        return Err(Status::internal("a compressed message, but no grpc-encoding"));
+    }
+    let length = usize::try_from(received.get_u32()).unwrap_or(usize::MAX);
+    if length > bytes_max {
+        return Err(Status::out_of_range(format!(
+            "message of {length} bytes: larger than {bytes_max} bytes"
+        )));
+    }
+    Ok(Some(PREFIX_BYTES + length))
+}
+
+/// A gRPC answer: one message, or none where the status stands in the headers.
+#[derive(Debug, Default)]
+pub(super) enum Answer {
+    /// The message comes first.
+    Message(Bytes),
+    /// Then the status.
+    Trailers,
+    /// Then it ends.
+    #[default]
+    End,
+    /// Of another service.
+    Other(TonicBody),
+}
+
+/// Writes a message as an answer.
+pub(super) fn write(message: &impl Message) -> Response<Answer> {
+    let length = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
+    framed.put_u8(0);
+    // Our answers are far below 4 GiB: a request's descriptors are counted.
+    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.encode_raw(&mut framed);
+    let mut response = Response::new(Answer::Message(framed.freeze()));
+    let grpc = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(CONTENT_TYPE, grpc);
+    response
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Self::Other(body) = &mut *self {
+            return Pin::new(body).poll_frame(context);
+        }
+        let frame = match std::mem::take(&mut *self) {
+            Self::Message(message) => {
+                *self = Self::Trailers;
+                Frame::data(message)
+            }
+            Self::Trailers => {
+                let ok = (Status::GRPC_STATUS, HeaderValue::from_static("0"));
+                Frame::trailers(HeaderMap::from_iter([ok]))
+            }
+            Self::End | Self::Other(_) => return Poll::Ready(None),
+        };
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Message(_) | Self::Trailers => false,
+            Self::End => true,
+            Self::Other(body) => body.is_end_stream(),
+        }
+    }
+}

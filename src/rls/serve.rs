@@ -1,0 +1,103 @@
+//! The gRPC listener: connections come in, and are put on the workers.
+
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::StreamExt as _;
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, service::Routes, transport::server::TcpIncoming};
+use tower::Service as _;
+
+use super::{
+    connections::speaking,
+    message::Answer,
+    service::{METHOD, Service},
+};
+use crate::workers::Workers;
+
+/// Bounds on what one connection may ask of us.
+const STREAMS_MAX: u32 = 1024;
+const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+/// See RUSTSEC-2024-0003.
+const LOCAL_RESETS_MAX: usize = 1024;
+/// A peer that has vanished is noticed within the sum of both.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is served.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// The method that all is about.
+    pub service: Service,
+    /// Whatever else is asked.
+    pub others: Routes,
+}
+
+/// Answers until `stop` is cancelled, and then finishes what is under way.
+pub async fn serve(
+    listener: TcpListener,
+    served: Served,
+    workers: Arc<Workers>,
+    stop: CancellationToken,
+) {
+    let mut connections = JoinSet::new();
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let mut incoming = Box::pin(speaking(incoming));
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            stream = incoming.next() => stream,
+        };
+        // A failure to accept is told by the next one, too; the connection is lost either way.
+        let Some(Ok(stream)) = stream else { continue };
+        let Ok(stream) = stream.into_std() else { continue };
+        let connection = answer(stream, served.clone(), stop.clone());
+        workers.spawn(&mut connections, connection);
+    }
+    drop(incoming);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationToken) {
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .max_local_error_reset_streams(LOCAL_RESETS_MAX)
+        .keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_WITHIN);
+    let served = Arc::new(served);
+    let service = service_fn(move |request| {
+        let served = Arc::clone(&served);
+        async move { Ok::<_, Infallible>(served.answer(request).await) }
+    });
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        // How it ended is its peer's affair.
+        _ = &mut connection => return,
+        () = stop.cancelled() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    drop(connection.await);
+}
+
+impl Served {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+        if request.uri().path() == METHOD {
+            return self.service.answer(request).await;
+        }
+        match self.others.clone().call(request.map(Body::new)).await {
+            Ok(response) => response.map(Answer::Other),
+            Err(never) => match never {},
+        }
+    }
+}
