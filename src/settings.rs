@@ -56,6 +56,10 @@ pub struct ServeFlags {
     /// The most connections to the store, 1 to 1000 [env: TOLLKEEPER_STORE_POOL_SIZE] [default: 16]
     #[arg(long, value_name = "N")]
     pub store_pool_size: Option<String>,
+    /// Of how many counters it is kept for a second that Redis said they are over, 0 (off) to 10000000
+    /// [env: TOLLKEEPER_OVER_LIMIT_CACHE] [default: 100000]
+    #[arg(long, value_name = "N")]
+    pub over_limit_cache: Option<String>,
     /// How long a decision may take, 1ms to 1m; Envoy waits 20ms [env: TOLLKEEPER_DECISION_BUDGET]
     /// [default: 15ms]
     #[arg(long, value_name = "TIME")]
@@ -143,6 +147,8 @@ pub struct Settings {
     pub store: StoreUrl,
     /// The most connections to the store.
     pub store_pool_size: u32,
+    /// Of how many counters it is kept what the store said of them.
+    pub over_limit_cache: usize,
     /// How long a decision may take.
     pub decision_budget: Duration,
     /// How long calls are still taken after the signal to stop.
@@ -232,6 +238,10 @@ impl Settings {
         });
         let store_pool_size =
             known.read("--store-pool-size", flags.store_pool_size, "16", |it| whole(it, 1, 1000));
+        let over_limit_cache =
+            known.read("--over-limit-cache", flags.over_limit_cache, "100000", |it| {
+                whole(it, 0, 10_000_000)
+            });
         let decision_budget =
             known.read("--decision-budget", flags.decision_budget, "15ms", |text| {
                 time(text, Duration::from_millis(1), Duration::from_secs(60))
@@ -275,6 +285,7 @@ impl Settings {
                 rules,
                 store: store?.with_password(password),
                 store_pool_size: store_pool_size?,
+                over_limit_cache: over_limit_cache?,
                 decision_budget: decision_budget?,
                 drain: drain?,
                 max_message_bytes: max_message_bytes?,
@@ -453,6 +464,7 @@ mod tests {
         assert_eq!(settings.grpc_addr.to_string(), "127.0.0.1:8081");
         assert_eq!(settings.store.to_string(), "memory://");
         assert_eq!(settings.decision_budget, Duration::from_millis(15));
+        assert_eq!(settings.over_limit_cache, 100_000);
         assert_eq!(settings.max_message_bytes, 4 << 20);
         assert!(settings.warnings.is_empty());
     }
