@@ -29,6 +29,7 @@ use crate::{
         guard::Guard,
         memory::MemoryStore,
         outage::Outage,
+        over_limit_cache::OverLimitCache,
         redis::{
             How, RedisStore,
             pool::{Pool, PoolOptions},
@@ -137,7 +138,8 @@ impl App {
         let rules = Arc::new(Rules::new(rules));
         let fallback = Fallback::new(system_clock, settings.replicas);
         let (store, budget) = (Arc::clone(&self.store), settings.decision_budget);
-        let guard = Guard::new(store, fallback, budget, self.outage.clone());
+        let over_limit = over_limit_cache(settings, &self.telemetry);
+        let guard = Guard::new(store, over_limit, fallback, budget, self.outage.clone());
         let limiter = Limiter::new(
             Arc::clone(&rules),
             guard,
@@ -245,6 +247,16 @@ fn store(
             Ok(Store::Redis(RedisStore::new(pool, how, system_clock, metrics)))
         }
     }
+}
+
+/// Memory is asked as quickly as a cache; and without scripts Redis may deny too early for an instant,
+/// which must not last.
+fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCache {
+    let words_max = match (&settings.store, settings.basis.algorithms) {
+        (StoreUrl::Redis(_), Algorithms::All) => settings.over_limit_cache,
+        (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
+    };
+    OverLimitCache::new(words_max, system_clock, StoreMetrics::new(&telemetry.meter()))
 }
 
 async fn serve_grpc(

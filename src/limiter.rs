@@ -112,7 +112,7 @@ impl Limiter {
         }
         let mut told =
             explain::describe(&in_force.rules, request, Some(&standings), system_clock());
-        let foreseen = ledger::foresee(&plan.charges, &standings, system_clock());
+        let foreseen = ledger::foresee(&plan.charges, &standings);
         let denied = ledger::denies(&plan.charges, &foreseen);
         let decision = plan.settle(foreseen, denied);
         if let Some(told) = told.as_object_mut() {

@@ -59,6 +59,10 @@ pub struct ServeFlags {
     /// Threads that answer gRPC, 1 to 1024 [env: TOLLKEEPER_WORKERS] [default: one for each core]
     #[arg(long, value_name = "N")]
     pub workers: Option<String>,
+    /// Of how many counters it is kept for a second that Redis said they are over, 0 (off) to 10000000
+    /// [env: TOLLKEEPER_OVER_LIMIT_CACHE] [default: 100000]
+    #[arg(long, value_name = "N")]
+    pub over_limit_cache: Option<String>,
     /// How long a decision may take, 1ms to 1m; Envoy waits 20ms [env: TOLLKEEPER_DECISION_BUDGET]
     /// [default: 15ms]
     #[arg(long, value_name = "TIME")]
@@ -148,6 +152,8 @@ pub struct Settings {
     pub store_pool_size: u32,
     /// How many threads answer gRPC.
     pub workers: usize,
+    /// Of how many counters it is kept what the store said of them.
+    pub over_limit_cache: usize,
     /// How long a decision may take.
     pub decision_budget: Duration,
     /// How long calls are still taken after the signal to stop.
@@ -238,6 +244,10 @@ impl Settings {
         let store_pool_size =
             known.read("--store-pool-size", flags.store_pool_size, "16", |it| whole(it, 1, 1000));
         let workers = known.optional::<usize>("--workers", flags.workers, |it| whole(it, 1, 1024));
+        let over_limit_cache =
+            known.read("--over-limit-cache", flags.over_limit_cache, "100000", |it| {
+                whole(it, 0, 10_000_000)
+            });
         let decision_budget =
             known.read("--decision-budget", flags.decision_budget, "15ms", |text| {
                 time(text, Duration::from_millis(1), Duration::from_secs(60))
@@ -282,6 +292,7 @@ impl Settings {
                 store: store?.with_password(password),
                 store_pool_size: store_pool_size?,
                 workers: workers.unwrap_or_else(cores),
+                over_limit_cache: over_limit_cache?,
                 decision_budget: decision_budget?,
                 drain: drain?,
                 max_message_bytes: max_message_bytes?,
@@ -465,6 +476,7 @@ mod tests {
         assert_eq!(settings.grpc_addr.to_string(), "127.0.0.1:8081");
         assert_eq!(settings.store.to_string(), "memory://");
         assert_eq!(settings.decision_budget, Duration::from_millis(15));
+        assert_eq!(settings.over_limit_cache, 100_000);
         assert_eq!(settings.max_message_bytes, 4 << 20);
         assert!(settings.warnings.is_empty());
     }

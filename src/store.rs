@@ -5,6 +5,7 @@ pub mod fallback;
 pub mod guard;
 pub mod memory;
 pub mod outage;
+pub mod over_limit_cache;
 pub mod redis;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -16,7 +16,12 @@
 //! no escaped text can be either. The limit's number is left out on purpose: changing it keeps the
 //! count.
 
-use std::{fmt::Write as _, iter, sync::Arc};
+use std::{
+    fmt::Write as _,
+    hash::{Hash, Hasher},
+    iter,
+    sync::Arc,
+};
 
 use sha2::{Digest as _, Sha256};
 
@@ -38,6 +43,14 @@ pub struct Counter {
     business_id: String,
     /// The limit that holds there.
     pub limit: Arc<Limit>,
+}
+
+/// Limits on one counter differ in little else than this, so it tells enough of them apart.
+impl Hash for Counter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.business_id.hash(state);
+        (self.limit.requests_per_unit, self.limit.window.seconds()).hash(state);
+    }
 }
 
 /// The business ID holds values of descriptors, which must not enter a log.
@@ -83,6 +96,20 @@ impl Counter {
     /// The counter of the same business ID under another limit.
     pub fn under(&self, limit: Arc<Limit>) -> Self {
         Self { business_id: self.business_id.clone(), limit }
+    }
+
+    /// Whether both count in one place, though perhaps by limits of other numbers: their keys are
+    /// the same in any window.
+    pub fn meets(&self, other: &Self) -> bool {
+        let name = |it: &Self| short_name(&it.limit.algorithm);
+        self.business_id == other.business_id
+            && self.limit.window == other.limit.window
+            && name(self) == name(other)
+    }
+
+    /// How long its business ID is.
+    pub const fn id_bytes(&self) -> usize {
+        self.business_id.len()
     }
 
     /// The key; of a window that the clock aligns, of the one that begins at `start`.

@@ -35,6 +35,31 @@ pub struct Tally {
     pub reset: Duration,
 }
 
+impl Charge {
+    /// Whether it changes its counter also in a call that an enforced limit denies for free.
+    pub fn stands_when_denied(&self) -> bool {
+        match self.hits {
+            Hits::Take(_) => self.counter.limit.when_denied == WhenDenied::Counted,
+            Hits::GiveBack(_) => true,
+            Hits::Look => false,
+        }
+    }
+
+    /// Whether it denies its call, by this tally, and that costs nothing.
+    pub fn denies_for_free(&self, tally: &Tally) -> bool {
+        Voice::of(self, tally).denies_for_free()
+    }
+}
+
+impl Tally {
+    /// What is said of a counter on which nothing was charged.
+    pub fn unused(limit: &Limit, now: Timestamp) -> Self {
+        let (account, terms) = (AnyAccount::new(&limit.algorithm), Terms::new(limit, now));
+        let (remaining, ends) = (account.read().remaining(&terms), account.read().ends(&terms));
+        Self { verdict: Verdict::Fits { remaining }, reset: now.until(ends) }
+    }
+}
+
 /// How one counter stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
@@ -170,7 +195,12 @@ struct Voice<'call> {
     fits: bool,
 }
 
-impl Voice<'_> {
+impl<'call> Voice<'call> {
+    fn of(charge: &'call Charge, tally: &Tally) -> Self {
+        let fits = tally.verdict != Verdict::Over;
+        Self { hits: charge.hits, limit: &charge.counter.limit, fits }
+    }
+
     fn denies_for_free(self) -> bool {
         let Limit { mode, when_denied, .. } = *self.limit;
         !self.fits && mode == Mode::Enforced && when_denied == WhenDenied::Free
@@ -179,39 +209,44 @@ impl Voice<'_> {
 
 /// The tallies that charges on counters which stand so would have, refunds first. Only what they say of
 /// fitting is foreseen; nothing is charged.
-pub fn foresee(charges: &[Charge], standings: &[Standing], now: Timestamp) -> Vec<Tally> {
-    let key = |charge: &Charge| charge.counter.key(charge.counter.limit.window.at(now).start);
-    let keys: Vec<String> = charges.iter().map(key).collect();
-    let sum = |own: &String, pick: fn(Hits) -> u64| {
-        let same = charges.iter().zip(&keys).filter(|(_, key)| *key == own);
-        same.fold(0_u64, |sum, (charge, _)| sum.saturating_add(pick(charge.hits)))
-    };
-    let taken = |hits| if let Hits::Take(hits) = hits { hits } else { 0 };
+pub fn foresee(charges: &[Charge], standings: &[Standing]) -> Vec<Tally> {
     let given = |hits| if let Hits::GiveBack(hits) = hits { hits } else { 0 };
-    let tally = |((charge, standing), key): ((&Charge, &Standing), &String)| {
+    let tally = |(charge, standing): (&Charge, &Standing)| {
         let most = u64::from(charge.counter.limit.most());
-        let used = standing.used.saturating_sub(sum(key, given));
         // What would pass now is not quite the most less what is used: that is rounded up.
-        let room = match sum(key, given) {
+        let room = match sum(charges, &charge.counter, given) {
             0 => u64::from(standing.remaining),
-            _ => most.saturating_sub(used),
+            given => most.saturating_sub(standing.used.saturating_sub(given)),
         };
-        let asked = if charge.hits == Hits::Look { 1 } else { sum(key, taken) };
-        let fits = charge.hits.is_give_back() || asked <= room;
+        let fits = asked(charge, charges) <= room;
         let remaining = u32::try_from(room).unwrap_or(u32::MAX);
         let verdict = if fits { Verdict::Fits { remaining } } else { Verdict::Over };
         Tally { verdict, reset: standing.reset }
     };
-    charges.iter().zip(standings).zip(&keys).map(tally).collect()
+    charges.iter().zip(standings).map(tally).collect()
+}
+
+/// How many hits must fit for `charge` to fit, in a call of these charges: all that its counter is
+/// asked, one for a look, none for a refund.
+pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
+    match charge.hits {
+        Hits::Take(_) => sum(charges, &charge.counter, |hits| match hits {
+            Hits::Take(hits) => hits,
+            Hits::Look | Hits::GiveBack(_) => 0,
+        }),
+        Hits::Look => 1,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+fn sum(charges: &[Charge], counter: &Counter, pick: fn(Hits) -> u64) -> u64 {
+    let same = charges.iter().filter(|charge| charge.counter.meets(counter));
+    same.fold(0, |sum, charge| sum.saturating_add(pick(charge.hits)))
 }
 
 /// Whether a call of these charges is denied, by their tallies.
 pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
-    is_denied(charges.iter().zip(tallies).map(|(charge, tally)| Voice {
-        hits: charge.hits,
-        limit: &charge.counter.limit,
-        fits: tally.verdict != Verdict::Over,
-    }))
+    is_denied(charges.iter().zip(tallies).map(|(charge, tally)| Voice::of(charge, tally)))
 }
 
 /// Whether a call is denied: an enforced charge or look does not fit, or there are quotas and none of

@@ -69,9 +69,7 @@ fn message_end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, S
     }
     let length = usize::try_from(received.get_u32()).unwrap_or(usize::MAX);
     if length > bytes_max {
-        return Err(Status::out_of_range(format!(
-            "message of {length} bytes: larger than {bytes_max} bytes"
-        )));
+        return Err(Status::out_of_range(format!("message: {length} bytes exceeds {bytes_max}")));
     }
     Ok(Some(PREFIX_BYTES + length))
 }

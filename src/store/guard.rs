@@ -1,13 +1,18 @@
 //! Keeps a store's promise of an answer: every call ends within the decision budget, with what the
-//! store says or with what the limits say of its failure.
+//! store says or with what the limits say of its failure. What it has just denied it is not asked.
 
 mod at_fault;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::time;
 
-use super::{Clear, Store, StoreError, fallback::Fallback, outage::Outage};
+use super::{
+    Clear, Store, StoreError, fallback::Fallback, outage::Outage, over_limit_cache::OverLimitCache,
+};
 use crate::engine::{
     key::Counter,
     ledger::{self, Charge, Standing, Tally},
@@ -17,6 +22,7 @@ use crate::engine::{
 #[derive(Debug, Clone)]
 pub struct Guard {
     store: Arc<Store>,
+    over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
     budget: Duration,
     outage: Outage,
@@ -34,9 +40,17 @@ pub struct Charged {
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`, and `outage` hears how it went.
-    pub fn new(store: Arc<Store>, fallback: Fallback, budget: Duration, outage: Outage) -> Self {
-        Self { store, fallback: Arc::new(fallback), budget, outage }
+    /// Guards `store`: no call waits longer than `budget`, and `outage` hears how it went. What is in
+    /// `over_limit` the store is not asked.
+    pub fn new(
+        store: Arc<Store>,
+        over_limit: OverLimitCache,
+        fallback: Fallback,
+        budget: Duration,
+        outage: Outage,
+    ) -> Self {
+        let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
+        Self { store, over_limit, fallback, budget, outage }
     }
 
     /// As [`Store::charge`], within the budget.
@@ -47,7 +61,12 @@ impl Guard {
         if charges.is_empty() {
             return Ok(Charged::default());
         }
-        let answer = time::timeout(self.budget, self.ask(charges))
+        let now = Instant::now();
+        // This is no news of the store.
+        if let Some(tallies) = self.over_limit.answer(charges, now) {
+            return Ok(Charged { tallies, denied: true, unreadable: Vec::new() });
+        }
+        let answer = time::timeout(self.budget, self.ask(charges, now))
             .await
             .unwrap_or(Err(StoreError::TimedOut));
         match answer {
@@ -69,14 +88,17 @@ impl Guard {
     /// # Errors
     /// Those of the store, and [`StoreError::TimedOut`].
     pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
-        time::timeout(self.budget, self.store.look(counter, clear))
-            .await
-            .unwrap_or(Err(StoreError::TimedOut))
+        let answer = time::timeout(self.budget, self.store.look(counter, clear)).await;
+        if clear == Clear::Yes {
+            self.over_limit.forget(counter, Instant::now());
+        }
+        answer.unwrap_or(Err(StoreError::TimedOut))
     }
 
-    async fn ask(&self, charges: &[Charge]) -> Result<Charged, StoreError> {
+    async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Charged, StoreError> {
         match self.store.charge(charges).await {
             Ok(tallies) => {
+                self.over_limit.learn(charges, &tallies, sent);
                 let denied = ledger::denies(charges, &tallies);
                 Ok(Charged { tallies, denied, unreadable: Vec::new() })
             }

@@ -195,6 +195,7 @@ pub(crate) fn status_name(code: Code) -> &'static str {
 pub struct StoreMetrics {
     duration: Histogram<f64>,
     connection_failures: Counter<u64>,
+    cached: Counter<u64>,
 }
 
 impl StoreMetrics {
@@ -210,6 +211,10 @@ impl StoreMetrics {
             connection_failures: meter
                 .u64_counter("ratelimit.store.connection.failures")
                 .with_description("Connections to the store that could not be made")
+                .build(),
+            cached: meter
+                .u64_counter("ratelimit.store.cached")
+                .with_description("Calls denied by what the store said within the last second")
                 .build(),
         }
     }
@@ -275,6 +280,11 @@ impl StoreMetrics {
     /// Counts a connection that could not be made.
     pub(crate) fn connection_failed(&self) {
         self.connection_failures.add(1, &[]);
+    }
+
+    /// Counts a call that the store need not be asked.
+    pub(crate) fn cached(&self) {
+        self.cached.add(1, &[]);
     }
 }
 

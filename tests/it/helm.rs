@@ -104,6 +104,7 @@ fn values_with_which_the_service_would_not_start_are_refused() {
         ("store.url=redis:///0", "/store/url"),
         ("store.url=redis://user@", "/store/url"),
         ("store.url=redis://h:x", "/store/url"),
+        ("store.overLimitCache=10000001", "/store/overLimitCache"),
         ("store.url=null", "missing property 'url'"),
         ("log=null", "missing property 'log'"),
         ("maxMessageBytes=0MiB", "must be from 1KiB to 64MiB"),

@@ -33,6 +33,7 @@ mod helm;
 mod http;
 mod migrating;
 mod model;
+mod over_limit_cache;
 mod redis;
 mod reload;
 mod steps;

@@ -70,13 +70,6 @@ fn fits(remaining: u32) -> Vec<Verdict> {
     vec![Verdict::Fits { remaining }]
 }
 
-fn runs_of(redis: &Redis, command: &str) -> u64 {
-    let stats: String = redis.query(&["INFO", "commandstats"]);
-    let begin = format!("cmdstat_{command}:calls=");
-    let line = stats.lines().find_map(|line| line.strip_prefix(&begin));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-}
-
 #[tokio::test]
 async fn a_key_is_readable_and_ends_after_its_window() {
     let redis = Redis::start();
@@ -115,10 +108,10 @@ async fn one_call_of_many_descriptors_is_one_script_run() {
         || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
     // The first one teaches Redis the script.
     service.ask(call()).await.unwrap();
-    let before = runs_of(&redis, "evalsha");
+    let before = redis.runs_of("evalsha");
     service.ask(call()).await.unwrap();
-    assert_eq!(runs_of(&redis, "evalsha") - before, 1);
-    assert_eq!(runs_of(&redis, "eval"), 1);
+    assert_eq!(redis.runs_of("evalsha") - before, 1);
+    assert_eq!(redis.runs_of("eval"), 1);
 }
 
 #[tokio::test]
@@ -161,9 +154,9 @@ async fn a_stale_stamp_is_refused_and_asked_once_more() {
     let call = [charge("alice", Unit::Hour, Hits::Take(1), 10)];
     redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
     assert_eq!(verdicts(wrong.charge(&call).await.unwrap()), fits(9));
-    assert_eq!(runs_of(&redis, "evalsha"), 2, "refused, then asked with redis's time");
+    assert_eq!(redis.runs_of("evalsha"), 2, "refused, then asked with redis's time");
     wrong.charge(&call).await.unwrap();
-    assert!(runs_of(&redis, "evalsha") <= 4, "the clocks' difference was learned");
+    assert!(redis.runs_of("evalsha") <= 4, "the clocks' difference was learned");
 }
 
 /// Runs the script as it is on one call of one charge.

@@ -89,6 +89,14 @@ impl Redis {
         redis::cmd(name).arg(arguments).query(&mut connection).unwrap()
     }
 
+    /// How often it has run a command.
+    pub fn runs_of(&self, command: &str) -> u64 {
+        let stats: String = self.query(&["INFO", "commandstats"]);
+        let begin = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&begin));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
     /// Every key, in order.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
