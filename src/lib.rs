@@ -36,4 +36,6 @@ pub mod shutdown;
 
 pub mod app;
 
+pub mod bench;
+
 pub mod cli;
