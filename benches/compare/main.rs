@@ -16,10 +16,16 @@ use std::{
     error::Error,
     io::{self, IsTerminal as _},
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
     time::Duration,
 };
 
 use clap::Parser as _;
+use tollkeeper::shutdown::Signals;
 
 use crate::{
     processes::Subjects,
@@ -74,6 +80,7 @@ fn compare(flags: &Flags) -> Result<()> {
         let names: Vec<_> = SCENARIOS.iter().map(|it| it.name).collect();
         return Err(format!("--only: none of {}", names.join(", ")).into());
     }
+    let interrupted = watch_signals()?;
     let subjects = Subjects::start(&scenarios)?;
     let mut table = Table::default();
     for round in 0..rounds {
@@ -84,6 +91,9 @@ fn compare(flags: &Flags) -> Result<()> {
                 turns.reverse();
             }
             for subject in turns {
+                if interrupted.load(Relaxed) {
+                    return Err("interrupted".into());
+                }
                 progress(&format!("round {} of {rounds}: {}, {subject}", round + 1, scenario.name));
                 let sample = slice::measure(
                     scenario,
@@ -102,6 +112,19 @@ fn compare(flags: &Flags) -> Result<()> {
     println!("\n{}", table.show(form));
     println!("{}", targets::show(&table, form));
     Ok(())
+}
+
+/// Set by SIGINT and SIGTERM, which would else end us and not the processes that we have started.
+fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = runtime.block_on(async { Signals::listen() })?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&interrupted);
+    thread::spawn(move || {
+        runtime.block_on(signals.next());
+        told.store(true, Relaxed);
+    });
+    Ok(interrupted)
 }
 
 /// Writes over the line on stderr, if someone looks at it.

@@ -23,6 +23,12 @@ impl Table {
         self.0.entry((scenario.name, subject)).or_default().push(sample);
     }
 
+    /// One sample for each round; none, where it was not measured.
+    pub(crate) fn samples(&self, scenario: &str, subject: Subject) -> &[Sample] {
+        let found = self.0.iter().find(|(key, _)| **key == (scenario, subject));
+        found.map_or(&[], |(_, samples)| samples)
+    }
+
     /// The median of one number, if it was measured.
     pub(crate) fn median(
         &self,
@@ -30,8 +36,7 @@ impl Table {
         subject: Subject,
         number: impl Fn(&Sample) -> f64,
     ) -> Option<f64> {
-        let (_, samples) = self.0.iter().find(|(key, _)| **key == (scenario, subject))?;
-        let mut numbers: Vec<f64> = samples.iter().map(number).collect();
+        let mut numbers: Vec<f64> = self.samples(scenario, subject).iter().map(number).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.get(numbers.len() / 2).copied().filter(|number| number.is_finite())
     }
@@ -62,7 +67,7 @@ impl Table {
                     cell(0, |it| it.p999_us),
                     cell(0, |it| it.failed),
                 ];
-                if self.0.contains_key(&(scenario.name, *subject)) {
+                if !self.samples(scenario.name, *subject).is_empty() {
                     lines.push(line(form, [scenario.name, &subject.to_string()], cells));
                 }
             }

@@ -71,6 +71,7 @@ pub(crate) fn measure(
     let after = ids.map(cpu::used);
     let decisions = report.decisions() as f64;
     let [service_us, redis_us] = used(before, after)?.map(|nanos| nanos as f64 / 1e3 / decisions);
+    let redis_us = if subject == Subject::Redis { redis_us } else { f64::NAN };
     let micros = |part| report.quantile(part).as_secs_f64() * 1e6;
     Ok(Sample {
         service_us,

@@ -116,18 +116,23 @@ const TARGETS: &[Target] = &[
 
 /// The targets whose numbers were measured.
 pub(crate) fn show(table: &Table, form: Form) -> String {
-    let head = ["measured", "at most", ""].map(str::to_owned);
+    let head = ["measured", "rounds", "at most", ""].map(str::to_owned);
     let mut lines = vec![line(form, [&pad("target", form)], head)];
     if form == Form::Markdown {
-        lines.push("| --- | ---: | ---: | --- |\n".to_owned());
+        lines.push("| --- | ---: | ---: | ---: | --- |\n".to_owned());
     }
     for target in TARGETS {
         if let Some(measured) = target.measure(table) {
             let met = if measured <= target.at_most { "met" } else { "NOT met" };
             let digits = if target.of.is_empty() { 0 } else { 2 };
-            let numbers = [measured, target.at_most].map(|number| format!("{number:.digits$}"));
-            let [measured, at_most] = numbers;
-            lines.push(line(form, [&pad(target.what, form)], [measured, at_most, met.to_owned()]));
+            let (lowest, highest) = target.extremes(table);
+            let numbers = [
+                format!("{measured:.digits$}"),
+                format!("{lowest:.digits$}-{highest:.digits$}"),
+                format!("{:.digits$}", target.at_most),
+                met.to_owned(),
+            ];
+            lines.push(line(form, [&pad(target.what, form)], numbers));
         }
     }
     lines.concat()
@@ -138,11 +143,28 @@ fn pad(text: &str, form: Form) -> String {
 }
 
 impl Target {
+    /// By the medians of all rounds.
     fn measure(&self, table: &Table) -> Option<f64> {
-        let median =
-            |(scenario, subject, number): &Number| table.median(scenario, *subject, number);
-        let number = median(&self.number)?;
-        let of: Option<f64> = self.of.iter().map(median).sum();
-        Some(if self.of.is_empty() { number } else { number / of? })
+        self.ratio(|(scenario, subject, number)| table.median(scenario, *subject, number))
+    }
+
+    /// The lowest and the highest of single rounds: how far the measurement can be trusted.
+    fn extremes(&self, table: &Table) -> (f64, f64) {
+        let round = |round| {
+            self.ratio(|(scenario, subject, number)| {
+                table.samples(scenario, *subject).get(round).map(number)
+            })
+        };
+        let rounds = (0..).map_while(round);
+        rounds.fold((f64::INFINITY, 0.0), |(low, high), it| (low.min(it), high.max(it)))
+    }
+
+    fn ratio(&self, value: impl Fn(&Number) -> Option<f64>) -> Option<f64> {
+        let number = value(&self.number)?;
+        if self.of.is_empty() {
+            return Some(number);
+        }
+        let of: Option<f64> = self.of.iter().map(value).sum();
+        Some(number / of?)
     }
 }

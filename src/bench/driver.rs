@@ -1,16 +1,18 @@
 //! One thread's share of the load: its connections, and the calls that it makes on them.
 
 use std::{
-    iter,
+    iter, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use tokio::{task::JoinSet, time};
 use tonic::Code;
 
 use super::{
-    Pace, Run, calls::Calls, connection::Connection, report::Report, timetable::Timetable,
+    Pace, answer::Answer, calls::Calls, connection::Connection, report::Report, run::Run,
+    timetable::Timetable,
 };
 
 /// How long answers are waited for when no more calls are made.
@@ -64,25 +66,23 @@ impl Driver {
         };
         tokio::select! {
             () = async { while under_way.join_next().await.is_some() {} } => {}
-            () = patience => driver.work().report.fail(Code::DeadlineExceeded, under_way.len() as u64),
+            () = patience => {}
         }
+        driver.work().report.fail(Code::DeadlineExceeded, under_way.len() as u64);
         under_way.shutdown().await;
         driver.finish()
     }
 
     /// A closed loop: each of these makes one call after another.
-    fn spawn_loops(self: &Arc<Self>, concurrency: usize, under_way: &mut JoinSet<bool>) {
+    fn spawn_loops(self: &Arc<Self>, concurrency: usize, under_way: &mut JoinSet<()>) {
         for lane in 0..share(concurrency, self.index, self.run.load.threads) {
             let driver = Arc::clone(self);
-            under_way.spawn(async move {
-                while driver.call(lane, Instant::now()).await {}
-                false
-            });
+            under_way.spawn(async move { while driver.call(lane, Instant::now()).await {} });
         }
     }
 
     /// An open loop: makes each call when it is due.
-    async fn keep_pace(self: &Arc<Self>, start: Instant, rate: f64, under_way: &mut JoinSet<bool>) {
+    async fn keep_pace(self: &Arc<Self>, start: Instant, rate: f64, under_way: &mut JoinSet<()>) {
         let threads = self.run.load.threads;
         let rate = rate / threads as f64;
         // The threads take turns.
@@ -104,7 +104,9 @@ impl Driver {
                     continue;
                 }
                 let driver = Arc::clone(self);
-                under_way.spawn(async move { driver.call(lane, since).await });
+                under_way.spawn(async move {
+                    driver.call(lane, since).await;
+                });
             }
         }
     }
@@ -124,14 +126,13 @@ impl Driver {
     }
 
     /// The next request, unless the run has ended or has no calls left.
-    fn claim(&self, since: Instant) -> Option<bytes::Bytes> {
+    fn claim(&self, since: Instant) -> Option<Bytes> {
         if self.run.ended.is_cancelled() {
             return None;
         }
         let mut work = self.work();
         if since >= work.counts_from {
-            let left = &self.run.calls_left;
-            left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()?;
+            self.run.take_call()?;
         }
         Some(work.calls.next())
     }
@@ -142,18 +143,13 @@ impl Driver {
 
     fn finish(&self) -> Report {
         let reconnects = self.connections.iter().map(|it| it.reconnects.load(Relaxed)).sum();
-        Report { reconnects, ..std::mem::take(&mut self.work().report) }
+        Report { reconnects, ..mem::take(&mut self.work().report) }
     }
 }
 
 impl Work {
     /// Counts an answer; false in the warm-up.
-    fn count(
-        &mut self,
-        answer: Result<super::answer::Answer, Code>,
-        since: Instant,
-        now: Instant,
-    ) -> bool {
+    fn count(&mut self, answer: Result<Answer, Code>, since: Instant, now: Instant) -> bool {
         if since < self.counts_from {
             return false;
         }
@@ -164,12 +160,6 @@ impl Work {
 
     fn skip(&mut self, since: Instant) {
         self.report.not_sent += u64::from(since >= self.counts_from);
-    }
-}
-
-impl Run {
-    fn is_over(&self) -> bool {
-        self.ended.is_cancelled() || self.calls_left.load(Relaxed) == 0
     }
 }
 

@@ -77,7 +77,9 @@ impl Report {
     }
 
     pub(super) fn fail(&mut self, code: Code, calls: u64) {
-        *self.errors.entry(status_name(code)).or_default() += calls;
+        if calls > 0 {
+            *self.errors.entry(status_name(code)).or_default() += calls;
+        }
     }
 
     /// Adds what another thread has measured at the same time.
