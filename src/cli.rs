@@ -1,5 +1,6 @@
 //! The command line: one file for each command.
 
+mod bench;
 mod call;
 mod check;
 mod counter;
@@ -39,6 +40,8 @@ enum Command {
     Check(check::Flags),
     /// Asks a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
     Call(call::Flags),
+    /// Asks a service for many decisions and measures them; exit 1 if none was made
+    Bench(bench::Flags),
     /// Tells which rules a call would meet, and why; touches no counter
     Explain(explain::Flags),
     /// Prints the JSON Schema of rule files, for editors
@@ -81,6 +84,7 @@ pub fn main() -> ExitCode {
         Some(Command::Serve(flags)) => serve::main(*flags, &environment),
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
+        Some(Command::Bench(flags)) => bench::main(&flags, &environment),
         Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Test(flags)) => test::main(&flags),
         Some(Command::Schema) => say(&format!("{:#}\n", rules::json_schema()), ExitCode::SUCCESS),

@@ -38,4 +38,6 @@ pub mod workers;
 
 pub mod app;
 
+pub mod bench;
+
 pub mod cli;

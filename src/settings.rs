@@ -7,6 +7,7 @@ mod store_url;
 mod value;
 
 pub use store_url::StoreUrl;
+pub(crate) use value::time;
 
 use std::{
     collections::BTreeMap, env, ffi::OsString, fs, net::SocketAddr, path::PathBuf, sync::Arc,
@@ -17,7 +18,7 @@ use self::{
     store_url::store_url,
     value::{
         address, header_name, headers, key_prefix, log_format, log_level, on_store_failure, ratio,
-        size, time, truth, whole,
+        size, truth, whole,
     },
 };
 use crate::{

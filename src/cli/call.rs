@@ -15,7 +15,7 @@ use crate::{
     telemetry,
 };
 
-const ADDR_DEFAULT: &str = "127.0.0.1:8081";
+pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
 /// A person is waiting.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(super) struct Flags {
 }
 
 pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
-    let request = match request(flags) {
+    let request = match request(&flags.domain, flags.hits, &flags.descriptors) {
         Ok(request) => request,
         Err(problem) => {
             complain(problem);
@@ -63,20 +63,25 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     }
 }
 
-fn request(flags: &Flags) -> Result<RateLimitRequest, String> {
+/// The request for these descriptors, as typed.
+pub(super) fn request(
+    domain: &str,
+    hits: Option<i64>,
+    descriptors: &[String],
+) -> Result<RateLimitRequest, String> {
     let descriptor = |text: &String| {
         let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
         let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
         Ok(RateLimitDescriptor {
             entries: entries.collect(),
-            hits_addend: flags.hits.map(i64::unsigned_abs),
-            is_negative_hits: flags.hits.is_some_and(i64::is_negative),
+            hits_addend: hits.map(i64::unsigned_abs),
+            is_negative_hits: hits.is_some_and(i64::is_negative),
             limit: None,
         })
     };
     Ok(RateLimitRequest {
-        domain: flags.domain.clone(),
-        descriptors: flags.descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
+        domain: domain.to_owned(),
+        descriptors: descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
         hits_addend: 0,
     })
 }

@@ -19,7 +19,7 @@ pub(super) fn whole<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T
         .ok_or_else(|| format!("`{text}` is no whole number from {min} to {max}"))
 }
 
-pub(super) fn time(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+pub(crate) fn time(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
     let refuse = || format!("`{text}` is no time from {min:?} to {max:?}, such as 15ms, 5s or 2m");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

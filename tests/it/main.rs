@@ -19,6 +19,7 @@
 mod algorithms;
 mod architecture;
 mod bad_input;
+mod bench;
 mod clocks;
 mod commands;
 mod conformance;

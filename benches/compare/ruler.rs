@@ -1,0 +1,31 @@
+//! Redis asked directly: the least that a counter with an expiry costs it, and the shortest way
+//! there and back.
+
+mod pairs;
+mod script;
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+pub(crate) use self::{pairs::pairs, script::script};
+use crate::{Result, slice::Sample};
+
+fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_max(1_000_000_000, 3)?)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn sample(latency: &Histogram<u64>, slice: Duration) -> Sample {
+    let micros = |part| latency.value_at_quantile(part) as f64 / 1e3;
+    Sample {
+        per_second: latency.len() as f64 / slice.as_secs_f64(),
+        p50_us: micros(0.5),
+        p99_us: micros(0.99),
+        p999_us: micros(0.999),
+        ..Sample::default()
+    }
+}

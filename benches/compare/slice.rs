@@ -1,0 +1,120 @@
+//! One turn of one subject.
+
+use std::{future, time::Duration};
+
+use tollkeeper::{
+    bench::{self, Calls, Distribution, Load, Pace, Report},
+    rls::pb::{Entry, RateLimitDescriptor, RateLimitRequest},
+};
+
+use crate::{
+    Result, cpu,
+    processes::{Service, Subjects},
+    ruler,
+    scenarios::{Rhythm, Scenario, Subject},
+};
+
+/// What one turn has shown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample {
+    /// Processor time of the service for a decision, in microseconds; NaN where there is no service.
+    pub(crate) service_us: f64,
+    /// The same of Redis.
+    pub(crate) redis_us: f64,
+    pub(crate) per_second: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    /// Calls without a decision, and those that could not be made.
+    pub(crate) failed: f64,
+}
+
+/// Calls before those that count: connections, caches and the store's own warm up.
+const WARMUP: Duration = Duration::from_millis(100);
+
+/// Under way where the maximum is asked for.
+const PLENTY: usize = 256;
+
+pub(crate) fn measure(
+    scenario: &Scenario,
+    subject: Subject,
+    subjects: &Subjects,
+    slice: Duration,
+    maximum: Option<f64>,
+) -> Result<Sample> {
+    let redis = subjects.redis_port;
+    let Some(service) = subjects.service(subject) else {
+        let measure = |slice| match subject {
+            Subject::Script => ruler::script(redis, slice),
+            _ => ruler::pairs(redis, scenario, slice),
+        };
+        measure(WARMUP)?;
+        let before = cpu::used(subjects.redis.id())?;
+        let sample = measure(slice)?;
+        let used = cpu::used(subjects.redis.id())? - before;
+        let decisions = sample.per_second * slice.as_secs_f64();
+        let redis_us = used as f64 / 1e3 / decisions;
+        return Ok(Sample { service_us: f64::NAN, redis_us, ..sample });
+    };
+    let pace = match (scenario.rhythm, maximum) {
+        (Rhythm::UnderWay(count), _) => Pace::Closed(count),
+        (Rhythm::Paced(rate), _) => Pace::Open(rate),
+        (Rhythm::HalfOfMaximum, Some(maximum)) => Pace::Open(maximum / 2.0),
+        (Rhythm::HalfOfMaximum, None) => {
+            Pace::Open(run(service, scenario, Pace::Closed(PLENTY), slice)?.per_second() / 2.0)
+        }
+    };
+    run(service, scenario, pace, WARMUP)?;
+    let ids = [service.process.id(), subjects.redis.id()];
+    let before = ids.map(cpu::used);
+    let report = run(service, scenario, pace, slice)?;
+    let after = ids.map(cpu::used);
+    let decisions = report.decisions() as f64;
+    let [service_us, redis_us] = used(before, after)?.map(|nanos| nanos as f64 / 1e3 / decisions);
+    let redis_us = if subject == Subject::Redis { redis_us } else { f64::NAN };
+    let micros = |part| report.quantile(part).as_secs_f64() * 1e6;
+    Ok(Sample {
+        service_us,
+        redis_us,
+        per_second: report.per_second(),
+        p50_us: micros(0.5),
+        p99_us: micros(0.99),
+        p999_us: micros(0.999),
+        failed: (report.calls() - report.decisions() + report.not_sent) as f64,
+    })
+}
+
+fn used(before: [Result<u64>; 2], after: [Result<u64>; 2]) -> Result<[u64; 2]> {
+    let ([service_before, redis_before], [service, redis]) = (before, after);
+    Ok([service? - service_before?, redis? - redis_before?])
+}
+
+fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Result<Report> {
+    let load = Load {
+        addr: service.addr.clone(),
+        calls: Calls::new(&request(scenario), scenario.keys, Distribution::Uniform),
+        pace,
+        connections: 4,
+        threads: 1,
+        warmup: Duration::ZERO,
+        duration: time,
+        calls_max: None,
+    };
+    let report = bench::run(&load, future::pending(), |_| {})?;
+    match report.decisions() {
+        0 => Err(format!("{}: no decision: {:?}", scenario.name, report.errors).into()),
+        _ => Ok(report),
+    }
+}
+
+fn request(scenario: &Scenario) -> RateLimitRequest {
+    let descriptor = |(key, value): &(&'static str, &'static str)| RateLimitDescriptor {
+        entries: vec![Entry { key: (*key).into(), value: (*value).into() }],
+        ..Default::default()
+    };
+    RateLimitRequest {
+        domain: "compare".to_owned(),
+        descriptors: scenario.descriptors.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    }
+}

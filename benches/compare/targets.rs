@@ -1,0 +1,170 @@
+//! What we want to cost at most, and whether we do.
+
+use crate::{
+    report::{Form, Table, line},
+    scenarios::Subject::{self, Empty, FewRules, ManyRules, Memory, Pairs, Redis, Script},
+    slice::Sample,
+};
+
+/// One number of the table.
+type Number = (&'static str, Subject, fn(&Sample) -> f64);
+
+const SERVICE: fn(&Sample) -> f64 = |sample| sample.service_us;
+const REDIS: fn(&Sample) -> f64 = |sample| sample.redis_us;
+const P50: fn(&Sample) -> f64 = |sample| sample.p50_us;
+const P999: fn(&Sample) -> f64 = |sample| sample.p999_us;
+
+/// A number that is to be at most so many times the sum of others; of none, so many microseconds.
+struct Target {
+    what: &'static str,
+    number: Number,
+    at_most: f64,
+    of: &'static [Number],
+}
+
+const fn target(what: &'static str, number: Number, at_most: f64, of: &'static [Number]) -> Target {
+    Target { what, number, at_most, of }
+}
+
+const TARGETS: &[Target] = &[
+    target(
+        "service CPU, Redis store, spread, 64 under way / empty handler's",
+        ("spread 64", Redis, SERVICE),
+        1.0,
+        &[("spread 64", Empty, SERVICE)],
+    ),
+    target(
+        "service CPU, Redis store, spread, 256 under way / empty handler's",
+        ("spread 256", Redis, SERVICE),
+        0.8,
+        &[("spread 256", Empty, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, spread, 64 under way / empty handler's",
+        ("spread 64", Memory, SERVICE),
+        0.8,
+        &[("spread 64", Empty, SERVICE)],
+    ),
+    target(
+        "service CPU, Redis store, over limit, 64 under way / empty handler's",
+        ("over 64", Redis, SERVICE),
+        0.8,
+        &[("over 64", Empty, SERVICE)],
+    ),
+    target(
+        "Redis CPU, spread, 64 under way / INCRBY+EXPIRE",
+        ("spread 64", Redis, REDIS),
+        0.40,
+        &[("spread 64", Pairs, REDIS)],
+    ),
+    target(
+        "Redis CPU, spread, 256 under way / INCRBY+EXPIRE",
+        ("spread 256", Redis, REDIS),
+        0.28,
+        &[("spread 256", Pairs, REDIS)],
+    ),
+    target(
+        "Redis CPU, one key, 64 under way / INCRBY+EXPIRE",
+        ("hot 64", Redis, REDIS),
+        0.12,
+        &[("hot 64", Pairs, REDIS)],
+    ),
+    target(
+        "Redis CPU, one key, 256 under way / INCRBY+EXPIRE",
+        ("hot 256", Redis, REDIS),
+        0.06,
+        &[("hot 256", Pairs, REDIS)],
+    ),
+    target(
+        "Redis CPU, load B / empty handler's service CPU",
+        ("load B", Redis, REDIS),
+        0.10,
+        &[("load B", Empty, SERVICE)],
+    ),
+    target(
+        "Redis CPU, three descriptors, 64 under way / three INCRBY+EXPIRE",
+        ("three 64", Redis, REDIS),
+        0.45,
+        &[("three 64", Pairs, REDIS)],
+    ),
+    target(
+        "Redis CPU, 30,000 a second / INCRBY+EXPIRE",
+        ("paced", Redis, REDIS),
+        1.0,
+        &[("paced", Pairs, REDIS)],
+    ),
+    target(
+        "p50 of a lone call, Redis store / empty handler's + bare EVALSHA's",
+        ("lone", Redis, P50),
+        1.10,
+        &[("lone", Empty, P50), ("lone", Script, P50)],
+    ),
+    target("p99.9 at half of the maximum, Redis store, us", ("half", Redis, P999), 5000.0, &[]),
+    target(
+        "service CPU, Redis store, three descriptors / one",
+        ("three 64", Redis, SERVICE),
+        1.25,
+        &[("spread 64", Redis, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, 10,000 rules / 10",
+        ("rules", ManyRules, SERVICE),
+        1.10,
+        &[("rules", FewRules, SERVICE)],
+    ),
+];
+
+/// The targets whose numbers were measured.
+pub(crate) fn show(table: &Table, form: Form) -> String {
+    let head = ["measured", "rounds", "at most", ""].map(str::to_owned);
+    let mut lines = vec![line(form, [&pad("target", form)], head)];
+    if form == Form::Markdown {
+        lines.push("| --- | ---: | ---: | ---: | --- |\n".to_owned());
+    }
+    for target in TARGETS {
+        if let Some(measured) = target.measure(table) {
+            let met = if measured <= target.at_most { "met" } else { "NOT met" };
+            let digits = if target.of.is_empty() { 0 } else { 2 };
+            let (lowest, highest) = target.extremes(table);
+            let numbers = [
+                format!("{measured:.digits$}"),
+                format!("{lowest:.digits$}-{highest:.digits$}"),
+                format!("{:.digits$}", target.at_most),
+                met.to_owned(),
+            ];
+            lines.push(line(form, [&pad(target.what, form)], numbers));
+        }
+    }
+    lines.concat()
+}
+
+fn pad(text: &str, form: Form) -> String {
+    if form == Form::Text { format!("{text:<68}") } else { text.to_owned() }
+}
+
+impl Target {
+    /// By the medians of all rounds.
+    fn measure(&self, table: &Table) -> Option<f64> {
+        self.ratio(|(scenario, subject, number)| table.median(scenario, *subject, number))
+    }
+
+    /// The lowest and the highest of single rounds: how far the measurement can be trusted.
+    fn extremes(&self, table: &Table) -> (f64, f64) {
+        let round = |round| {
+            self.ratio(|(scenario, subject, number)| {
+                table.samples(scenario, *subject).get(round).map(number)
+            })
+        };
+        let rounds = (0..).map_while(round);
+        rounds.fold((f64::INFINITY, 0.0), |(low, high), it| (low.min(it), high.max(it)))
+    }
+
+    fn ratio(&self, value: impl Fn(&Number) -> Option<f64>) -> Option<f64> {
+        let number = value(&self.number)?;
+        if self.of.is_empty() {
+            return Some(number);
+        }
+        let of: Option<f64> = self.of.iter().map(value).sum();
+        Some(number / of?)
+    }
+}

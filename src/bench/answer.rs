@@ -1,0 +1,58 @@
+//! What is read of an answer: whether the call may pass, or the error's code. The rest of the
+//! message is stepped over.
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use prost::Message as _;
+use tonic::Code;
+
+/// A decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Ok,
+    OverLimit,
+}
+
+/// The one field of `RateLimitResponse` that counts.
+#[derive(prost::Message)]
+struct Head {
+    #[prost(int32, tag = "1")]
+    overall_code: i32,
+}
+
+/// The value of `RateLimitResponse.Code.OVER_LIMIT`.
+const OVER_LIMIT: i32 = 2;
+
+/// Before a message gRPC writes whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// Reads an answer to its end.
+///
+/// # Errors
+/// The call's status, if it is not OK; UNAVAILABLE where the connection ends before.
+pub(super) async fn read(response: Response<Incoming>) -> Result<Answer, Code> {
+    // A status here is the whole answer.
+    status(response.headers()).unwrap_or(Ok(()))?;
+    let mut body = response.into_body();
+    let (mut message, mut end) = (Bytes::new(), None);
+    while let Some(frame) = body.frame().await {
+        match frame.map_err(|_| Code::Unavailable)?.into_data() {
+            Ok(data) if message.is_empty() => message = data,
+            Ok(data) => message = Bytes::from([message, data].concat()),
+            Err(frame) => end = frame.trailers_ref().and_then(status),
+        }
+    }
+    end.unwrap_or(Err(Code::Unknown))?;
+    let message = message.get(PREFIX..).ok_or(Code::Internal)?;
+    match Head::decode(message).map_err(|_| Code::Internal)?.overall_code {
+        OVER_LIMIT => Ok(Answer::OverLimit),
+        _ => Ok(Answer::Ok),
+    }
+}
+
+fn status(headers: &HeaderMap) -> Option<Result<(), Code>> {
+    let code = Code::from_bytes(headers.get("grpc-status")?.as_bytes());
+    Some(if code == Code::Ok { Ok(()) } else { Err(code) })
+}

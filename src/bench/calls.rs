@@ -1,0 +1,134 @@
+//! What is asked: one request, in whose values `{}` stands for the number of a key.
+//!
+//! Every descriptor is encoded before the run, once for each number that it may have.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::keys::{Distribution, Numbers};
+use crate::rls::pb::{RateLimitDescriptor, RateLimitRequest};
+
+/// What stands for the number of a key.
+const PLACEHOLDER: &[u8] = b"{}";
+
+/// Requests, ready to be sent.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    /// The encoded message without its descriptors.
+    head: Bytes,
+    descriptors: Vec<Variants>,
+    /// How the numbers of keys are drawn.
+    numbers: Numbers,
+}
+
+/// One descriptor, encoded for each number; for none there is one variant.
+type Variants = Vec<Bytes>;
+
+impl Calls {
+    /// Requests like `template`, whose keys have numbers below `keys`. Each descriptor draws a number
+    /// of its own, and all placeholders in it become that number.
+    pub fn new(template: &RateLimitRequest, keys: usize, distribution: Distribution) -> Self {
+        let head = RateLimitRequest { descriptors: vec![], ..template.clone() };
+        let variants = |descriptor: &RateLimitDescriptor| {
+            let numbers = if has_placeholder(descriptor) { keys.max(1) } else { 1 };
+            (0..numbers).map(|number| encode(descriptor, number)).collect()
+        };
+        Self {
+            head: head.encode_to_vec().into(),
+            descriptors: template.descriptors.iter().map(variants).collect(),
+            numbers: Numbers::new(keys.max(1), distribution),
+        }
+    }
+
+    /// The same for one of several threads: its numbers are other ones.
+    pub(super) fn of_thread(&self, index: usize, threads: usize) -> Self {
+        Self { numbers: self.numbers.of_thread(index, threads), ..self.clone() }
+    }
+
+    /// The next request, as gRPC sends it: a prefix with its length, and the message.
+    pub(super) fn next(&mut self) -> Bytes {
+        let Self { head, descriptors, numbers } = self;
+        let draw = |variants: &Variants| match variants.as_slice() {
+            [only] => only.clone(),
+            _ => variants.get(numbers.draw()).cloned().unwrap_or_default(),
+        };
+        let drawn: Vec<Bytes> = descriptors.iter().map(draw).collect();
+        let length = head.len() + drawn.iter().map(Bytes::len).sum::<usize>();
+        let mut frame = Vec::with_capacity(5 + length);
+        frame.push(0);
+        // A request of 4 GiB is none that anyone types.
+        frame.extend(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        frame.extend_from_slice(head);
+        drawn.iter().for_each(|descriptor| frame.extend_from_slice(descriptor));
+        frame.into()
+    }
+}
+
+fn has_placeholder(descriptor: &RateLimitDescriptor) -> bool {
+    descriptor.entries.iter().any(|entry| memchr::memmem::find(&entry.value, PLACEHOLDER).is_some())
+}
+
+/// Encodes a request of this descriptor alone: Protobuf takes messages that are written one after
+/// another for one.
+fn encode(descriptor: &RateLimitDescriptor, number: usize) -> Bytes {
+    let mut descriptor = descriptor.clone();
+    for entry in &mut descriptor.entries {
+        entry.value = fill(&entry.value, number);
+    }
+    let request = RateLimitRequest { descriptors: vec![descriptor], ..Default::default() };
+    request.encode_to_vec().into()
+}
+
+fn fill(mut value: &[u8], number: usize) -> Bytes {
+    let mut filled = Vec::new();
+    while let Some(at) = memchr::memmem::find(value, PLACEHOLDER) {
+        let (before, after) = value.split_at(at);
+        filled.extend_from_slice(before);
+        filled.extend_from_slice(number.to_string().as_bytes());
+        value = after.strip_prefix(PLACEHOLDER).unwrap_or_default();
+    }
+    filled.extend_from_slice(value);
+    filled.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rls::pb::Entry;
+
+    fn descriptor(value: &'static str) -> RateLimitDescriptor {
+        let entry = Entry { key: "user".into(), value: value.into() };
+        RateLimitDescriptor { entries: vec![entry], hits_addend: Some(3), ..Default::default() }
+    }
+
+    #[track_caller]
+    fn check(values: &[&'static str], expected: [&[&str]; 3]) {
+        let template = RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors: values.iter().map(|value| descriptor(value)).collect(),
+            hits_addend: 2,
+        };
+        let mut calls = Calls::new(&template, 3, Distribution::Sequential);
+        for expected in expected {
+            let frame = calls.next();
+            let (prefix, message) = frame.split_at(5);
+            assert_eq!(prefix, [0, 0, 0, 0, u8::try_from(message.len()).unwrap()]);
+            let sent = RateLimitRequest::decode(message).unwrap();
+            let values: Vec<_> = sent.descriptors.iter().map(|it| &it.entries[0].value).collect();
+            assert_eq!(values, expected);
+            assert_eq!((sent.domain.as_str(), sent.hits_addend), ("shop", 2));
+            assert!(sent.descriptors.iter().all(|it| it.hits_addend == Some(3)));
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_placeholder_is_always_the_same() {
+        check(&["alice", "{bob}"], [&["alice", "{bob}"], &["alice", "{bob}"], &["alice", "{bob}"]]);
+    }
+
+    #[test]
+    fn placeholders_of_a_descriptor_share_its_number_and_each_descriptor_has_its_own() {
+        check(&["u{}/{}"], [&["u0/0"], &["u1/1"], &["u2/2"]]);
+        check(&["{}", "x", "{}."], [&["0", "x", "1."], &["2", "x", "0."], &["1", "x", "2."]]);
+    }
+}

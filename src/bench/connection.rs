@@ -1,0 +1,136 @@
+//! One HTTP/2 connection to the service. One that is lost is made again by the next call on it.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header, uri};
+use hyper::{
+    body::{Body, Frame},
+    client::conn::http2::{self, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{net::TcpStream, time};
+use tonic::Code;
+
+use super::answer::{self, Answer};
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// How long a connection may take to be made.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between attempts to reach a service that is gone, so that calls to nobody take no processor.
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    addr: String,
+    uri: Uri,
+    headers: HeaderMap,
+    sender: Mutex<SendRequest<Message>>,
+    /// Held by the one call that makes the connection again.
+    repair: tokio::sync::Mutex<()>,
+    /// How often it was made again.
+    pub(super) reconnects: AtomicU64,
+}
+
+impl Connection {
+    pub(super) async fn open(addr: &str) -> Result<Self, String> {
+        let uri = Uri::builder().scheme(uri::Scheme::HTTP).authority(addr).path_and_query(PATH);
+        let uri = uri.build().map_err(|_| "not HOST:PORT".to_owned())?;
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+            (header::TE, HeaderValue::from_static("trailers")),
+        ];
+        Ok(Self {
+            sender: Mutex::new(connect(addr).await?),
+            addr: addr.to_owned(),
+            uri,
+            headers: headers.into_iter().collect(),
+            repair: tokio::sync::Mutex::default(),
+            reconnects: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes one call of an encoded request.
+    ///
+    /// # Errors
+    /// The call's gRPC status; UNAVAILABLE where the connection is lost or cannot be made.
+    pub(super) async fn ask(&self, request: Bytes) -> Result<Answer, Code> {
+        let mut sender = self.sender();
+        if sender.is_closed() {
+            sender = self.reconnect().await?;
+        }
+        let mut request = Request::new(Message(Some(request)));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let response = sender.send_request(request).await.map_err(|_| Code::Unavailable)?;
+        answer::read(response).await
+    }
+
+    fn sender(&self) -> SendRequest<Message> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn reconnect(&self) -> Result<SendRequest<Message>, Code> {
+        let _repair = self.repair.lock().await;
+        let sender = self.sender();
+        if !sender.is_closed() {
+            return Ok(sender);
+        }
+        match connect(&self.addr).await {
+            Ok(sender) => {
+                self.reconnects.fetch_add(1, Relaxed);
+                *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = sender.clone();
+                Ok(sender)
+            }
+            Err(_) => {
+                time::sleep(PAUSE).await;
+                Err(Code::Unavailable)
+            }
+        }
+    }
+}
+
+async fn connect(addr: &str) -> Result<SendRequest<Message>, String> {
+    let connect = async {
+        let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| error.to_string())?;
+        // It ends with its socket, or with the thread's runtime; calls learn of it by their own.
+        tokio::spawn(async { drop(connection.await) });
+        Ok(sender)
+    };
+    time::timeout(PATIENCE, connect).await.unwrap_or_else(|_| Err("no answer".to_owned()))
+}
+
+/// A body of one frame, whose length no header tells: no gRPC client writes it.
+#[derive(Debug)]
+struct Message(Option<Bytes>);
+
+impl Body for Message {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|message| Ok(Frame::data(message))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+}

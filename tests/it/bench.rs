@@ -1,0 +1,214 @@
+//! The load generator, against a real service. Its counts are exact; how fast anything is decides
+//! no test.
+
+use std::{
+    io::Read as _,
+    net::{TcpListener, TcpStream},
+    process::{Output, Stdio},
+    thread,
+};
+
+use serde_json::Value;
+
+use crate::support::{
+    Process, eventually,
+    service::{Options, Service, tollkeeper},
+};
+
+/// Runs `tollkeeper bench` against `addr`.
+fn bench(addr: &str, flags: &[&str]) -> (Option<i32>, String, String) {
+    let head = ["bench", "--addr", addr, "--domain", "shop"];
+    let Output { status, stdout, stderr } = tollkeeper().args(head).args(flags).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// The same, as far as the JSON goes; its counts must add up.
+#[track_caller]
+fn measure(service: &Service, flags: &[&str]) -> Value {
+    // It ends with its calls, long before its time is over.
+    let flags = [&["--json", "--duration", "1h"], flags].concat();
+    let (code, stdout, stderr) = bench(&service.grpc.to_string(), &flags);
+    assert_eq!(stderr, "");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let errors: u64 = report["errors"].as_object().unwrap().values().map(number).sum();
+    let decisions = number(&report["ok"]) + number(&report["over_limit"]);
+    assert_eq!(number(&report["calls"]), decisions + errors, "{stdout}");
+    assert_eq!(code, Some(i32::from(decisions == 0)));
+    if decisions > 0 {
+        let latency = &report["latency_us"];
+        assert!(latency["p50"].as_f64() <= latency["max"].as_f64(), "{stdout}");
+    }
+    report
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+#[track_caller]
+fn check(report: &Value, ok: u64, over_limit: u64) {
+    assert_eq!(
+        (number(&report["ok"]), number(&report["over_limit"])),
+        (ok, over_limit),
+        "{report}"
+    );
+    assert_eq!(report["errors"], serde_json::json!({}));
+    assert_eq!((number(&report["not_sent"]), number(&report["reconnects"])), (0, 0));
+}
+
+#[test]
+fn a_limit_admits_exactly_its_number_in_a_closed_loop() {
+    let service = Service::start(Options::default());
+    let report = measure(&service, &["--calls", "500", "user=alice"]);
+    check(&report, 10, 490);
+    let threads = ["--threads", "2", "--connections", "3", "--concurrency", "7"];
+    let report = measure(&service, &[&threads[..], &["--calls", "101", "user=bob"]].concat());
+    check(&report, 10, 91);
+    let report = measure(&service, &["--concurrency", "1", "--calls", "3", "user=two"]);
+    check(&report, 2, 1);
+}
+
+#[test]
+fn a_limit_admits_exactly_its_number_in_an_open_loop() {
+    let service = Service::start(Options::default());
+    let report = measure(&service, &["--rate", "2000", "--calls", "300", "user=alice"]);
+    check(&report, 10, 290);
+    let flags = ["--rate", "3000", "--threads", "2", "--calls", "200", "user=bob"];
+    check(&measure(&service, &flags), 10, 190);
+}
+
+#[test]
+fn each_key_has_its_own_limit_and_each_descriptor_its_own_number() {
+    let service = Service::start(Options::default());
+    let sequence = ["--distribution", "sequential", "--keys", "20"];
+    let report = measure(&service, &[&sequence[..], &["--calls", "400", "user=a{}"]].concat());
+    check(&report, 200, 200);
+    // Two numbers for each call: 20 users are asked 10 times in 100 calls.
+    let flags = [&sequence[..], &["--calls", "101", "user=b{}", "user=b{}"]].concat();
+    check(&measure(&service, &flags), 100, 1);
+    for distribution in ["uniform", "zipf"] {
+        let user = format!("user={distribution}{{}}");
+        let flags = ["--distribution", distribution, "--keys", "3", "--calls", "1000", &user];
+        check(&measure(&service, &flags), 30, 970);
+    }
+    check(&measure(&service, &["--hits", "5", "--calls", "3", "user=five"]), 2, 1);
+}
+
+#[test]
+fn what_is_asked_in_the_warm_up_does_not_count() {
+    let service = Service::start(Options::default());
+    let report = measure(&service, &["--warmup", "1s", "--calls", "20", "user=alice"]);
+    check(&report, 0, 20);
+}
+
+#[test]
+fn words_and_bars_tell_the_same() {
+    let service = Service::start(Options::default());
+    let flags = ["--calls", "30", "user=alice"];
+    let (code, stdout, stderr) = bench(&service.grpc.to_string(), &flags);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let words: Vec<_> = stdout.split_whitespace().collect();
+    let tells = |expected: [&str; 2]| words.windows(2).any(|pair| pair == expected);
+    for expected in [["OK", "10"], ["OVER_LIMIT", "20"], ["decisions", "a"], ["up", "to"]] {
+        assert!(tells(expected), "{expected:?} is not in\n{stdout}");
+    }
+    for name in ["p50", "p90", "p99", "p99.9", "p99.99", "max", "##"] {
+        assert!(stdout.contains(name), "{name} is not in\n{stdout}");
+    }
+}
+
+#[test]
+fn its_time_ends_a_run() {
+    let service = Service::start(Options::default());
+    for pace in [["--concurrency", "2"], ["--rate", "100"]] {
+        let flags = [&pace[..], &["--json", "--duration", "1s", "free=x"]].concat();
+        let (code, stdout, _) = bench(&service.grpc.to_string(), &flags);
+        assert_eq!(code, Some(0));
+        let report: Value = serde_json::from_str(&stdout).unwrap();
+        assert!(number(&report["ok"]) > 0, "{report}");
+    }
+}
+
+#[test]
+fn an_interrupted_run_tells_what_it_has_measured() {
+    let service = Service::start(Options::default());
+    let mut command = tollkeeper();
+    command.args(["bench", "--addr", &service.grpc.to_string(), "--domain", "shop"]);
+    command.args(["--duration", "1h", "--json", "free=x"]).stdout(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    eventually("it makes calls", || service.get("/metrics").contains("free").then_some(()));
+    process.signal("INT");
+    let mut stdout = String::new();
+    process.0.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+    assert!(process.0.wait().unwrap().success());
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(number(&report["ok"]) > 0, "{report}");
+}
+
+#[test]
+fn errors_are_counted_by_their_names() {
+    let service = Service::start(Options::default());
+    let descriptors = ["a=b"; 65];
+    let report = measure(&service, &[&["--calls", "9"], &descriptors[..]].concat());
+    assert_eq!(report["errors"], serde_json::json!({ "INVALID_ARGUMENT": 9 }));
+}
+
+#[test]
+fn a_connection_that_is_lost_is_an_error_and_is_made_again() {
+    // What listens takes each connection and closes it.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || listener.incoming().for_each(drop::<std::io::Result<TcpStream>>));
+    let flags = ["--json", "--concurrency", "2", "--calls", "20", "user=a"];
+    let (code, stdout, _) = bench(&addr, &flags);
+    assert_eq!(code, Some(1));
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(report["errors"], serde_json::json!({ "UNAVAILABLE": 20 }));
+    assert!(number(&report["reconnects"]) > 0, "{report}");
+}
+
+#[test]
+fn answers_that_never_come_are_waited_for_in_bounds_and_counted() {
+    // The system takes the connections, and nobody reads from them.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let (code, stdout, _) =
+        bench(&addr, &["--json", "--concurrency", "3", "--duration", "1s", "a=b"]);
+    assert_eq!(code, Some(1));
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(report["errors"], serde_json::json!({ "DEADLINE_EXCEEDED": 3 }));
+}
+
+#[test]
+fn where_nobody_listens_the_program_ends_with_1() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, stdout, stderr) = bench(&nobody, &["--threads", "2", "user=a"]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert_eq!(stderr, format!("{nobody}: Connection refused (os error 111)\n"));
+    let (code, _, stderr) = bench("nowhere", &["user=a"]);
+    assert!(code == Some(1) && stderr.starts_with("nowhere: "), "{stderr}");
+}
+
+#[test]
+fn bad_flags_are_told_with_their_bounds() {
+    for (flags, told) in [
+        (&["--keys", "0"][..], "'--keys <N>': 0 is not in 1..=1000000"),
+        (&["--concurrency", "10001"], "'--concurrency <N>': 10001 is not in 1..=10000"),
+        (&["--rate", "0"], "'--rate <N>': 0 is not in 1..=1000000"),
+        (&["--rate", "fast"], "'--rate <N>': invalid digit"),
+        (&["--connections", "1001"], "'--connections <N>': 1001 is not in 1..=1000"),
+        (&["--threads", "65"], "'--threads <N>': 65 is not in 1..=64"),
+        (&["--threads", "5"], "--threads: 5 exceeds 4, the --connections"),
+        (&["--duration", "5"], "'--duration <TIME>': `5` is no time from 10ms to 3600s"),
+        (&["--warmup", "2h"], "'--warmup <TIME>': `2h` is no time from 0ns to 3600s"),
+        (&["--calls", "0"], "'--calls <N>': number would be zero"),
+        (&["--distribution", "even"], "[possible values: uniform, zipf, sequential]"),
+        (&["--rate", "1", "--concurrency", "1"], "cannot be used with '--concurrency <N>'"),
+        (&["user"], "user: an entry is written key=value"),
+    ] {
+        let (code, stdout, stderr) = bench("127.0.0.1:1", &[flags, &["user=a"]].concat());
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "for {flags:?}: {stderr}");
+        assert!(stderr.contains(told), "for {flags:?}: {stderr}");
+    }
+}
