@@ -7,29 +7,30 @@ use std::{
 };
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, Response, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tonic::{Status, body::Body as TonicBody};
+use tonic::{Status, body::Body as TonicBody, metadata::MetadataValue};
 
 /// In front of each message: whether it is compressed, and its length in four bytes.
 const PREFIX_BYTES: usize = 5;
 
+/// UNIMPLEMENTED for a compressed request, and what we understand.
+pub(super) fn encoding_refused(headers: &HeaderMap) -> Option<Status> {
+    headers.get("grpc-encoding").filter(|it| *it != "identity")?;
+    let mut status = Status::unimplemented("compressed requests are not supported");
+    let identity = MetadataValue::from_static("identity");
+    status.metadata_mut().insert("grpc-accept-encoding", identity);
+    Some(status)
+}
+
 /// Reads the message of a request.
 ///
 /// # Errors
-/// OUT_OF_RANGE for one of more than `bytes_max` bytes, UNIMPLEMENTED for a compressed one, INTERNAL
-/// for what is none, CANCELLED where the caller gave up.
-pub(super) async fn read(request: Request<Incoming>, bytes_max: usize) -> Result<Bytes, Status> {
-    let encoding = request.headers().get("grpc-encoding");
-    if encoding.is_some_and(|it| it != "identity") {
-        let mut status = Status::unimplemented("compressed requests are not supported");
-        let identity = tonic::metadata::MetadataValue::from_static("identity");
-        status.metadata_mut().insert("grpc-accept-encoding", identity);
-        return Err(status);
-    }
-    let mut body = request.into_body();
+/// OUT_OF_RANGE for one of more than `bytes_max` bytes, INTERNAL for what is none, CANCELLED where the
+/// caller gave up.
+pub(super) async fn read(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
     let mut received = Bytes::new();
     let mut length = None;
     while let Some(frame) = body.frame().await {

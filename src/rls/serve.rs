@@ -78,7 +78,8 @@ async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationT
     let served = Arc::new(served);
     let service = service_fn(move |request| {
         let served = Arc::clone(&served);
-        async move { Ok::<_, Infallible>(served.answer(request).await) }
+        // hyper moves it three times before it runs; so it is moved once, and then its address.
+        Box::pin(async move { Ok::<_, Infallible>(served.answer(request).await) })
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {

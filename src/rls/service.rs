@@ -1,6 +1,6 @@
 //! The gRPC service: one method, its span and its measure.
 
-use std::{sync::Arc, time::Instant};
+use std::{pin::pin, sync::Arc, time::Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -50,9 +50,9 @@ impl Service {
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
         let began = Instant::now();
         let span = span(&request);
-        let answer = match span.is_disabled() {
-            true => self.decide(request).await,
-            false => self.decide(request).instrument(span.clone()).await,
+        let answer = match message::encoding_refused(request.headers()) {
+            Some(status) => Err(status),
+            None => self.decide(request.into_body(), &span).await,
         };
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         if !span.is_disabled() {
@@ -65,9 +65,14 @@ impl Service {
         answer.map_or_else(Status::into_http, |response| message::write(&response))
     }
 
-    async fn decide(&self, request: Request<Incoming>) -> Result<pb::RateLimitResponse, Status> {
-        let message = message::read(request, self.message_bytes_max).await?;
-        decide(&self.limiter, &self.headers, codec::request(message, self.bounds)?).await
+    async fn decide(&self, body: Incoming, span: &Span) -> Result<pb::RateLimitResponse, Status> {
+        let message = message::read(body, self.message_bytes_max).await?;
+        let request = codec::request(message, self.bounds)?;
+        let decided = pin!(decide(&self.limiter, &self.headers, request));
+        match span.is_disabled() {
+            true => decided.await,
+            false => decided.instrument(span.clone()).await,
+        }
     }
 }
 

@@ -85,7 +85,7 @@ impl RedisStore {
         match &self.way {
             Way::Scripts(lane) => self.metrics.span("EVALSHA", lane.charge(charges)).await,
             Way::Transactions { key_prefix } => {
-                self.charge_by_transaction(charges, key_prefix).await
+                Box::pin(self.charge_by_transaction(charges, key_prefix)).await
             }
         }
     }

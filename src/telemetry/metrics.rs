@@ -1,7 +1,10 @@
 //! The instruments. Names follow OpenTelemetry's semantic conventions 1.45 where there is one;
 //! there is none for limiters.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use opentelemetry::{
     KeyValue,
@@ -254,6 +257,10 @@ impl StoreMetrics {
             db.system.name = "redis",
             db.operation.name = operation,
         );
+        let answer = pin!(answer);
+        if span.is_disabled() {
+            return answer.await;
+        }
         let answer = answer.instrument(span.clone()).await;
         if answer.is_err() {
             span.record("otel.status_code", "ERROR");

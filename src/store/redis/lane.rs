@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::{sync::oneshot, time};
+use tokio::{sync::oneshot, task, time};
 
 use super::{
     RedisTime,
@@ -118,12 +118,26 @@ impl Driver {
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let mut held = None;
-        while let Some(calls) = self.next() {
+        while let Some(calls) = self.gather().await {
             // Whoever waits has waited longer; nobody is left to be answered after this.
             let asked = shared.ask(&mut held, calls);
             if time::timeout(shared.pool.patience(), asked).await.is_err() {
                 held = None;
             }
+        }
+    }
+
+    /// Lets those calls come along that this thread has received already: as long as there are more of
+    /// them each time that it has looked, and there is room. It waits for none that is still on its way.
+    async fn gather(&mut self) -> Option<Vec<Waiting>> {
+        let mut known = 0;
+        loop {
+            let waiting = self.shared.queue().waiting.len();
+            if waiting <= known || waiting >= batch::WEIGHT_MAX {
+                return self.next();
+            }
+            known = waiting;
+            task::yield_now().await;
         }
     }
 
