@@ -49,7 +49,7 @@ impl Table {
 
     pub(crate) fn show(&self, form: Form) -> String {
         let heads =
-            ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed"];
+            ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed %"];
         let mut lines = vec![line(form, ["scenario", "subject"], heads.map(str::to_owned))];
         lines.extend(rule(form, heads.len()));
         for scenario in SCENARIOS {
@@ -65,7 +65,7 @@ impl Table {
                     cell(0, |it| it.p50_us),
                     cell(0, |it| it.p99_us),
                     cell(0, |it| it.p999_us),
-                    cell(0, |it| it.failed),
+                    cell(1, |it| it.failed),
                 ];
                 if !self.samples(scenario.name, *subject).is_empty() {
                     lines.push(line(form, [scenario.name, &subject.to_string()], cells));
