@@ -85,12 +85,12 @@ pub(crate) fn line<const WORDS: usize, const NUMBERS: usize>(
     match form {
         Form::Text => {
             let words: String = words.iter().map(|word| format!("{word:<14} ")).collect();
-            let numbers: String = numbers.iter().map(|it| format!("{it:>11}")).collect();
-            format!("{words}{numbers}\n")
+            let numbers: String = numbers.iter().map(|it| format!("{it:>12}")).collect();
+            format!("{}\n", (words + &numbers).trim_end())
         }
         Form::Markdown => {
-            let cells: Vec<&str> =
-                words.into_iter().chain(numbers.iter().map(String::as_str)).collect();
+            let numbers = numbers.iter().map(|number| number.trim());
+            let cells: Vec<&str> = words.into_iter().chain(numbers).collect();
             format!("| {} |\n", cells.join(" | "))
         }
     }

@@ -139,7 +139,7 @@ pub(crate) fn show(table: &Table, form: Form) -> String {
                 format!("{measured:.digits$}"),
                 format!("{lowest:.digits$}-{highest:.digits$}"),
                 format!("{:.digits$}", target.at_most),
-                format!("  {met}"),
+                format!(" {met}"),
             ];
             lines.push(line(form, [&pad(target.what, form)], numbers));
         }
