@@ -31,9 +31,9 @@ pub struct Load {
     pub calls: Calls,
     /// When the next call is due.
     pub pace: Pace,
-    /// How many connections there are, at least as many as threads.
+    /// How many connections there are; each thread has one at least.
     pub connections: usize,
-    /// How many threads drive them, each with connections of its own; at least 1.
+    /// How many threads drive them, each its own; at least one does.
     pub threads: usize,
     /// How long calls are made before they count.
     pub warmup: Duration,
@@ -48,7 +48,7 @@ pub struct Load {
 pub enum Pace {
     /// When an earlier one is answered: so many are under way at any time.
     Closed(usize),
-    /// By a timetable of so many a second, whatever becomes of earlier ones.
+    /// By a timetable of so many a second (see [`Timetable`]), whatever becomes of earlier ones.
     Open(f64),
 }
 

@@ -49,7 +49,7 @@ impl Table {
 
     pub(crate) fn show(&self, form: Form) -> String {
         let heads =
-            ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed"];
+            ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed %"];
         let mut lines = vec![line(form, ["scenario", "subject"], heads.map(str::to_owned))];
         lines.extend(rule(form, heads.len()));
         for scenario in SCENARIOS {
@@ -65,7 +65,7 @@ impl Table {
                     cell(0, |it| it.p50_us),
                     cell(0, |it| it.p99_us),
                     cell(0, |it| it.p999_us),
-                    cell(0, |it| it.failed),
+                    cell(1, |it| it.failed),
                 ];
                 if !self.samples(scenario.name, *subject).is_empty() {
                     lines.push(line(form, [scenario.name, &subject.to_string()], cells));
@@ -85,12 +85,12 @@ pub(crate) fn line<const WORDS: usize, const NUMBERS: usize>(
     match form {
         Form::Text => {
             let words: String = words.iter().map(|word| format!("{word:<14} ")).collect();
-            let numbers: String = numbers.iter().map(|it| format!("{it:>11}")).collect();
-            format!("{words}{numbers}\n")
+            let numbers: String = numbers.iter().map(|it| format!("{it:>12}")).collect();
+            format!("{}\n", (words + &numbers).trim_end())
         }
         Form::Markdown => {
-            let cells: Vec<&str> =
-                words.into_iter().chain(numbers.iter().map(String::as_str)).collect();
+            let numbers = numbers.iter().map(|number| number.trim());
+            let cells: Vec<&str> = words.into_iter().chain(numbers).collect();
             format!("| {} |\n", cells.join(" | "))
         }
     }

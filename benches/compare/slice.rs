@@ -25,7 +25,7 @@ pub(crate) struct Sample {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
-    /// Calls without a decision, and those that could not be made.
+    /// The part of the calls, in percent, that got no decision or could not be made.
     pub(crate) failed: f64,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn measure(
         p50_us: micros(0.5),
         p99_us: micros(0.99),
         p999_us: micros(0.999),
-        failed: (report.calls() - report.decisions() + report.not_sent) as f64,
+        failed: 100.0 * (1.0 - decisions / (report.calls() + report.not_sent) as f64),
     })
 }
 

@@ -84,10 +84,9 @@ impl Driver {
     /// An open loop: makes each call when it is due.
     async fn keep_pace(self: &Arc<Self>, start: Instant, rate: f64, under_way: &mut JoinSet<()>) {
         let threads = self.run.load.threads;
-        let rate = rate / threads as f64;
         // The threads take turns.
-        let offset = Duration::from_secs_f64(self.index as f64 / (rate * threads as f64));
-        let mut timetable = Timetable::start(start + offset, rate);
+        let offset = Duration::try_from_secs_f64(self.index as f64 / rate).unwrap_or_default();
+        let mut timetable = Timetable::start(start + offset, rate / threads as f64);
         let mut lanes = 0..;
         loop {
             let due = tokio::select! {

@@ -39,25 +39,27 @@ pub(super) fn run(
     interrupted: impl Future<Output = ()>,
     mut watch: impl FnMut(Progress),
 ) -> Result<Report, Problem> {
+    let threads = load.threads.max(1);
+    let load = Load { threads, connections: load.connections.max(threads), ..load.clone() };
     let run = Arc::new(Run {
-        load: load.clone(),
         ended: CancellationToken::new(),
         calls_left: AtomicU64::new(load.calls_max.unwrap_or(u64::MAX)),
         answered: AtomicU64::new(0),
+        load,
     });
     let own = runtime()?;
-    let runtimes = (0..load.threads).map(|_| runtime()).collect::<Result<Vec<_>, _>>()?;
-    let (connected, mut connections) = mpsc::channel(load.threads);
+    let runtimes = (0..threads).map(|_| runtime()).collect::<Result<Vec<_>, _>>()?;
+    let (connected, mut connections) = mpsc::channel(threads);
     let (start, begin) = watch::channel(None);
     thread::scope(|scope| {
         let begin_thread = |(index, runtime): (usize, Runtime)| {
             let (run, connected, begin) = (Arc::clone(&run), connected.clone(), begin.clone());
             scope.spawn(move || runtime.block_on(drive(run, index, connected, begin)))
         };
-        let threads: Vec<_> = runtimes.into_iter().enumerate().map(begin_thread).collect();
+        let begun: Vec<_> = runtimes.into_iter().enumerate().map(begin_thread).collect();
         drop((connected, begin));
         let conducted = own.block_on(async {
-            for _ in 0..load.threads {
+            for _ in 0..threads {
                 connections.recv().await.unwrap_or_else(|| Err("no thread".to_owned()))?;
             }
             start.send_replace(Some(Instant::now()));
@@ -67,7 +69,7 @@ pub(super) fn run(
         // Where a connection failed, threads that still wait for the start end without it.
         drop(start);
         let mut report = Report::default();
-        for thread in threads {
+        for thread in begun {
             report.add(&thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)));
         }
         conducted.map(|()| report).map_err(Problem::Unreachable)

@@ -8,9 +8,6 @@ use std::{
 
 use tokio::sync::watch;
 
-/// How long a wait may be, so that the thread learns of its end.
-const NAP: Duration = Duration::from_millis(50);
-
 /// Due times at one rate, evenly, from a begin on.
 #[derive(Debug)]
 pub struct Timetable {
@@ -22,8 +19,10 @@ pub struct Timetable {
 }
 
 impl Timetable {
-    /// A timetable of `rate` a second, which is more than 0.
+    /// A timetable of `rate` a second, or of the nearest that can be kept: from one in a thousand
+    /// seconds to ten million a second.
     pub fn start(begin: Instant, rate: f64) -> Self {
+        let rate = if rate > 1e-3 { rate.min(1e7) } else { 1e-3 };
         let (told, due) = watch::channel(0);
         let clock = thread::spawn(move || tell(begin, rate, &told));
         Self { begin, rate, taken: 0, due, clock: Some(clock) }
@@ -43,6 +42,7 @@ impl Drop for Timetable {
     fn drop(&mut self) {
         drop(std::mem::replace(&mut self.due, watch::channel(0).1));
         if let Some(clock) = self.clock.take() {
+            clock.thread().unpark();
             drop(clock.join());
         }
     }
@@ -64,6 +64,7 @@ fn tell(begin: Instant, rate: f64, told: &watch::Sender<u64>) {
         if due > before {
             told.send_replace(due);
         }
-        thread::sleep(at(begin, rate, due).saturating_duration_since(Instant::now()).min(NAP));
+        // Whoever needs no more of it wakes the thread, so that its end takes nobody's time.
+        thread::park_timeout(at(begin, rate, due).saturating_duration_since(Instant::now()));
     }
 }

@@ -61,7 +61,8 @@ fn bars(report: &Report) -> String {
         if count > 0 {
             let bar = "#".repeat(marks(part));
             let value = format!("up to {}", millis(upper));
-            bars += &format!("  {value:<18} {:>11.3}% {bar}\n", part * 100.0);
+            let bar = format!("  {value:<18} {:>11.3}% {bar}", part * 100.0);
+            bars = bars + bar.trim_end() + "\n";
         }
     }
     bars
