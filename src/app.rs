@@ -36,7 +36,7 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{CallMetrics, RuleMetrics, StoreMetrics, Telemetry},
+    telemetry::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics, Telemetry},
 };
 
 /// The service is ready after this even if the store has not answered: its failure has an answer too.
@@ -140,7 +140,7 @@ impl App {
     ) -> Tasks {
         let meter = self.telemetry.meter();
         let rules = Arc::new(Rules::new(rules));
-        let fallback = Fallback::new(system_clock, settings.replicas);
+        let fallback = Fallback::new(in_memory(settings, &self.telemetry), settings.replicas);
         let (store, budget) = (Arc::clone(&self.store), settings.decision_budget);
         let guard = Guard::new(store, fallback, budget, self.outage.clone());
         let limiter = Limiter::new(
@@ -225,7 +225,7 @@ fn store(
     outage: Outage,
 ) -> Result<Store, Box<dyn Error>> {
     match &settings.store {
-        StoreUrl::Memory => Ok(Store::Memory(MemoryStore::new(system_clock))),
+        StoreUrl::Memory => Ok(Store::Memory(in_memory(settings, telemetry))),
         StoreUrl::Redis(server) => {
             let metrics = StoreMetrics::new(&telemetry.meter());
             let options = PoolOptions {
@@ -243,6 +243,11 @@ fn store(
             Ok(Store::Redis(RedisStore::new(pool, how, system_clock, metrics)))
         }
     }
+}
+
+fn in_memory(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
+    let metrics = MemoryMetrics::new(&telemetry.meter());
+    MemoryStore::bounded(system_clock, settings.memory_counters_max, metrics)
 }
 
 async fn serve_grpc(

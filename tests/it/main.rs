@@ -31,6 +31,7 @@ mod explain;
 mod failure;
 mod helm;
 mod http;
+mod memory;
 mod migrating;
 mod model;
 mod redis;
