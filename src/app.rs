@@ -37,7 +37,7 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{CallMetrics, RuleMetrics, StoreMetrics, Telemetry},
+    telemetry::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics, Telemetry},
     workers::Workers,
 };
 
@@ -136,7 +136,7 @@ impl App {
     ) -> Tasks {
         let meter = self.telemetry.meter();
         let rules = Arc::new(Rules::new(rules));
-        let fallback = Fallback::new(system_clock, settings.replicas);
+        let fallback = Fallback::new(in_memory(settings, &self.telemetry), settings.replicas);
         let (store, budget) = (Arc::clone(&self.store), settings.decision_budget);
         let over_limit = over_limit_cache(settings, &self.telemetry);
         let guard = Guard::new(store, over_limit, fallback, budget, self.outage.clone());
@@ -228,7 +228,7 @@ fn store(
     outage: Outage,
 ) -> Result<Store, Box<dyn Error>> {
     match &settings.store {
-        StoreUrl::Memory => Ok(Store::Memory(MemoryStore::new(system_clock))),
+        StoreUrl::Memory => Ok(Store::Memory(in_memory(settings, telemetry))),
         StoreUrl::Redis(server) => {
             let metrics = StoreMetrics::new(&telemetry.meter());
             let options = PoolOptions {
@@ -257,6 +257,11 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
         (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
     };
     OverLimitCache::new(words_max, system_clock, StoreMetrics::new(&telemetry.meter()))
+}
+
+fn in_memory(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
+    let metrics = MemoryMetrics::new(&telemetry.meter());
+    MemoryStore::bounded(system_clock, settings.memory_counters_max, metrics)
 }
 
 async fn serve_grpc(

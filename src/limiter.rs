@@ -2,8 +2,7 @@
 
 mod refused_debits;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -22,11 +21,8 @@ use crate::{
         guard::{Charged, Guard},
         system_clock,
     },
-    telemetry::CallMetrics,
+    telemetry::{CallMetrics, Told},
 };
-
-/// How often the log tells of descriptors that met no rule.
-const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Decides calls.
 #[derive(Debug)]
@@ -151,21 +147,5 @@ impl Limiter {
                  ratelimit_decisions_total with rule=\"other\" tells the domain (said once a minute)"
             );
         }
-    }
-}
-
-/// Keeps a line out of the log that was there a moment ago.
-#[derive(Debug, Default)]
-struct Told(Mutex<Option<Instant>>);
-
-impl Told {
-    fn is_due(&self) -> bool {
-        let now = Instant::now();
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
-        if due {
-            *told = Some(now);
-        }
-        due
     }
 }

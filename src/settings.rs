@@ -64,6 +64,10 @@ pub struct ServeFlags {
     /// [env: TOLLKEEPER_OVER_LIMIT_CACHE] [default: 100000]
     #[arg(long, value_name = "N")]
     pub over_limit_cache: Option<String>,
+    /// The most counters kept in memory, 1000 to 1000000000 [env: TOLLKEEPER_MEMORY_COUNTERS_MAX]
+    /// [default: 1000000]
+    #[arg(long, value_name = "N")]
+    pub memory_counters_max: Option<String>,
     /// How long a decision may take, 1ms to 1m; Envoy waits 20ms [env: TOLLKEEPER_DECISION_BUDGET]
     /// [default: 15ms]
     #[arg(long, value_name = "TIME")]
@@ -155,6 +159,8 @@ pub struct Settings {
     pub workers: usize,
     /// Of how many counters it is kept what the store said of them.
     pub over_limit_cache: usize,
+    /// The most counters kept in memory.
+    pub memory_counters_max: usize,
     /// How long a decision may take.
     pub decision_budget: Duration,
     /// How long calls are still taken after the signal to stop.
@@ -249,6 +255,10 @@ impl Settings {
             known.read("--over-limit-cache", flags.over_limit_cache, "100000", |it| {
                 whole(it, 0, 10_000_000)
             });
+        let memory_counters_max =
+            known.read("--memory-counters-max", flags.memory_counters_max, "1000000", |it| {
+                whole(it, 1000, 1_000_000_000)
+            });
         let decision_budget =
             known.read("--decision-budget", flags.decision_budget, "15ms", |text| {
                 time(text, Duration::from_millis(1), Duration::from_secs(60))
@@ -294,6 +304,7 @@ impl Settings {
                 store_pool_size: store_pool_size?,
                 workers: workers.unwrap_or_else(cores),
                 over_limit_cache: over_limit_cache?,
+                memory_counters_max: memory_counters_max?,
                 decision_budget: decision_budget?,
                 drain: drain?,
                 max_message_bytes: max_message_bytes?,
@@ -476,6 +487,7 @@ mod tests {
         let settings = resolve(&[]).unwrap();
         assert_eq!(settings.grpc_addr.to_string(), "127.0.0.1:8081");
         assert_eq!(settings.store.to_string(), "memory://");
+        assert_eq!(settings.memory_counters_max, 1_000_000);
         assert_eq!(settings.decision_budget, Duration::from_millis(15));
         assert_eq!(settings.over_limit_cache, 100_000);
         assert_eq!(settings.max_message_bytes, 4 << 20);
@@ -503,6 +515,7 @@ mod tests {
             ("TOLLKEEPER_STORE", "rediss://u:s3cret@h"),
             ("TOLLKEEPER_STORE_PASSWORD_FILE", "/does/not/exist"),
             ("TOLLKEEPER_STORE_POOL_SIZE", "0"),
+            ("TOLLKEEPER_MEMORY_COUNTERS_MAX", "999"),
             ("TOLLKEEPER_DECISION_BUDGET", "15"),
             ("TOLLKEEPER_DRAIN", "99999999h"),
             ("TOLLKEEPER_MAX_MESSAGE_BYTES", "4 MB"),
@@ -520,6 +533,7 @@ mod tests {
                 "TOLLKEEPER_STORE: must be memory:// or redis://[user:password@]host:port[/db]",
                 "TOLLKEEPER_STORE_PASSWORD_FILE: /does/not/exist: No such file or directory (os error 2)",
                 "TOLLKEEPER_STORE_POOL_SIZE: `0` is no whole number from 1 to 1000",
+                "TOLLKEEPER_MEMORY_COUNTERS_MAX: `999` is no whole number from 1000 to 1000000000",
                 "TOLLKEEPER_DECISION_BUDGET: `15` is no time from 1ms to 60s, such as 15ms, 5s or 2m",
                 "TOLLKEEPER_DRAIN: `99999999h` is no time from 0ns to 600s, such as 15ms, 5s or 2m",
                 "TOLLKEEPER_MAX_MESSAGE_BYTES: `4 MB` is no size from 1KiB to 64MiB",

@@ -6,7 +6,9 @@
 mod labels;
 mod metrics;
 mod provider;
+mod told;
 
-pub use metrics::{CallMetrics, RuleMetrics, StoreMetrics};
+pub use metrics::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics};
 pub(crate) use metrics::{RPC_METHOD, is_server_error, status_name};
 pub use provider::{Log, Telemetry, TelemetryOptions, remote_parent};
+pub(crate) use told::Told;

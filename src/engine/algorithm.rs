@@ -72,7 +72,8 @@ pub trait Account {
 pub enum AnyAccount {
     FixedWindow(fixed_window::Account),
     FirstHitWindow(first_hit_window::Account),
-    SlidingLog(sliding_log::Account),
+    /// In a box: the others are half as large, and there are more of them.
+    SlidingLog(Box<sliding_log::Account>),
     SlidingWindow(sliding_window::Account),
     TokenBucket(token_bucket::Account),
 }
@@ -83,7 +84,7 @@ impl AnyAccount {
         match algorithm {
             Algorithm::FixedWindow => Self::FixedWindow(fixed_window::Account::default()),
             Algorithm::FirstHitWindow => Self::FirstHitWindow(first_hit_window::Account::default()),
-            Algorithm::SlidingLog { .. } => Self::SlidingLog(sliding_log::Account::default()),
+            Algorithm::SlidingLog { .. } => Self::SlidingLog(Box::default()),
             Algorithm::SlidingWindow => Self::SlidingWindow(sliding_window::Account::default()),
             Algorithm::TokenBucket { .. } => Self::TokenBucket(token_bucket::Account::default()),
         }
@@ -94,7 +95,7 @@ impl AnyAccount {
         match self {
             Self::FixedWindow(account) => account,
             Self::FirstHitWindow(account) => account,
-            Self::SlidingLog(account) => account,
+            Self::SlidingLog(account) => account.as_ref(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
         }
@@ -105,7 +106,7 @@ impl AnyAccount {
         match self {
             Self::FixedWindow(account) => account,
             Self::FirstHitWindow(account) => account,
-            Self::SlidingLog(account) => account,
+            Self::SlidingLog(account) => account.as_mut(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
         }

@@ -17,8 +17,8 @@
 //! count.
 
 use std::{
-    fmt::Write as _,
-    hash::{Hash, Hasher},
+    fmt::{self, Write as _},
+    hash::{BuildHasher, Hash, Hasher},
     iter,
     sync::Arc,
 };
@@ -54,8 +54,8 @@ impl Hash for Counter {
 }
 
 /// The business ID holds values of descriptors, which must not enter a log.
-impl std::fmt::Debug for Counter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Counter").field("limit", &self.limit).finish_non_exhaustive()
     }
 }
@@ -123,11 +123,23 @@ impl Counter {
     pub fn write_key(&self, text: &mut String, start: Timestamp) {
         let Limit { algorithm, window, .. } = &*self.limit;
         let (name, id) = (short_name(algorithm), &self.business_id);
-        let written = match algorithm.is_aligned() {
-            true => write!(text, "tk1:{name}:{window}:{{{id}}}:{}", start.as_secs()),
-            false => write!(text, "tk1:{name}:{window}:{{{id}}}"),
-        };
-        written.expect("a String takes all that is written to it");
+        // Every call spells one, so it is pushed rather than formatted.
+        for part in ["tk1:", name, ":"] {
+            text.push_str(part);
+        }
+        write(text, window);
+        for part in [":{", id, "}"] {
+            text.push_str(part);
+        }
+        if algorithm.is_aligned() {
+            text.push(':');
+            write(text, start.as_secs());
+        }
+    }
+
+    /// A hash of the business ID alone: the same for all of a counter's windows, and whatever the limit.
+    pub fn hash_of_id(&self, hasher: &impl BuildHasher) -> u64 {
+        hasher.hash_one(&self.business_id)
     }
 
     /// Whether both have the same key in every window.
@@ -192,7 +204,11 @@ fn push_escaped(id: &mut String, byte: u8) {
 }
 
 fn push_hex(id: &mut String, byte: u8) {
-    write!(id, "{byte:02X}").expect("a String takes all that is written to it");
+    write(id, format_args!("{byte:02X}"));
+}
+
+fn write(text: &mut String, part: impl fmt::Display) {
+    write!(text, "{part}").expect("a String takes all that is written to it");
 }
 
 /// FNV-1a, 64 bits: the same on every replica, which std's hashers do not promise.

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::engine::{
     algorithm::{AnyAccount, Terms},
     key::Counter,
@@ -12,6 +14,9 @@ use crate::engine::{
     rule::{Limit, Mode, WhenDenied},
     time::Timestamp,
 };
+
+/// A list as short as most calls, which then takes no allocation.
+pub type Few<T> = SmallVec<[T; 4]>;
 
 /// What one descriptor asks of one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,7 +142,7 @@ pub struct Posting<'call> {
 ///
 /// Every `posting.account` must be an index into `accounts`; others are judged as over.
 pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Vec<Tally> {
-    let mut sums = vec![0_u64; accounts.len()];
+    let mut sums: Few<u64> = smallvec![0; accounts.len()];
     for posting in postings {
         match (posting.hits, accounts.get_mut(posting.account), sums.get_mut(posting.account)) {
             (Hits::GiveBack(hits), Some(account), _) => {
@@ -161,7 +166,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Vec<Tally
         let look = posting.hits == Hits::Look;
         (fits, look.then(|| tally(posting, account, asked(posting), fits)))
     };
-    let judged: Vec<(bool, Option<Tally>)> = postings.iter().map(judged).collect();
+    let judged: Few<(bool, Option<Tally>)> = postings.iter().map(judged).collect();
     let voices = postings.iter().zip(&judged).map(|(posting, (fits, _))| Voice {
         hits: posting.hits,
         limit: posting.terms.limit,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Clock, StoreError, memory::MemoryStore};
+use super::{StoreError, memory::MemoryStore};
 use crate::engine::{
     ledger::{Charge, Tally, Verdict},
     request::Hits,
@@ -22,9 +22,9 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// A fallback of one of so many replicas.
-    pub fn new(clock: Clock, replicas: u32) -> Self {
-        Self { local: MemoryStore::new(clock), replicas }
+    /// A fallback of one of so many replicas, that counts in `local`.
+    pub fn new(local: MemoryStore, replicas: u32) -> Self {
+        Self { local, replicas }
     }
 
     /// Answers a whole call, and says whether it is denied: the strictest of its limits wins, `deny` before `error` before `local`.

@@ -1,49 +1,74 @@
 //! Counters in this process: no network, no sharing, gone with the process.
+//!
+//! They are spread over shards, each under a lock of its own; how one keeps its counters is in
+//! `memory/shard.rs`, and how many there may be in `memory/room.rs`.
+
+mod room;
+mod shard;
 
 use std::{
-    collections::HashMap,
-    mem,
-    sync::{Mutex, PoisonError},
+    hash::RandomState,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use self::{
+    room::Room,
+    shard::{Address, Shard},
+};
 use super::{Clear, Clock};
-use crate::engine::{
-    algorithm::{AnyAccount, Terms},
-    key::Counter,
-    ledger::{self, Charge, Posting, Standing, Tally},
-    time::Timestamp,
+use crate::{
+    engine::{
+        algorithm::{AnyAccount, Terms},
+        key::Counter,
+        ledger::{self, Charge, Few, Posting, Standing, Tally},
+        rule::Algorithm,
+        time::Timestamp,
+    },
+    telemetry::MemoryMetrics,
 };
 
-/// The first sweep waits for this many counters.
-const SWEEP_FROM: usize = 1024;
+/// So many counters are kept at most, where nobody says otherwise.
+const COUNTERS_MAX: usize = 1_000_000;
 
-/// Counters in a map.
+/// About so many are in one shard when all are there. However many that is, no call waits long for a
+/// shard that moves into a larger table, or looks through all of its own.
+const COUNTERS_OF_A_SHARD: usize = 4096;
+
+/// Counters in tables.
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
-    books: Mutex<Books>,
+    shards: Box<[Mutex<Shard>]>,
+    /// Says where a counter is kept. It is keyed with a secret: end users choose values, and must not
+    /// choose places.
+    hasher: RandomState,
+    room: Room,
 }
 
-#[derive(Debug)]
-struct Books {
-    accounts: HashMap<String, Kept>,
-    /// How many accounts it takes for the next sweep: twice what the last one left, so that a
-    /// sweep costs a constant time for each new counter.
-    sweep_at: usize,
-}
-
-#[derive(Debug)]
-struct Kept {
-    account: AnyAccount,
-    /// When it counts no more.
-    end: Timestamp,
+/// A counter that a call meets, and where it is kept.
+struct Line<'call> {
+    shard: usize,
+    here: Address,
+    /// Of a sliding window, where the window before is kept: in the same shard.
+    before: Option<Address>,
+    terms: Terms<'call>,
 }
 
 impl MemoryStore {
     /// An empty store that tells the time by `clock`.
     pub fn new(clock: Clock) -> Self {
-        let books = Books { accounts: HashMap::new(), sweep_at: SWEEP_FROM };
-        Self { clock, books: Mutex::new(books) }
+        Self::with_room(clock, Room::new(COUNTERS_MAX, None))
+    }
+
+    /// The same, that keeps at most so many counters; `metrics` hear of those that are given up.
+    pub fn bounded(clock: Clock, counters_max: usize, metrics: MemoryMetrics) -> Self {
+        Self::with_room(clock, Room::new(counters_max, Some(metrics)))
+    }
+
+    fn with_room(clock: Clock, room: Room) -> Self {
+        let shards = (room.counters_max / COUNTERS_OF_A_SHARD).next_power_of_two();
+        let shards = (0..shards).map(|_| Mutex::default()).collect();
+        Self { clock, shards, hasher: RandomState::new(), room }
     }
 
     /// Makes all charges of one call, or none.
@@ -53,102 +78,102 @@ impl MemoryStore {
 
     /// The same at a given time.
     pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
-        // Nothing panics while the lock is held, and if it did, the books would still be whole.
-        let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        books.charge(charges, now)
-    }
-
-    /// How a counter stands; `clear` resets it, with no hit in between.
-    pub fn look(&self, counter: &Counter, clear: Clear) -> Standing {
-        let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        books.look(counter, clear, (self.clock)())
-    }
-
-    /// How many counters are kept, live or not yet swept.
-    pub fn counters(&self) -> usize {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner).accounts.len()
-    }
-}
-
-impl Books {
-    fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
-        let mut keys: Vec<(String, Terms<'_>)> = Vec::with_capacity(charges.len());
-        let mut accounts: Vec<AnyAccount> = Vec::with_capacity(charges.len());
-        let mut postings = Vec::with_capacity(charges.len());
+        let mut lines: Few<Line<'_>> = Few::new();
+        let mut postings: Few<Posting<'_>> = Few::new();
         for Charge { counter, hits, caller } in charges {
-            let terms = Terms::new(&counter.limit, now);
-            let key = counter.key(terms.span.start);
-            let account = keys.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-                accounts.push(self.take(counter, &key, &terms));
-                keys.push((key, terms));
-                keys.len() - 1
+            let line = self.line(counter, now);
+            let terms = line.terms;
+            let account = lines.iter().position(|it| it.here == line.here).unwrap_or_else(|| {
+                lines.push(line);
+                lines.len() - 1
             });
             postings.push(Posting { account, hits: *hits, caller: caller.as_deref(), terms });
         }
 
+        let mut open = Open::lock(&self.shards, lines.iter().map(|line| line.shard).collect());
+        let mut accounts: Few<AnyAccount> = lines.iter().map(|it| open.take(it)).collect();
         let tallies = ledger::judge(&postings, &mut accounts);
-        for ((key, terms), account) in keys.into_iter().zip(accounts) {
-            let end = account.read().keep_until(&terms);
-            self.keep(key, Kept { account, end }, now);
-        }
+        let kept = lines.drain(..).zip(accounts.drain(..));
+        let given_up = kept.map(|(line, account)| open.keep(line, account, &self.room)).sum();
+        drop(open);
+        self.room.tell(given_up);
         tallies
     }
 
-    fn look(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> Standing {
-        let terms = Terms::new(&counter.limit, now);
-        let key = counter.key(terms.span.start);
-        let account = self.take(counter, &key, &terms);
-        let standing = Standing::of(&account, &terms);
+    /// How a counter stands; `clear` resets it, with no hit in between.
+    pub fn look(&self, counter: &Counter, clear: Clear) -> Standing {
+        let line = self.line(counter, (self.clock)());
+        let mut open = Open::lock(&self.shards, Few::from_iter([line.shard]));
+        let account = open.take(&line);
+        let standing = Standing::of(&account, &line.terms);
         match clear {
-            Clear::No => {
-                let end = account.read().keep_until(&terms);
-                self.keep(key, Kept { account, end }, now);
-            }
+            // What is there already takes no room.
+            Clear::No => drop(open.keep(line, account, &self.room)),
             Clear::Yes => {
-                self.accounts.remove(&key);
-                self.accounts.remove(&counter.key(terms.span.before().start));
+                let windows = [Some(line.here), line.before].into_iter().flatten();
+                let shard = open.shard(line.shard);
+                self.room.free(windows.filter(|address| shard.remove(address)).count());
             }
         }
         standing
     }
 
-    /// The account at a key, which stays empty until it is kept again.
-    fn take(&mut self, counter: &Counter, key: &str, terms: &Terms<'_>) -> AnyAccount {
-        let unused = AnyAccount::new(&counter.limit.algorithm);
-        let mut account = match self.accounts.get_mut(key) {
-            Some(kept) => mem::replace(&mut kept.account, unused),
-            None => unused,
+    /// How many counters are kept, live or not yet swept.
+    pub fn counters(&self) -> usize {
+        self.room.kept()
+    }
+
+    fn line<'call>(&self, counter: &'call Counter, now: Timestamp) -> Line<'call> {
+        let terms = Terms::new(&counter.limit, now);
+        // All windows of a counter are in one shard, so that a sliding window finds both of its own.
+        let hash = counter.hash_of_id(&self.hasher);
+        let shards = u64::try_from(self.shards.len()).unwrap_or(u64::MAX);
+        let slides = matches!(counter.limit.algorithm, Algorithm::SlidingWindow);
+        Line {
+            // Not by the bits that say where in a shard's table it is.
+            shard: usize::try_from((hash >> 32) % shards).unwrap_or(0),
+            here: Address::new(hash, counter, terms.span.start),
+            before: slides.then(|| Address::new(hash, counter, terms.span.before().start)),
+            terms,
+        }
+    }
+}
+
+/// The shards that a call needs, locked until it ends.
+struct Open<'store>(Few<(usize, MutexGuard<'store, Shard>)>);
+
+impl<'store> Open<'store> {
+    /// Locks each once, and in ascending order: so no two calls wait for each other.
+    fn lock(shards: &'store [Mutex<Shard>], mut numbers: Few<usize>) -> Self {
+        numbers.sort_unstable();
+        numbers.dedup();
+        let lock = |number: usize| {
+            // Nothing panics while the lock is held, and if it did, the books would still be whole.
+            let shard = shards.get(number)?.lock().unwrap_or_else(PoisonError::into_inner);
+            Some((number, shard))
         };
-        if let AnyAccount::SlidingWindow(account) = &mut account {
-            account.previous = self.current(&counter.key(terms.span.before().start));
+        Self(numbers.into_iter().filter_map(lock).collect())
+    }
+
+    fn shard(&mut self, number: usize) -> &mut Shard {
+        let place = self.0.binary_search_by_key(&number, |(number, _)| *number);
+        let shard = place.ok().and_then(|place| self.0.get_mut(place));
+        shard.map(|(_, shard)| &mut **shard).expect("the shard of each line is locked")
+    }
+
+    /// The account of a line, which is in the call's hands until it is kept again.
+    fn take(&mut self, Line { shard, here, before, terms }: &Line<'_>) -> AnyAccount {
+        let shard = self.shard(*shard);
+        let mut account =
+            shard.take(here).unwrap_or_else(|| AnyAccount::new(&terms.limit.algorithm));
+        if let (AnyAccount::SlidingWindow(account), Some(before)) = (&mut account, before) {
+            account.previous = shard.counted(before);
         }
         account
     }
 
-    /// What a sliding window has counted in one window of the clock.
-    fn current(&self, key: &str) -> u64 {
-        match self.accounts.get(key) {
-            Some(Kept { account: AnyAccount::SlidingWindow(account), .. }) => account.current,
-            _ => 0,
-        }
-    }
-
-    fn keep(&mut self, key: String, kept: Kept, now: Timestamp) {
-        match self.accounts.get_mut(&key) {
-            Some(known) => *known = kept,
-            // A look, a refund or a denied call makes no counter.
-            None if kept.account.read().is_unused() => {}
-            None => {
-                self.sweep(now);
-                self.accounts.insert(key, kept);
-            }
-        }
-    }
-
-    fn sweep(&mut self, now: Timestamp) {
-        if self.accounts.len() >= self.sweep_at {
-            self.accounts.retain(|_, kept| kept.end > now);
-            self.sweep_at = SWEEP_FROM.max(2 * self.accounts.len());
-        }
+    /// Keeps the account of a line, and tells how many live ones were given up for it.
+    fn keep(&mut self, line: Line<'_>, account: AnyAccount, room: &Room) -> u64 {
+        self.shard(line.shard).keep(line.here, account, &line.terms, room)
     }
 }

@@ -295,6 +295,29 @@ impl StoreMetrics {
     }
 }
 
+/// What is measured of counters in memory.
+#[derive(Debug, Clone)]
+pub struct MemoryMetrics {
+    evicted: Counter<u64>,
+}
+
+impl MemoryMetrics {
+    /// Instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        Self {
+            evicted: meter
+                .u64_counter("ratelimit.counters.evicted")
+                .with_description("Live counters in memory that were given up for others")
+                .build(),
+        }
+    }
+
+    /// Counts live counters that were given up.
+    pub(crate) fn evicted(&self, count: u64) {
+        self.evicted.add(count, &[]);
+    }
+}
+
 /// What is measured of the rules.
 #[derive(Debug, Clone)]
 pub struct RuleMetrics {

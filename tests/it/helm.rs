@@ -107,14 +107,15 @@ fn values_with_which_the_service_would_not_start_are_refused() {
         ("store.overLimitCache=10000001", "/store/overLimitCache"),
         ("store.url=null", "missing property 'url'"),
         ("log=null", "missing property 'log'"),
+        ("store.memoryCountersMax=999", "/store/memoryCountersMax"),
+        ("store.memoryCountersMax=1000000001", "/store/memoryCountersMax"),
         ("maxMessageBytes=0MiB", "must be from 1KiB to 64MiB"),
         ("maxMessageBytes=65537KiB", "must be from 1KiB to 64MiB"),
     ] {
         refused(&["--set", set], reason);
     }
     refused(&["--set-string", "maxMessageBytes=1023"], "must be from 1KiB to 64MiB");
-    let bounds =
-        "maxMessageBytes=64MiB,decisionBudget=60000ms,store.url=redis://user@[::1]:6379/15";
+    let bounds = "maxMessageBytes=64MiB,decisionBudget=60000ms,store.memoryCountersMax=1000000000,store.url=redis://user@[::1]:6379/15";
     render(&["--set", bounds]);
     render(&["--set", "rules=null,existingRulesConfigMap=mine"]);
 }

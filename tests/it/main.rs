@@ -32,6 +32,7 @@ mod explain;
 mod failure;
 mod helm;
 mod http;
+mod memory;
 mod migrating;
 mod model;
 mod over_limit_cache;
