@@ -68,9 +68,7 @@ impl Guard {
         }
         let answer = match self.store.charge_at_once(charges) {
             Some(tallies) => Ok(judged(charges, tallies)),
-            None => time::timeout(self.budget, self.ask(charges, now))
-                .await
-                .unwrap_or(Err(StoreError::TimedOut)),
+            None => self.ask(charges, now).await,
         };
         match answer {
             // A counter at fault is no fault of the store's.
@@ -106,7 +104,10 @@ impl Guard {
             }
             // Boxed, since every call would carry the room for what hardly any needs.
             Err(StoreError::Unreadable(at_fault)) => {
-                Box::pin(self.charge_without(charges, &at_fault)).await
+                let rest = self.budget.saturating_sub(sent.elapsed());
+                time::timeout(rest, Box::pin(self.charge_without(charges, &at_fault)))
+                    .await
+                    .unwrap_or(Err(StoreError::TimedOut))
             }
             Err(error) => Err(error),
         }

@@ -80,12 +80,15 @@ impl RedisStore {
     /// Makes all charges of one call, or none.
     ///
     /// # Errors
-    /// See [`StoreError`].
+    /// See [`StoreError`]; [`StoreError::TimedOut`] as soon as the pool's patience is over.
     pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
         match &self.way {
             Way::Scripts(lane) => self.metrics.span("EVALSHA", lane.charge(charges)).await,
             Way::Transactions { key_prefix } => {
-                Box::pin(self.charge_by_transaction(charges, key_prefix)).await
+                let charged = Box::pin(self.charge_by_transaction(charges, key_prefix));
+                time::timeout(self.pool.patience(), charged)
+                    .await
+                    .unwrap_or(Err(StoreError::TimedOut))
             }
         }
     }

@@ -97,6 +97,11 @@ impl Pool {
         }
     }
 
+    /// How many workers use it.
+    pub(super) fn workers(&self) -> usize {
+        self.0.options.workers
+    }
+
     /// How long a call waits: for a connection, and for Redis's answer.
     pub(super) fn patience(&self) -> Duration {
         self.0.options.wait_max
