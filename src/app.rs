@@ -287,7 +287,7 @@ async fn serve_grpc(
     if let Some(v1alpha) = v1alpha {
         others.add_service(v1alpha);
     }
-    let served = Served { service, others: others.routes().prepare() };
+    let served = Served { service: Arc::new(service), others: others.routes().prepare() };
     rls::serve(listener, served, workers, stop).await;
     Ok(())
 }

@@ -65,7 +65,7 @@ fn describe_descriptor(domain: &Domain, descriptor: &Descriptor) -> Value {
                 Policy::Unlimited => "a rule that is unlimited",
                 Policy::Limited(_) => "a rule",
             },
-            "rule": rule.path,
+            "rule": *rule.path,
             "written_at": rule.place,
         }),
         Found::NoLimit => {

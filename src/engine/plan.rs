@@ -139,7 +139,7 @@ impl Plan {
             Item::Settled(status) => std::iter::repeat_n(&status.met, 0),
         });
         match charged.nth(charge) {
-            Some(Met::Rule(_, rule)) => rule.path.clone(),
+            Some(Met::Rule(_, rule)) => rule.path.to_string(),
             _ => "override".to_owned(),
         }
     }
@@ -208,7 +208,7 @@ mod tests {
     fn rules() -> RuleSet {
         let mut rules = RuleSet::default();
         let rule = |policy| {
-            let (path, place) = ("p".into(), "f:1".into());
+            let (path, place) = ("p", "f:1".into());
             Some(Arc::new(Rule::new(path, place, policy)))
         };
         let domain = rules.domain_mut("shop");

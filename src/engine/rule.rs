@@ -253,7 +253,7 @@ pub enum Everywhere {
 pub struct Rule {
     /// The path that leads to it, such as `path=/login|user`. It labels metrics, so it holds
     /// configured names and values only.
-    pub path: String,
+    pub path: Arc<str>,
     /// Where it is written: `file:line`.
     pub place: String,
     /// What it says.
@@ -270,7 +270,8 @@ pub struct Rule {
 
 impl Rule {
     /// A rule that says this and nothing else.
-    pub fn new(path: String, place: String, policy: Policy) -> Self {
+    pub fn new(path: impl Into<Arc<str>>, place: String, policy: Policy) -> Self {
+        let path = path.into();
         let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
         Self { path, place, policy, replaces, shared, shown, metadata }
     }

@@ -259,7 +259,7 @@ mod tests {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");
         let mut rule = |path: &[(&str, Option<&str>)], name: &str| {
-            let rule = Rule::new(name.into(), String::new(), Policy::Unlimited);
+            let rule = Rule::new(name, String::new(), Policy::Unlimited);
             domain.insert(path, Some(Arc::new(rule)));
         };
         rule(&[("key1", Some("value1")), ("subkey1", None)], "nested default");
@@ -283,7 +283,7 @@ mod tests {
             .collect();
         let rules = example();
         let found = match rules.domain("test").expect("the example's domain").find(&entries) {
-            Found::Rule(rule) => rule.path.as_str(),
+            Found::Rule(rule) => &*rule.path,
             Found::NoLimit => "no limit",
             Found::Nothing => "nothing",
         };

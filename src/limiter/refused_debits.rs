@@ -50,7 +50,7 @@ impl RefusedDebits {
         let told = seen.get_mut(&rule.place)?;
         if *told == Told::NotYet {
             *told = Told::Yes;
-            let (rule, place) = (&rule.path, &rule.place);
+            let (rule, place) = (&*rule.path, &rule.place);
             tracing::warn!(
                 rule,
                 place,

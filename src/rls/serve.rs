@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -34,7 +34,7 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Served {
     /// The method that all is about.
-    pub service: Service,
+    pub service: Arc<Service>,
     /// Whatever else is asked.
     pub others: Routes,
 }
@@ -75,12 +75,7 @@ async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationT
         .max_local_error_reset_streams(LOCAL_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
-    let served = Arc::new(served);
-    let service = service_fn(move |request| {
-        let served = Arc::clone(&served);
-        // hyper moves it three times before it runs; so it is moved once, and then its address.
-        Box::pin(async move { Ok::<_, Infallible>(served.answer(request).await) })
-    });
+    let service = service_fn(move |request| served.answer(request).map(Ok::<_, Infallible>));
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         // How it ended is its peer's affair.
@@ -92,13 +87,18 @@ async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationT
 }
 
 impl Served {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Answer>> + Send + use<> {
         if request.uri().path() == METHOD {
-            return self.service.answer(request).await;
+            return Arc::clone(&self.service).answer(request).left_future();
         }
-        match self.others.clone().call(request.map(Body::new)).await {
+        let answered = self.others.clone().call(request.map(Body::new));
+        let answer = answered.map(|answered| match answered {
             Ok(response) => response.map(Answer::Other),
             Err(never) => match never {},
-        }
+        });
+        Box::pin(answer).right_future()
     }
 }

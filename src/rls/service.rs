@@ -1,6 +1,6 @@
 //! The gRPC service: one method, its span and its measure.
 
-use std::{pin::pin, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -47,31 +47,41 @@ impl Service {
     }
 
     /// Answers a call of [`METHOD`].
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+    ///
+    /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
+    /// it is moved a few times before it runs.
+    pub(super) fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Answer>> + Send + Unpin {
         let began = Instant::now();
         let span = span(&request);
-        let answer = match message::encoding_refused(request.headers()) {
-            Some(status) => Err(status),
-            None => self.decide(request.into_body(), &span).await,
-        };
-        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        if !span.is_disabled() {
-            span.record("rpc.status_code", status_name(code));
-            if is_server_error(code) {
-                span.record("otel.status_code", "ERROR");
+        let refused = message::encoding_refused(request.headers());
+        let body = request.into_body();
+        Box::pin(async move {
+            let answer = match refused {
+                Some(status) => Err(status),
+                None => self.decide(body, &span).await,
+            };
+            let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+            if !span.is_disabled() {
+                span.record("rpc.status_code", status_name(code));
+                if is_server_error(code) {
+                    span.record("otel.status_code", "ERROR");
+                }
             }
-        }
-        self.limiter.metrics().call(began, code);
-        answer.map_or_else(Status::into_http, |response| message::write(&response))
+            self.limiter.metrics().call(began, code);
+            answer.map_or_else(Status::into_http, |response| message::write(&response))
+        })
     }
 
     async fn decide(&self, body: Incoming, span: &Span) -> Result<pb::RateLimitResponse, Status> {
         let message = message::read(body, self.message_bytes_max).await?;
         let request = codec::request(message, self.bounds)?;
-        let decided = pin!(decide(&self.limiter, &self.headers, request));
+        let decided = decide(&self.limiter, &self.headers, request);
         match span.is_disabled() {
             true => decided.await,
-            false => decided.instrument(span.clone()).await,
+            false => Box::pin(decided.instrument(span.clone())).await,
         }
     }
 }

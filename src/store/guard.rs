@@ -105,9 +105,11 @@ impl Guard {
             // Boxed, since every call would carry the room for what hardly any needs.
             Err(StoreError::Unreadable(at_fault)) => {
                 let rest = self.budget.saturating_sub(sent.elapsed());
-                time::timeout(rest, Box::pin(self.charge_without(charges, &at_fault)))
-                    .await
-                    .unwrap_or(Err(StoreError::TimedOut))
+                Box::pin(async move {
+                    let charged = self.charge_without(charges, &at_fault);
+                    time::timeout(rest, charged).await.unwrap_or(Err(StoreError::TimedOut))
+                })
+                .await
             }
             Err(error) => Err(error),
         }

@@ -30,7 +30,7 @@ use crate::{
         ledger::{Charge, Standing, Tally},
         time::Timestamp,
     },
-    telemetry::StoreMetrics,
+    telemetry::{StoreMetrics, in_span, store_span},
 };
 
 /// How often an absent Redis is looked for at the start.
@@ -83,12 +83,17 @@ impl RedisStore {
     /// See [`StoreError`]; [`StoreError::TimedOut`] as soon as the pool's patience is over.
     pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
         match &self.way {
-            Way::Scripts(lane) => self.metrics.span("EVALSHA", lane.charge(charges)).await,
+            Way::Scripts(lane) => {
+                let span = store_span("EVALSHA");
+                match span.is_disabled() {
+                    true => lane.charge(charges).await,
+                    false => Box::pin(in_span(span, lane.charge(charges))).await,
+                }
+            }
             Way::Transactions { key_prefix } => {
-                let charged = Box::pin(self.charge_by_transaction(charges, key_prefix));
-                time::timeout(self.pool.patience(), charged)
-                    .await
-                    .unwrap_or(Err(StoreError::TimedOut))
+                let charged = self.charge_by_transaction(charges, key_prefix);
+                let charged = Box::pin(time::timeout(self.pool.patience(), charged)).await;
+                charged.unwrap_or(Err(StoreError::TimedOut))
             }
         }
     }

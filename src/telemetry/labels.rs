@@ -6,6 +6,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use opentelemetry::StringValue;
+
 use crate::engine::{
     decision::Met,
     key,
@@ -25,18 +27,18 @@ pub(super) struct RuleLabels(Arc<Mutex<HashMap<String, HashSet<String>>>>);
 
 impl RuleLabels {
     /// The domain and the rule of what a descriptor met.
-    pub(super) fn of(&self, met: &Met, entries: &[Entry]) -> (String, String) {
+    pub(super) fn of(&self, met: &Met, entries: &[Entry]) -> (StringValue, StringValue) {
         match met {
-            Met::Rule(domain, rule) => (domain.to_string(), self.rule(rule, entries)),
-            Met::Override(domain) => (domain.to_string(), "override".to_owned()),
-            Met::NoLimit(domain) => (domain.to_string(), "none".to_owned()),
-            Met::NoRule(domain) => (domain.to_string(), OTHER.to_owned()),
-            Met::NoDomain => (OTHER.to_owned(), OTHER.to_owned()),
+            Met::Rule(domain, rule) => (Arc::clone(domain).into(), self.rule(rule, entries)),
+            Met::Override(domain) => (Arc::clone(domain).into(), "override".into()),
+            Met::NoLimit(domain) => (Arc::clone(domain).into(), "none".into()),
+            Met::NoRule(domain) => (Arc::clone(domain).into(), OTHER.into()),
+            Met::NoDomain => (OTHER.into(), OTHER.into()),
         }
     }
 
-    fn rule(&self, rule: &Rule, entries: &[Entry]) -> String {
-        let Some(shown) = &rule.shown else { return rule.path.clone() };
+    fn rule(&self, rule: &Rule, entries: &[Entry]) -> StringValue {
+        let Some(shown) = &rule.shown else { return Arc::clone(&rule.path).into() };
         let part = |(entry, shown): (&Entry, &Shown)| match shown {
             Shown::AsWritten(text) => text.to_string(),
             // The same form as in keys: visible ASCII, and a digest of what is long.
@@ -48,8 +50,8 @@ impl RuleLabels {
         let series = known.entry(rule.place.clone()).or_default();
         if series.len() < SERIES_MAX || series.contains(&label) {
             series.insert(label.clone());
-            return label;
+            return label.into();
         }
-        format!("{}|{OTHER}", rule.path)
+        format!("{}|{OTHER}", rule.path).into()
     }
 }

@@ -1,10 +1,7 @@
 //! The instruments. Names follow OpenTelemetry's semantic conventions 1.45 where there is one;
 //! there is none for limiters.
 
-use std::{
-    pin::pin,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use opentelemetry::{
     KeyValue,
@@ -12,7 +9,7 @@ use opentelemetry::{
 };
 use redis::RedisResult;
 use tonic::Code;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::labels::RuleLabels;
 use crate::engine::{
@@ -228,7 +225,7 @@ impl StoreMetrics {
         operation: &'static str,
         answer: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
-        self.span(operation, self.measure(operation, answer)).await
+        in_span(store_span(operation), self.measure(operation, answer)).await
     }
 
     /// Measures one round trip.
@@ -240,31 +237,6 @@ impl StoreMetrics {
         let began = Instant::now();
         let answer = answer.await;
         self.record(operation, began.elapsed(), answer.as_ref().err());
-        answer
-    }
-
-    /// A span around what is asked of the store.
-    pub(crate) async fn span<T, E>(
-        &self,
-        operation: &'static str,
-        answer: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        let span = tracing::info_span!(
-            "store",
-            otel.name = operation,
-            otel.kind = "client",
-            otel.status_code = tracing::field::Empty,
-            db.system.name = "redis",
-            db.operation.name = operation,
-        );
-        let answer = pin!(answer);
-        if span.is_disabled() {
-            return answer.await;
-        }
-        let answer = answer.instrument(span.clone()).await;
-        if answer.is_err() {
-            span.record("otel.status_code", "ERROR");
-        }
         answer
     }
 
@@ -316,6 +288,30 @@ impl MemoryMetrics {
     pub(crate) fn evicted(&self, count: u64) {
         self.evicted.add(count, &[]);
     }
+}
+
+/// The span of what is asked of the store; disabled where spans go nowhere.
+pub(crate) fn store_span(operation: &'static str) -> Span {
+    tracing::info_span!(
+        "store",
+        otel.name = operation,
+        otel.kind = "client",
+        otel.status_code = tracing::field::Empty,
+        db.system.name = "redis",
+        db.operation.name = operation,
+    )
+}
+
+/// What is asked, in its span.
+pub(crate) async fn in_span<T, E>(
+    span: Span,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let answer = answer.instrument(span.clone()).await;
+    if answer.is_err() {
+        span.record("otel.status_code", "ERROR");
+    }
+    answer
 }
 
 /// What is measured of the rules.

@@ -1,7 +1,9 @@
 //! Calls on fixed windows, as `lua/fixed.lua` takes them: many in one run. Equal counters are named
 //! once, equal calls are one item, and what their limits say is written once for all that are alike.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+use hashbrown::HashTable;
 
 use super::{Answer, timestamp};
 use crate::{
@@ -21,8 +23,9 @@ pub(in crate::store::redis) const KEYS_MAX: usize = 96;
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct Run {
     keys: Vec<String>,
-    /// Where each key stands in KEYS, counted from 1 as Lua does.
-    places: HashMap<String, u8>,
+    /// Where each key stands in KEYS, counted from 1 as Lua does, by the key's hash.
+    places: HashTable<u8>,
+    hasher: RandomState,
     /// Six bytes for each key.
     expiries: Vec<u8>,
     groups: Vec<Group>,
@@ -108,14 +111,18 @@ impl Run {
     fn place(&mut self, charge: &Charge, span: Span, prefix: &str) -> u8 {
         let mut key = prefix.to_owned();
         charge.counter.write_key(&mut key, span.start);
-        if let Some(place) = self.places.get(&key) {
+        let (keys, hasher) = (&self.keys, &self.hasher);
+        let key_at = |place: &u8| keys.get(usize::from(*place) - 1);
+        let is_same = |place: &u8| key_at(place) == Some(&key);
+        let hash = hasher.hash_one(&key);
+        if let Some(place) = self.places.find(hash, is_same) {
             return *place;
         }
+        let place = u8::try_from(keys.len() + 1).expect("no more than KEYS_MAX");
+        self.places.insert_unique(hash, place, |it| hasher.hash_one(key_at(it)));
         let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
         self.expiries.extend(expiry);
-        self.keys.push(key.clone());
-        let place = u8::try_from(self.keys.len()).expect("no more than KEYS_MAX");
-        self.places.insert(key, place);
+        self.keys.push(key);
         place
     }
 
