@@ -30,6 +30,7 @@ mod envoy;
 mod exactness;
 mod explain;
 mod failure;
+mod group_commit;
 mod helm;
 mod http;
 mod memory;

@@ -76,10 +76,9 @@ impl Batch {
         metrics: &StoreMetrics,
     ) -> RedisResult<(Option<Timestamp>, Vec<RedisResult<Answer>>)> {
         self.ledger = std::mem::take(&mut self.ledger).under(&scripts.key_prefix);
-        let fixed = if self.fixed.is_lone() { &scripts.one } else { &scripts.fixed };
         let mut questions = Vec::with_capacity(2);
         if !self.fixed.is_empty() {
-            questions.push((Decider::Fixed, fixed));
+            questions.push((Decider::Fixed, &scripts.fixed));
         }
         if !self.of_ledger.is_empty() {
             questions.push((Decider::Ledger, &scripts.ledger));

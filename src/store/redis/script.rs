@@ -1,6 +1,6 @@
 //! The scripts: how calls are written into them, and what their replies say.
 
-pub(super) mod fixed;
+pub mod fixed;
 
 use std::time::Duration;
 
@@ -45,11 +45,6 @@ pub fn fixed(clock: &str) -> String {
     clock.to_owned() + include_str!("lua/fixed.lua")
 }
 
-/// The text of the script that decides one call of one charge on a fixed window, on this clock.
-pub fn one(clock: &str) -> String {
-    clock.to_owned() + include_str!("lua/one.lua")
-}
-
 /// The text of the script that looks at one counter, on this clock.
 pub fn counter(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + COUNTER
@@ -60,7 +55,6 @@ pub fn counter(clock: &str) -> String {
 pub struct Scripts {
     pub(super) ledger: Script,
     pub(super) fixed: Script,
-    pub(super) one: Script,
     counter: Script,
     pub(super) key_prefix: String,
 }
@@ -86,9 +80,9 @@ pub enum Answer {
 impl Scripts {
     /// The scripts, on keys that begin with `key_prefix`.
     pub fn new(key_prefix: String) -> Self {
-        let [ledger, fixed, one, counter] =
-            [ledger, fixed, one, counter].map(|script| Script::new(script(CLOCK)));
-        Self { ledger, fixed, one, counter, key_prefix }
+        let [ledger, fixed, counter] =
+            [ledger, fixed, counter].map(|script| Script::new(script(CLOCK)));
+        Self { ledger, fixed, counter, key_prefix }
     }
 
     /// Looks at one counter, in the window of `stamp`.

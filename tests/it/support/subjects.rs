@@ -1,5 +1,6 @@
 //! What can judge a call at a given time: the model, the memory store, and the script in a Redis.
 
+use redis::ConnectionLike as _;
 use tollkeeper::{
     engine::{
         ledger::{Charge, Tally},
@@ -7,7 +8,10 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, Answer, Call},
+        redis::script::{
+            self, Answer, Call,
+            fixed::{self, Run},
+        },
     },
 };
 
@@ -54,43 +58,62 @@ impl Subject for MemoryStore {
     }
 }
 
-/// In place of Redis's own clock: the last two keys.
-const CLOCK: &str = "local time = { KEYS[#KEYS - 1], KEYS[#KEYS] }\n";
+/// In place of Redis's own clock: two keys.
+const CLOCK: &str = "local time = redis.call('MGET', 'seconds', 'micros')\n";
 
-/// The script, on a clock that the test sets. Its time must lie after real time: an expiry that has
+/// The scripts, on a clock that the test sets. Its time must lie after real time: an expiry that has
 /// passed would delete the key.
 pub struct ScriptInRedis {
     pub redis: Redis,
     connection: redis::Connection,
-    hash: String,
+    ledger: String,
+    fixed: String,
 }
 
 impl ScriptInRedis {
     pub fn start() -> Self {
         let redis = Redis::start();
         let mut connection = redis.connect();
-        let load =
-            redis::cmd("SCRIPT").arg("LOAD").arg(script::ledger(CLOCK)).query(&mut connection);
-        Self { hash: load.unwrap(), redis, connection }
+        let mut load = |source: String| {
+            redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
+        };
+        let [ledger, fixed] = [script::ledger(CLOCK), script::fixed(CLOCK)].map(&mut load);
+        Self { ledger, fixed, redis, connection }
     }
 
     pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> Answer {
         self.answer_stamped(charges, now, now)
     }
 
-    /// The same, where the service takes the time for another.
+    /// The same, where the service takes the time for another. Calls that both scripts can decide are
+    /// the cheaper one's, as in the service.
     pub fn answer_stamped(
         &mut self,
         charges: &[Charge],
         stamp: Timestamp,
         now: Timestamp,
     ) -> Answer {
-        let mut call = Call::write(charges, stamp);
-        let (seconds, millis) = (now.as_secs(), now.as_millis() % 1000);
-        call.keys.extend([seconds.to_string(), (millis * 1000).to_string()]);
-        let reply: Vec<i64> =
-            call.command("EVALSHA", &self.hash).query(&mut self.connection).unwrap();
-        let read = script::read(&reply, &[charges.len()]);
+        let (seconds, micros) = (now.as_secs(), now.as_millis() % 1000 * 1000);
+        let mut commands = Vec::new();
+        for (key, value) in [("seconds", seconds), ("micros", micros)] {
+            let set = redis::cmd("SET").arg(key).arg(value).arg("EX").arg(1_000_000_000).take();
+            commands.extend(set.get_packed_command());
+        }
+        let mut run = Run::default();
+        let is_fixed = fixed::takes(charges);
+        if is_fixed {
+            run.add(charges, stamp, "");
+            run.write(&mut commands, "EVALSHA", &self.fixed);
+        } else {
+            let call = Call::write(charges, stamp);
+            commands.extend(call.command("EVALSHA", &self.ledger).get_packed_command());
+        }
+        let mut replies = self.connection.req_packed_commands(&commands, 2, 1).unwrap().into_iter();
+        let reply: Vec<i64> = redis::from_redis_value(replies.next().unwrap()).unwrap();
+        let read = match is_fixed {
+            true => run.read(&reply),
+            false => script::read(&reply, &[charges.len()]),
+        };
         let (told, mut answers) = read.expect("a reply of this form");
         assert_eq!(told, now);
         answers.remove(0)
@@ -116,7 +139,7 @@ impl Subject for ScriptInRedis {
 
 #[test]
 fn the_clock_is_the_only_difference_to_the_script_in_use() {
-    for source in [script::ledger, script::counter] {
+    for source in [script::ledger, script::fixed, script::counter] {
         let (ours, theirs) = (source(CLOCK), source(script::CLOCK));
         let differ: Vec<_> = ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b).collect();
         assert_eq!(differ, [(CLOCK.trim_end(), script::CLOCK.trim_end())]);

@@ -17,11 +17,11 @@ use crate::{
 };
 
 /// The most keys of one run. It keeps Redis for less than 0.3 ms, and a byte names each of them.
-pub(in crate::store::redis) const KEYS_MAX: usize = 96;
+pub const KEYS_MAX: usize = 96;
 
 /// Calls that share one run.
 #[derive(Debug, Default)]
-pub(in crate::store::redis) struct Run {
+pub struct Run {
     keys: Vec<String>,
     /// Where each key stands in KEYS, counted from 1 as Lua does, by the key's hash.
     places: HashTable<u8>,
@@ -59,13 +59,13 @@ struct Turn {
 }
 
 /// Whether these scripts can decide this call.
-pub(in crate::store::redis) fn takes(charges: &[Charge]) -> bool {
+pub fn takes(charges: &[Charge]) -> bool {
     let plain = |charge: &Charge| {
         let limit = &*charge.counter.limit;
         limit.algorithm == Algorithm::FixedWindow
             && limit.mode == Mode::Enforced
             && limit.when_denied == WhenDenied::Free
-            && matches!(charge.hits, Hits::Take(_))
+            && matches!(charge.hits, Hits::Take(hits) if hits <= u64::from(limit.requests_per_unit))
     };
     let alone = |(number, charge): (usize, &Charge)| {
         let mut others = charges.iter().skip(number + 1);
@@ -75,18 +75,14 @@ pub(in crate::store::redis) fn takes(charges: &[Charge]) -> bool {
 }
 
 impl Run {
-    pub(in crate::store::redis) fn is_empty(&self) -> bool {
+    /// Whether it has no call.
+    pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
     /// Adds a call that [`takes`] has let in, in the windows of `stamp`, on keys that begin with
     /// `prefix`.
-    pub(in crate::store::redis) fn add(
-        &mut self,
-        charges: &[Charge],
-        stamp: Timestamp,
-        prefix: &str,
-    ) {
+    pub fn add(&mut self, charges: &[Charge], stamp: Timestamp, prefix: &str) {
         let terms = |charge: &Charge| Terms {
             hits: if let Hits::Take(hits) = charge.hits { hits } else { 0 },
             limit: charge.counter.limit.requests_per_unit,
@@ -109,7 +105,8 @@ impl Run {
 
     /// The place of a charge's key.
     fn place(&mut self, charge: &Charge, span: Span, prefix: &str) -> u8 {
-        let mut key = prefix.to_owned();
+        let mut key = String::with_capacity(prefix.len() + 96);
+        key.push_str(prefix);
         charge.counter.write_key(&mut key, span.start);
         let (keys, hasher) = (&self.keys, &self.hasher);
         let key_at = |place: &u8| keys.get(usize::from(*place) - 1);
@@ -119,45 +116,32 @@ impl Run {
             return *place;
         }
         let place = u8::try_from(keys.len() + 1).expect("no more than KEYS_MAX");
-        self.places.insert_unique(hash, place, |it| hasher.hash_one(key_at(it)));
+        self.places
+            .insert_unique(hash, place, |it| key_at(it).map_or(0, |key| hasher.hash_one(key)));
         let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
         self.expiries.extend(expiry);
         self.keys.push(key);
         place
     }
 
-    /// Whether it is one call of one charge, for which there is a script that costs less.
-    pub(in crate::store::redis) fn is_lone(&self) -> bool {
-        matches!((&self.calls[..], &self.keys[..]), ([_], [_]))
-    }
-
-    /// Writes the command `verb` that runs `script`: `lua/one.lua` if it is lone, else `lua/fixed.lua`.
-    pub(in crate::store::redis) fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
-        let of_groups: usize = self.groups.iter().map(|group| 4 + 4 * group.terms.len()).sum();
-        let arguments = if self.is_lone() { 5 } else { 1 + of_groups };
-        resp::begin(command, 3 + self.keys.len() + arguments);
+    /// Writes the command `verb` that runs `script`, which is `lua/fixed.lua`.
+    pub fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
+        let of_groups: usize = self.groups.iter().map(|group| 1 + 4 * group.terms.len()).sum();
+        resp::begin(command, 4 + self.keys.len() + of_groups);
         resp::word(command, verb);
         resp::word(command, script);
         resp::number(command, self.keys.len() as u64);
         self.keys.iter().for_each(|key| resp::word(command, key));
-        if self.is_lone() {
-            self.groups.iter().flat_map(|group| &group.terms).for_each(|it| it.write(command));
-            let expiry = self.expiries.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-            return resp::number(command, expiry);
-        }
         resp::word(command, &self.expiries);
         for group in &self.groups {
-            resp::number(command, group.times.len() as u64);
-            resp::number(command, group.terms.len() as u64);
-            resp::word(command, &group.places);
-            resp::word(command, &group.times);
+            resp::word(command, group.items());
             group.terms.iter().for_each(|terms| terms.write(command));
         }
     }
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time;
     /// `None` if it has another form.
-    pub(in crate::store::redis) fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
+    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
         let [seconds, micros, left @ ..] = reply else { return None };
         let mut left = left;
         let now = timestamp(*seconds, *micros)?;
@@ -176,6 +160,18 @@ impl Run {
 }
 
 impl Group {
+    /// The bytes that say how many items there are, of how many charges, and which.
+    fn items(&self) -> Vec<u8> {
+        let charges = self.terms.len();
+        let small = |count| u8::try_from(count).expect("no more than KEYS_MAX");
+        let mut bytes = vec![small(self.times.len()), small(charges)];
+        for (places, times) in self.places.chunks(charges).zip(&self.times) {
+            bytes.extend(places);
+            bytes.push(*times);
+        }
+        bytes
+    }
+
     /// Adds a call; tells its item, and how many equal ones came before it.
     fn add(&mut self, places: &[u8]) -> (usize, u8) {
         let mut items = self.places.chunks(self.terms.len()).zip(&mut self.times);

@@ -1,0 +1,312 @@
+//! Calls that wait share a question to Redis, and each stays its own: all or nothing, with its own
+//! answer, its own trouble, and its own end.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use proptest::{
+    prelude::*,
+    test_runner::{TestRng, TestRunner},
+};
+use redis::IntoConnectionInfo as _;
+use tollkeeper::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, Tally, Verdict, denies},
+        request::{Entry, Hits},
+        rule::{Algorithm, Limit, Unit},
+        time::Timestamp,
+    },
+    store::{
+        Clock, StoreError,
+        outage::Outage,
+        redis::{
+            How, RedisStore,
+            pool::{Pool, PoolOptions},
+            script::Scripts,
+        },
+        system_clock,
+    },
+    telemetry::StoreMetrics,
+};
+
+use crate::support::redis_server::Redis;
+
+fn store(redis: &Redis, clock: Clock, patience: Duration) -> RedisStore {
+    let options = PoolOptions {
+        server: redis.url().into_connection_info().unwrap(),
+        connections_max: 2,
+        workers: 0,
+        wait_max: patience,
+        outage: Outage::default(),
+    };
+    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
+    let how = How::Scripts(Scripts::new(String::new()));
+    RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
+}
+
+/// Nobody is kept waiting so long, unless something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn charge_by(user: &str, hits: u64, limit: Limit) -> Charge {
+    let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
+    let counter = Counter::new("shop", &entries, Arc::new(limit));
+    Charge { counter, hits: Hits::Take(hits), caller: None }
+}
+
+/// Windows of a hundred years: none ends while a test runs.
+fn take(user: &str, hits: u64, requests: u32) -> Charge {
+    charge_by(user, hits, Limit::new(requests, Unit::Year, 100).unwrap())
+}
+
+fn fits(remaining: u32) -> Verdict {
+    Verdict::Fits { remaining }
+}
+
+fn verdict(answer: &Result<Vec<Tally>, StoreError>) -> Verdict {
+    answer.as_ref().unwrap()[0].verdict
+}
+
+/// What Redis was told, from a moment on, but for what we ask in a test.
+struct Monitor(redis::Connection);
+
+impl Monitor {
+    fn start(redis: &Redis) -> Self {
+        let mut connection = redis.connect();
+        connection.send_packed_command(&redis::cmd("MONITOR").get_packed_command()).unwrap();
+        connection.recv_response().unwrap();
+        Self(connection)
+    }
+
+    /// The commands of clients since then; those of scripts are left out.
+    fn heard(mut self, redis: &Redis) -> Vec<String> {
+        redis.query::<String>(&["ECHO", "the end"]);
+        let mut lines = Vec::new();
+        loop {
+            let line: String = redis::from_redis_value(self.0.recv_response().unwrap()).unwrap();
+            if line.contains("\"the end\"") {
+                return lines;
+            }
+            if !line.contains(" lua] ") && line.contains("\"EVAL") {
+                lines.push(line);
+            }
+        }
+    }
+}
+
+/// Three hours fast: another hour, but no other century.
+fn three_hours_fast() -> Timestamp {
+    system_clock().shifted(3 * 3_600_000)
+}
+
+#[tokio::test]
+async fn twenty_calls_share_a_run_and_trouble_of_some_is_none_of_the_others() {
+    let redis = Redis::start();
+    // Teaches Redis the script.
+    let full = store(&redis, system_clock, PATIENCE).charge(&[take("full", 5, 5)]).await;
+    assert_eq!(verdict(&full), fits(0));
+    let poisoned = take("poisoned", 1, 10);
+    let key = redis.key("full").replace("full", "poisoned");
+    redis.query::<()>(&["RPUSH", &key, "planted"]);
+
+    let store = store(&redis, three_hours_fast, PATIENCE);
+    let names: Vec<String> = (0..17).map(|number| format!("user{}", number % 16)).collect();
+    let mut calls: Vec<[Charge; 1]> = names.iter().map(|name| [take(name, 2, 10)]).collect();
+    calls.insert(3, [take("full", 1, 5)]);
+    calls.insert(7, [poisoned]);
+    let hour = Limit::new(10, Unit::Hour, 1).unwrap();
+    calls.insert(11, [charge_by("stale", 3, hour)]);
+    assert_eq!(calls.len(), 20);
+
+    let monitor = Monitor::start(&redis);
+    let mut answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+    let [first, second] = &monitor.heard(&redis)[..] else { panic!("two questions") };
+    assert_eq!(first.matches("{shop|user=").count(), 19, "equal counters are named once: {first}");
+    assert_eq!(second.matches("{shop|user=").count(), 1, "the stale one, once more: {second}");
+
+    assert_eq!(verdict(&answers.remove(11)), fits(7), "the stale one");
+    let unreadable = answers.remove(7);
+    assert!(matches!(&unreadable, Err(StoreError::Unreadable(at)) if *at == [0]), "{unreadable:?}");
+    assert_eq!(verdict(&answers.remove(3)), Verdict::Over);
+    let last = answers.pop().unwrap();
+    assert_eq!(verdict(&last), fits(6), "user0's second");
+    for answer in &answers {
+        assert_eq!(verdict(answer), fits(8));
+    }
+    for (user, count) in [("full", "5"), ("user0}", "4"), ("user15", "2"), ("stale", "3")] {
+        assert_eq!(redis.query::<String>(&["GET", &redis.key(user)]), count, "{user}");
+    }
+    redis.query::<()>(&["DEL", &key]);
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn calls_of_any_algorithm_go_together() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, PATIENCE);
+    let bucket = || Limit {
+        algorithm: Algorithm::TokenBucket { burst: 3 },
+        ..Limit::new(1, Unit::Year, 100).unwrap()
+    };
+    let calls = [
+        vec![take("alice", 1, 2)],
+        vec![charge_by("bob", 2, bucket())],
+        vec![take("alice", 1, 2), charge_by("bob", 1, bucket())],
+        vec![take("alice", 1, 2), charge_by("bob", 1, bucket())],
+    ];
+    let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+    let verdicts = |answer: &Result<Vec<Tally>, _>| -> Vec<Verdict> {
+        answer.as_ref().unwrap().iter().map(|tally| tally.verdict).collect()
+    };
+    let verdicts: Vec<_> = answers.iter().map(verdicts).collect();
+    assert_eq!(verdicts[0], [fits(1)]);
+    assert_eq!(verdicts[1], [fits(1)]);
+    assert_eq!(verdicts[2], [fits(0), fits(0)]);
+    assert_eq!(verdicts[3], [Verdict::Over, Verdict::Over]);
+}
+
+#[tokio::test]
+async fn a_run_is_bounded_in_keys_and_equal_calls_are_written_once() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, PATIENCE);
+    let monitor = Monitor::start(&redis);
+    let many: Vec<_> = (0..1000).map(|user| [take(&user.to_string(), 1, 10)]).collect();
+    for answer in join_all(many.iter().map(|call| store.charge(call))).await {
+        assert_eq!(verdict(&answer), fits(9));
+    }
+    let heard = monitor.heard(&redis);
+    let most = heard.iter().map(|line| line.matches("{shop|user=").count()).max();
+    assert_eq!(most, Some(96), "keys of one run");
+    assert_eq!(heard.iter().filter(|line| line.contains("EVALSHA")).count(), 11);
+
+    // The ledger's charges cost more, so fewer of them share a run.
+    let monitor = Monitor::start(&redis);
+    let over =
+        |user: u32| [charge_by(&user.to_string(), 11, Limit::new(10, Unit::Year, 100).unwrap())];
+    let many: Vec<_> = (0..100).map(over).collect();
+    for answer in join_all(many.iter().map(|call| store.charge(call))).await {
+        assert_eq!(verdict(&answer), Verdict::Over);
+    }
+    let heard = monitor.heard(&redis);
+    let most = heard.iter().map(|line| line.matches("{shop|user=").count()).max();
+    assert_eq!(most, Some(16), "keys of one run");
+
+    let monitor = Monitor::start(&redis);
+    let calls = vec![[take("hot", 2, 100)]; 60];
+    let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+    let admitted = answers.iter().filter(|answer| verdict(answer) != Verdict::Over).count();
+    assert_eq!(admitted, 50);
+    assert_eq!(monitor.heard(&redis).len(), 1, "one run for all");
+    assert_eq!(redis.query::<String>(&["GET", &redis.key("hot")]), "100");
+}
+
+/// Of as many users.
+const LIMITS: [u32; 4] = [3, 5, 8, 20];
+
+/// A call as users and hits.
+type Asked = Vec<(usize, u64)>;
+
+/// Calls on few counters with small limits: they compete, and share runs in all ways.
+fn competing_calls() -> impl Strategy<Value = Vec<Asked>> {
+    let call = prop::collection::vec((0..LIMITS.len(), 1..4_u64), 1..4);
+    prop::collection::vec(call, 1..60)
+}
+
+fn charges(call: &Asked) -> Vec<Charge> {
+    call.iter().map(|(user, hits)| take(&format!("user{user}"), *hits, LIMITS[*user])).collect()
+}
+
+/// For calls that only take, on counters that only grow, a verdict is right if what was admitted is
+/// what was counted, and what was denied would not even fit into what is left in the end.
+#[test]
+fn calls_that_share_runs_are_all_or_nothing_and_none_is_denied_that_would_fit() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = store(&redis, system_clock, PATIENCE);
+    let count = |user: usize| {
+        let script = "local key = redis.call('KEYS', ARGV[1])[1] \
+            return key and redis.call('GET', key) or '0'";
+        let count: String = redis.query(&["EVAL", script, "0", &format!("*user{user}}}*")]);
+        count.parse::<u64>().unwrap()
+    };
+    let config = ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() };
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let outcome = runner.run(&competing_calls(), |calls| {
+        redis.query::<()>(&["FLUSHALL"]);
+        let charged: Vec<Vec<Charge>> = calls.iter().map(charges).collect();
+        let answers = runtime.block_on(join_all(charged.iter().map(|call| store.charge(call))));
+        let is_denied = |number: usize| denies(&charged[number], answers[number].as_ref().unwrap());
+        let (denied, admitted): (Vec<usize>, Vec<usize>) =
+            (0..calls.len()).partition(|number| is_denied(*number));
+
+        let hits_on = |user: usize, call: &Asked| -> u64 {
+            call.iter().filter(|(it, _)| *it == user).map(|(_, hits)| hits).sum()
+        };
+        let counted: Vec<u64> = (0..LIMITS.len()).map(count).collect();
+        for (user, limit) in LIMITS.into_iter().enumerate() {
+            let admitted: u64 = admitted.iter().map(|number| hits_on(user, &calls[*number])).sum();
+            prop_assert_eq!(admitted, counted[user]);
+            prop_assert!(admitted <= u64::from(limit));
+        }
+        for call in denied.iter().map(|number| &calls[*number]) {
+            let fits = |user| counted[user] + hits_on(user, call) <= u64::from(LIMITS[user]);
+            let would_fit = (0..LIMITS.len()).all(fits);
+            prop_assert!(!would_fit, "{:?} was denied beside {:?}", call, counted);
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+    redis.assert_no_key_leaks();
+}
+
+/// The next of a row of numbers that look random.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// `CANCELLED_CALLS=1000000` takes minutes; docs/correctness.md.
+#[tokio::test]
+async fn calls_given_up_at_any_moment_never_mix_answers_up_and_leak_no_connection() {
+    let calls: u64 = std::env::var("CANCELLED_CALLS").map_or(20_000, |it| it.parse().unwrap());
+    const USERS: u64 = 50;
+    const ROOM: u32 = 20_000_000;
+    let redis = Redis::start();
+    let store = Arc::new(store(&redis, system_clock, PATIENCE));
+    // Each counter has a limit of its own, which says whose answer it is.
+    let limit = |user: u64| (u32::try_from(user).unwrap() + 1) * ROOM;
+    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let mut admitted = vec![0_u64; usize::try_from(USERS).unwrap()];
+    let mut given_up = 0;
+    for _ in 0..calls / 100 {
+        let plans: Vec<(u64, u64)> =
+            (0..100).map(|_| (next(&mut random) % USERS, next(&mut random) % 1500)).collect();
+        let call = |(user, patience): (u64, u64)| {
+            let store = Arc::clone(&store);
+            async move {
+                let charge = [take(&format!("user{user}"), 1, limit(user))];
+                let patience = Duration::from_micros(patience);
+                (user, tokio::time::timeout(patience, store.charge(&charge)).await)
+            }
+        };
+        for (user, answer) in join_all(plans.into_iter().map(call)).await {
+            let Ok(answer) = answer else {
+                given_up += 1;
+                continue;
+            };
+            let Verdict::Fits { remaining } = verdict(&answer) else { panic!("over: {user}") };
+            assert!((limit(user) - ROOM..limit(user)).contains(&remaining), "another's answer");
+            admitted[usize::try_from(user).unwrap()] += 1;
+        }
+    }
+    assert!(given_up > calls / 100, "too few were given up: {given_up}");
+    for (user, admitted) in admitted.into_iter().enumerate() {
+        let charged: u64 = redis.query(&["GET", &redis.key(&format!("user{user}}}"))]);
+        assert!(admitted <= charged, "user{user}: {admitted} of {charged}");
+    }
+    let clients: String = redis.query(&["CLIENT", "LIST"]);
+    assert!(clients.lines().count() <= 3, "one is ours, and two may be the pool's: {clients}");
+}
