@@ -20,6 +20,8 @@ use crate::{
 /// Everything that the scenarios need.
 pub(crate) struct Subjects {
     services: BTreeMap<Subject, Service>,
+    /// Besides the one among the others.
+    second_replica: Option<Service>,
     pub(crate) redis: Process,
     pub(crate) redis_port: u16,
     _folder: TempDir,
@@ -57,7 +59,7 @@ impl Subjects {
                 let command = match subject {
                     Subject::Empty => empty_handler()?,
                     Subject::Memory => tollkeeper(&folder, 0, "memory://")?,
-                    Subject::Redis => {
+                    Subject::Redis | Subject::Replicas => {
                         tollkeeper(&folder, 0, &format!("redis://127.0.0.1:{redis_port}"))?
                     }
                     Subject::FewRules => tollkeeper(&folder, 10, "memory://")?,
@@ -67,7 +69,20 @@ impl Subjects {
                 services.insert(*subject, Service::start(command)?);
             }
         }
-        Ok(Self { services, redis, redis_port, _folder: folder })
+        let second_replica = match services.contains_key(&Subject::Replicas) {
+            true => Some(Service::start(tollkeeper(
+                &folder,
+                0,
+                &format!("redis://127.0.0.1:{redis_port}"),
+            )?)?),
+            false => None,
+        };
+        Ok(Self { services, second_replica, redis, redis_port, _folder: folder })
+    }
+
+    /// All that share Redis for the subject of that name.
+    pub(crate) fn replicas(&self) -> Vec<&Service> {
+        self.service(Subject::Replicas).into_iter().chain(&self.second_replica).collect()
     }
 
     /// The service of this subject; Redis itself is none.

@@ -9,6 +9,7 @@ pub(crate) struct Scenario {
     /// What descriptors are asked: key and value, with `{}` for the number of a key.
     pub(crate) descriptors: &'static [(&'static str, &'static str)],
     pub(crate) keys: usize,
+    pub(crate) connections: usize,
     pub(crate) rhythm: Rhythm,
     pub(crate) subjects: &'static [Subject],
 }
@@ -31,6 +32,8 @@ pub(crate) enum Subject {
     Empty,
     Memory,
     Redis,
+    /// Two on one Redis, each with half of the calls.
+    Replicas,
     /// In memory, among 10 rules.
     FewRules,
     /// In memory, among 10,000.
@@ -47,6 +50,7 @@ impl fmt::Display for Subject {
             Self::Empty => "empty handler",
             Self::Memory => "memory",
             Self::Redis => "Redis store",
+            Self::Replicas => "two replicas",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
             Self::Pairs => "INCRBY+EXPIRE",
@@ -55,7 +59,7 @@ impl fmt::Display for Subject {
     }
 }
 
-use Subject::{Empty, FewRules, ManyRules, Memory, Pairs, Redis, Script};
+use Subject::{Empty, FewRules, ManyRules, Memory, Pairs, Redis, Replicas, Script};
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
@@ -74,9 +78,28 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("paced", SPREAD, 10_000, Rhythm::Paced(30_000.0), &[Empty, Redis, Pairs]),
     scenario("half", SPREAD, 10_000, Rhythm::HalfOfMaximum, &[Empty, Memory, Redis]),
     scenario("rules", &[("path", "/path/{}")], 10, Rhythm::UnderWay(64), &[FewRules, ManyRules]),
+    scenario("eight 64", EIGHT, 10_000, Rhythm::UnderWay(64), &[Memory, Redis]),
+    scenario("300,000 keys", SPREAD, 300_000, Rhythm::UnderWay(64), &[Memory, Redis]),
+    on(1, scenario("1 connection", SPREAD, 10_000, Rhythm::UnderWay(64), &[Empty, Memory, Redis])),
+    on(
+        64,
+        scenario("64 connections", SPREAD, 10_000, Rhythm::UnderWay(64), &[Empty, Memory, Redis]),
+    ),
+    scenario("replicas", SPREAD, 10_000, Rhythm::UnderWay(64), &[Redis, Replicas]),
 ];
 
 const THREE: &[(&str, &str)] = &[("user", "u{}"), ("address", "a{}"), ("token", "t{}")];
+
+const EIGHT: &[(&str, &str)] = &[
+    ("user", "u{}"),
+    ("address", "a{}"),
+    ("token", "t{}"),
+    ("user", "v{}"),
+    ("address", "b{}"),
+    ("token", "s{}"),
+    ("user", "w{}"),
+    ("address", "c{}"),
+];
 
 const fn scenario(
     name: &'static str,
@@ -85,7 +108,12 @@ const fn scenario(
     rhythm: Rhythm,
     subjects: &'static [Subject],
 ) -> Scenario {
-    Scenario { name, descriptors, keys, rhythm, subjects }
+    Scenario { name, descriptors, keys, connections: 4, rhythm, subjects }
+}
+
+/// The same on so many connections.
+const fn on(connections: usize, scenario: Scenario) -> Scenario {
+    Scenario { connections, ..scenario }
 }
 
 /// The rules of a service; `paths` of them are there to be searched among.

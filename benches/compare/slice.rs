@@ -1,6 +1,6 @@
 //! One turn of one subject.
 
-use std::{future, time::Duration};
+use std::{future, thread, time::Duration};
 
 use tollkeeper::{
     bench::{self, Calls, Distribution, Load, Pace, Report},
@@ -65,6 +65,9 @@ pub(crate) fn measure(
         }
     };
     run(service, scenario, pace, WARMUP)?;
+    if subject == Subject::Replicas {
+        return replicas(scenario, subjects, slice);
+    }
     let ids = [service.process.id(), subjects.redis.id()];
     let before = ids.map(cpu::used);
     let report = run(service, scenario, pace, slice)?;
@@ -84,6 +87,33 @@ pub(crate) fn measure(
     })
 }
 
+/// Two services at once, each with half of the calls under way.
+fn replicas(scenario: &Scenario, subjects: &Subjects, slice: Duration) -> Result<Sample> {
+    let services = subjects.replicas();
+    let Rhythm::UnderWay(count) = scenario.rhythm else { return Err("not under way".into()) };
+    let pace = Pace::Closed(count / services.len().max(1));
+    let ids = services.iter().map(|it| it.process.id()).chain([subjects.redis.id()]);
+    let used = || ids.clone().map(cpu::used).collect::<Result<Vec<u64>>>();
+    let before = used()?;
+    let decisions: f64 = thread::scope(|scope| {
+        let run =
+            |service| move || run(service, scenario, pace, slice).map_err(|it| it.to_string());
+        let runs: Vec<_> = services.iter().map(|it| scope.spawn(run(*it))).collect();
+        let reports =
+            runs.into_iter().map(|run| run.join().map_err(|_| "a run has ended early")?);
+        reports
+            .map(|report| report.map(|it| it.decisions() as f64))
+            .sum::<std::result::Result<f64, String>>()
+    })?;
+    let mut used = used()?.into_iter().zip(before).map(|(after, before)| after - before);
+    let micros = |nanos: u64| nanos as f64 / 1e3 / decisions;
+    let redis_us = used.next_back().map_or(f64::NAN, micros);
+    let per_second = decisions / slice.as_secs_f64();
+    let [p50_us, p99_us, p999_us] = [f64::NAN; 3];
+    let service_us = micros(used.sum());
+    Ok(Sample { service_us, redis_us, per_second, p50_us, p99_us, p999_us, failed: 0.0 })
+}
+
 fn used(before: [Result<u64>; 2], after: [Result<u64>; 2]) -> Result<[u64; 2]> {
     let ([service_before, redis_before], [service, redis]) = (before, after);
     Ok([service? - service_before?, redis? - redis_before?])
@@ -94,7 +124,7 @@ fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Re
         addr: service.addr.clone(),
         calls: Calls::new(&request(scenario), scenario.keys, Distribution::Uniform),
         pace,
-        connections: 4,
+        connections: scenario.connections,
         threads: 1,
         warmup: Duration::ZERO,
         duration: time,

@@ -31,37 +31,34 @@ pub(super) fn encoding_refused(headers: &HeaderMap) -> Option<Status> {
 /// OUT_OF_RANGE for one of more than `bytes_max` bytes, INTERNAL for what is none, CANCELLED where the
 /// caller gave up.
 pub(super) async fn read(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
-    let mut received = Bytes::new();
-    let mut length = None;
+    let (mut message, mut received) = (None, BytesMut::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Status::cancelled("the request was not finished"))?;
         let Ok(data) = frame.into_data() else { continue };
-        // What comes behind a whole message is no part of it.
-        if length.is_some_and(|length| received.len() >= length) {
+        if message.is_some() {
+            // What comes behind a whole message is no part of it.
             continue;
         }
-        received = joined(received, data);
-        length = message_end(&received, bytes_max)?;
+        if received.is_empty() {
+            // Most messages come in one piece, which is not copied.
+            if let Some(end) = end(&data, bytes_max)?.filter(|end| *end <= data.len()) {
+                message = Some(data.slice(PREFIX_BYTES..end));
+                continue;
+            }
+        }
+        received.extend_from_slice(&data);
+        if let Some(end) = end(&received, bytes_max)?.filter(|end| *end <= received.len()) {
+            message = Some(received.split_to(end).freeze().slice(PREFIX_BYTES..));
+        }
     }
-    match length {
-        Some(length) if received.len() >= length => Ok(received.slice(PREFIX_BYTES..length)),
-        None if received.is_empty() => Err(Status::internal("Missing request message.")),
-        _ => Err(Status::internal("Unexpected EOF decoding stream.")),
-    }
-}
-
-/// Most messages come in one piece, which is not copied.
-fn joined(first: Bytes, second: Bytes) -> Bytes {
-    if first.is_empty() {
-        return second;
-    }
-    let mut joined = BytesMut::from(first);
-    joined.extend_from_slice(&second);
-    joined.freeze()
+    message.ok_or_else(|| match received.is_empty() {
+        true => Status::internal("Missing request message."),
+        false => Status::internal("Unexpected EOF decoding stream."),
+    })
 }
 
 /// Where the message ends, once its prefix is there.
-fn message_end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Status> {
+fn end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Status> {
     if received.len() < PREFIX_BYTES {
         return Ok(None);
     }
