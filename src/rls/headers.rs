@@ -33,6 +33,9 @@ struct Limited<'decision> {
 
 /// The headers of this decision; none, where no limit stands behind it.
 pub(super) fn write(decision: &Decision, headers: &Headers) -> Vec<HeaderValue> {
+    if headers.classic.is_none() && !headers.draft {
+        return Vec::new();
+    }
     let statuses: Vec<Limited<'_>> = decision.statuses.iter().filter_map(limited).collect();
     let Some(lead) = lead(&statuses) else { return Vec::new() };
     let mut written = Vec::new();
@@ -53,7 +56,7 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> Vec<HeaderValue> 
         push("RateLimit-Policy", list(&statuses, policy));
         push("RateLimit", list(&statuses, left));
     }
-    if decision.code == Code::OverLimit && (headers.classic.is_some() || headers.draft) {
+    if decision.code == Code::OverLimit {
         let resets = statuses.iter().filter(|it| it.over).map(|it| it.reset);
         push("Retry-After", resets.max().unwrap_or(1).to_string());
     }
