@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis::ConnectionLike as _;
 use tollkeeper::{
     engine::{
         key::Counter,
@@ -19,7 +20,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, Call},
+        redis::script::{self, Calls, Question as _},
         system_clock,
     },
 };
@@ -78,8 +79,9 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
         let hits_before = if full { u64::from(requests) - CALLS / users / 10 } else { 1 };
         for user in 0..users {
             for _ in 0..hits_before {
-                let call = Call::write(&[charge(user, &limit)], system_clock());
-                call.command("EVALSHA", &hash).exec(&mut redis)?;
+                let mut command = Vec::new();
+                question(user, &limit).write(&mut command, "EVALSHA", &hash);
+                redis.req_packed_command(&command)?;
             }
         }
         let cpu = on_redis(&mut redis, &hash, &limit, users)?;
@@ -95,6 +97,12 @@ fn charge(user: u64, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: "user".into(), value: format!("user-{user:08}").into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
     Charge { counter, hits: Hits::Take(1), caller: None }
+}
+
+fn question(user: u64, limit: &Arc<Limit>) -> Calls {
+    let mut calls = Calls::default();
+    calls.add(&[charge(user, limit)], system_clock(), "");
+    calls
 }
 
 /// Nanoseconds of a decision.
@@ -123,13 +131,12 @@ fn on_redis(
     let before = cpu_seconds(redis)?;
     let calls = CALLS / 10;
     for batch in 0..calls / PIPELINED {
-        let mut pipeline = redis::pipe();
+        let mut commands = Vec::new();
         for number in 0..PIPELINED {
             let user = (batch * PIPELINED + number) % users;
-            let call = Call::write(&[charge(user, limit)], system_clock());
-            pipeline.add_command(call.command("EVALSHA", hash)).ignore();
+            question(user, limit).write(&mut commands, "EVALSHA", hash);
         }
-        pipeline.exec(redis)?;
+        redis.req_packed_commands(&commands, 0, usize::try_from(PIPELINED)?)?;
     }
     let calls = f64::from(u32::try_from(calls)?);
     Ok((cpu_seconds(redis)? - before) * 1e6 / calls)

@@ -6,7 +6,7 @@ use redis::RedisResult;
 use super::{
     connection::Connection,
     resp,
-    script::{Answer, Call, Script, Scripts, another_form, fixed, is_unknown_script, read},
+    script::{Answer, Calls, Question, Script, Scripts, another_form, fixed, is_unknown_script},
 };
 use crate::{
     engine::{ledger::Charge, time::Timestamp},
@@ -31,9 +31,7 @@ pub(super) fn weight(charges: &[Charge]) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     fixed: fixed::Run,
-    ledger: Call,
-    /// How many charges each call for the ledger has.
-    of_ledger: Vec<usize>,
+    ledger: Calls,
     /// Who decides each call.
     deciders: Vec<Decider>,
 }
@@ -57,10 +55,7 @@ impl Batch {
         let decider = Decider::of(charges);
         match decider {
             Decider::Fixed => self.fixed.add(charges, stamp, key_prefix),
-            Decider::Ledger => {
-                self.ledger.add(charges, stamp);
-                self.of_ledger.push(charges.len());
-            }
+            Decider::Ledger => self.ledger.add(charges, stamp, key_prefix),
         }
         self.deciders.push(decider);
     }
@@ -70,70 +65,55 @@ impl Batch {
     /// # Errors
     /// Those of the network: nobody knows then what was charged.
     pub(super) async fn ask(
-        mut self,
+        self,
         connection: &mut Connection,
         scripts: &Scripts,
         metrics: &StoreMetrics,
     ) -> RedisResult<(Option<Timestamp>, Vec<RedisResult<Answer>>)> {
-        self.ledger = std::mem::take(&mut self.ledger).under(&scripts.key_prefix);
-        let mut questions = Vec::with_capacity(2);
-        if !self.fixed.is_empty() {
-            questions.push((Decider::Fixed, &scripts.fixed));
-        }
-        if !self.of_ledger.is_empty() {
-            questions.push((Decider::Ledger, &scripts.ledger));
-        }
-
+        let questions: [(&dyn Question, &Script); 2] =
+            [(&self.fixed, &scripts.fixed), (&self.ledger, &scripts.ledger)];
         let mut command = Vec::with_capacity(4096);
-        for (decider, Script { hash, .. }) in &questions {
-            self.write(*decider, &mut command, "EVALSHA", hash);
+        let asked = questions.iter().filter(|(question, _)| !question.is_empty());
+        for (question, script) in asked.clone() {
+            question.write(&mut command, "EVALSHA", &script.hash);
         }
-        let exchanged = connection.exchange(&command, questions.len(), resp::integers);
-        let mut replies = metrics.measure("EVALSHA", exchanged).await?;
-        for ((decider, Script { source, .. }), reply) in questions.iter().zip(&mut replies) {
-            if reply.as_ref().is_err_and(is_unknown_script) {
-                command.clear();
-                self.write(*decider, &mut command, "EVAL", source);
-                let exchanged = connection.exchange(&command, 1, resp::integers);
-                let mut again = metrics.measure("EVAL", exchanged).await?;
-                *reply = again.pop().unwrap_or_else(|| Err(another_form()));
-            }
-        }
+        let exchanged = connection.exchange(&command, asked.count(), resp::integers);
+        let mut replies = metrics.measure("EVALSHA", exchanged).await?.into_iter();
 
         let mut now = None;
-        let mut answers = |decider: Decider| {
-            let asked = questions.iter().zip(&replies).find(|((it, _), _)| *it == decider);
-            let (_, reply) = asked?;
-            Some(reply.as_ref().map_err(Clone::clone).and_then(|reply| {
-                let read = match decider {
-                    Decider::Fixed => self.fixed.read(reply),
-                    Decider::Ledger => read(reply, &self.of_ledger),
-                };
-                let (told, answers) = read.ok_or_else(another_form)?;
+        let mut answers = [Ok(Vec::new()), Ok(Vec::new())];
+        for ((question, script), answers) in questions.iter().zip(&mut answers) {
+            if question.is_empty() {
+                continue;
+            }
+            let mut reply = replies.next().unwrap_or_else(|| Err(another_form()));
+            if reply.as_ref().is_err_and(is_unknown_script) {
+                command.clear();
+                question.write(&mut command, "EVAL", &script.source);
+                let exchanged = connection.exchange(&command, 1, resp::integers);
+                let mut again = metrics.measure("EVAL", exchanged).await?;
+                reply = again.pop().unwrap_or_else(|| Err(another_form()));
+            }
+            *answers = reply.and_then(|reply| {
+                let (told, answers) = question.read(&reply).ok_or_else(another_form)?;
                 now = Some(told);
-                Ok(answers.into_iter())
-            }))
-        };
-        let (mut fixed, mut ledger) = (answers(Decider::Fixed), answers(Decider::Ledger));
+                Ok(answers)
+            });
+        }
+        Ok((now, self.in_order(answers)))
+    }
+
+    /// The answers of both questions, in the order of the calls.
+    fn in_order(&self, answers: [RedisResult<Vec<Answer>>; 2]) -> Vec<RedisResult<Answer>> {
+        let [mut fixed, mut ledger] = answers.map(|answers| answers.map(Vec::into_iter));
         let answer = |decider: &Decider| {
             let answers = match decider {
                 Decider::Fixed => &mut fixed,
                 Decider::Ledger => &mut ledger,
             };
-            match answers {
-                Some(Ok(answers)) => answers.next().ok_or_else(another_form),
-                Some(Err(error)) => Err(error.clone()),
-                None => Err(another_form()),
-            }
+            let answers = answers.as_mut().map_err(|error| error.clone())?;
+            answers.next().ok_or_else(another_form)
         };
-        let answers = self.deciders.iter().map(answer).collect();
-        Ok((now, answers))
-    }
-
-    fn write(&self, decider: Decider, command: &mut Vec<u8>, verb: &str, script: &str) {
-        match decider {
-            Decider::Fixed => self.fixed.write(command, verb, script),
-            Decider::Ledger => self.ledger.command(verb, script).write_packed_command(command),
-        }
+        self.deciders.iter().map(answer).collect()
     }
 }

@@ -95,7 +95,8 @@ impl Scripts {
         metrics: &StoreMetrics,
     ) -> RedisResult<(Timestamp, Looked)> {
         let look = Charge { counter: counter.clone(), hits: Hits::Look, caller: None };
-        let mut call = Call::write(&[look], stamp).under(&self.key_prefix);
+        let mut call = Calls::default();
+        call.add(&[look], stamp, &self.key_prefix);
         call.arguments.push(match clear {
             Clear::No => "show".to_owned(),
             Clear::Yes => "clear".to_owned(),
@@ -137,30 +138,37 @@ pub(super) enum Looked {
     Unreadable,
 }
 
-/// The arguments of calls, as `lua/ledger.lua` reads them.
-#[derive(Debug, Default)]
-pub struct Call {
-    /// KEYS.
-    pub keys: Vec<String>,
-    /// ARGV.
-    pub arguments: Vec<String>,
+/// Calls that one script decides in one run.
+pub trait Question: Sync {
+    /// Whether there is none.
+    fn is_empty(&self) -> bool;
+
+    /// Writes the command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
+    fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str);
+
+    /// What the reply says of each call, in the order in which they were added, and Redis's time;
+    /// `None` if it has another form.
+    fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)>;
 }
 
-impl Call {
-    /// Writes one call of these charges, in the windows of `stamp`.
-    pub fn write(charges: &[Charge], stamp: Timestamp) -> Self {
-        let mut call = Self::default();
-        call.add(charges, stamp);
-        call
-    }
+/// Calls, as `lua/ledger.lua` takes them.
+#[derive(Debug, Default)]
+pub struct Calls {
+    keys: Vec<String>,
+    arguments: Vec<String>,
+    /// How many charges each has.
+    charges: Vec<usize>,
+}
 
-    /// Writes another one behind it.
-    pub fn add(&mut self, charges: &[Charge], stamp: Timestamp) {
+impl Calls {
+    /// Adds a call in the windows of `stamp`, on keys that begin with `prefix`.
+    pub fn add(&mut self, charges: &[Charge], stamp: Timestamp, prefix: &str) {
+        self.charges.push(charges.len());
         self.arguments.push(charges.len().to_string());
         for Charge { counter, hits, caller } in charges {
             let limit = &*counter.limit;
             let span = limit.window.at(stamp);
-            let place = self.place(counter.key(span.start));
+            let place = self.place(prefix, counter, span.start);
             let (start, stop, expiry) = match limit.algorithm.is_aligned() {
                 true => (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end)),
                 false => (0, limit.window.millis(), span.end),
@@ -172,7 +180,7 @@ impl Call {
             };
             let extra = match limit.algorithm {
                 Algorithm::SlidingWindow => {
-                    self.place(counter.key(span.before().start)).to_string()
+                    self.place(prefix, counter, span.before().start).to_string()
                 }
                 Algorithm::TokenBucket { burst } => burst.to_string(),
                 _ => caller.as_deref().unwrap_or_default().to_owned(),
@@ -200,43 +208,46 @@ impl Call {
         }
     }
 
-    /// The same calls, on keys that begin with `prefix`.
-    #[must_use]
-    pub fn under(mut self, prefix: &str) -> Self {
-        if !prefix.is_empty() {
-            self.keys.iter_mut().for_each(|key| key.insert_str(0, prefix));
-        }
-        self
-    }
-
-    /// The place of `key` in KEYS, counted from 1 as Lua does.
-    fn place(&mut self, key: String) -> usize {
+    /// The place of a counter's key in KEYS, counted from 1 as Lua does.
+    fn place(&mut self, prefix: &str, counter: &Counter, start: Timestamp) -> usize {
+        let mut key = prefix.to_owned();
+        counter.write_key(&mut key, start);
         self.keys.iter().position(|known| *known == key).unwrap_or_else(|| {
             self.keys.push(key);
             self.keys.len() - 1
         }) + 1
     }
 
-    /// The command `name` that runs `script`: EVAL and its text, or EVALSHA and its hash.
-    pub fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(name);
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(verb);
         command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
         command
     }
 }
 
-/// What a reply says of calls of so many charges each, and Redis's time; `None` if it has another form.
-pub fn read(reply: &[i64], calls: &[usize]) -> Option<(Timestamp, Vec<Answer>)> {
-    let [seconds, micros, rest @ ..] = reply else { return None };
-    let mut rest = rest;
-    let now = timestamp(*seconds, *micros)?;
-    let mut answer = |charges: &usize| {
-        let verdict = *rest.split_off_first()?;
-        let (answers, []) = rest.split_off(..2 * charges)?.as_chunks::<2>() else { return None };
-        read_call(verdict, answers)
-    };
-    let answers = calls.iter().map(&mut answer).collect::<Option<_>>()?;
-    rest.is_empty().then_some((now, answers))
+impl Question for Calls {
+    fn is_empty(&self) -> bool {
+        self.charges.is_empty()
+    }
+
+    fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
+        self.command(verb, script).write_packed_command(command);
+    }
+
+    fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
+        let [seconds, micros, rest @ ..] = reply else { return None };
+        let now = timestamp(*seconds, *micros)?;
+        let mut rest = rest;
+        let mut answer = |charges: &usize| {
+            let verdict = *rest.split_off_first()?;
+            let (answers, []) = rest.split_off(..2 * charges)?.as_chunks::<2>() else {
+                return None;
+            };
+            read_call(verdict, answers)
+        };
+        let answers = self.charges.iter().map(&mut answer).collect::<Option<_>>()?;
+        rest.is_empty().then_some((now, answers))
+    }
 }
 
 fn read_call(verdict: i64, answers: &[[i64; 2]]) -> Option<Answer> {
@@ -306,6 +317,11 @@ fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
 mod tests {
     use super::*;
 
+    /// One call of so many charges.
+    fn calls(charges: usize) -> Calls {
+        Calls { charges: vec![charges], ..Calls::default() }
+    }
+
     #[test]
     fn a_reply_of_another_form_decides_nothing() {
         for reply in [
@@ -322,14 +338,14 @@ mod tests {
             &[i64::MAX, 0, 1, 5, 0],
             &[1_795_215_600, 0, -2, 0, 0],
         ] {
-            assert_eq!(read(reply, &[1]), None, "for {reply:?}");
+            assert_eq!(calls(1).read(reply), None, "for {reply:?}");
         }
     }
 
     #[test]
     fn a_reply_tells_redis_time_in_milliseconds() {
         let (now, answer) =
-            read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20], &[2]).expect("a good reply");
+            calls(2).read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20]).expect("a good reply");
         let tally = |verdict, ms| Tally { verdict, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
         let fits = Verdict::Fits { remaining: 7 };

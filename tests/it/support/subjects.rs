@@ -9,7 +9,7 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::script::{
-            self, Answer, Call,
+            self, Answer, Calls, Question,
             fixed::{self, Run},
         },
     },
@@ -99,21 +99,21 @@ impl ScriptInRedis {
             let set = redis::cmd("SET").arg(key).arg(value).arg("EX").arg(1_000_000_000).take();
             commands.extend(set.get_packed_command());
         }
-        let mut run = Run::default();
-        let is_fixed = fixed::takes(charges);
-        if is_fixed {
-            run.add(charges, stamp, "");
-            run.write(&mut commands, "EVALSHA", &self.fixed);
-        } else {
-            let call = Call::write(charges, stamp);
-            commands.extend(call.command("EVALSHA", &self.ledger).get_packed_command());
-        }
+        let (mut run, mut calls) = (Run::default(), Calls::default());
+        let (question, script): (&dyn Question, _) = match fixed::takes(charges) {
+            true => {
+                run.add(charges, stamp, "");
+                (&run, &self.fixed)
+            }
+            false => {
+                calls.add(charges, stamp, "");
+                (&calls, &self.ledger)
+            }
+        };
+        question.write(&mut commands, "EVALSHA", script);
         let mut replies = self.connection.req_packed_commands(&commands, 2, 1).unwrap().into_iter();
         let reply: Vec<i64> = redis::from_redis_value(replies.next().unwrap()).unwrap();
-        let read = match is_fixed {
-            true => run.read(&reply),
-            false => script::read(&reply, &[charges.len()]),
-        };
+        let read = question.read(&reply);
         let (told, mut answers) = read.expect("a reply of this form");
         assert_eq!(told, now);
         answers.remove(0)

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use hashbrown::HashTable;
 
-use super::{Answer, timestamp};
+use super::{Answer, Question, timestamp};
 use crate::{
     engine::{
         ledger::{Charge, Tally, Verdict},
@@ -75,11 +75,6 @@ pub fn takes(charges: &[Charge]) -> bool {
 }
 
 impl Run {
-    /// Whether it has no call.
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
     /// Adds a call that [`takes`] has let in, in the windows of `stamp`, on keys that begin with
     /// `prefix`.
     pub fn add(&mut self, charges: &[Charge], stamp: Timestamp, prefix: &str) {
@@ -123,9 +118,14 @@ impl Run {
         self.keys.push(key);
         place
     }
+}
 
-    /// Writes the command `verb` that runs `script`, which is `lua/fixed.lua`.
-    pub fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
+impl Question for Run {
+    fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
         let of_groups: usize = self.groups.iter().map(|group| 1 + 4 * group.terms.len()).sum();
         resp::begin(command, 4 + self.keys.len() + of_groups);
         resp::word(command, verb);
@@ -139,9 +139,7 @@ impl Run {
         }
     }
 
-    /// What the reply says of each call, in the order in which they were added, and Redis's time;
-    /// `None` if it has another form.
-    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
+    fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
         let [seconds, micros, left @ ..] = reply else { return None };
         let mut left = left;
         let now = timestamp(*seconds, *micros)?;
