@@ -142,13 +142,6 @@ impl Counter {
         hasher.hash_one(&self.business_id)
     }
 
-    /// Whether both have the same key in every window.
-    pub fn shares_key(&self, other: &Self) -> bool {
-        self.business_id == other.business_id
-            && short_name(&self.limit.algorithm) == short_name(&other.limit.algorithm)
-            && self.limit.window == other.limit.window
-    }
-
     /// When the key of the window that ends at `end` may go: when it counts no more or a little
     /// later, by its name, so that midnight does not expire every key at once. One window later it
     /// has gone.

@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
+    time,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, service::Routes, transport::server::TcpIncoming};
@@ -29,6 +30,9 @@ const LOCAL_RESETS_MAX: usize = 1024;
 /// A peer that has vanished is noticed within the sum of both.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// After a failure to accept, such as too many open files: trying at once would only spin.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What is served.
 #[derive(Debug, Clone)]
@@ -55,8 +59,15 @@ pub async fn serve(
             Some(_) = connections.join_next() => continue,
             stream = incoming.next() => stream,
         };
-        // A failure to accept is told by the next one, too; the connection is lost either way.
-        let Some(Ok(stream)) = stream else { continue };
+        let stream = match stream {
+            None => break,
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => {
+                tracing::warn!("grpc: no connection taken: {error}");
+                time::sleep(ACCEPT_AGAIN_AFTER).await;
+                continue;
+            }
+        };
         let Ok(stream) = stream.into_std() else { continue };
         let connection = answer(stream, served.clone(), stop.clone());
         workers.spawn(&mut connections, connection);

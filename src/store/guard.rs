@@ -68,7 +68,9 @@ impl Guard {
         }
         let answer = match self.store.charge_at_once(charges) {
             Some(tallies) => Ok(judged(charges, tallies)),
-            None => self.ask(charges, now).await,
+            None => time::timeout(self.budget, self.ask(charges, now))
+                .await
+                .unwrap_or(Err(StoreError::TimedOut)),
         };
         match answer {
             // A counter at fault is no fault of the store's.
@@ -104,12 +106,7 @@ impl Guard {
             }
             // Boxed, since every call would carry the room for what hardly any needs.
             Err(StoreError::Unreadable(at_fault)) => {
-                let rest = self.budget.saturating_sub(sent.elapsed());
-                Box::pin(async move {
-                    let charged = self.charge_without(charges, &at_fault);
-                    time::timeout(rest, charged).await.unwrap_or(Err(StoreError::TimedOut))
-                })
-                .await
+                Box::pin(self.charge_without(charges, &at_fault)).await
             }
             Err(error) => Err(error),
         }

@@ -225,19 +225,26 @@ impl StoreMetrics {
         operation: &'static str,
         answer: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
-        in_span(store_span(operation), self.measure(operation, answer)).await
+        let measured = async {
+            let began = Instant::now();
+            let answer = answer.await;
+            self.record(operation, began.elapsed(), answer.as_ref().err());
+            answer
+        };
+        in_span(store_span(operation), measured).await
     }
 
-    /// Measures one round trip.
+    /// Measures one round trip that many calls share, with the first error of its replies.
     pub(crate) async fn measure<T>(
         &self,
         operation: &'static str,
-        answer: impl Future<Output = RedisResult<T>>,
-    ) -> RedisResult<T> {
+        replies: impl Future<Output = Vec<RedisResult<T>>>,
+    ) -> Vec<RedisResult<T>> {
         let began = Instant::now();
-        let answer = answer.await;
-        self.record(operation, began.elapsed(), answer.as_ref().err());
-        answer
+        let replies = replies.await;
+        let error = replies.iter().find_map(|reply| reply.as_ref().err());
+        self.record(operation, began.elapsed(), error);
+        replies
     }
 
     fn record(&self, operation: &'static str, took: Duration, error: Option<&redis::RedisError>) {

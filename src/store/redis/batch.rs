@@ -16,16 +16,8 @@ use crate::{
 /// The most weight of one batch. Such a run keeps Redis for less than 0.3 ms.
 pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
 
-/// What a charge for the ledger weighs; one on a fixed window weighs 1.
+/// What a charge for the ledger weighs, by how long it keeps Redis; one on a fixed window weighs 1.
 const LEDGER_WEIGHT: usize = 6;
-
-/// How long a call keeps Redis, relative to others.
-pub(super) fn weight(charges: &[Charge]) -> usize {
-    match Decider::of(charges) {
-        Decider::Fixed => charges.len(),
-        Decider::Ledger => LEDGER_WEIGHT * charges.len(),
-    }
-}
 
 /// Calls in the order in which they were added.
 #[derive(Debug, Default)]
@@ -36,23 +28,37 @@ pub(super) struct Batch {
     deciders: Vec<Decider>,
 }
 
+/// The script that decides a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Decider {
+pub(super) enum Decider {
     Fixed,
     Ledger,
 }
 
 impl Decider {
-    fn of(charges: &[Charge]) -> Self {
+    pub(super) fn of(charges: &[Charge]) -> Self {
         if fixed::takes(charges) { Self::Fixed } else { Self::Ledger }
+    }
+
+    /// How long a call keeps Redis, relative to others.
+    pub(super) fn weight(self, charges: &[Charge]) -> usize {
+        match self {
+            Self::Fixed => charges.len(),
+            Self::Ledger => LEDGER_WEIGHT * charges.len(),
+        }
     }
 }
 
 impl Batch {
     /// Adds a call in the windows of `stamp`, on keys that begin with `key_prefix`. All calls together
     /// must not weigh more than [`WEIGHT_MAX`], except for one alone.
-    pub(super) fn add(&mut self, charges: &[Charge], stamp: Timestamp, key_prefix: &str) {
-        let decider = Decider::of(charges);
+    pub(super) fn add(
+        &mut self,
+        decider: Decider,
+        charges: &[Charge],
+        stamp: Timestamp,
+        key_prefix: &str,
+    ) {
         match decider {
             Decider::Fixed => self.fixed.add(charges, stamp, key_prefix),
             Decider::Ledger => self.ledger.add(charges, stamp, key_prefix),
@@ -61,15 +67,12 @@ impl Batch {
     }
 
     /// Sends it, and reads what became of each call; and Redis's time, where a script told it.
-    ///
-    /// # Errors
-    /// Those of the network: nobody knows then what was charged.
     pub(super) async fn ask(
         self,
         connection: &mut Connection,
         scripts: &Scripts,
         metrics: &StoreMetrics,
-    ) -> RedisResult<(Option<Timestamp>, Vec<RedisResult<Answer>>)> {
+    ) -> (Option<Timestamp>, Vec<RedisResult<Answer>>) {
         let questions: [(&dyn Question, &Script); 2] =
             [(&self.fixed, &scripts.fixed), (&self.ledger, &scripts.ledger)];
         let mut command = Vec::with_capacity(4096);
@@ -78,7 +81,7 @@ impl Batch {
             question.write(&mut command, "EVALSHA", &script.hash);
         }
         let exchanged = connection.exchange(&command, asked.count(), resp::integers);
-        let mut replies = metrics.measure("EVALSHA", exchanged).await?.into_iter();
+        let mut replies = metrics.measure("EVALSHA", exchanged).await.into_iter();
 
         let mut now = None;
         let mut answers = [Ok(Vec::new()), Ok(Vec::new())];
@@ -91,8 +94,8 @@ impl Batch {
                 command.clear();
                 question.write(&mut command, "EVAL", &script.source);
                 let exchanged = connection.exchange(&command, 1, resp::integers);
-                let mut again = metrics.measure("EVAL", exchanged).await?;
-                reply = again.pop().unwrap_or_else(|| Err(another_form()));
+                let again = metrics.measure("EVAL", exchanged).await.pop();
+                reply = again.unwrap_or_else(|| Err(another_form()));
             }
             *answers = reply.and_then(|reply| {
                 let (told, answers) = question.read(&reply).ok_or_else(another_form)?;
@@ -100,7 +103,7 @@ impl Batch {
                 Ok(answers)
             });
         }
-        Ok((now, self.in_order(answers)))
+        (now, self.in_order(answers))
     }
 
     /// The answers of both questions, in the order of the calls.

@@ -1,11 +1,11 @@
 //! One connection to Redis, which knows whether it may be used again.
 
-use std::io;
+use std::{io, mem};
 
 use bytes::{Buf as _, BytesMut};
 use redis::{
     Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError,
-    RedisFuture, RedisResult, ServerErrorKind, Value, aio::ConnectionLike,
+    RedisFuture, RedisResult, Value, aio::ConnectionLike,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -13,6 +13,9 @@ use tokio::{
 };
 
 use super::resp;
+
+/// What a batch's reply takes, and more.
+const READ_AT_ONCE: usize = 4096;
 
 /// A connection that one task holds for itself.
 #[derive(Debug)]
@@ -49,7 +52,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Whether it may be used again, as its last commands ended.
+    /// Whether it may be used again, as its commands have ended.
     pub(super) fn is_usable(&self) -> bool {
         self.usable
     }
@@ -60,32 +63,49 @@ impl Connection {
         !silent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sends commands that are written already, and reads so many replies, each by `read`. If this is
-    /// dropped half-way, or the server's state is in doubt, the connection will not be used again.
-    ///
-    /// # Errors
-    /// Those of the network; those of Redis are among the replies.
+    /// Sends commands that are written already, and reads so many replies, each by `read`; where the
+    /// network fails, that is what the missing ones are. If this is dropped half-way, or the server's
+    /// state is in doubt, the connection will not be used again.
     pub(super) async fn exchange<T>(
         &mut self,
         commands: &[u8],
         replies: usize,
         read: impl Fn(&[u8]) -> RedisResult<T>,
-    ) -> RedisResult<Vec<RedisResult<T>>> {
-        self.usable = false;
-        self.stream.write_all(commands).await?;
-        let mut read_all = Vec::with_capacity(replies);
-        while read_all.len() < replies {
-            match resp::reply_length(&self.received)? {
-                Some(length) => {
-                    read_all.push(read(self.received.get(..length).unwrap_or_default()));
-                    self.received.advance(length);
-                }
-                None if self.stream.read_buf(&mut self.received).await? > 0 => {}
-                None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    ) -> Vec<RedisResult<T>> {
+        let was_usable = mem::replace(&mut self.usable, false);
+        let mut answers = Vec::with_capacity(replies);
+        let failure = match self.stream.write_all(commands).await {
+            Ok(()) => self.read(replies, read, &mut answers).await.err(),
+            Err(error) => Some(error.into()),
+        };
+        if let Some(failure) = failure {
+            answers.resize_with(replies, || Err(failure.clone()));
+        } else {
+            let is_in_step = self.received.is_empty();
+            let harmless = |answer: &RedisResult<T>| answer.as_ref().err().is_none_or(is_harmless);
+            self.usable = was_usable && is_in_step && answers.iter().all(harmless);
+        }
+        answers
+    }
+
+    async fn read<T>(
+        &mut self,
+        replies: usize,
+        read: impl Fn(&[u8]) -> RedisResult<T>,
+        answers: &mut Vec<RedisResult<T>>,
+    ) -> RedisResult<()> {
+        while answers.len() < replies {
+            if let Some(length) = resp::reply_length(&self.received)? {
+                answers.push(read(self.received.get(..length).unwrap_or_default()));
+                self.received.advance(length);
+                continue;
+            }
+            self.received.reserve(READ_AT_ONCE);
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
-        self.usable = read_all.iter().all(|reply| reply.as_ref().err().is_none_or(is_harmless));
-        Ok(read_all)
+        Ok(())
     }
 
     /// Sends one command and reads its answer, with the same care.
@@ -93,9 +113,8 @@ impl Connection {
     /// # Errors
     /// Those of Redis and of the network.
     pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
-        let command = command.get_packed_command();
-        let mut replies = self.exchange(&command, 1, resp::value).await?;
-        replies.pop().unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()))
+        let answers = self.exchange(&command.get_packed_command(), 1, resp::value).await;
+        answers.into_iter().next().unwrap_or_else(|| Err(io::Error::other("no answer").into()))
     }
 
     /// The same for several commands in a row; an error of one is among the answers. `None` if it is
@@ -105,15 +124,20 @@ impl Connection {
     /// Those of the network, and of Redis where it ran none of them.
     pub async fn transaction(&mut self, commands: &Pipeline) -> RedisResult<Option<Vec<Value>>> {
         let answer = commands.query_async(self).await;
-        self.usable = answer.is_ok();
+        self.usable &= answer.is_ok();
         answer
     }
 }
 
-/// What says nothing about the connection or the server's state.
+/// What says nothing about the connection or who the server is: it answers, and will again. The rest
+/// is no answer of Redis's, or one of a server that somebody else may have replaced by now.
 fn is_harmless(error: &RedisError) -> bool {
-    use ServerErrorKind::{NoPerm, NoScript, ResponseError};
-    matches!(error.kind(), ErrorKind::Server(NoScript | ResponseError | NoPerm))
+    // An error inside of a script is told in the words of another one by older servers.
+    let is_read_only = || error.detail().is_some_and(|detail| detail.contains("-READONLY"));
+    match error.code() {
+        None | Some("READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH") => false,
+        Some(_) => !is_read_only(),
+    }
 }
 
 /// A refused login, in words that name it; the server's own may tell more than we want to log.
@@ -141,7 +165,7 @@ impl ConnectionLike for Connection {
         Box::pin(async move {
             let commands = pipeline.get_packed_pipeline();
             let replies =
-                self.exchange(&commands, offset + count, redis::parse_redis_value).await?;
+                self.exchange(&commands, offset + count, redis::parse_redis_value).await;
             let mut replies = replies.into_iter().collect::<RedisResult<Vec<Value>>>()?;
             let answers = replies.split_off(offset);
             // Of a transaction's first part only its refusal is of interest.

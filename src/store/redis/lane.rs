@@ -1,15 +1,17 @@
 //! Group commit: calls that come while Redis is asked wait, and go together in the next question. A
 //! call that meets an idle lane waits for nobody.
 //!
-//! Each worker has a driver, a task that asks when it is its worker's turn, and that hands its worker's
-//! calls their answers: to wake many tasks of another thread costs more than to wake one.
+//! Each worker has a driver, a task that asks when it is its turn, and that hands its own worker's calls
+//! their answers: to wake many tasks of another thread costs more than to wake one.
 
 mod driver;
 
 use std::{
     collections::VecDeque,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::{
@@ -18,7 +20,7 @@ use tokio::{
 };
 
 use self::driver::Driver;
-use super::{RedisTime, batch, pool::Pool, script::Scripts};
+use super::{RedisTime, batch::Decider, pool::Pool, script::Scripts};
 use crate::{
     engine::ledger::{Charge, Tally},
     store::StoreError,
@@ -33,7 +35,7 @@ pub(super) struct Lane(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The first is for whoever is no worker.
+    /// One for each driver. The first is for whoever is no worker.
     desks: Vec<Desk>,
     scripts: Scripts,
     pool: Pool,
@@ -44,24 +46,16 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Call>,
-    /// Whether a driver asks, and will go on until nobody waits.
-    asks: bool,
+    /// The driver that asks, and will go on until nobody waits.
+    turn: Option<usize>,
 }
 
-/// What one driver is told.
+/// What a driver is told: that it is its turn, or what another has learned for its worker's calls.
 #[derive(Debug, Default)]
 struct Desk {
-    started: OnceLock<()>,
+    has_driver: AtomicBool,
     told: Notify,
-    tray: Mutex<Tray>,
-}
-
-#[derive(Debug, Default)]
-struct Tray {
-    /// Whether it is the one that asks.
-    is_its_turn: bool,
-    /// What others have learned for its worker's calls.
-    answers: Vec<(oneshot::Sender<Answer>, Answer)>,
+    answers: Mutex<Vec<(oneshot::Sender<Answer>, Answer)>>,
 }
 
 type Answer = Result<Vec<Tally>, StoreError>;
@@ -69,14 +63,12 @@ type Answer = Result<Vec<Tally>, StoreError>;
 #[derive(Debug)]
 struct Call {
     charges: Box<[Charge]>,
-    weight: usize,
+    decider: Decider,
     /// Whether its window was found to be another one already.
     was_stale: bool,
-    /// When it waits no longer.
-    deadline: Instant,
+    since: Instant,
     desk: usize,
-    /// `None` once it has been answered.
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: oneshot::Sender<Answer>,
 }
 
 impl Lane {
@@ -94,38 +86,40 @@ impl Lane {
         &self.0.scripts
     }
 
-    /// Makes all charges of one call, or none. Dropped before it is sent, it is not charged.
+    /// Makes all charges of one call, at least one, or none. Dropped before it is sent, it is not
+    /// charged.
     ///
     /// # Errors
-    /// See [`StoreError`]; [`StoreError::TimedOut`] as soon as the pool's patience is over.
+    /// See [`StoreError`].
     pub(super) async fn charge(&self, charges: &[Charge]) -> Answer {
-        let number = workers::here().map_or(0, |worker| worker + 1) % self.0.desks.len().max(1);
-        let Some(desk) = self.0.desks.get(number) else { return Err(StoreError::TimedOut) };
-        desk.started.get_or_init(|| Driver::start(Arc::clone(&self.0), number));
-
         let (answer, answered) = oneshot::channel();
-        let call = Call {
+        self.0.enqueue(Call {
             charges: charges.into(),
-            weight: batch::weight(charges),
+            decider: Decider::of(charges),
             was_stale: false,
-            deadline: Instant::now() + self.0.pool.patience(),
-            desk: number,
-            answer: Some(answer),
-        };
-        if self.0.enqueue(call) {
-            desk.tray().is_its_turn = true;
-            desk.told.notify_one();
-        }
+            since: Instant::now(),
+            desk: workers::here().map_or(0, |worker| worker + 1) % self.0.desks.len().max(1),
+            answer,
+        });
+        // Without an answer its question was not finished in time.
         answered.await.unwrap_or(Err(StoreError::TimedOut))
     }
 }
 
 impl Shared {
-    /// Queues a call; tells whether nobody asks, and so the caller's driver must.
-    fn enqueue(&self, call: Call) -> bool {
+    /// Queues a call. If nobody asks, it is the turn of its worker's driver.
+    fn enqueue(self: &Arc<Self>, call: Call) {
+        let number = call.desk;
+        let Some(desk) = self.desks.get(number) else { return };
+        if !desk.has_driver.swap(true, Ordering::AcqRel) {
+            Driver::start(Arc::clone(self), number);
+        }
         let mut queue = self.queue();
         queue.waiting.push_back(call);
-        !mem::replace(&mut queue.asks, true)
+        if queue.turn.is_none() {
+            queue.turn = Some(number);
+            desk.told.notify_one();
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -135,7 +129,7 @@ impl Shared {
 }
 
 impl Desk {
-    fn tray(&self) -> MutexGuard<'_, Tray> {
-        self.tray.lock().unwrap_or_else(PoisonError::into_inner)
+    fn answers(&self) -> MutexGuard<'_, Vec<(oneshot::Sender<Answer>, Answer)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -113,9 +113,11 @@ impl Shared {
     fn connect(&self) -> bb8::Pool<Manager> {
         let PoolOptions { server, connections_max, wait_max, outage, .. } = self.options.clone();
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        let connections_max = (connections_max / parts).max(1);
         bb8::Pool::builder()
-            .max_size((connections_max / parts).max(1))
-            .min_idle(Some(1))
+            .max_size(connections_max)
+            // A second one, for when the first is lost and making another takes its time.
+            .min_idle(Some(connections_max.min(2)))
             // A PING would double the round trips, and proves nothing about the next command.
             .test_on_check_out(false)
             .max_lifetime(Some(LIFETIME_MAX))

@@ -1,25 +1,15 @@
 //! Asks Redis for all who wait, and hands out what it answers.
 
-use std::{
-    iter, mem,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{mem, sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use tokio::{
-    select,
-    sync::oneshot,
-    task,
-    time::{self, Sleep},
-};
+use tokio::{task, time, time::Instant};
 
-use super::{Call, Shared, Tray};
+use super::{Call, Desk, Shared};
 use crate::store::{
     StoreError,
     redis::{
-        batch::{self, Batch},
-        pool::{self, Held},
+        batch::{Batch, WEIGHT_MAX},
+        pool,
         script::Answer,
     },
 };
@@ -28,53 +18,66 @@ use crate::store::{
 pub(super) struct Driver {
     shared: Arc<Shared>,
     desk: usize,
-    /// Whether it is the one that asks.
-    asks: bool,
+    /// How long the last question took.
+    round_trip: Duration,
 }
 
-/// Also where its runtime ends under it; then the next call's driver asks.
+/// Its runtime has ended under it. The next call there starts another one; until then others may ask.
 impl Drop for Driver {
     fn drop(&mut self) {
-        if self.asks {
-            self.shared.queue().asks = false;
+        let mut queue = self.shared.queue();
+        if queue.turn == Some(self.desk) {
+            queue.turn = None;
+        }
+        if let Some(desk) = self.shared.desks.get(self.desk) {
+            desk.has_driver.store(false, Ordering::Release);
+            desk.answers().clear();
         }
     }
 }
 
 impl Driver {
     pub(super) fn start(shared: Arc<Shared>, desk: usize) {
-        tokio::spawn(Self { shared, desk, asks: false }.run());
+        tokio::spawn(Self { shared, desk, round_trip: Duration::ZERO }.run());
     }
 
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let Some(desk) = shared.desks.get(self.desk) else { return };
-        // One for all questions: to set it further on costs next to nothing, and a new one a system call.
-        let mut alarm = Box::pin(time::sleep(Duration::ZERO));
         loop {
             desk.told.notified().await;
-            let Tray { is_its_turn, answers } = mem::take(&mut *desk.tray());
-            for (call, answer) in answers {
-                // Who does not wait any more was charged without an answer.
-                drop(call.send(answer));
-            }
-            if is_its_turn {
-                self.asks = true;
-                let mut held = None;
-                while let Some(calls) = self.gather().await {
-                    self.ask(&shared, &mut held, calls, alarm.as_mut()).await;
-                }
+            self.hand_out(desk);
+            while let Some(calls) = self.gather().await {
+                let began = Instant::now();
+                // Nobody who was asked for has more patience than this.
+                let asked = self.ask(calls);
+                drop(time::timeout(shared.pool.patience(), asked).await);
+                self.round_trip = began.elapsed();
             }
         }
     }
 
-    /// Lets those calls come along that this thread has received already: as long as there are more of
-    /// them each time that it has looked, and there is room. It waits for none that is still on its way.
+    /// Hands its worker's calls what others have learned for them.
+    fn hand_out(&self, desk: &Desk) {
+        for (call, answer) in mem::take(&mut *desk.answers()) {
+            // Who does not wait any more was charged without an answer.
+            drop(call.send(answer));
+        }
+    }
+
+    /// The calls that go next, if it is its turn and anybody waits. As long as more have come each time
+    /// that it looks, it lets this thread read on what has arrived; it waits for none that has not.
     async fn gather(&mut self) -> Option<Vec<Call>> {
         let mut known = 0;
         loop {
-            let waiting = self.shared.queue().waiting.len();
-            if waiting <= known || waiting >= batch::WEIGHT_MAX {
+            let waiting = {
+                let queue = self.shared.queue();
+                if queue.turn != Some(self.desk) {
+                    return None;
+                }
+                queue.waiting.len()
+            };
+            if waiting <= known || waiting >= WEIGHT_MAX {
                 return self.next();
             }
             known = waiting;
@@ -82,117 +85,85 @@ impl Driver {
         }
     }
 
-    /// The calls that go next, at least one; `None` if nobody waits, and then the lane is idle.
-    fn next(&mut self) -> Option<Vec<Call>> {
+    /// The calls that go next, at least one; `None` if nobody waits, and then its turn is over.
+    ///
+    /// Those for whom the answer would come too late are not asked for: else, where more calls come than
+    /// Redis can answer, all would be.
+    fn next(&self) -> Option<Vec<Call>> {
+        let patience = self.shared.pool.patience();
+        let waits_at_most = patience - self.round_trip.min(patience / 2);
+        let now = Instant::now();
         let mut queue = self.shared.queue();
-        let mut calls = Vec::with_capacity(queue.waiting.len());
-        let mut room = batch::WEIGHT_MAX;
+        let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
+        let mut room = WEIGHT_MAX;
         while let Some(call) = queue.waiting.front() {
-            let is_wanted = call.answer.as_ref().is_some_and(|answer| !answer.is_closed());
-            if is_wanted && !calls.is_empty() && call.weight > room {
-                break;
+            let is_wanted = !call.answer.is_closed() && now - call.since <= waits_at_most;
+            if is_wanted {
+                let weight = call.decider.weight(&call.charges);
+                if !calls.is_empty() && weight > room {
+                    break;
+                }
+                room = room.saturating_sub(weight);
             }
-            room = room.saturating_sub(call.weight);
             calls.extend(queue.waiting.pop_front().filter(|_| is_wanted));
         }
-        queue.asks = !calls.is_empty();
-        self.asks = queue.asks;
-        self.asks.then_some(calls)
-    }
-
-    async fn ask<'pool>(
-        &self,
-        shared: &'pool Shared,
-        held: &mut Option<Held<'pool>>,
-        mut calls: Vec<Call>,
-        mut alarm: Pin<&mut Sleep>,
-    ) {
-        let mut waiting: Vec<_> = calls.iter_mut().map(|call| call.answer.take()).collect();
-        let answered = {
-            let mut exchange = pin!(shared.exchange(held, &calls));
-            // The calls in their order, and so those first that have waited longest.
-            let mut patient = calls.iter().zip(&mut waiting);
-            loop {
-                let Some((call, waiting)) = patient.next() else { break None };
-                alarm.as_mut().reset(call.deadline);
-                select! {
-                    biased;
-                    answered = &mut exchange => break Some(answered),
-                    () = alarm.as_mut() => {
-                        let late = waiting.take().map(|it| it.send(Err(StoreError::TimedOut)));
-                        drop(late);
-                    }
-                }
-            }
-        };
-        let calls = calls.into_iter().zip(waiting);
-        match answered {
-            Some(Ok(answers)) => self.hand_out(calls.zip(answers)),
-            Some(Err(error)) => {
-                *held = None;
-                self.hand_out(calls.zip(iter::repeat_with(|| Err(error.clone()))));
-            }
-            // Its connection still owes an answer.
-            None => *held = None,
+        if calls.is_empty() {
+            queue.turn = None;
+            return None;
         }
+        Some(calls)
     }
 
-    fn hand_out(&self, answered: impl Iterator<Item = (Asked, Result<Answer, StoreError>)>) {
+    async fn ask(&self, calls: Vec<Call>) {
+        let answers = match self.shared.exchange(&calls).await {
+            Ok(answers) => answers,
+            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+        };
         let mut again = Vec::new();
-        for ((call, waiting), answer) in answered {
-            let Some(waiting) = waiting else { continue };
+        let mut others = Vec::new();
+        for (call, answer) in calls.into_iter().zip(answers) {
             let answer = match answer {
                 Ok(Answer::Judged(tallies)) => Ok(tallies),
                 Ok(Answer::Unreadable(charges)) => Err(StoreError::Unreadable(charges)),
                 // A wrong stamp is refused once at most, unless the window turns meanwhile.
                 Ok(Answer::Stale) if call.was_stale => Err(StoreError::ClockUnsteady),
                 Ok(Answer::Stale) => {
-                    again.push(Call { was_stale: true, answer: Some(waiting), ..call });
+                    again.push(Call { was_stale: true, ..call });
                     continue;
                 }
                 Err(error) => Err(error),
             };
             match self.shared.desks.get(call.desk) {
-                Some(desk) if call.desk != self.desk => desk.tray().answers.push((waiting, answer)),
-                // Who does not wait any more was charged without an answer.
-                _ => drop(waiting.send(answer)),
+                Some(desk) if call.desk != self.desk => {
+                    desk.answers().push((call.answer, answer));
+                    others.push(call.desk);
+                }
+                _ => drop(call.answer.send(answer)),
             }
         }
-        for (number, desk) in self.shared.desks.iter().enumerate() {
-            if number != self.desk && !desk.tray().answers.is_empty() {
-                desk.told.notify_one();
-            }
+        others.dedup();
+        for desk in others.into_iter().filter_map(|desk| self.shared.desks.get(desk)) {
+            desk.told.notify_one();
         }
-        if !again.is_empty() {
-            let mut queue = self.shared.queue();
-            again.into_iter().rev().for_each(|call| queue.waiting.push_front(call));
-        }
+        let mut queue = self.shared.queue();
+        again.into_iter().rev().for_each(|call| queue.waiting.push_front(call));
     }
 }
 
-/// A call, and who waits for its answer, unless that was too long.
-type Asked = (Call, Option<oneshot::Sender<super::Answer>>);
-
 impl Shared {
-    async fn exchange<'pool>(
-        &'pool self,
-        held: &mut Option<Held<'pool>>,
+    async fn exchange(
+        &self,
         calls: &[Call],
     ) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
-        let connection = match held {
-            Some(held) => held,
-            None => held.insert(self.pool.get().await?),
-        };
+        let mut connection = self.pool.get().await?;
         let stamp = self.time.now();
         let mut batch = Batch::default();
-        calls.iter().for_each(|call| batch.add(&call.charges, stamp, &self.scripts.key_prefix));
-        let answered = batch.ask(connection, &self.scripts, &self.metrics).await;
-        let (now, answers) = answered.map_err(|error| pool::unavailable(&error))?;
+        for Call { charges, decider, .. } in calls {
+            batch.add(*decider, charges, stamp, &self.scripts.key_prefix);
+        }
+        let (now, answers) = batch.ask(&mut connection, &self.scripts, &self.metrics).await;
         if let Some(now) = now {
             self.time.learn(now);
-        }
-        if !connection.is_usable() {
-            *held = None;
         }
         let answer = |answer: redis::RedisResult<_>| answer.map_err(|it| pool::unavailable(&it));
         Ok(answers.into_iter().map(answer).collect())

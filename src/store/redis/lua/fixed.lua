@@ -20,21 +20,12 @@ local now = time[1] * 1000 + time[2] / 1000
 -- 2^53 - 1: up to here a double holds every whole number.
 local COUNT_MAX = 9007199254740991
 
--- The keys that are not there, by their places.
+-- The keys that are not there, by their places; mostly all are.
 local absent
-local function find_absent(first, last)
-  local found = call('EXISTS', unpack(keys, first, last))
-  if found == last - first + 1 then return end
-  absent = absent or {}
-  if found == 0 then
-    for place = first, last do absent[place] = true end
-  else
-    local middle = math.floor((first + last) / 2)
-    find_absent(first, middle)
-    find_absent(middle + 1, last)
-  end
+if call('EXISTS', unpack(keys)) < #keys then
+  absent = {}
+  for place = 1, #keys do absent[place] = call('EXISTS', keys[place]) == 0 end
 end
-find_absent(1, #keys)
 
 local function holds_count(key)
   local value = try('GET', key)
@@ -53,7 +44,7 @@ local function add(place, hits)
   if is_added and count >= hits and count <= COUNT_MAX then return count - hits end
 
   -- In doubt it is looked at as it was.
-  if is_added then call('DECRBY', key, hits) end
+  if is_added then call('INCRBY', key, -hits) end
   if not holds_count(key) then return nil end
   if not is_added then
     failure = count
@@ -68,7 +59,7 @@ local function bear(place, count)
   local a, b, c, d, e, f = byte(arguments[1], 6 * place - 5, 6 * place)
   local expiry = ((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f
   call('SET', keys[place], count, 'PXAT', expiry)
-  absent[place] = nil
+  absent[place] = false
 end
 
 local reply, told, at = { time[1] + 0, time[2] + 0 }, 2, 2
@@ -106,7 +97,7 @@ while arguments[at] do
         if absent and absent[place] then
           if admitted > 0 then bear(place, hits[charge] * admitted) end
         elseif admitted < times and reply[told - charges + charge] ~= -2 then
-          call('DECRBY', keys[place], hits[charge] * (times - admitted))
+          call('INCRBY', keys[place], hits[charge] * (admitted - times))
         end
       end
     end

@@ -69,9 +69,11 @@ pub fn takes(charges: &[Charge]) -> bool {
     };
     let alone = |(number, charge): (usize, &Charge)| {
         let mut others = charges.iter().skip(number + 1);
-        others.all(|other| !other.counter.shares_key(&charge.counter))
+        others.all(|other| !other.counter.meets(&charge.counter))
     };
-    charges.len() <= KEYS_MAX && charges.iter().all(plain) && charges.iter().enumerate().all(alone)
+    (1..=KEYS_MAX).contains(&charges.len())
+        && charges.iter().all(plain)
+        && charges.iter().enumerate().all(alone)
 }
 
 impl Run {
