@@ -2,35 +2,43 @@
 //! answer's. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
+use tokio::time;
 use tonic::{Status, body::Body as TonicBody, metadata::MetadataValue};
 
 /// In front of each message: whether it is compressed, and its length in four bytes.
 const PREFIX_BYTES: usize = 5;
 
-/// UNIMPLEMENTED for a compressed request, and what we understand.
-pub(super) fn encoding_refused(headers: &HeaderMap) -> Option<Status> {
-    headers.get("grpc-encoding").filter(|it| *it != "identity")?;
-    let mut status = Status::unimplemented("compressed requests are not supported");
-    let identity = MetadataValue::from_static("identity");
-    status.metadata_mut().insert("grpc-accept-encoding", identity);
-    Some(status)
-}
+/// How long a request may take to arrive.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Reads the message of a request.
 ///
 /// # Errors
-/// OUT_OF_RANGE for one of more than `bytes_max` bytes, INTERNAL for what is none, CANCELLED where the
-/// caller gave up.
-pub(super) async fn read(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
+/// OUT_OF_RANGE for one of more than `bytes_max` bytes, UNIMPLEMENTED for a compressed one, INTERNAL for
+/// what is none, CANCELLED where the caller gave up, DEADLINE_EXCEEDED where it takes over 10 s.
+pub(super) async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
+    let mut message = pin!(read_all(body, bytes_max));
+    // Nearly all have arrived already, and need no timer.
+    match message.as_mut().now_or_never() {
+        Some(message) => message,
+        None => Box::pin(time::timeout(ARRIVES_WITHIN, message))
+            .await
+            .unwrap_or_else(|_| Err(Status::deadline_exceeded("the request did not arrive"))),
+    }
+}
+
+async fn read_all(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
     let (mut message, mut received) = (None, BytesMut::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Status::cancelled("the request was not finished"))?;
@@ -62,14 +70,24 @@ fn end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Status> {
     if received.len() < PREFIX_BYTES {
         return Ok(None);
     }
-    if received.get_u8() != 0 {
-        return Err(Status::internal("a compressed message, but no grpc-encoding"));
+    match received.get_u8() {
+        0 => {}
+        1 => return Err(compressed()),
+        flag => return Err(Status::internal(format!("flag {flag} in front of a message"))),
     }
     let length = usize::try_from(received.get_u32()).unwrap_or(usize::MAX);
     if length > bytes_max {
         return Err(Status::out_of_range(format!("message: {length} bytes exceeds {bytes_max}")));
     }
     Ok(Some(PREFIX_BYTES + length))
+}
+
+/// We understand no compression, and say so.
+fn compressed() -> Status {
+    let mut status = Status::unimplemented("compressed requests are not supported");
+    let identity = MetadataValue::from_static("identity");
+    status.metadata_mut().insert("grpc-accept-encoding", identity);
+    status
 }
 
 /// A gRPC answer: one message, or none where the status stands in the headers.

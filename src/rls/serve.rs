@@ -27,12 +27,18 @@ const STREAMS_MAX: u32 = 1024;
 const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
 /// See RUSTSEC-2024-0003.
 const LOCAL_RESETS_MAX: usize = 1024;
+/// A caller who gives up many calls at once, because we were held up, does nothing wrong. Each can be
+/// given up once.
+const REMOTE_RESETS_MAX: usize = STREAMS_MAX as usize;
 /// A peer that has vanished is noticed within the sum of both.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// After a failure to accept, such as too many open files: trying at once would only spin.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long we go on taking connections when the service ends, and the least that one is served.
+const CLOSES_WITHIN: Duration = Duration::from_millis(100);
 
 /// What is served.
 #[derive(Debug, Clone)]
@@ -72,6 +78,15 @@ pub async fn serve(
         let connection = answer(stream, served.clone(), stop.clone());
         workers.spawn(&mut connections, connection);
     }
+    // Who was let in by the system before the door closes is not turned away.
+    let closed = Box::pin(time::sleep(CLOSES_WITHIN));
+    let mut incoming = incoming.take_until(closed);
+    while let Some(stream) = incoming.next().await {
+        if let Some(stream) = stream.ok().and_then(|stream| stream.into_std().ok()) {
+            let connection = answer(stream, served.clone(), stop.clone());
+            workers.spawn(&mut connections, connection);
+        }
+    }
     drop(incoming);
     while connections.join_next().await.is_some() {}
 }
@@ -84,6 +99,7 @@ async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationT
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_local_error_reset_streams(LOCAL_RESETS_MAX)
+        .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
     let service = service_fn(move |request| served.answer(request).map(Ok::<_, Infallible>));
@@ -91,7 +107,8 @@ async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationT
     tokio::select! {
         // How it ended is its peer's affair.
         _ = &mut connection => return,
-        () = stop.cancelled() => {}
+        // One that has just come may not have said what it wants.
+        () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSES_WITHIN)); } => {}
     }
     connection.as_mut().graceful_shutdown();
     drop(connection.await);

@@ -56,13 +56,9 @@ impl Service {
     ) -> impl Future<Output = Response<Answer>> + Send + Unpin {
         let began = Instant::now();
         let span = span(&request);
-        let refused = message::encoding_refused(request.headers());
         let body = request.into_body();
         Box::pin(async move {
-            let answer = match refused {
-                Some(status) => Err(status),
-                None => self.decide(body, &span).await,
-            };
+            let answer = self.decide(body, &span).await;
             let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
             if !span.is_disabled() {
                 span.record("rpc.status_code", status_name(code));

@@ -1,7 +1,10 @@
 //! The instruments. Names follow OpenTelemetry's semantic conventions 1.45 where there is one;
 //! there is none for limiters.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use opentelemetry::{
     KeyValue,
@@ -245,6 +248,12 @@ impl StoreMetrics {
         let error = replies.iter().find_map(|reply| reply.as_ref().err());
         self.record(operation, began.elapsed(), error);
         replies
+    }
+
+    /// Measures a round trip that was given up.
+    pub(crate) fn lost(&self, operation: &'static str, took: Duration) {
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        self.record(operation, took, Some(&error.into()));
     }
 
     fn record(&self, operation: &'static str, took: Duration, error: Option<&redis::RedisError>) {

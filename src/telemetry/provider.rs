@@ -21,7 +21,7 @@ use opentelemetry_sdk::{
 };
 use prometheus::{Registry, TextEncoder};
 use tokio::{task::spawn_blocking, time};
-use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing::{Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, filter::filter_fn, layer::SubscriberExt as _, registry::LookupSpan,
     util::SubscriberInitExt as _,
@@ -121,7 +121,13 @@ impl Telemetry {
             false => lines.boxed(),
         };
         let level = log.level;
-        let is_line = filter_fn(move |it| it.is_event() && *it.level() <= level);
+        // A peer can make h2 warn as often as it likes.
+        let is_ours = |target: &str| !target.starts_with("h2::");
+        let is_line = filter_fn(move |it| {
+            it.is_event()
+                && *it.level() <= level
+                && (is_ours(it.target()) || *it.level() == Level::ERROR)
+        });
         let lines = lines.with_filter(is_line.with_max_level_hint(level));
         let subscriber = tracing_subscriber::registry().with(lines);
         // Spans are for the exporter. Without one there must be no layer that could want them: to find

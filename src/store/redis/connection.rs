@@ -164,8 +164,7 @@ impl ConnectionLike for Connection {
     ) -> RedisFuture<'a, Vec<Value>> {
         Box::pin(async move {
             let commands = pipeline.get_packed_pipeline();
-            let replies =
-                self.exchange(&commands, offset + count, redis::parse_redis_value).await;
+            let replies = self.exchange(&commands, offset + count, redis::parse_redis_value).await;
             let mut replies = replies.into_iter().collect::<RedisResult<Vec<Value>>>()?;
             let answers = replies.split_off(offset);
             // Of a transaction's first part only its refusal is of interest.

@@ -1,5 +1,5 @@
 //! Group commit: calls that come while Redis is asked wait, and go together in the next question. A
-//! call that meets an idle lane waits for nobody.
+//! call that meets an idle lane waits for nobody, and one that meets a late answer not for that.
 //!
 //! Each worker has a driver, a task that asks when it is its turn, and that hands its own worker's calls
 //! their answers: to wake many tasks of another thread costs more than to wake one.
@@ -46,7 +46,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Call>,
-    /// The driver that asks, and will go on until nobody waits.
+    /// The driver that asks the next question. It is its turn until nobody waits.
     turn: Option<usize>,
 }
 
@@ -119,6 +119,19 @@ impl Shared {
         if queue.turn.is_none() {
             queue.turn = Some(number);
             desk.told.notify_one();
+        }
+    }
+
+    /// Queues calls that are asked once more, in front and in their order.
+    fn enqueue_again(&self, calls: Vec<Call>, desk: usize) {
+        if calls.is_empty() {
+            return;
+        }
+        let mut queue = self.queue();
+        calls.into_iter().rev().for_each(|call| queue.waiting.push_front(call));
+        if let (None, Some(own)) = (queue.turn, self.desks.get(desk)) {
+            queue.turn = Some(desk);
+            own.told.notify_one();
         }
     }
 

@@ -1,8 +1,17 @@
 //! Asks Redis for all who wait, and hands out what it answers.
 
-use std::{mem, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    iter, mem,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use tokio::{task, time, time::Instant};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use tokio::{
+    select, task,
+    time::{self, Instant},
+};
 
 use super::{Call, Desk, Shared};
 use crate::store::{
@@ -13,6 +22,9 @@ use crate::store::{
         script::Answer,
     },
 };
+
+/// A question that takes longer than this part of a call's patience is late.
+const LATE_PART: u32 = 8;
 
 /// One worker's. It lives as long as its runtime.
 pub(super) struct Driver {
@@ -44,15 +56,27 @@ impl Driver {
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let Some(desk) = shared.desks.get(self.desk) else { return };
+        let mut questions = FuturesUnordered::new();
+        // One for all questions: to set it further on costs next to nothing, and a new one a system call.
+        let mut late = pin!(time::sleep(Duration::ZERO));
+        // The number of the last question, and whether it is out and not late.
+        let (mut last, mut is_asked) = (0_u64, false);
         loop {
-            desk.told.notified().await;
-            self.hand_out(desk);
-            while let Some(calls) = self.gather().await {
-                let began = Instant::now();
-                // Nobody who was asked for has more patience than this.
-                let asked = self.ask(calls);
-                drop(time::timeout(shared.pool.patience(), asked).await);
-                self.round_trip = began.elapsed();
+            select! {
+                biased;
+                Some((number, took)) = questions.next() => {
+                    self.round_trip = took;
+                    is_asked &= number != last;
+                }
+                () = desk.told.notified() => self.hand_out(desk),
+                // Whoever waits asks on another connection, and not after this answer.
+                () = late.as_mut(), if is_asked => is_asked = false,
+            }
+            if !is_asked && let Some(calls) = self.gather().await {
+                last += 1;
+                questions.push(ask(&shared, self.desk, calls).map(move |took| (last, took)));
+                late.as_mut().reset(Instant::now() + shared.pool.patience() / LATE_PART);
+                is_asked = true;
             }
         }
     }
@@ -113,15 +137,31 @@ impl Driver {
         }
         Some(calls)
     }
+}
 
-    async fn ask(&self, calls: Vec<Call>) {
-        let answers = match self.shared.exchange(&calls).await {
-            Ok(answers) => answers,
-            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let mut again = Vec::new();
-        let mut others = Vec::new();
-        for (call, answer) in calls.into_iter().zip(answers) {
+/// Asks, and hands out what is answered to the calls of `own` and of other desks. Tells how long it took.
+async fn ask(shared: &Shared, own: usize, calls: Vec<Call>) -> Duration {
+    let began = Instant::now();
+    // Nobody who was asked for has more patience than this.
+    match time::timeout(shared.pool.patience(), shared.exchange(&calls)).await {
+        Ok(Ok(answers)) => shared.hand_out(own, calls.into_iter().zip(answers)),
+        Ok(Err(error)) => {
+            let answers = iter::repeat_with(|| Err(error.clone()));
+            shared.hand_out(own, calls.into_iter().zip(answers));
+        }
+        Err(_) => shared.metrics.lost("EVALSHA", began.elapsed()),
+    }
+    began.elapsed()
+}
+
+impl Shared {
+    fn hand_out(
+        &self,
+        own: usize,
+        answered: impl Iterator<Item = (Call, Result<Answer, StoreError>)>,
+    ) {
+        let (mut again, mut others) = (Vec::new(), Vec::new());
+        for (call, answer) in answered {
             let answer = match answer {
                 Ok(Answer::Judged(tallies)) => Ok(tallies),
                 Ok(Answer::Unreadable(charges)) => Err(StoreError::Unreadable(charges)),
@@ -133,24 +173,22 @@ impl Driver {
                 }
                 Err(error) => Err(error),
             };
-            match self.shared.desks.get(call.desk) {
-                Some(desk) if call.desk != self.desk => {
+            match self.desks.get(call.desk) {
+                Some(desk) if call.desk != own => {
                     desk.answers().push((call.answer, answer));
                     others.push(call.desk);
                 }
+                // Who does not wait any more was charged without an answer.
                 _ => drop(call.answer.send(answer)),
             }
         }
         others.dedup();
-        for desk in others.into_iter().filter_map(|desk| self.shared.desks.get(desk)) {
+        for desk in others.into_iter().filter_map(|desk| self.desks.get(desk)) {
             desk.told.notify_one();
         }
-        let mut queue = self.shared.queue();
-        again.into_iter().rev().for_each(|call| queue.waiting.push_front(call));
+        self.enqueue_again(again, own);
     }
-}
 
-impl Shared {
     async fn exchange(
         &self,
         calls: &[Call],
