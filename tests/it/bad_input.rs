@@ -132,6 +132,11 @@ async fn frames_that_lie_are_an_error_and_not_a_panic() {
 
     let compressed = [&[1][..], &3_u32.to_be_bytes(), b"abc"].concat();
     let status = send(&service, METHOD, compressed).await;
+    assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
+    assert_eq!(status.metadata().get("grpc-accept-encoding").unwrap(), "identity");
+
+    let unknown = [&[2][..], &3_u32.to_be_bytes(), b"abc"].concat();
+    let status = send(&service, METHOD, unknown).await;
     assert_eq!(status.code(), Code::Internal, "{status:?}");
 
     let huge = [&[0][..], &u32::MAX.to_be_bytes(), b"abc"].concat();

@@ -1,7 +1,14 @@
 //! Calls that wait share a question to Redis, and each stays its own: all or nothing, with its own
 //! answer, its own trouble, and its own end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use proptest::{
@@ -9,6 +16,11 @@ use proptest::{
     test_runner::{TestRng, TestRunner},
 };
 use redis::IntoConnectionInfo as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tollkeeper::{
     engine::{
         key::Counter,
@@ -28,15 +40,20 @@ use tollkeeper::{
         system_clock,
     },
     telemetry::StoreMetrics,
+    workers::Workers,
 };
 
 use crate::support::redis_server::Redis;
 
 fn store(redis: &Redis, clock: Clock, patience: Duration) -> RedisStore {
+    store_of(&redis.url(), 0, clock, patience)
+}
+
+fn store_of(url: &str, workers: usize, clock: Clock, patience: Duration) -> RedisStore {
     let options = PoolOptions {
-        server: redis.url().into_connection_info().unwrap(),
-        connections_max: 2,
-        workers: 0,
+        server: url.into_connection_info().unwrap(),
+        connections_max: if workers == 0 { 2 } else { 16 },
+        workers,
         wait_max: patience,
         outage: Outage::default(),
     };
@@ -309,4 +326,133 @@ async fn calls_given_up_at_any_moment_never_mix_answers_up_and_leak_no_connectio
     }
     let clients: String = redis.query(&["CLIENT", "LIST"]);
     assert!(clients.lines().count() <= 3, "one is ours, and two may be the pool's: {clients}");
+}
+
+#[test]
+fn calls_of_all_workers_share_questions_and_get_their_own_answers() {
+    let redis = Redis::start();
+    let store = Arc::new(store_of(&redis.url(), 2, system_clock, PATIENCE));
+    let workers = Workers::start(2).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let admitted = runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        for number in 0..32_usize {
+            let store = Arc::clone(&store);
+            workers.spawn(&mut tasks, async move {
+                let user = number % LIMITS.len();
+                let call = [take(&format!("user{user}"), 1, 1000 + LIMITS[user])];
+                let mut admitted = 0;
+                for _ in 0..300 {
+                    let answer = store.charge(&call).await;
+                    admitted += u32::from(verdict(&answer) != Verdict::Over);
+                }
+                (user, admitted)
+            });
+        }
+        let mut admitted = [0; LIMITS.len()];
+        for (user, more) in tasks.join_all().await {
+            admitted[user] += more;
+        }
+        admitted
+    });
+    assert_eq!(admitted, LIMITS.map(|limit| 1000 + limit), "of 2,400 calls each");
+}
+
+/// Passes on what is said, and while it holds, swallows what Redis answers to connections that it has.
+struct Proxy {
+    url: String,
+    holds: Arc<AtomicBool>,
+    opened: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    async fn start(redis: &Redis) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let (holds, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let proxy = Self { url, holds: Arc::clone(&holds), opened: Arc::clone(&opened) };
+        let port = redis.port;
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                opened.fetch_add(1, Ordering::SeqCst);
+                let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let ((mut asks, mut hears), (mut answers, mut is_asked)) =
+                    (client.into_split(), server.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut asks, &mut is_asked).await });
+                let (holds, is_new) = (Arc::clone(&holds), holds.load(Ordering::SeqCst));
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 65_536];
+                    while let Ok(count @ 1..) = answers.read(&mut bytes).await {
+                        let is_held = holds.load(Ordering::SeqCst) && !is_new;
+                        if !is_held && hears.write_all(&bytes[..count]).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        proxy
+    }
+}
+
+#[tokio::test]
+async fn a_call_does_not_wait_for_the_late_answer_of_another() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(&redis).await;
+    // Late is what takes longer than an eighth of it.
+    let store = store_of(&proxy.url, 1, system_clock, Duration::from_secs(4));
+    let call = || [take("alice", 1, 10)];
+    assert_eq!(verdict(&store.charge(&call()).await), fits(9));
+    proxy.holds.store(true, Ordering::SeqCst);
+    let held = call();
+    let mut held = pin!(store.charge(&held));
+    // Whatever connections the pool had ready may be held too; a new one is not.
+    let other = async {
+        loop {
+            let call = call();
+            let patience = Duration::from_millis(1500);
+            if let Ok(answer) = tokio::time::timeout(patience, store.charge(&call)).await {
+                return answer;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = &mut held => panic!("its reply is swallowed: {answer:?}"),
+        answer = other => assert!(matches!(verdict(&answer), Verdict::Fits { .. })),
+    }
+    assert!(held.await.is_err(), "it ends with its patience");
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_no_writes_costs_no_connection() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(&redis).await;
+    let store = store_of(&proxy.url, 0, system_clock, PATIENCE);
+    assert_eq!(verdict(&store.charge(&[take("old", 1, 10)]).await), fits(9));
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for user in ["old", "new"].repeat(10) {
+        let refused = store.charge(&[take(user, 1, 10)]).await.expect_err("no memory");
+        assert!(refused.to_string().contains("OOM"), "{refused}");
+    }
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(verdict(&store.charge(&[take("old", 1, 10)]).await), fits(8));
+    assert!(proxy.opened.load(Ordering::SeqCst) <= 2, "those that the pool keeps ready");
+}
+
+#[test]
+fn a_store_whose_runtime_has_ended_keeps_nobody_waiting() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, Duration::from_millis(500));
+    let ask = |charges: &[Charge]| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, store.charge(charges)).await })
+    };
+    let call = [take("alice", 1, 10)];
+    assert_eq!(verdict(&ask(&call).expect("an answer")), fits(9));
+    assert_eq!(ask(&[]).expect("an answer").unwrap(), []);
+    // Its connections belong to a runtime that is gone, but that is an answer, too.
+    for _ in 0..3 {
+        assert!(ask(&call).expect("an answer").is_err());
+    }
 }

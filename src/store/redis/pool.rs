@@ -26,6 +26,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// After this, a connection is replaced, so that a server behind a moved name is found.
 const LIFETIME_MAX: Duration = Duration::from_secs(600);
 
+/// Fewer connections are not kept apart: a worker needs several where answers are late.
+const PART_MIN: usize = 4;
+
 /// The oldest servers whose scripts and `PXAT` we rely on.
 const REDIS_MIN: (u32, u32) = (6, 2);
 const VALKEY_MIN: (u32, u32) = (7, 2);
@@ -45,8 +48,8 @@ pub struct PoolOptions {
     pub outage: Outage,
 }
 
-/// Connections to one Redis. Each worker has its own, since it is its runtime that waits for them; if
-/// there may be fewer connections than workers, some share.
+/// Connections to one Redis. Each worker has its own, since it is its runtime that waits for them; where
+/// there may be too few for that, some share.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -71,7 +74,8 @@ impl Pool {
     /// A pool that connects when it is first asked.
     pub fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
-        let parts = (0..most.min(options.workers + 1)).map(|_| OnceLock::new()).collect();
+        let parts = (most / PART_MIN).clamp(1, options.workers + 1);
+        let parts = (0..parts).map(|_| OnceLock::new()).collect();
         Self(Arc::new(Shared { options, metrics, parts }))
     }
 
