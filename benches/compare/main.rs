@@ -41,8 +41,8 @@ struct Flags {
     #[arg(long)]
     quick: bool,
     /// How often each subject has its turn
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    rounds: usize,
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
     /// How long a turn is, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 800)]
     slice: u64,
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 }
 
 fn compare(flags: &Flags) -> Result<()> {
-    let (rounds, slice) = if flags.quick { (1, 200) } else { (flags.rounds.max(1), flags.slice) };
+    let (rounds, slice) = if flags.quick { (1, 200) } else { (flags.rounds, flags.slice) };
     let named = |name: &str| flags.only.is_empty() || flags.only.iter().any(|it| name.contains(it));
     let scenarios: Vec<_> = SCENARIOS.iter().filter(|it| named(it.name)).collect();
     if scenarios.is_empty() {

@@ -99,7 +99,9 @@ impl Driver {
                     return;
                 }
                 if under_way.len() >= UNDER_WAY_MAX / threads {
-                    self.work().skip(since);
+                    if self.run.has_calls() {
+                        self.work().skip(since);
+                    }
                     continue;
                 }
                 let driver = Arc::clone(self);

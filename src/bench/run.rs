@@ -136,6 +136,11 @@ impl Run {
         self.ended.is_cancelled() || self.calls_left.load(Relaxed) == 0
     }
 
+    /// Whether calls are still to be made.
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls_left.load(Relaxed) > 0
+    }
+
     /// Takes one of the calls that count, if any is left.
     pub(super) fn take_call(&self) -> Option<u64> {
         self.calls_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()

@@ -92,7 +92,7 @@ fn compressed() -> Status {
 
 /// A gRPC answer: one message, or none where the status stands in the headers.
 #[derive(Debug, Default)]
-pub(super) enum Answer {
+pub(super) enum AnswerBody {
     /// The message comes first.
     Message(Bytes),
     /// Then the status.
@@ -105,20 +105,20 @@ pub(super) enum Answer {
 }
 
 /// Writes a message as an answer.
-pub(super) fn write(message: &impl Message) -> Response<Answer> {
+pub(super) fn write(message: &impl Message) -> Response<AnswerBody> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(0);
     // Our answers are far below 4 GiB: a request's descriptors are counted.
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode_raw(&mut framed);
-    let mut response = Response::new(Answer::Message(framed.freeze()));
+    let mut response = Response::new(AnswerBody::Message(framed.freeze()));
     let grpc = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(CONTENT_TYPE, grpc);
     response
 }
 
-impl Body for Answer {
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Status;
 

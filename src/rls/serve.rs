@@ -1,9 +1,15 @@
 //! The gRPC listener: connections come in, and are put on the workers.
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::ready,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
@@ -17,7 +23,7 @@ use tower::Service as _;
 
 use super::{
     connections::speaking,
-    message::Answer,
+    message::AnswerBody,
     service::{METHOD, Service},
 };
 use crate::workers::Workers;
@@ -118,15 +124,35 @@ impl Served {
     fn answer(
         &self,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Answer>> + Send + use<> {
-        if request.uri().path() == METHOD {
+    ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
+        let is_ours = request.uri().path() == METHOD;
+        if is_ours && is_grpc(request.headers()) {
             return Arc::clone(&self.service).answer(request).left_future();
         }
-        let answered = self.others.clone().call(request.map(Body::new));
-        let answer = answered.map(|answered| match answered {
-            Ok(response) => response.map(Answer::Other),
-            Err(never) => match never {},
-        });
-        Box::pin(answer).right_future()
+        let other: Pin<Box<dyn Future<Output = _> + Send>> = match is_ours {
+            true => Box::pin(ready(no_grpc())),
+            false => Box::pin(self.others.clone().call(request.map(Body::new)).map(of_others)),
+        };
+        other.right_future()
     }
+}
+
+fn of_others(answered: Result<Response<Body>, Infallible>) -> Response<AnswerBody> {
+    match answered {
+        Ok(response) => response.map(AnswerBody::Other),
+        Err(never) => match never {},
+    }
+}
+
+/// Whether a request says that it is gRPC.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
+/// What the protocol wants one to hear who does not speak it.
+fn no_grpc() -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::End);
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
 }

@@ -13,7 +13,7 @@ use super::{
     decode::{Bounds, Decoded},
     encode,
     headers::Headers,
-    message::{self, Answer},
+    message::{self, AnswerBody},
     pb,
 };
 use crate::{
@@ -53,7 +53,7 @@ impl Service {
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Answer>> + Send + Unpin {
+    ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin {
         let began = Instant::now();
         let span = span(&request);
         let body = request.into_body();

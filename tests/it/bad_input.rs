@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http::StatusCode;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
+use prost::Message as _;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::Service as _;
@@ -24,6 +27,18 @@ async fn refused(request: RateLimitRequest, code: Code, message: &str) {
     let service = Service::start(Options::default());
     let status = service.ask(request).await.expect_err(message);
     assert_eq!((status.code(), status.message()), (code, message));
+}
+
+/// Sends a body of this type to the method; gives the HTTP status, and the gRPC status if there is one.
+async fn post(service: &Service, kind: &str, body: Body) -> (StatusCode, Option<Status>) {
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    let request = http::Request::post(METHOD).header("content-type", kind).body(body).unwrap();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request).await.unwrap();
+    let code = response.status();
+    let trailers = response.into_body().collect().await.unwrap().trailers().cloned();
+    (code, trailers.and_then(|trailers| Status::from_header_map(&trailers)))
 }
 
 /// Sends a body as it is; gives the gRPC status.
@@ -120,6 +135,36 @@ async fn what_is_not_protobuf_is_an_error_and_not_a_panic() {
         let begin = "failed to decode Protobuf message";
         assert!(status.message().starts_with(begin), "for {message:?}: {status:?}");
         assert_eq!(status.message().matches(begin).count(), 1, "for {message:?}: {status:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_may_come_in_pieces() {
+    let service = Service::start(Options::default());
+    let message = request("shop", vec![descriptor(&[("user", "in-pieces")])]).encode_to_vec();
+    for size in [1, 4, 5, 6, 1000] {
+        let pieces: Vec<Bytes> =
+            framed(&message).chunks(size).map(Bytes::copy_from_slice).collect();
+        let pieces = pieces.into_iter().map(|piece| Ok::<_, Status>(Frame::data(piece)));
+        let body = StreamBody::new(tokio_stream::iter(pieces));
+        let (response, status) = post(&service, "application/grpc", Body::new(body)).await;
+        assert_eq!(
+            (response, status.unwrap().code()),
+            (StatusCode::OK, Code::Ok),
+            "pieces of {size}"
+        );
+    }
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "in-pieces")])])).await;
+    assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each has counted once");
+}
+
+#[tokio::test]
+async fn what_is_no_grpc_is_told_so() {
+    let service = Service::start(Options::default());
+    for kind in ["text/plain", "application/json", ""] {
+        let (response, status) = post(&service, kind, Body::empty()).await;
+        assert_eq!(response, StatusCode::UNSUPPORTED_MEDIA_TYPE, "for `{kind}`");
+        assert!(status.is_none());
     }
 }
 

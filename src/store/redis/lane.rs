@@ -55,10 +55,11 @@ struct Queue {
 struct Desk {
     has_driver: AtomicBool,
     told: Notify,
-    answers: Mutex<Vec<(oneshot::Sender<Answer>, Answer)>>,
+    answers: Mutex<Vec<(oneshot::Sender<Judged>, Judged)>>,
 }
 
-type Answer = Result<Vec<Tally>, StoreError>;
+/// What a call is told.
+type Judged = Result<Vec<Tally>, StoreError>;
 
 #[derive(Debug)]
 struct Call {
@@ -68,7 +69,7 @@ struct Call {
     was_stale: bool,
     since: Instant,
     desk: usize,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Judged>,
 }
 
 impl Lane {
@@ -91,7 +92,7 @@ impl Lane {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub(super) async fn charge(&self, charges: &[Charge]) -> Answer {
+    pub(super) async fn charge(&self, charges: &[Charge]) -> Judged {
         let (answer, answered) = oneshot::channel();
         self.0.enqueue(Call {
             charges: charges.into(),
@@ -142,7 +143,7 @@ impl Shared {
 }
 
 impl Desk {
-    fn answers(&self) -> MutexGuard<'_, Vec<(oneshot::Sender<Answer>, Answer)>> {
+    fn answers(&self) -> MutexGuard<'_, Vec<(oneshot::Sender<Judged>, Judged)>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

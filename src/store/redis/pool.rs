@@ -60,7 +60,7 @@ struct Shared {
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
 }
 
-/// A connection that a call holds for itself.
+/// A connection that a question holds for itself.
 pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
 
 /// The server's address holds the password.
@@ -79,7 +79,7 @@ impl Pool {
         Self(Arc::new(Shared { options, metrics, parts }))
     }
 
-    /// A connection for one call. It must be asked for inside a tokio runtime.
+    /// A connection for one question. It must be asked for inside a tokio runtime.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if none is free in time.
