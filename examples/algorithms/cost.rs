@@ -20,7 +20,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, Calls, Question as _},
+        redis::script::{self, Question as _, ledger::Run},
         system_clock,
     },
 };
@@ -99,10 +99,10 @@ fn charge(user: u64, limit: &Arc<Limit>) -> Charge {
     Charge { counter, hits: Hits::Take(1), caller: None }
 }
 
-fn question(user: u64, limit: &Arc<Limit>) -> Calls {
-    let mut calls = Calls::default();
-    calls.add(&[charge(user, limit)], system_clock(), "");
-    calls
+fn question(user: u64, limit: &Arc<Limit>) -> Run {
+    let mut run = Run::default();
+    run.add(&[charge(user, limit)], system_clock(), "");
+    run
 }
 
 /// Nanoseconds of a decision.

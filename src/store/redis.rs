@@ -21,7 +21,7 @@ use tokio::time;
 use self::{
     lane::Lane,
     pool::Pool,
-    script::{Answer, Looked, Scripts},
+    script::{Answer, Scripts, counter::Looked},
 };
 use super::{Clear, Clock, StoreError};
 use crate::{

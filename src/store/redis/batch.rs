@@ -6,7 +6,7 @@ use redis::RedisResult;
 use super::{
     connection::Connection,
     resp,
-    script::{Answer, Calls, Question, Script, Scripts, another_form, fixed, is_unknown_script},
+    script::{Answer, Question, Script, Scripts, another_form, fixed, is_unknown_script, ledger},
 };
 use crate::{
     engine::{ledger::Charge, time::Timestamp},
@@ -23,7 +23,7 @@ const LEDGER_WEIGHT: usize = 6;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     fixed: fixed::Run,
-    ledger: Calls,
+    ledger: ledger::Run,
     /// Who decides each call.
     deciders: Vec<Decider>,
 }

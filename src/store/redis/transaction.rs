@@ -8,7 +8,7 @@ use redis::{ErrorKind, Pipeline, RedisResult, Value, from_redis_value};
 
 use super::{
     connection::Connection,
-    script::{Answer, Looked},
+    script::{Answer, counter::Looked},
 };
 use crate::{
     engine::{

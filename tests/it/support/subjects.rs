@@ -8,10 +8,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{
-            self, Answer, Calls, Question,
-            fixed::{self, Run},
-        },
+        redis::script::{self, Answer, Question, fixed, ledger},
     },
 };
 
@@ -99,7 +96,7 @@ impl ScriptInRedis {
             let set = redis::cmd("SET").arg(key).arg(value).arg("EX").arg(1_000_000_000).take();
             commands.extend(set.get_packed_command());
         }
-        let (mut run, mut calls) = (Run::default(), Calls::default());
+        let (mut run, mut calls) = (fixed::Run::default(), ledger::Run::default());
         let (question, script): (&dyn Question, _) = match fixed::takes(charges) {
             true => {
                 run.add(charges, stamp, "");
