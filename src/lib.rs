@@ -36,6 +36,8 @@ pub mod shutdown;
 
 pub mod workers;
 
+mod accept;
+
 pub mod app;
 
 pub mod bench;

@@ -18,6 +18,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::accept::accept;
+
 /// Further ones wait in the system's queue until one of these ends.
 const CONNECTIONS_MAX: usize = 256;
 
@@ -30,9 +32,6 @@ const CONNECTION_LASTS: Duration = Duration::from_secs(300);
 /// What is under way at a connection's end may take this long.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// After a failure to accept, such as too many open files: trying at once would only spin.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
 /// Answers until `stop` is cancelled, and then finishes what is under way.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
@@ -40,7 +39,7 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
-            stream = accept(&listener), if connections.len() < CONNECTIONS_MAX => {
+            stream = accept(&listener, "http"), if connections.len() < CONNECTIONS_MAX => {
                 connections.spawn(answer(stream, router.clone(), stop.clone()));
             }
         }
@@ -49,21 +48,7 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
     while connections.join_next().await.is_some() {}
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return stream,
-            Err(error) => {
-                tracing::warn!("http: no connection taken: {error}");
-                time::sleep(ACCEPT_AGAIN_AFTER).await;
-            }
-        }
-    }
-}
-
 async fn answer(stream: TcpStream, router: Router, stop: CancellationToken) {
-    // Without it a small answer may wait for the acknowledgement of the one before.
-    drop(stream.set_nodelay(true));
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let service = TowerToHyperService::new(router);

@@ -5,8 +5,14 @@
 
 use std::{future, io, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt as _};
-use tokio::{net::TcpStream, sync::Semaphore, time};
+use futures_util::{Stream, StreamExt as _, stream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time,
+};
+
+use crate::accept::accept;
 
 /// What a client sends as soon as it is connected (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -27,25 +33,20 @@ const HEARD_MAX: usize = 2 * SILENT_MAX;
 /// A part of the preface is looked at again after this: what has come already wakes nobody.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// Passes on who speaks, as soon as each does. Dropped, it closes all others.
-pub(super) fn speaking(
-    incoming: impl Stream<Item = io::Result<TcpStream>>,
-) -> impl Stream<Item = io::Result<TcpStream>> {
+/// Those who speak, as soon as each does. Dropped, it closes all others, and the listener.
+pub(super) fn speaking(listener: TcpListener) -> impl Stream<Item = TcpStream> {
     let silent = Arc::new(Semaphore::new(SILENT_MAX));
+    let incoming = stream::unfold(listener, async |listener| {
+        Some((accept(&listener, "grpc").await, listener))
+    });
     incoming
         .map(move |stream| heard(stream, Arc::clone(&silent)))
         .buffer_unordered(HEARD_MAX)
         .filter_map(future::ready)
 }
 
-async fn heard(
-    stream: io::Result<TcpStream>,
-    silent: Arc<Semaphore>,
-) -> Option<io::Result<TcpStream>> {
-    match stream {
-        Ok(stream) => speaks_in_time(&stream, &silent).await.then_some(Ok(stream)),
-        error => Some(error),
-    }
+async fn heard(stream: TcpStream, silent: Arc<Semaphore>) -> Option<TcpStream> {
+    speaks_in_time(&stream, &silent).await.then_some(stream)
 }
 
 async fn speaks_in_time(stream: &TcpStream, silent: &Semaphore) -> bool {

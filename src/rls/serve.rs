@@ -18,7 +18,7 @@ use tokio::{
     time,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, service::Routes, transport::server::TcpIncoming};
+use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
@@ -40,9 +40,6 @@ const REMOTE_RESETS_MAX: usize = STREAMS_MAX as usize;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// After a failure to accept, such as too many open files: trying at once would only spin.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
 /// How long we go on taking connections when the service ends, and the least that one is served.
 const CLOSES_WITHIN: Duration = Duration::from_millis(100);
 
@@ -63,35 +60,21 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let mut incoming = Box::pin(speaking(incoming));
+    // Who was let in by the system before the door closes is not turned away.
+    let stopped = stop.clone();
+    let closed = async move {
+        stopped.cancelled().await;
+        time::sleep(CLOSES_WITHIN).await;
+    };
+    let mut incoming = Box::pin(speaking(listener).take_until(closed));
     loop {
         let stream = tokio::select! {
-            () = stop.cancelled() => break,
             Some(_) = connections.join_next() => continue,
             stream = incoming.next() => stream,
         };
-        let stream = match stream {
-            None => break,
-            Some(Ok(stream)) => stream,
-            Some(Err(error)) => {
-                tracing::warn!("grpc: no connection taken: {error}");
-                time::sleep(ACCEPT_AGAIN_AFTER).await;
-                continue;
-            }
-        };
+        let Some(stream) = stream else { break };
         let Ok(stream) = stream.into_std() else { continue };
-        let connection = answer(stream, served.clone(), stop.clone());
-        workers.spawn(&mut connections, connection);
-    }
-    // Who was let in by the system before the door closes is not turned away.
-    let closed = Box::pin(time::sleep(CLOSES_WITHIN));
-    let mut incoming = incoming.take_until(closed);
-    while let Some(stream) = incoming.next().await {
-        if let Some(stream) = stream.ok().and_then(|stream| stream.into_std().ok()) {
-            let connection = answer(stream, served.clone(), stop.clone());
-            workers.spawn(&mut connections, connection);
-        }
+        workers.spawn(&mut connections, answer(stream, served.clone(), stop.clone()));
     }
     drop(incoming);
     while connections.join_next().await.is_some() {}
