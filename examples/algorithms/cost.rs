@@ -79,9 +79,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
         let hits_before = if full { u64::from(requests) - CALLS / users / 10 } else { 1 };
         for user in 0..users {
             for _ in 0..hits_before {
-                let mut command = Vec::new();
-                question(user, &limit).write(&mut command, "EVALSHA", &hash);
-                redis.req_packed_command(&command)?;
+                question(user, &limit).command("EVALSHA", &hash).exec(&mut redis)?;
             }
         }
         let cpu = on_redis(&mut redis, &hash, &limit, users)?;
@@ -134,7 +132,7 @@ fn on_redis(
         let mut commands = Vec::new();
         for number in 0..PIPELINED {
             let user = (batch * PIPELINED + number) % users;
-            question(user, limit).write(&mut commands, "EVALSHA", hash);
+            question(user, limit).command("EVALSHA", hash).write_packed_command(&mut commands);
         }
         redis.req_packed_commands(&commands, 0, usize::try_from(PIPELINED)?)?;
     }

@@ -78,7 +78,7 @@ impl Batch {
         let mut command = Vec::with_capacity(4096);
         let asked = questions.iter().filter(|(question, _)| !question.is_empty());
         for (question, script) in asked.clone() {
-            question.write(&mut command, "EVALSHA", &script.hash);
+            question.command("EVALSHA", &script.hash).write_packed_command(&mut command);
         }
         let exchanged = connection.exchange(&command, asked.count(), resp::integers);
         let mut replies = metrics.measure("EVALSHA", exchanged).await.into_iter();
@@ -91,8 +91,7 @@ impl Batch {
             }
             let mut reply = replies.next().unwrap_or_else(|| Err(another_form()));
             if reply.as_ref().is_err_and(is_unknown_script) {
-                command.clear();
-                question.write(&mut command, "EVAL", &script.source);
+                let command = question.command("EVAL", &script.source).get_packed_command();
                 let exchanged = connection.exchange(&command, 1, resp::integers);
                 let again = metrics.measure("EVAL", exchanged).await.pop();
                 reply = again.unwrap_or_else(|| Err(another_form()));

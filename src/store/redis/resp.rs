@@ -1,51 +1,10 @@
-//! Redis's wire, RESP 2: commands as they are sent, and where a reply ends.
+//! Redis's wire, RESP 2: where a reply ends, and what it says.
 //! <https://redis.io/docs/latest/develop/reference/protocol-spec/>
 
 use redis::{ErrorKind, RedisResult, Value, from_redis_value, parse_redis_value};
 
 /// No reply to our commands comes near it; who says more is no Redis.
 const REPLY_BYTES_MAX: usize = 64 << 20;
-
-/// Begins a command of so many words.
-pub(super) fn begin(command: &mut Vec<u8>, words: usize) {
-    header(command, b'*', words);
-}
-
-/// Writes one word of a command.
-pub(super) fn word(command: &mut Vec<u8>, word: impl AsRef<[u8]>) {
-    let word = word.as_ref();
-    header(command, b'$', word.len());
-    command.extend_from_slice(word);
-    command.extend_from_slice(b"\r\n");
-}
-
-/// Writes a number as a word.
-pub(super) fn number(command: &mut Vec<u8>, number: u64) {
-    let mut digits = [0; 20];
-    word(command, decimal(number, &mut digits));
-}
-
-fn header(command: &mut Vec<u8>, kind: u8, count: usize) {
-    let mut digits = [0; 20];
-    command.push(kind);
-    command.extend_from_slice(decimal(count as u64, &mut digits));
-    command.extend_from_slice(b"\r\n");
-}
-
-/// The digits of a number, at the end of a buffer that holds any u64.
-fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
-    let mut first = digits.len();
-    for (place, digit) in digits.iter_mut().enumerate().rev() {
-        // A remainder of ten is one digit.
-        *digit = b'0' + (number % 10) as u8;
-        first = place;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    digits.get(first..).unwrap_or_default()
-}
 
 /// How many bytes the first reply takes; `None` while it is incomplete.
 ///
@@ -84,10 +43,7 @@ fn length(digits: &[u8]) -> RedisResult<Option<usize>> {
 /// The error that the reply is, or that it has another form.
 pub(super) fn integers(reply: &[u8]) -> RedisResult<Vec<i64>> {
     if reply.first() == Some(&b'-') {
-        return Err(match parse_redis_value(reply)? {
-            Value::ServerError(error) => error.into(),
-            _ => malformed(),
-        });
+        value::<Value>(reply)?;
     }
     let mut lines = reply.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let count = lines.next().and_then(|line| line.strip_prefix(b"*"));

@@ -4,7 +4,7 @@ pub mod counter;
 pub mod fixed;
 pub mod ledger;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 
 use crate::engine::{ledger::Tally, time::Timestamp};
 
@@ -95,8 +95,8 @@ pub trait Question: Sync {
     /// Whether there is none.
     fn is_empty(&self) -> bool;
 
-    /// Writes the command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
-    fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str);
+    /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
+    fn command(&self, verb: &str, script: &str) -> Cmd;
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time;
     /// `None` if it has another form.

@@ -107,7 +107,7 @@ impl ScriptInRedis {
                 (&calls, &self.ledger)
             }
         };
-        question.write(&mut commands, "EVALSHA", script);
+        question.command("EVALSHA", script).write_packed_command(&mut commands);
         let mut replies = self.connection.req_packed_commands(&commands, 2, 1).unwrap().into_iter();
         let reply: Vec<i64> = redis::from_redis_value(replies.next().unwrap()).unwrap();
         let read = question.read(&reply);

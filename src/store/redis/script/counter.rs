@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redis::{RedisResult, Value, from_redis_value};
 
-use super::{Script, Scripts, another_form, is_unknown_script, ledger::Run, timestamp};
+use super::{
+    Question as _, Script, Scripts, another_form, is_unknown_script, ledger::Run, timestamp,
+};
 use crate::{
     engine::{
         key::Counter,

@@ -79,12 +79,6 @@ impl Run {
             self.keys.len() - 1
         }) + 1
     }
-
-    pub(super) fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
-        command
-    }
 }
 
 impl Question for Run {
@@ -92,8 +86,10 @@ impl Question for Run {
         self.charges.is_empty()
     }
 
-    fn write(&self, command: &mut Vec<u8>, verb: &str, script: &str) {
-        self.command(verb, script).write_packed_command(command);
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
+        command
     }
 
     fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
