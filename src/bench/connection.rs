@@ -22,8 +22,7 @@ use tokio::{net::TcpStream, time};
 use tonic::Code;
 
 use super::answer::{self, Answer};
-
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+use crate::rls::METHOD;
 
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,7 +44,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn open(addr: &str) -> Result<Self, String> {
-        let uri = Uri::builder().scheme(uri::Scheme::HTTP).authority(addr).path_and_query(PATH);
+        let uri = Uri::builder().scheme(uri::Scheme::HTTP).authority(addr).path_and_query(METHOD);
         let uri = uri.build().map_err(|_| "not HOST:PORT".to_owned())?;
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")),

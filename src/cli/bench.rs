@@ -20,15 +20,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("pace").args(["concurrency", "rate"]))]
 pub(super) struct Flags {
-    /// The service to ask [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "HOST:PORT")]
-    addr: Option<String>,
-    /// The domain of the rules
-    #[arg(long)]
-    domain: String,
-    /// Hits for each descriptor: 0 looks without counting, a negative number gives back
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    hits: Option<i64>,
+    #[command(flatten)]
+    question: call::Question,
     /// How many keys `{}` stands for, 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u64).range(1..=1_000_000))]
     keys: u64,
@@ -96,8 +89,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
 }
 
 fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
-    let template = call::request(&flags.domain, flags.hits, &flags.descriptors)?;
-    let addr = flags.addr.as_deref().or(environment.call_addr()).unwrap_or(call::ADDR_DEFAULT);
+    let template = flags.question.request(&flags.descriptors)?;
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let pace = match (flags.rate, flags.concurrency) {
         (Some(rate), _) => Pace::Open(f64::from(rate)),
@@ -108,7 +100,7 @@ fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
         return Err(format!("--threads: {threads} exceeds {connections}, the --connections"));
     }
     Ok(Load {
-        addr: addr.to_owned(),
+        addr: flags.question.addr(environment).to_owned(),
         calls: Calls::new(&template, size(flags.keys), flags.distribution),
         pace,
         connections: size(flags.connections),

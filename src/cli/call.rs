@@ -15,7 +15,7 @@ use crate::{
     telemetry,
 };
 
-pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:8081";
+const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
 /// A person is waiting.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,6 +25,16 @@ const OVER_LIMIT: u8 = 3;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
+    #[command(flatten)]
+    question: Question,
+    /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
+    #[arg(required = true, value_name = "k=v,k=v")]
+    descriptors: Vec<String>,
+}
+
+/// Who is asked, and about what: for whoever calls the service.
+#[derive(Debug, clap::Args)]
+pub(super) struct Question {
     /// The service to ask [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
@@ -34,20 +44,17 @@ pub(super) struct Flags {
     /// Hits for each descriptor: 0 looks without counting, a negative number gives back
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     hits: Option<i64>,
-    /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
-    #[arg(required = true, value_name = "k=v,k=v")]
-    descriptors: Vec<String>,
 }
 
 pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
-    let request = match request(&flags.domain, flags.hits, &flags.descriptors) {
+    let request = match flags.question.request(&flags.descriptors) {
         Ok(request) => request,
         Err(problem) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
-    let addr = flags.addr.as_deref().or(environment.call_addr()).unwrap_or(ADDR_DEFAULT);
+    let addr = flags.question.addr(environment);
     match ask(addr, request) {
         Ok(response) => {
             let code = match response.overall_code() {
@@ -63,27 +70,29 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     }
 }
 
-/// The request for these descriptors, as typed.
-pub(super) fn request(
-    domain: &str,
-    hits: Option<i64>,
-    descriptors: &[String],
-) -> Result<RateLimitRequest, String> {
-    let descriptor = |text: &String| {
-        let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
-        let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
-        Ok(RateLimitDescriptor {
-            entries: entries.collect(),
-            hits_addend: hits.map(i64::unsigned_abs),
-            is_negative_hits: hits.is_some_and(i64::is_negative),
-            limit: None,
+impl Question {
+    pub(super) fn addr<'text>(&'text self, environment: &'text Environment) -> &'text str {
+        self.addr.as_deref().or(environment.call_addr()).unwrap_or(ADDR_DEFAULT)
+    }
+
+    /// The request for these descriptors, as typed.
+    pub(super) fn request(&self, descriptors: &[String]) -> Result<RateLimitRequest, String> {
+        let descriptor = |text: &String| {
+            let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
+            let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
+            Ok(RateLimitDescriptor {
+                entries: entries.collect(),
+                hits_addend: self.hits.map(i64::unsigned_abs),
+                is_negative_hits: self.hits.is_some_and(i64::is_negative),
+                limit: None,
+            })
+        };
+        Ok(RateLimitRequest {
+            domain: self.domain.clone(),
+            descriptors: descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
+            hits_addend: 0,
         })
-    };
-    Ok(RateLimitRequest {
-        domain: domain.to_owned(),
-        descriptors: descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
-        hits_addend: 0,
-    })
+    }
 }
 
 fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, String> {
