@@ -22,9 +22,10 @@ thread_local! {
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The number of the worker whose thread this is, counted from 0.
-pub fn here() -> Option<usize> {
-    HERE.get()
+/// Which of so many things this thread uses, where each worker has its own or shares with others. The
+/// first is for whoever is no worker.
+pub fn share(of: usize) -> usize {
+    HERE.get().map_or(0, |worker| worker + 1) % of.max(1)
 }
 
 /// The workers. Dropped, each ends what it does.

@@ -99,7 +99,7 @@ impl Lane {
             decider: Decider::of(charges),
             was_stale: false,
             since: Instant::now(),
-            desk: workers::here().map_or(0, |worker| worker + 1) % self.0.desks.len().max(1),
+            desk: workers::share(self.0.desks.len()),
             answer,
         });
         // Without an answer its question was not finished in time.
@@ -117,10 +117,7 @@ impl Shared {
         }
         let mut queue = self.queue();
         queue.waiting.push_back(call);
-        if queue.turn.is_none() {
-            queue.turn = Some(number);
-            desk.told.notify_one();
-        }
+        self.offer_turn(queue, number);
     }
 
     /// Queues calls that are asked once more, in front and in their order.
@@ -130,9 +127,14 @@ impl Shared {
         }
         let mut queue = self.queue();
         calls.into_iter().rev().for_each(|call| queue.waiting.push_front(call));
-        if let (None, Some(own)) = (queue.turn, self.desks.get(desk)) {
-            queue.turn = Some(desk);
-            own.told.notify_one();
+        self.offer_turn(queue, desk);
+    }
+
+    /// If it is nobody's turn, it is that of this desk's driver.
+    fn offer_turn(&self, mut queue: MutexGuard<'_, Queue>, number: usize) {
+        if let (None, Some(desk)) = (queue.turn, self.desks.get(number)) {
+            queue.turn = Some(number);
+            desk.told.notify_one();
         }
     }
 

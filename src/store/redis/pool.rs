@@ -84,8 +84,7 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Unavailable`] if none is free in time.
     pub async fn get(&self) -> Result<Held<'_>, StoreError> {
-        let part = workers::here().map_or(0, |worker| worker + 1) % self.0.parts.len().max(1);
-        let Some(part) = self.0.parts.get(part) else {
+        let Some(part) = self.0.parts.get(workers::share(self.0.parts.len())) else {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
         };
         let connections = part.get_or_init(|| self.0.connect());
