@@ -15,7 +15,6 @@ use proptest::{
     prelude::*,
     test_runner::{TestRng, TestRunner},
 };
-use redis::IntoConnectionInfo as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -23,52 +22,29 @@ use tokio::{
 };
 use tollkeeper::{
     engine::{
-        key::Counter,
         ledger::{Charge, Tally, Verdict, denies},
-        request::{Entry, Hits},
+        request::Hits,
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
     },
-    store::{
-        Clock, StoreError,
-        outage::Outage,
-        redis::{
-            How, RedisStore,
-            pool::{Pool, PoolOptions},
-            script::Scripts,
-        },
-        system_clock,
-    },
-    telemetry::StoreMetrics,
+    store::{Clock, StoreError, redis::RedisStore, system_clock},
     workers::Workers,
 };
 
-use crate::support::redis_server::Redis;
+use crate::{
+    algorithms::charge,
+    support::{redis_server::Redis, redis_store},
+};
 
 fn store(redis: &Redis, clock: Clock, patience: Duration) -> RedisStore {
-    store_of(&redis.url(), 0, clock, patience)
-}
-
-fn store_of(url: &str, workers: usize, clock: Clock, patience: Duration) -> RedisStore {
-    let options = PoolOptions {
-        server: url.into_connection_info().unwrap(),
-        connections_max: if workers == 0 { 2 } else { 16 },
-        workers,
-        wait_max: patience,
-        outage: Outage::default(),
-    };
-    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let how = How::Scripts(Scripts::new(String::new()));
-    RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
+    redis_store::store(&redis.url(), 0, clock, patience)
 }
 
 /// Nobody is kept waiting so long, unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn charge_by(user: &str, hits: u64, limit: Limit) -> Charge {
-    let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
-    let counter = Counter::new("shop", &entries, Arc::new(limit));
-    Charge { counter, hits: Hits::Take(hits), caller: None }
+    charge(user, Hits::Take(hits), &Arc::new(limit))
 }
 
 /// Windows of a hundred years: none ends while a test runs.
@@ -331,7 +307,7 @@ async fn calls_given_up_at_any_moment_never_mix_answers_up_and_leak_no_connectio
 #[test]
 fn calls_of_all_workers_share_questions_and_get_their_own_answers() {
     let redis = Redis::start();
-    let store = Arc::new(store_of(&redis.url(), 2, system_clock, PATIENCE));
+    let store = Arc::new(redis_store::store(&redis.url(), 2, system_clock, PATIENCE));
     let workers = Workers::start(2).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let admitted = runtime.block_on(async {
@@ -400,7 +376,7 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
     let redis = Redis::start();
     let proxy = Proxy::start(&redis).await;
     // Late is what takes longer than an eighth of it.
-    let store = store_of(&proxy.url, 1, system_clock, Duration::from_secs(4));
+    let store = redis_store::store(&proxy.url, 1, system_clock, Duration::from_secs(4));
     let call = || [take("alice", 1, 10)];
     assert_eq!(verdict(&store.charge(&call()).await), fits(9));
     proxy.holds.store(true, Ordering::SeqCst);
@@ -428,7 +404,7 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
 async fn a_redis_that_takes_no_writes_costs_no_connection() {
     let redis = Redis::start();
     let proxy = Proxy::start(&redis).await;
-    let store = store_of(&proxy.url, 0, system_clock, PATIENCE);
+    let store = redis_store::store(&proxy.url, 0, system_clock, PATIENCE);
     assert_eq!(verdict(&store.charge(&[take("old", 1, 10)]).await), fits(9));
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for user in ["old", "new"].repeat(10) {

@@ -6,34 +6,30 @@ use std::{
 };
 
 use proptest::prelude::*;
-use redis::IntoConnectionInfo as _;
 use tollkeeper::{
     engine::{
-        key::Counter,
         ledger::{Charge, Tally, Verdict},
-        request::{Entry, Hits},
+        request::Hits,
         rule::{Limit, Unit, WhenDenied},
         time::Timestamp,
     },
     store::{
         Clock,
         memory::MemoryStore,
-        outage::Outage,
-        redis::{
-            How, RedisStore,
-            pool::{Pool, PoolOptions},
-            script::{self, Scripts},
-        },
+        redis::{RedisStore, script},
         system_clock,
     },
-    telemetry::StoreMetrics,
 };
 use tonic::Code;
 
-use crate::support::{
-    eventually,
-    redis_server::Redis,
-    service::{Options, Service, descriptor, give_back, hits, request, spell},
+use crate::{
+    algorithms,
+    support::{
+        eventually,
+        redis_server::Redis,
+        redis_store,
+        service::{Options, Service, descriptor, give_back, hits, request, spell},
+    },
 };
 
 fn the_script() -> String {
@@ -41,16 +37,7 @@ fn the_script() -> String {
 }
 
 fn store(redis: &Redis, clock: Clock) -> RedisStore {
-    let options = PoolOptions {
-        server: redis.url().into_connection_info().unwrap(),
-        connections_max: 2,
-        workers: 0,
-        wait_max: Duration::from_secs(10),
-        outage: Outage::default(),
-    };
-    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let how = How::Scripts(Scripts::new(String::new()));
-    RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
+    redis_store::store(&redis.url(), 0, clock, Duration::from_secs(10))
 }
 
 fn charge(user: &str, unit: Unit, hits: Hits, requests: u32) -> Charge {
@@ -58,8 +45,7 @@ fn charge(user: &str, unit: Unit, hits: Hits, requests: u32) -> Charge {
 }
 
 fn charge_by(user: &str, hits: Hits, limit: Limit) -> Charge {
-    let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
-    Charge { counter: Counter::new("shop", &entries, Arc::new(limit)), hits, caller: None }
+    algorithms::charge(user, hits, &Arc::new(limit))
 }
 
 fn verdicts(tallies: Vec<Tally>) -> Vec<Verdict> {
