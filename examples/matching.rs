@@ -70,8 +70,8 @@ impl Subject {
         let began = Instant::now();
         for request in self.requests.iter().cycle().take(CALLS as usize) {
             let plan = Plan::draw(&self.rules, request);
-            let tallies = store.charge_at(&plan.charges, now);
-            black_box(plan.settle(tallies, false));
+            let judgement = store.charge_at(&plan.charges, now);
+            black_box(plan.settle(judgement.tallies, judgement.denied));
         }
         began.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
     }

@@ -31,7 +31,8 @@ use crate::{
         outage::Outage,
         over_limit_cache::OverLimitCache,
         redis::{
-            How, RedisStore,
+            RedisStore, TransactionStore,
+            node::Node,
             pool::{Pool, PoolOptions},
             script::Scripts,
         },
@@ -235,16 +236,17 @@ fn store(
                 server: server.clone(),
                 connections_max: settings.store_pool_size,
                 workers: settings.workers,
-                wait_max: settings.decision_budget,
+                timeout: settings.decision_budget,
                 outage,
             };
-            let pool = Pool::new(options, metrics.clone());
+            let node = Node::new(Pool::new(options, metrics.clone()), system_clock, metrics);
             let key_prefix = settings.key_prefix.clone();
-            let how = match settings.basis.algorithms {
-                Algorithms::All => How::Scripts(Scripts::new(key_prefix)),
-                Algorithms::FixedWindow => How::Transactions { key_prefix },
-            };
-            Ok(Store::Redis(RedisStore::new(pool, how, system_clock, metrics)))
+            Ok(match settings.basis.algorithms {
+                Algorithms::All => Store::Redis(RedisStore::new(node, Scripts::new(key_prefix))),
+                Algorithms::FixedWindow => {
+                    Store::Transactions(TransactionStore::new(node, key_prefix))
+                }
+            })
         }
     }
 }

@@ -10,19 +10,18 @@ use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
         decision::{Code, Decision, Met},
-        ledger::{self, Charge, Standing},
+        ledger::{self, Charge, Judgement, Standing},
         plan::Plan,
         request::Request,
     },
     explain,
     rules::Rules,
-    store::{
-        Clear, StoreError,
-        guard::{Charged, Guard},
-        system_clock,
-    },
-    telemetry::{CallMetrics, Told},
+    store::{Clear, StoreError, guard::Guard, system_clock},
+    telemetry::{CallMetrics, LogThrottle},
 };
+
+/// The kind of the log line about descriptors without a rule. No rule has an empty path.
+const UNMATCHED: &str = "";
 
 /// Decides calls.
 #[derive(Debug)]
@@ -30,10 +29,7 @@ pub struct Limiter {
     rules: Arc<Rules>,
     store: Guard,
     metrics: CallMetrics,
-    /// When the log last told of a descriptor without a rule.
-    told: Told,
-    /// The same of a counter that holds no count.
-    told_unreadable: Told,
+    log_throttle: LogThrottle,
     refused_debits: RefusedDebits,
 }
 
@@ -44,8 +40,7 @@ impl Limiter {
             rules,
             store,
             metrics,
-            told: Told::default(),
-            told_unreadable: Told::default(),
+            log_throttle: LogThrottle::default(),
             refused_debits: RefusedDebits::default(),
         }
     }
@@ -56,20 +51,18 @@ impl Limiter {
     /// If the store gives no answer; see [`StoreError`].
     pub async fn decide(&self, request: &Request) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
-        match self.store.charge(&plan.charges).await {
-            Ok(Charged { tallies, denied, unreadable }) => {
-                unreadable.iter().for_each(|charge| self.unreadable(&plan.label(*charge)));
-                let decision = plan.settle(tallies, denied);
-                self.report(request, &decision);
-                Ok(decision)
-            }
-            Err(error) => {
-                if let StoreError::Unreadable(charges) = &error {
-                    charges.iter().for_each(|charge| self.unreadable(&plan.label(*charge)));
-                }
-                Err(error)
-            }
+        let judged = self.store.charge(&plan.charges).await;
+        let corrupt = match &judged {
+            Ok(Judgement { corrupt, .. }) | Err(StoreError::Corrupt(corrupt)) => &corrupt[..],
+            Err(_) => &[],
+        };
+        for charge in corrupt {
+            self.report_corrupt(&plan.label(*charge));
         }
+        let Judgement { tallies, denied, .. } = judged?;
+        let decision = plan.settle(tallies, denied);
+        self.report(request, &decision);
+        Ok(decision)
     }
 
     /// How the counters stand that this request would charge, and `clear` resets each; `None` where one
@@ -87,7 +80,7 @@ impl Limiter {
         for charge in plan.charges {
             let standing = match self.store.look(&charge.counter, clear).await {
                 Ok(standing) => Some(standing),
-                Err(StoreError::Unreadable(_)) => None,
+                Err(StoreError::Corrupt(_)) => None,
                 Err(error) => return Err(error),
             };
             stand.push((charge, standing));
@@ -126,10 +119,10 @@ impl Limiter {
         &self.metrics
     }
 
-    fn unreadable(&self, rule: &str) {
-        self.metrics.unreadable(rule);
-        if self.told_unreadable.is_due() {
-            tracing::error!(rule, "a counter of this rule holds something else than a count");
+    fn report_corrupt(&self, rule: &str) {
+        self.metrics.corrupt_counter(rule);
+        if self.log_throttle.should_log(rule) {
+            tracing::error!(rule, "a counter of this rule holds something other than a count");
         }
     }
 
@@ -141,10 +134,12 @@ impl Limiter {
             }
         }
         let lost = |met: &Met| matches!(met, Met::NoDomain | Met::NoRule(_));
-        if decision.statuses.iter().any(|status| lost(&status.met)) && self.told.is_due() {
+        if decision.statuses.iter().any(|status| lost(&status.met))
+            && self.log_throttle.should_log(UNMATCHED)
+        {
             tracing::warn!(
-                "a descriptor met no rule and passed; if that is a typo, the metric \
-                 ratelimit_decisions_total with rule=\"other\" tells the domain (said once a minute)"
+                "a descriptor matched no rule and passed; see \
+                 ratelimit_decisions_total{{rule=\"other\"}} for the domain (logged at most once a minute)"
             );
         }
     }

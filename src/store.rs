@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, Standing, Tally},
+    ledger::{Charge, Judgement, Standing},
     time::Timestamp,
 };
 
@@ -32,15 +32,18 @@ pub enum StoreError {
     /// The store did not answer within the budget; the call may have been charged.
     #[error("no answer within the decision budget")]
     TimedOut,
+    /// No connection to the store was free within the budget.
+    #[error("no connection within the decision budget")]
+    NoConnection,
     /// The store cannot be reached, or cannot take charges now.
     #[error("{0}")]
     Unavailable(String),
-    /// The store's clock turned a window while it was asked, twice.
-    #[error("the store's clock does not hold still")]
+    /// The store's time crossed a window boundary each time that it was asked.
+    #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,
-    /// Counters hold what is no count; the call was not charged. It names the charges.
+    /// The counters of these charges hold something other than a count; the call was not charged.
     #[error("a counter holds something other than a count")]
-    Unreadable(Vec<usize>),
+    Corrupt(Vec<usize>),
 }
 
 /// What becomes of a counter that is looked at.
@@ -59,25 +62,28 @@ pub enum Store {
     Memory(memory::MemoryStore),
     /// Counters in Redis, shared by all replicas.
     Redis(redis::RedisStore),
+    /// The same in a Redis that runs no scripts.
+    Transactions(redis::TransactionStore),
 }
 
 impl Store {
-    /// As [`charge`](Self::charge), by a store that nobody has to wait for; `None` if it is none.
-    pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Vec<Tally>> {
+    /// As [`charge`](Self::charge), if the store answers without waiting; else `None`.
+    pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Judgement> {
         match self {
             Self::Memory(store) => Some(store.charge(charges)),
-            Self::Redis(_) => None,
+            Self::Redis(_) | Self::Transactions(_) => None,
         }
     }
 
-    /// Makes all charges of one call, or none; one tally for each, in their order.
+    /// Makes all charges of one call, or none.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn charge(&self, charges: &[Charge]) -> Result<Vec<Tally>, StoreError> {
+    pub async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.charge(charges)),
             Self::Redis(store) => store.charge(charges).await,
+            Self::Transactions(store) => store.charge(charges).await,
         }
     }
 
@@ -89,6 +95,7 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.look(counter, clear)),
             Self::Redis(store) => store.look(counter, clear).await,
+            Self::Transactions(store) => store.look(counter, clear).await,
         }
     }
 
@@ -97,6 +104,7 @@ impl Store {
         match self {
             Self::Memory(_) => {}
             Self::Redis(store) => store.reached().await,
+            Self::Transactions(store) => store.reached().await,
         }
     }
 }

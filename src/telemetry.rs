@@ -4,11 +4,13 @@
 //! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint.
 
 mod labels;
+mod log_throttle;
 mod metrics;
 mod provider;
-mod told;
 
+pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics};
-pub(crate) use metrics::{RPC_METHOD, in_span, is_server_error, status_name, store_span};
+pub(crate) use metrics::{
+    RPC_METHOD, in_span, is_server_error, redis_error_type, status_name, store_span,
+};
 pub use provider::{Log, Telemetry, TelemetryOptions, remote_parent};
-pub(crate) use told::Told;

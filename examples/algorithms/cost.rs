@@ -20,7 +20,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, Question as _, ledger::Run},
+        redis::script::{self, ScriptRun as _, ledger::LedgerRun},
         system_clock,
     },
 };
@@ -97,9 +97,9 @@ fn charge(user: u64, limit: &Arc<Limit>) -> Charge {
     Charge { counter, hits: Hits::Take(1), caller: None }
 }
 
-fn question(user: u64, limit: &Arc<Limit>) -> Run {
-    let mut run = Run::default();
-    run.add(&[charge(user, limit)], system_clock(), "");
+fn question(user: u64, limit: &Arc<Limit>) -> LedgerRun {
+    let mut run = LedgerRun::default();
+    run.add(&[charge(user, limit)].into(), system_clock(), "");
     run
 }
 

@@ -49,7 +49,7 @@ fn picture(algorithm: Algorithm) -> String {
         let charge = Charge { counter, hits, caller: None };
         // An hour that begins with a second.
         let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
-        store.charge_at(&[charge], now).first().map(|tally| tally.verdict)
+        store.charge_at(&[charge], now).tallies.first().map(|tally| tally.verdict)
     };
 
     let (mut marks, mut line, mut passed) = (String::new(), String::new(), 0);

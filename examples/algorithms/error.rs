@@ -56,7 +56,7 @@ fn run(calls: &[Call], algorithm: Algorithm) -> Outcome {
         let counter = Counter::new("shop", &entries, Arc::clone(&limit));
         let charge = Charge { counter, hits: Hits::Take(1), caller: None };
         let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
-        let tallies = store.charge_at(&[charge], now);
+        let tallies = store.charge_at(&[charge], now).tallies;
         if tallies.first().is_none_or(|tally| tally.verdict == Verdict::Over) {
             continue;
         }

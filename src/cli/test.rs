@@ -10,7 +10,9 @@ use std::{
 use super::{complain, say};
 use crate::{
     engine::decision::{Code, Outcome},
-    engine::{decision::Decision, ledger, plan::Plan, rule_set::RuleSet, time::Timestamp},
+    engine::{
+        decision::Decision, ledger::Judgement, plan::Plan, rule_set::RuleSet, time::Timestamp,
+    },
     rules::{
         self, Basis,
         cases::{self, Call, Case},
@@ -95,8 +97,7 @@ fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     for call in &case.calls {
         let plan = Plan::draw(rules, &call.request);
-        let tallies = store.charge_at(&plan.charges, call.now);
-        let denied = ledger::denies(&plan.charges, &tallies);
+        let Judgement { tallies, denied, .. } = store.charge_at(&plan.charges, call.now);
         let decision = plan.settle(tallies, denied);
         let (expected, happened) = (expected(call), happened(call, &decision));
         if expected != happened {

@@ -18,7 +18,7 @@
 
 use std::{
     fmt::{self, Write as _},
-    hash::{BuildHasher, Hash, Hasher},
+    hash::BuildHasher,
     iter,
     sync::Arc,
 };
@@ -43,14 +43,6 @@ pub struct Counter {
     business_id: String,
     /// The limit that holds there.
     pub limit: Arc<Limit>,
-}
-
-/// Limits on one counter differ in little else than this, so it tells enough of them apart.
-impl Hash for Counter {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.business_id.hash(state);
-        (self.limit.requests_per_unit, self.limit.window.seconds()).hash(state);
-    }
 }
 
 /// The business ID holds values of descriptors, which must not enter a log.
@@ -140,6 +132,12 @@ impl Counter {
     /// A hash of the business ID alone: the same for all of a counter's windows, and whatever the limit.
     pub fn hash_of_id(&self, hasher: &impl BuildHasher) -> u64 {
         hasher.hash_one(&self.business_id)
+    }
+
+    /// A hash that is the same for all counters that [`meet`](Self::meets).
+    pub fn hash_of_identity(&self, hasher: &impl BuildHasher) -> u64 {
+        let Limit { algorithm, window, .. } = &*self.limit;
+        hasher.hash_one((&self.business_id, window.seconds(), short_name(algorithm)))
     }
 
     /// When the key of the window that ends at `end` may go: when it counts no more or a little

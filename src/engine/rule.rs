@@ -96,6 +96,15 @@ impl Limit {
             _ => self.requests_per_unit,
         }
     }
+
+    /// What answers for this limit where its counter gives no answer. A shadow lets the call pass, and a
+    /// quota counts as enforced.
+    pub fn failure_mode(&self) -> OnStoreFailure {
+        match self.mode {
+            Mode::Shadow => OnStoreFailure::Allow,
+            Mode::Enforced | Mode::Quota => self.on_store_failure,
+        }
+    }
 }
 
 /// How hits are counted.

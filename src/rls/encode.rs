@@ -98,7 +98,10 @@ pub fn failure(error: &StoreError) -> Status {
     let message = match error {
         // What Redis said may name hosts; that is for the log.
         StoreError::Unavailable(_) => "store unavailable".to_owned(),
-        StoreError::TimedOut | StoreError::ClockUnsteady | StoreError::Unreadable(_) => {
+        StoreError::TimedOut
+        | StoreError::NoConnection
+        | StoreError::ClockUnsteady
+        | StoreError::Corrupt(_) => {
             format!("store unavailable: {error}")
         }
     };

@@ -1,7 +1,7 @@
-//! Keeps a store's promise of an answer: every call ends within the decision budget, with what the
-//! store says or with what the limits say of its failure. What it has just denied it is not asked.
+//! Keeps the promise of an answer: every call ends within the decision budget, with the store's answer
+//! or with what its limits say of a store failure. Recent denials are answered without asking the store.
 
-mod at_fault;
+mod corrupt_counter;
 
 use std::{
     sync::Arc,
@@ -15,7 +15,8 @@ use super::{
 };
 use crate::engine::{
     key::Counter,
-    ledger::{self, Charge, Standing, Tally},
+    ledger::{Charge, Judgement, Standing},
+    rule::OnStoreFailure,
 };
 
 /// A store with a limit on waiting, and an answer for its failures.
@@ -28,20 +29,9 @@ pub struct Guard {
     outage: Outage,
 }
 
-/// What came of a call.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Charged {
-    /// One for each charge, in their order.
-    pub tallies: Vec<Tally>,
-    /// Whether the call is denied.
-    pub denied: bool,
-    /// The charges whose counters hold no count; their limits' `on_store_failure` has answered.
-    pub unreadable: Vec<usize>,
-}
-
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`, and `outage` hears how it went. What is in
-    /// `over_limit` the store is not asked.
+    /// Guards `store`: no call waits longer than `budget`. `outage` hears whether the store answers, and
+    /// what `over_limit` can answer the store is not asked.
     pub fn new(
         store: Arc<Store>,
         over_limit: OverLimitCache,
@@ -57,31 +47,32 @@ impl Guard {
     ///
     /// # Errors
     /// Those of the store, and [`StoreError::TimedOut`], where a limit wants an error.
-    pub async fn charge(&self, charges: &[Charge]) -> Result<Charged, StoreError> {
+    pub async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
         if charges.is_empty() {
-            return Ok(Charged::default());
+            return Ok(Judgement::default());
         }
         let now = Instant::now();
-        // This is no news of the store.
+        // The cache's answer says nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
-            return Ok(Charged { tallies, denied: true, unreadable: Vec::new() });
+            return Ok(Judgement { denied: true, tallies, corrupt: Vec::new() });
         }
         let answer = match self.store.charge_at_once(charges) {
-            Some(tallies) => Ok(judged(charges, tallies)),
+            Some(judgement) => Ok(judgement),
             None => time::timeout(self.budget, self.ask(charges, now))
                 .await
                 .unwrap_or(Err(StoreError::TimedOut)),
         };
+        // Also without an answer, the refunds of this call may have been applied.
+        self.over_limit.forget_refunded(charges, Instant::now());
         match answer {
-            // A counter at fault is no fault of the store's.
-            Ok(_) | Err(StoreError::Unreadable(_)) => {
+            // A corrupt counter is not the store's failure.
+            Ok(_) | Err(StoreError::Corrupt(_)) => {
                 self.outage.answered();
                 answer
             }
             Err(error) => {
                 self.outage.failed(&error);
-                let (tallies, denied) = self.fallback.answer(charges, error)?;
-                Ok(Charged { tallies, denied, unreadable: Vec::new() })
+                self.fallback.answer(charges, error)
             }
         }
     }
@@ -98,22 +89,23 @@ impl Guard {
         answer.unwrap_or(Err(StoreError::TimedOut))
     }
 
-    async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Charged, StoreError> {
-        match self.store.charge(charges).await {
-            Ok(tallies) => {
-                self.over_limit.learn(charges, &tallies, sent);
-                Ok(judged(charges, tallies))
+    async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Judgement, StoreError> {
+        let mut answer = self.store.charge(charges).await;
+        if let Err(StoreError::Corrupt(corrupt)) = &answer {
+            let is_local = |index: &usize| failure_mode(charges, *index) == OnStoreFailure::Local;
+            let local: Vec<usize> = corrupt.iter().copied().filter(is_local).collect();
+            if !local.is_empty() {
+                // Boxed, since every call's future would have to make room for this rare case.
+                answer = Box::pin(self.charge_with_local(charges, &local)).await;
             }
-            // Boxed, since every call would carry the room for what hardly any needs.
-            Err(StoreError::Unreadable(at_fault)) => {
-                Box::pin(self.charge_without(charges, &at_fault)).await
-            }
-            Err(error) => Err(error),
         }
+        if let Ok(judgement) = &answer {
+            self.over_limit.learn(charges, judgement, sent);
+        }
+        answer
     }
 }
 
-fn judged(charges: &[Charge], tallies: Vec<Tally>) -> Charged {
-    let denied = ledger::denies(charges, &tallies);
-    Charged { tallies, denied, unreadable: Vec::new() }
+fn failure_mode(charges: &[Charge], index: usize) -> OnStoreFailure {
+    charges.get(index).map_or(OnStoreFailure::Error, |it| it.counter.limit.failure_mode())
 }

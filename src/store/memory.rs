@@ -20,7 +20,7 @@ use crate::{
     engine::{
         algorithm::{AnyAccount, Terms},
         key::Counter,
-        ledger::{self, Charge, Few, Posting, Standing, Tally},
+        ledger::{self, Charge, Few, Judgement, Posting, Standing},
         rule::Algorithm,
         time::Timestamp,
     },
@@ -72,12 +72,12 @@ impl MemoryStore {
     }
 
     /// Makes all charges of one call, or none.
-    pub fn charge(&self, charges: &[Charge]) -> Vec<Tally> {
+    pub fn charge(&self, charges: &[Charge]) -> Judgement {
         self.charge_at(charges, (self.clock)())
     }
 
     /// The same at a given time.
-    pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
+    pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Judgement {
         let mut lines: Few<Line<'_>> = Few::new();
         let mut postings: Few<Posting<'_>> = Few::new();
         for Charge { counter, hits, caller } in charges {
@@ -87,17 +87,19 @@ impl MemoryStore {
                 lines.push(line);
                 lines.len() - 1
             });
+            let account = Some(account);
             postings.push(Posting { account, hits: *hits, caller: caller.as_deref(), terms });
         }
 
         let mut open = Open::lock(&self.shards, lines.iter().map(|line| line.shard).collect());
         let mut accounts: Few<AnyAccount> = lines.iter().map(|it| open.take(it)).collect();
-        let tallies = ledger::judge(&postings, &mut accounts);
+        let judgement =
+            ledger::judge(&postings, &mut accounts).expect("every posting has an account");
         let kept = lines.drain(..).zip(accounts.drain(..));
         let given_up = kept.map(|(line, account)| open.keep(line, account, &self.room)).sum();
         drop(open);
         self.room.tell(given_up);
-        tallies
+        judgement
     }
 
     /// How a counter stands; `clear` resets it, with no hit in between.

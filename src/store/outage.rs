@@ -1,50 +1,85 @@
-//! Whether the store answers: an outage is one line in the log, and its end another.
+//! Whether Redis answers, as the log reports it: one line when an outage begins, one when its cause
+//! changes, one when it ends.
 
 use std::{
-    fmt::Display,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-/// So long must a store go without a failure for its outage to be over, in milliseconds. Where some
-/// calls fail and others do not, the log would follow the traffic else.
-const QUIET_MS: u64 = 1000;
+use super::StoreError;
+use crate::telemetry::LogThrottle;
+
+/// An outage is over once the store has not failed for this long. Where some calls fail and others do
+/// not, the log would otherwise follow the traffic.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Shared by all that notice whether the store answers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Outage(Arc<State>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    since: Instant,
-    down: AtomicBool,
-    failed_at_ms: AtomicU64,
+    /// Read by every call; all else only where something has failed.
+    is_down: AtomicBool,
+    last: Mutex<Last>,
+    /// One line for each cause in a minute: causes may alternate.
+    causes: LogThrottle,
+    connections: LogThrottle,
 }
 
-impl Default for Outage {
-    fn default() -> Self {
-        let (down, failed_at_ms) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(State { since: Instant::now(), down, failed_at_ms }))
-    }
+#[derive(Debug, Default)]
+struct Last {
+    failed: Option<Instant>,
+    cause: String,
+    /// Why the last connection could not be made. It explains why calls get no answer in time.
+    connection: Option<(Instant, String)>,
 }
 
 impl Outage {
-    /// The store gave no answer.
-    pub fn failed(&self, error: &dyn Display) {
-        self.0.failed_at_ms.store(self.now_ms(), Ordering::Relaxed);
-        if !self.0.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "the store gives no answer; on_store_failure answers the calls that need it");
+    /// A call got no answer.
+    pub fn failed(&self, error: &StoreError) {
+        let now = Instant::now();
+        let mut last = self.last();
+        last.failed = Some(now);
+        let recent = last.connection.as_ref().filter(|(at, _)| now.duration_since(*at) < QUIET);
+        let cause = match (error, recent) {
+            (StoreError::TimedOut | StoreError::NoConnection, Some((_, cause))) => cause.clone(),
+            _ => error.to_string(),
+        };
+        self.report(last, cause);
+    }
+
+    /// A connection could not be made. Others may still serve, so this alone is no outage.
+    pub fn cannot_connect(&self, error: &StoreError) {
+        let cause = error.to_string();
+        let mut last = self.last();
+        last.connection = Some((Instant::now(), cause.clone()));
+        if self.0.is_down.load(Ordering::Relaxed) {
+            self.report(last, cause);
+        } else if self.0.connections.should_log(&cause) {
+            tracing::warn!("cannot open a connection to Redis: {cause}");
         }
     }
 
-    /// The store gave one. While all is well this is a single load.
+    fn report(&self, mut last: std::sync::MutexGuard<'_, Last>, cause: String) {
+        let began = !self.0.is_down.swap(true, Ordering::Relaxed);
+        let changed = last.cause != cause;
+        last.cause.clone_from(&cause);
+        drop(last);
+        let due = (began || changed) && self.0.causes.should_log(&cause);
+        if began || due {
+            tracing::warn!("Redis is unusable: {cause}; applying on_store_failure");
+        }
+    }
+
+    /// A call got an answer. While all is well this is a single load.
     pub fn answered(&self) {
-        if self.0.down.load(Ordering::Relaxed) {
-            let quiet = self.now_ms().saturating_sub(self.0.failed_at_ms.load(Ordering::Relaxed));
-            if quiet >= QUIET_MS {
+        if self.0.is_down.load(Ordering::Relaxed) {
+            let failed = self.last().failed;
+            if failed.is_none_or(|failed| failed.elapsed() >= QUIET) {
                 self.ended();
             }
         }
@@ -52,12 +87,12 @@ impl Outage {
 
     /// The store is known to be back.
     pub fn ended(&self) {
-        if self.0.down.swap(false, Ordering::Relaxed) {
-            tracing::info!("the store answers again");
+        if self.0.is_down.swap(false, Ordering::Relaxed) {
+            tracing::info!("Redis answers again");
         }
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.0.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn last(&self) -> std::sync::MutexGuard<'_, Last> {
+        self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

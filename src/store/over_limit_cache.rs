@@ -1,12 +1,12 @@
-//! Answers in front of a shared store for what it has just said is over, and asks it nothing.
+//! Denials that a shared store gave within the last second, answered without asking it again.
 //!
-//! What others change there (a refund, a reset) is seen after a second at most, and never is anything
-//! admitted here. Only a store whose denials are exact may stand behind it.
+//! A refund or a reset by another replica is seen after a second at most, and nothing is ever admitted
+//! here. Only a store whose denials are exact may stand behind it.
 
-mod words;
+mod entries;
 
 use std::{
-    hash::{BuildHasher as _, RandomState},
+    hash::RandomState,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -14,41 +14,41 @@ use std::{
     time::Instant,
 };
 
-use self::words::{LIFE_MAX, Word, Words};
+use self::entries::{CachedTally, Entries, LIFE_MAX};
 use super::Clock;
 use crate::{
     engine::{
         key::Counter,
-        ledger::{self, Charge, Tally},
+        ledger::{self, Charge, Judgement, Tally},
     },
     telemetry::StoreMetrics,
 };
 
-/// So few share a lock that nobody waits long for it, also while they are swept.
-const WORDS_OF_A_LOCK: usize = 4096;
+/// How many entries share a lock: few enough that a sweep of them keeps nobody waiting.
+const ENTRIES_OF_A_LOCK: usize = 4096;
 
-/// What the store last said of counters that were over, and of those that were asked with them.
+/// What the store last said of counters that were over, and of those charged in the same calls.
 #[derive(Debug)]
 pub struct OverLimitCache {
-    shards: Vec<Mutex<Words>>,
-    /// Chooses the shard.
+    shards: Vec<Mutex<Entries>>,
+    /// Chooses the shard, and the place in it.
     hasher: RandomState,
     began: Instant,
-    /// When nothing that is known counts any more, in milliseconds from `began`. Until the first
-    /// denial, and a second after the last, a call pays this one load.
+    /// From when on nothing that is known counts, in milliseconds from `began`. Until the first denial,
+    /// and a second after the last, a call pays this one load.
     quiet_from_ms: AtomicU64,
     clock: Clock,
     metrics: StoreMetrics,
 }
 
 impl OverLimitCache {
-    /// A cache of at most so many words; of none, it is off. `clock` is asked for the windows of
-    /// counters of which nothing is known.
-    pub fn new(words_max: usize, clock: Clock, metrics: StoreMetrics) -> Self {
-        let count = words_max.div_ceil(WORDS_OF_A_LOCK);
-        let words_max = words_max.checked_div(count).unwrap_or(0);
+    /// A cache of at most `entries_max` counters; 0 turns it off. `clock` gives the windows of counters
+    /// of which nothing is known.
+    pub fn new(entries_max: usize, clock: Clock, metrics: StoreMetrics) -> Self {
+        let count = entries_max.div_ceil(ENTRIES_OF_A_LOCK);
+        let entries_max = entries_max.checked_div(count).unwrap_or(0);
         Self {
-            shards: (0..count).map(|_| Mutex::new(Words::new(words_max))).collect(),
+            shards: (0..count).map(|_| Mutex::new(Entries::new(entries_max))).collect(),
             hasher: RandomState::new(),
             began: Instant::now(),
             quiet_from_ms: AtomicU64::new(0),
@@ -57,64 +57,73 @@ impl OverLimitCache {
         }
     }
 
-    /// The tallies of a call that is known to be denied, and whose denial changes nothing; of any
-    /// other the store must be asked.
+    /// The tallies of a call that is known to be denied and whose denial changes nothing; `None` if the
+    /// store must be asked.
     pub fn answer(&self, charges: &[Charge], now: Instant) -> Option<Vec<Tally>> {
         if self.is_quiet(now) || charges.iter().any(Charge::stands_when_denied) {
             return None;
         }
-        // Nothing is allocated for a call that goes on.
+        // Nothing is allocated for a call that goes on to the store.
         let known = |charge: &Charge| self.known(charge, charges, now);
-        let denies = |charge: &Charge| known(charge).is_some_and(|it| charge.denies_for_free(&it));
+        let denies = |charge: &Charge| known(charge).is_some_and(|it| charge.denies_uncharged(&it));
         if !charges.iter().any(denies) {
             return None;
         }
         let unknown = |charge: &Charge| Tally::unused(&charge.counter.limit, (self.clock)());
         let tally = |charge: &Charge| known(charge).unwrap_or_else(|| unknown(charge));
         let tallies: Vec<Tally> = charges.iter().map(tally).collect();
-        // The word that denied may have gone meanwhile.
-        denies_for_free(charges, &tallies).then(|| {
+        // The entry that denied may have gone meanwhile.
+        denies_uncharged(charges, &tallies).then(|| {
             self.metrics.cached();
             tallies
         })
     }
 
-    /// Hears what the store said of a call that it was sent no earlier than `sent`. What denies for
-    /// free is kept, and all that was asked with it; of other calls, only what corrects that.
-    pub fn learn(&self, charges: &[Charge], tallies: &[Tally], sent: Instant) {
-        let denied = denies_for_free(charges, tallies);
+    /// Learns from the store's answer to a call that was sent no earlier than `sent`. Of a call that is
+    /// denied and not charged all tallies are kept; of other calls, those that correct what is known.
+    pub fn learn(&self, charges: &[Charge], judgement: &Judgement, sent: Instant) {
+        let denied = denies_uncharged(charges, &judgement.tallies);
         if !denied && self.is_quiet(sent) {
             return;
         }
-        for (charge, tally) in charges.iter().zip(tallies) {
-            let word = Word::new(*tally, || ledger::asked(charge, charges), sent);
+        for (index, (charge, tally)) in charges.iter().zip(&judgement.tallies).enumerate() {
+            // A corrupt counter has no tally of its own.
+            if judgement.corrupt.contains(&index) {
+                continue;
+            }
+            let tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);
+            let Some((hash, mut entries)) = self.entries(&charge.counter) else { return };
             if denied {
-                self.keep(&charge.counter, word);
-            } else if let Some(mut words) = self.words(&charge.counter) {
-                words.correct(&charge.counter, word);
+                entries.keep(hash, &charge.counter, tally);
+                let quiet_from_ms = self.millis(sent + LIFE_MAX).saturating_add(1);
+                self.quiet_from_ms.fetch_max(quiet_from_ms, Ordering::Relaxed);
+            } else {
+                entries.correct(hash, &charge.counter, tally);
             }
         }
     }
 
-    /// Hears that a counter began anew before `now`: what the store said of calls that it was sent
-    /// earlier counts no more, also where it has yet to arrive.
+    /// Forgets a counter that was reset before `now`, under every limit. Denials that the store was asked
+    /// for earlier are not kept either, though their answers arrive later: which of the two Redis ran
+    /// first is not known.
     pub fn forget(&self, counter: &Counter, now: Instant) {
-        let unused = Tally::unused(&counter.limit, (self.clock)());
-        self.keep(counter, Word::new(unused, || 0, now));
+        if let Some((hash, mut entries)) = self.entries(counter) {
+            entries.forget(hash, counter, now);
+        }
     }
 
-    fn keep(&self, counter: &Counter, word: Word) {
-        if let Some(mut words) = self.words(counter) {
-            words.keep(counter, word);
-            let quiet_from_ms = self.millis(word.sent + LIFE_MAX).saturating_add(1);
-            self.quiet_from_ms.fetch_max(quiet_from_ms, Ordering::Relaxed);
+    /// Forgets the counters to which a call that ended before `now` gave hits back.
+    pub fn forget_refunded(&self, charges: &[Charge], now: Instant) {
+        for charge in charges.iter().filter(|charge| charge.hits.is_give_back()) {
+            self.forget(&charge.counter, now);
         }
     }
 
     /// What is known of one charge of these.
     fn known(&self, charge: &Charge, charges: &[Charge], now: Instant) -> Option<Tally> {
-        let word = self.words(&charge.counter)?.find(&charge.counter, now)?;
-        Some(word.tally(|| ledger::asked(charge, charges), &charge.counter.limit, now))
+        let (hash, entries) = self.entries(&charge.counter)?;
+        let known = entries.find(hash, &charge.counter, now)?;
+        Some(known.tally(|| ledger::asked(charge, charges), &charge.counter.limit, now))
     }
 
     fn is_quiet(&self, now: Instant) -> bool {
@@ -126,18 +135,20 @@ impl OverLimitCache {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The words among which this counter's is; nowhere, if the cache is off.
-    fn words(&self, counter: &Counter) -> Option<MutexGuard<'_, Words>> {
-        let count = u64::try_from(self.shards.len()).ok()?;
-        let number = self.hasher.hash_one(counter).checked_rem(count)?;
-        let words = self.shards.get(usize::try_from(number).ok()?)?;
-        // Nothing panics while the lock is held, and if it did, each word would still be whole.
-        Some(words.lock().unwrap_or_else(PoisonError::into_inner))
+    /// A counter's hash, and the entries among which its own is; `None` if the cache is off.
+    fn entries(&self, counter: &Counter) -> Option<(u64, MutexGuard<'_, Entries>)> {
+        let hash = counter.hash_of_identity(&self.hasher);
+        // Not by the bits that choose the place in a shard's table.
+        let shards = u64::try_from(self.shards.len()).ok()?;
+        let shard = usize::try_from((hash >> 32).checked_rem(shards)?).ok()?;
+        let entries = self.shards.get(shard)?;
+        // Nothing panics while the lock is held, and if it did, each entry would still be whole.
+        Some((hash, entries.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-fn denies_for_free(charges: &[Charge], tallies: &[Tally]) -> bool {
-    charges.iter().zip(tallies).any(|(charge, tally)| charge.denies_for_free(tally))
+fn denies_uncharged(charges: &[Charge], tallies: &[Tally]) -> bool {
+    charges.iter().zip(tallies).any(|(charge, tally)| charge.denies_uncharged(tally))
 }
 
 #[cfg(test)]
@@ -160,10 +171,10 @@ mod tests {
             Self::of(1000)
         }
 
-        fn of(words_max: usize) -> Self {
+        fn of(entries_max: usize) -> Self {
             let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
             // A quarter of an hour has passed of what hours there are.
-            Self(OverLimitCache::new(words_max, || Timestamp::from_secs(900), metrics))
+            Self(OverLimitCache::new(entries_max, || Timestamp::from_secs(900), metrics))
         }
 
         fn at(&self, ms: u64) -> Instant {
@@ -172,8 +183,12 @@ mod tests {
 
         /// `over 500` is denied for half a second, `7 left 500` is not.
         fn hears(&self, sent_ms: u64, call: &str, told: &str) {
-            let tallies: Vec<Tally> = told.split(", ").map(tally).collect();
-            self.0.learn(&charges(call), &tallies, self.at(sent_ms));
+            self.0.learn(&charges(call), &judgement(told), self.at(sent_ms));
+        }
+
+        /// A call with refunds was answered.
+        fn refunds(&self, ms: u64, call: &str) {
+            self.0.forget_refunded(&charges(call), self.at(ms));
         }
 
         #[track_caller]
@@ -184,6 +199,10 @@ mod tests {
             });
             assert_eq!(told, expected, "{ms} ms: {call}");
         }
+    }
+
+    fn judgement(told: &str) -> Judgement {
+        Judgement { tallies: told.split(", ").map(tally).collect(), ..Judgement::default() }
     }
 
     fn tally(text: &str) -> Tally {
@@ -270,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_word_counts_whenever_it_arrives() {
+    fn the_later_question_counts_whenever_its_answer_arrives() {
         let scene = Scene::new();
         scene.hears(200, "take 1 of a/5", "over 60000");
         scene.hears(100, "take 1 of a/5", "4 left 60000");
@@ -334,11 +353,48 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_that_passes_by_ends_it() {
+    fn a_refund_ends_it_and_a_denial_that_may_have_run_before_it_is_not_kept() {
         let scene = Scene::new();
         scene.hears(0, "take 1 of a/5", "over 60000");
-        scene.hears(10, "give 1 to a/5", "1 left 60000");
+        // The denial was sent after the refund and ran before it: in one batch, and in its first script.
+        scene.refunds(30, "give 1 to a/5");
+        scene.hears(20, "take 1 of a/5", "over 60000");
+        scene.check(40, "take 1 of a/5", "asks");
+        scene.hears(40, "take 1 of a/5", "over 60000");
+        scene.check(50, "take 1 of a/5", "over 59990");
+    }
+
+    #[test]
+    fn a_refund_or_a_reset_under_one_limit_ends_it_under_every_limit_of_the_counter() {
+        let scene = Scene::new();
+        let over_both = || {
+            scene.hears(0, "take 1 of a/5", "over 60000");
+            scene.hears(0, "take 1 of a/6", "over 60000");
+        };
+        over_both();
+        scene.check(0, "take 1 of a/6", "over 60000");
+        scene.refunds(10, "give 1 to a/9");
         scene.check(20, "take 1 of a/5", "asks");
+        scene.check(20, "take 1 of a/6", "asks");
+
+        let scene = Scene::new();
+        scene.hears(0, "take 1 of a/5", "over 60000");
+        scene.0.forget(&charge("look a/6").counter, scene.at(10));
+        scene.check(20, "take 1 of a/5", "asks");
+        // Another algorithm on the same descriptor is another counter.
+        scene.hears(30, "take 1 of a/5", "over 60000");
+        scene.refunds(40, "drop 1 of a/5");
+        scene.check(50, "take 1 of a/5", "over 59980");
+    }
+
+    #[test]
+    fn of_one_counter_only_a_few_limits_are_kept() {
+        let scene = Scene::new();
+        for limit in 1..=100 {
+            scene.hears(0, &format!("take 1 of a/{limit}"), "over 60000");
+        }
+        scene.check(10, "take 1 of a/96", "asks");
+        scene.check(10, "take 1 of a/97", "over 59990");
     }
 
     #[test]
@@ -353,11 +409,11 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_words_than_allowed_and_those_that_count_no_more_go_first() {
+    fn there_are_never_more_entries_than_allowed_and_those_that_no_longer_count_go_first() {
         let scene = Scene::of(10);
         let over = |ms, user: u64| scene.hears(ms, &format!("take 1 of {user}/5"), "over 60000");
         let known =
-            || scene.0.shards.iter().map(|words| words.lock().unwrap().len()).sum::<usize>();
+            || scene.0.shards.iter().map(|entries| entries.lock().unwrap().len()).sum::<usize>();
         (0..8).for_each(|user| over(0, user));
         (8..10).for_each(|user| over(900, user));
         over(1000, 10);
@@ -371,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn of_no_words_it_is_off() {
+    fn a_size_of_0_turns_it_off() {
         let scene = Scene::of(0);
         scene.hears(0, "take 1 of a/5", "over 60000");
         scene.check(0, "take 1 of a/5", "asks");
@@ -387,7 +443,7 @@ mod tests {
             [Charge { counter: Counter::new("shop", &entries, limit), ..charge("look a/5") }]
         };
         for (parts, is_known) in [(9, true), (10, false)] {
-            scene.0.learn(&call(parts), &[tally("over 60000")], scene.at(0));
+            scene.0.learn(&call(parts), &judgement("over 60000"), scene.at(0));
             assert_eq!(scene.0.answer(&call(parts), scene.at(0)).is_some(), is_known, "{parts}");
         }
     }

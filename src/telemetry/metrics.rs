@@ -39,7 +39,7 @@ pub struct CallMetrics {
     /// The part of a limit from which on hits are near it.
     near_ratio: f64,
     invalid_overrides: Counter<u64>,
-    unreadable: Counter<u64>,
+    corrupt_counters: Counter<u64>,
     refused_debits: Counter<u64>,
 }
 
@@ -67,7 +67,7 @@ impl CallMetrics {
                 .u64_counter("ratelimit.overrides.invalid")
                 .with_description("Limit overrides ignored for an unknown unit or an absurd window")
                 .build(),
-            unreadable: meter
+            corrupt_counters: meter
                 .u64_counter("ratelimit.counters.unreadable")
                 .with_description("Charges that met a key in Redis which holds no count")
                 .build(),
@@ -121,9 +121,9 @@ impl CallMetrics {
         self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
     }
 
-    /// Records a counter of this rule that holds no count.
-    pub fn unreadable(&self, rule: &str) {
-        self.unreadable.add(1, &[KeyValue::new("rule", rule.to_owned())]);
+    /// Records a counter of this rule that holds something other than a count.
+    pub fn corrupt_counter(&self, rule: &str) {
+        self.corrupt_counters.add(1, &[KeyValue::new("rule", rule.to_owned())]);
     }
 }
 
@@ -231,7 +231,7 @@ impl StoreMetrics {
         let measured = async {
             let began = Instant::now();
             let answer = answer.await;
-            self.record(operation, began.elapsed(), answer.as_ref().err());
+            self.record(operation, began.elapsed(), answer.as_ref().err().map(redis_error_type));
             answer
         };
         in_span(store_span(operation), measured).await
@@ -246,29 +246,28 @@ impl StoreMetrics {
         let began = Instant::now();
         let replies = replies.await;
         let error = replies.iter().find_map(|reply| reply.as_ref().err());
-        self.record(operation, began.elapsed(), error);
+        self.record(operation, began.elapsed(), error.map(redis_error_type));
         replies
     }
 
     /// Measures a round trip that was given up.
     pub(crate) fn lost(&self, operation: &'static str, took: Duration) {
         let error = io::Error::from(io::ErrorKind::TimedOut);
-        self.record(operation, took, Some(&error.into()));
+        self.record(operation, took, Some(redis_error_type(&error.into())));
     }
 
-    fn record(&self, operation: &'static str, took: Duration, error: Option<&redis::RedisError>) {
+    /// Records a round trip, and the [type](redis_error_type) of its error.
+    pub(crate) fn record(
+        &self,
+        operation: &'static str,
+        took: Duration,
+        error_type: Option<String>,
+    ) {
         let mut attributes = vec![
             KeyValue::new("db.system.name", "redis"),
             KeyValue::new("db.operation.name", operation),
         ];
-        if let Some(error) = error {
-            // Only codes that redis-rs knows: a server's text could be anything.
-            let code = match error.kind() {
-                redis::ErrorKind::Server(_) => error.code().unwrap_or("ERR").to_owned(),
-                _ => error.category().to_owned(),
-            };
-            attributes.push(KeyValue::new("error.type", code));
-        }
+        attributes.extend(error_type.map(|it| KeyValue::new("error.type", it)));
         self.duration.record(took.as_secs_f64(), &attributes);
     }
 
@@ -280,6 +279,15 @@ impl StoreMetrics {
     /// Counts a call that the store need not be asked.
     pub(crate) fn cached(&self) {
         self.cached.add(1, &[]);
+    }
+}
+
+/// An error of Redis as a value of `error.type`. Only codes that redis-rs knows are used: a server's text
+/// could be anything.
+pub(crate) fn redis_error_type(error: &redis::RedisError) -> String {
+    match error.kind() {
+        redis::ErrorKind::Server(_) => error.code().unwrap_or("ERR").to_owned(),
+        _ => error.category().to_owned(),
     }
 }
 

@@ -109,8 +109,10 @@ fn plant(redis: &Redis, names: &[&str]) {
 #[tokio::test]
 async fn a_counter_that_holds_no_count_is_answered_for_by_its_limit_and_its_siblings_as_usual() {
     let redis = Redis::start();
+    // Redis is to be asked each time.
+    let flags = &["--over-limit-cache", "0"];
     let service =
-        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
     for name in ["error", "deny", "allow", "local"] {
         check!(&service, [one(name)], "OK: OK 9/10 YEAR");
     }
@@ -143,8 +145,41 @@ async fn a_counter_that_holds_no_count_is_answered_for_by_its_limit_and_its_sibl
         let series = format!(r#"ratelimit_counters_unreadable_total{{rule="{rule}"}}"#);
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
-    assert!(!service.log().contains("the store gives no answer"), "{}", service.log());
+    assert!(!service.log().contains("Redis is unusable"), "{}", service.log());
     redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twice_at_most() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    check!(
+        &service,
+        [one("error"), one("deny"), one("local")],
+        "OK: OK 9/10 YEAR, OK 9/10 YEAR, OK 9/10 YEAR"
+    );
+    plant(&redis, &["error", "deny", "local"]);
+    for (name, expected) in [
+        ("error", "Unavailable"),
+        ("deny", "OVER_LIMIT: OVER_LIMIT 0/10 YEAR"),
+        ("local", "OK: OK 9/10 YEAR"),
+    ] {
+        check!(&service, [one(name)], expected);
+        let line = format!("holds something other than a count rule=\"{name}\"");
+        assert_eq!(service.log().matches(&line).count(), 1, "{}", service.log());
+    }
+    let before = redis.runs_of("evalsha");
+    check!(
+        &service,
+        [one("deny"), one("error")],
+        "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR"
+    );
+    assert_eq!(
+        redis.runs_of("evalsha") - before,
+        2,
+        "the script for fixed windows, then the other"
+    );
 }
 
 #[tokio::test]
@@ -223,7 +258,7 @@ async fn a_refund_on_a_planted_log_is_no_outage_and_admits_no_more() {
         // Whatever stands there, no more than the limit passes.
         assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));
     }
-    assert!(!service.log().contains("the store gives no answer"), "{}", service.log());
+    assert!(!service.log().contains("Redis is unusable"), "{}", service.log());
 }
 
 #[tokio::test]

@@ -22,18 +22,22 @@ use tokio::{
 };
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Tally, Verdict, denies},
+        ledger::{Charge, Judgement, Verdict},
         request::Hits,
-        rule::{Algorithm, Limit, Unit},
+        rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::{Clock, StoreError, redis::RedisStore, system_clock},
+    store::{
+        Clock, Store, StoreError, fallback::Fallback, guard::Guard, memory::MemoryStore,
+        outage::Outage, over_limit_cache::OverLimitCache, redis::RedisStore, system_clock,
+    },
+    telemetry::StoreMetrics,
     workers::Workers,
 };
 
 use crate::{
     algorithms::charge,
-    support::{redis_server::Redis, redis_store},
+    support::{eventually, redis_proxy, redis_server::Redis, redis_store},
 };
 
 fn store(redis: &Redis, clock: Clock, patience: Duration) -> RedisStore {
@@ -56,8 +60,8 @@ fn fits(remaining: u32) -> Verdict {
     Verdict::Fits { remaining }
 }
 
-fn verdict(answer: &Result<Vec<Tally>, StoreError>) -> Verdict {
-    answer.as_ref().unwrap()[0].verdict
+fn verdict(answer: &Result<Judgement, StoreError>) -> Verdict {
+    answer.as_ref().unwrap().tallies[0].verdict
 }
 
 /// What Redis was told, from a moment on, but for what we ask in a test.
@@ -113,13 +117,19 @@ async fn twenty_calls_share_a_run_and_trouble_of_some_is_none_of_the_others() {
 
     let monitor = Monitor::start(&redis);
     let mut answers = join_all(calls.iter().map(|call| store.charge(call))).await;
-    let [first, second] = &monitor.heard(&redis)[..] else { panic!("two questions") };
-    assert_eq!(first.matches("{shop|user=").count(), 19, "equal counters are named once: {first}");
-    assert_eq!(second.matches("{shop|user=").count(), 1, "the stale one, once more: {second}");
+    let heard = monitor.heard(&redis);
+    let [all, stale, corrupt, _taught] = &heard[..] else { panic!("two batches: {heard:?}") };
+    assert_eq!(all.matches("{shop|user=").count(), 19, "equal counters are named once: {all}");
+    assert_eq!(stale.matches("{shop|user=").count(), 1, "the stale one, once more: {stale}");
+    assert_eq!(
+        corrupt.matches("{shop|user=").count(),
+        1,
+        "the corrupt one, by the ledger: {corrupt}"
+    );
 
     assert_eq!(verdict(&answers.remove(11)), fits(7), "the stale one");
     let unreadable = answers.remove(7);
-    assert!(matches!(&unreadable, Err(StoreError::Unreadable(at)) if *at == [0]), "{unreadable:?}");
+    assert!(matches!(&unreadable, Err(StoreError::Corrupt(at)) if *at == [0]), "{unreadable:?}");
     assert_eq!(verdict(&answers.remove(3)), Verdict::Over);
     let last = answers.pop().unwrap();
     assert_eq!(verdict(&last), fits(6), "user0's second");
@@ -148,8 +158,8 @@ async fn calls_of_any_algorithm_go_together() {
         vec![take("alice", 1, 2), charge_by("bob", 1, bucket())],
     ];
     let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
-    let verdicts = |answer: &Result<Vec<Tally>, _>| -> Vec<Verdict> {
-        answer.as_ref().unwrap().iter().map(|tally| tally.verdict).collect()
+    let verdicts = |answer: &Result<Judgement, _>| -> Vec<Verdict> {
+        answer.as_ref().unwrap().tallies.iter().map(|tally| tally.verdict).collect()
     };
     let verdicts: Vec<_> = answers.iter().map(verdicts).collect();
     assert_eq!(verdicts[0], [fits(1)]);
@@ -229,7 +239,7 @@ fn calls_that_share_runs_are_all_or_nothing_and_none_is_denied_that_would_fit() 
         redis.query::<()>(&["FLUSHALL"]);
         let charged: Vec<Vec<Charge>> = calls.iter().map(charges).collect();
         let answers = runtime.block_on(join_all(charged.iter().map(|call| store.charge(call))));
-        let is_denied = |number: usize| denies(&charged[number], answers[number].as_ref().unwrap());
+        let is_denied = |number: usize| answers[number].as_ref().unwrap().denied;
         let (denied, admitted): (Vec<usize>, Vec<usize>) =
             (0..calls.len()).partition(|number| is_denied(*number));
 
@@ -409,7 +419,7 @@ async fn a_redis_that_takes_no_writes_costs_no_connection() {
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for user in ["old", "new"].repeat(10) {
         let refused = store.charge(&[take(user, 1, 10)]).await.expect_err("no memory");
-        assert!(refused.to_string().contains("OOM"), "{refused}");
+        assert!(refused.to_string().contains("out of memory (OOM)"), "{refused}");
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(verdict(&store.charge(&[take("old", 1, 10)]).await), fits(8));
@@ -426,9 +436,144 @@ fn a_store_whose_runtime_has_ended_keeps_nobody_waiting() {
     };
     let call = [take("alice", 1, 10)];
     assert_eq!(verdict(&ask(&call).expect("an answer")), fits(9));
-    assert_eq!(ask(&[]).expect("an answer").unwrap(), []);
-    // Its connections belong to a runtime that is gone, but that is an answer, too.
-    for _ in 0..3 {
-        assert!(ask(&call).expect("an answer").is_err());
+    assert_eq!(ask(&[]).expect("an answer").unwrap(), Judgement::default());
+    // Its connections belong to a runtime that has ended; others are made.
+    for left in (6..9).rev() {
+        assert_eq!(verdict(&ask(&call).expect("an answer")), fits(left));
     }
+}
+
+/// Whoever leads may be held up: a worker whose thread is blocked sends nothing.
+#[test]
+fn calls_do_not_wait_for_a_leader_whose_thread_is_blocked() {
+    let redis = Redis::start();
+    let store = Arc::new(redis_store::store(&redis.url(), 2, system_clock, PATIENCE));
+    let workers = Workers::start(2).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        // Each task goes to the worker that has fewest.
+        let (blocked, is_blocked) = tokio::sync::oneshot::channel();
+        let (unblock, is_unblocked) = std::sync::mpsc::channel::<()>();
+        let first = Arc::clone(&store);
+        workers.spawn(&mut tasks, async move {
+            let call = [take("alice", 1, 10)];
+            assert_eq!(verdict(&first.charge(&call).await), fits(9));
+            let mut next = pin!(first.charge(&call));
+            // It is queued, and its dispatcher is the leader and has yet to run.
+            assert!(futures_util::poll!(&mut next).is_pending());
+            blocked.send(()).unwrap();
+            is_unblocked.recv().unwrap();
+            assert!(!next.await.unwrap().denied);
+        });
+        is_blocked.await.unwrap();
+        let second = Arc::clone(&store);
+        workers.spawn(&mut tasks, async move {
+            let answer = second.charge(&[take("bob", 1, 10)]).await;
+            unblock.send(()).unwrap();
+            assert_eq!(verdict(&answer), fits(9));
+        });
+        tasks.join_all().await;
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_but_a_debit_is() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, PATIENCE);
+    assert_eq!(verdict(&store.charge(&[take("alice", 1, 10)]).await), fits(9));
+    // All connections are lost, and the next one is not answered for half a second.
+    redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+    redis.query::<()>(&["CLIENT", "PAUSE", "500"]);
+    let (given_up, debit) = ([take("alice", 1, 10)], [debit("carol")]);
+    {
+        let mut given_up = pin!(store.charge(&given_up));
+        let mut debit = pin!(store.charge(&debit));
+        let waited = tokio::time::sleep(Duration::from_millis(100));
+        tokio::select! {
+            biased;
+            answer = &mut given_up => panic!("redis is paused: {answer:?}"),
+            answer = &mut debit => panic!("redis is paused: {answer:?}"),
+            () = waited => {}
+        }
+    }
+    assert_eq!(verdict(&store.charge(&[take("alice", 1, 10)]).await), fits(8));
+    eventually("the debit is charged", || {
+        redis.keys().into_iter().any(|key| key.contains("carol")).then_some(())
+    });
+}
+
+fn debit(user: &str) -> Charge {
+    let limit = Limit::new(10, Unit::Year, 100).unwrap();
+    charge_by(user, 1, Limit { when_denied: WhenDenied::Counted, ..limit })
+}
+
+/// A client that leaves takes no debit with it: work that is done is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_debit_whose_caller_has_gone_is_charged_and_another_call_is_not() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock, PATIENCE);
+    assert_eq!(verdict(&store.charge(&[take("alice", 1, 10)]).await), fits(9));
+    for _ in 0..5 {
+        for call in [[take("alice", 1, 10)], [debit("carol")]] {
+            let mut given_up = pin!(store.charge(&call));
+            assert!(futures_util::poll!(&mut given_up).is_pending());
+        }
+    }
+    eventually("five debits", || {
+        let key = redis.keys().into_iter().find(|key| key.contains("carol"))?;
+        (redis.query::<u64>(&["GET", &key]) == 5).then_some(())
+    });
+    assert_eq!(verdict(&store.charge(&[take("alice", 1, 10)]).await), fits(8));
+}
+
+/// Answers that take long to arrive tell an old time, but each call is told its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answers_make_no_call_fail_where_windows_turn_each_second() {
+    let redis = Redis::start();
+    let dice = Arc::new(AtomicUsize::new(1));
+    let delays = move || {
+        let mut state = dice.load(Ordering::SeqCst) as u64;
+        let random = next(&mut state);
+        dice.store(state as usize, Ordering::SeqCst);
+        if random % 10 < 3 { 2 + random % 10 } else { 0 }
+    };
+    let url = redis_proxy::delaying(&redis, delays).await;
+    let store = Arc::new(redis_store::store(&url, 1, system_clock, PATIENCE));
+    let mut tasks = JoinSet::new();
+    let until = tokio::time::Instant::now() + Duration::from_secs(5);
+    for user in 0..8_u32 {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            let limit = Limit::new(1_000_000, Unit::Second, 1).unwrap();
+            let call = [charge_by(&user.to_string(), 1, limit)];
+            while tokio::time::Instant::now() < until {
+                store.charge(&call).await.expect("a window turns once a second");
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+/// One batch runs the script for fixed windows first, so a refund that was queued earlier runs later.
+#[tokio::test]
+async fn a_refund_in_the_batch_of_a_denial_ends_what_is_remembered_of_it() {
+    let redis = Redis::start();
+    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
+    let store = Arc::new(Store::Redis(store(&redis, system_clock, PATIENCE)));
+    let local = MemoryStore::new(system_clock);
+    let guard = Guard::new(
+        store,
+        OverLimitCache::new(100, system_clock, metrics),
+        Fallback::new(local, 1),
+        PATIENCE,
+        Outage::default(),
+    );
+    assert!(!guard.charge(&[take("alice", 5, 5)]).await.unwrap().denied);
+    let limit = Limit::new(5, Unit::Year, 100).unwrap();
+    let refund = [charge("alice", Hits::GiveBack(1), &Arc::new(limit))];
+    let one = [take("alice", 1, 5)];
+    let answers = join_all([guard.charge(&refund), guard.charge(&one)]).await;
+    assert!(answers[1].as_ref().unwrap().denied, "it ran before the refund");
+    assert!(!guard.charge(&one).await.unwrap().denied);
 }

@@ -53,7 +53,7 @@ fn remembered(
 ) -> usize {
     let used = |user: &usize| {
         let look = charge(&user.to_string(), Hits::Look, limit);
-        store.charge_at(&[look], now)[0].verdict == Verdict::Fits { remaining: 9 }
+        store.charge_at(&[look], now).tallies[0].verdict == Verdict::Fits { remaining: 9 }
     };
     users.filter(used).count()
 }
@@ -89,7 +89,7 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_end() {
             scope.spawn(move || {
                 let mut dice = Dice(seed);
                 for _ in 0..CALLS {
-                    let tallies = store.charge_at(&call(&mut dice), BEGIN);
+                    let tallies = store.charge_at(&call(&mut dice), BEGIN).tallies;
                     if tallies.iter().all(|tally| tally.verdict != Verdict::Over) {
                         admitted.fetch_add(1, Ordering::Relaxed);
                     }
@@ -101,7 +101,7 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_end() {
     for (user, limit) in plenty.iter().enumerate() {
         let look = charge(&user.to_string(), Hits::Look, limit);
         let left = Verdict::Fits { remaining: 100_000 - ADMITTED };
-        assert_eq!(store.charge_at(&[look], BEGIN)[0].verdict, left, "{limit:?}");
+        assert_eq!(store.charge_at(&[look], BEGIN).tallies[0].verdict, left, "{limit:?}");
     }
     assert_eq!(store.counters(), plenty.len() + 1);
 }

@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Tally, Verdict},
+        ledger::{Charge, Judgement, Verdict},
         request::Hits,
         rule::{Limit, Unit, WhenDenied},
         time::Timestamp,
@@ -48,8 +48,8 @@ fn charge_by(user: &str, hits: Hits, limit: Limit) -> Charge {
     algorithms::charge(user, hits, &Arc::new(limit))
 }
 
-fn verdicts(tallies: Vec<Tally>) -> Vec<Verdict> {
-    tallies.into_iter().map(|tally| tally.verdict).collect()
+fn verdicts(judgement: Judgement) -> Vec<Verdict> {
+    judgement.tallies.into_iter().map(|tally| tally.verdict).collect()
 }
 
 fn fits(remaining: u32) -> Vec<Verdict> {
@@ -129,7 +129,7 @@ async fn redis_clock_decides_whatever_ours_shows() {
     assert_eq!(verdicts(right.charge(&week(Hits::Take(3))).await.unwrap()), fits(1));
     assert_eq!(verdicts(wrong.charge(&week(Hits::Take(3))).await.unwrap()), [Verdict::Over]);
 
-    let reset = wrong.charge(&hour).await.unwrap()[0].reset;
+    let reset = wrong.charge(&hour).await.unwrap().tallies[0].reset;
     assert!(reset <= Duration::from_secs(3600), "{reset:?} is longer than the window");
 }
 
@@ -152,7 +152,7 @@ fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64
         (format!("{}000", start.parse::<i64>().unwrap() / 1000 + length), "9999999999999");
     redis.query(&[
         "EVAL", &script, "1", key, "1", "fw", "1", &start, &stop, "take", hits, "5", "free",
-        "enforced", expiry, "",
+        "enforced", "error", expiry, "",
     ])
 }
 
@@ -186,6 +186,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
             "5",
             "free",
             "enforced",
+            "error",
             "9999999999999",
             "",
         ];
@@ -256,7 +257,7 @@ async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
     let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
     let status = service.ask(call()).await.expect_err("there is no redis");
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(service.log().contains("the store gives no answer"), "{}", service.log());
+    assert!(service.log().contains("Redis is unusable"), "{}", service.log());
 
     // What needs no counter needs no redis.
     let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
@@ -328,12 +329,12 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
         assert_eq!(service.ask(call).await.expect_err("no memory").code(), Code::Unavailable);
         eventually_ok(&service).await;
     }
-    assert_eq!(told("the store gives no answer"), 1, "{}", service.log());
+    assert_eq!(told("Redis is unusable"), 1, "{}", service.log());
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     // Each look that passes may be the one that ends the outage.
     for _ in 0..500 {
         eventually_ok(&service).await;
-        if told("the store answers again") == 1 {
+        if told("Redis answers again") == 1 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -419,7 +420,56 @@ async fn a_password_comes_from_a_file_and_is_nowhere_shown() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_once_and_not_shown() {
+async fn a_redis_in_cluster_mode_is_refused_in_words() {
+    let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = request("shop", vec![descriptor(&[("user", "a")])]);
+    assert_eq!(service.ask(call).await.expect_err("refused").code(), Code::Unavailable);
+    let expected = "the server runs in cluster mode, and redis:// needs a single server";
+    assert!(service.log().contains(expected), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_redis_that_evicts_counters_is_a_warning_and_is_logged_once() {
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    for _ in 0..5 {
+        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        eventually_ok(&service).await;
+    }
+    let log = service.log();
+    assert_eq!(log.matches("redis may evict counters").count(), 1, "{log}");
+    assert!(log.contains("policy=\"allkeys-lru\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_new_cause_of_an_outage_is_logged() {
+    let mut redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
+    let store = format!("redis://:right@127.0.0.1:{}", redis.port);
+    let flags = &["--decision-budget", "200ms"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    eventually_ok(&service).await;
+    redis.stop();
+    let until_logged = async |line: &str| {
+        for _ in 0..500 {
+            let call = request("shop", vec![descriptor(&[("user", "a")])]);
+            service.ask(call).await.expect_err("an outage");
+            if service.log().contains(line) {
+                return;
+            }
+        }
+        panic!("`{line}` is not logged: {}", service.log());
+    };
+    until_logged("Redis is unusable: Connection refused").await;
+    // It knows no password now, and refuses ours.
+    redis.start_again();
+    until_logged("Redis is unusable: login refused").await;
+}
+
+#[tokio::test]
+async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
     let store = format!("redis://:s3cret-canary@127.0.0.1:{}", redis.port);
@@ -430,7 +480,7 @@ async fn a_wrong_password_is_told_once_and_not_shown() {
         assert_eq!(service.ask(call).await.expect_err("wrong").code(), Code::Unavailable);
     }
     let log = service.log();
-    assert_eq!(log.matches("the store gives no answer").count(), 1, "{log}");
+    assert_eq!(log.matches("Redis is unusable: login refused").count(), 1, "{log}");
     assert!(!log.contains("s3cret"), "{log}");
 }
 
@@ -438,8 +488,9 @@ async fn a_wrong_password_is_told_once_and_not_shown() {
 fn in_memory_time_is_an_argument_and_the_window_turns() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     let at = |ms, hits| {
-        let tallies =
-            store.charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms));
+        let tallies = store
+            .charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms))
+            .tallies;
         (tallies[0].verdict, tallies[0].reset.as_millis())
     };
     assert_eq!(at(5_000, Hits::Take(2)), (Verdict::Fits { remaining: 0 }, 1000));

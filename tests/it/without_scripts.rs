@@ -1,16 +1,34 @@
 //! A Redis whose ACL forbids scripts: `--redis-scripts off`.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use tollkeeper::rls::pb::rate_limit_response::Code;
-
-use crate::support::{
-    redis_server::Redis,
-    service::{Options, Service, descriptor, give_back, hits, request, spell, tollkeeper},
+use tollkeeper::{
+    engine::{
+        ledger::Charge,
+        request::Hits,
+        rule::{Limit, Unit},
+    },
+    rls::pb::rate_limit_response::Code,
 };
+
+use crate::{
+    algorithms,
+    support::{
+        redis_proxy::Gate,
+        redis_server::Redis,
+        redis_store,
+        service::{Options, Service, descriptor, give_back, hits, request, spell, tollkeeper},
+    },
+};
+
+/// Nobody is kept waiting so long, unless something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const RULES: &str = "
 domain: shop
@@ -100,10 +118,9 @@ async fn a_counter_that_holds_no_count_charges_no_sibling() {
     let both = || request("shop", vec![descriptor(&[("user", "a")]), descriptor(&[("deny", "b")])]);
     assert_eq!(spell(&service.ask(both()).await.unwrap()), "OK: OK 99/100 YEAR, OK 9/10 YEAR");
     let key = redis.key("deny=b");
-    let plants: [&[&str]; 5] = [
+    let plants: [&[&str]; 4] = [
         &["RPUSH", &key, "x"],
         &["SET", &key, "x"],
-        &["SET", &key, "-7"],
         &["SET", &key, "9007199254740992"],
         &["SET", &key, "9223372036854775807"],
     ];
@@ -116,6 +133,116 @@ async fn a_counter_that_holds_no_count_charges_no_sibling() {
         assert_eq!(redis.query::<redis::Value>(&["DUMP", &key]), before, "{plant:?}");
     }
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=a")]), 1);
+}
+
+#[tokio::test]
+async fn a_negative_count_is_read_as_0_and_repaired_by_the_next_write() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    let one = |count| request("shop", vec![hits(descriptor(&[("user", "a")]), count)]);
+    service.ask(one(1)).await.unwrap();
+    let key = redis.key("user=a");
+    redis.query::<()>(&["SET", &key, "-7", "KEEPTTL"]);
+    assert_eq!(spell(&service.ask(one(0)).await.unwrap()), "OK: OK 100/100 YEAR");
+    assert_eq!(spell(&service.ask(one(101)).await.unwrap()), "OVER_LIMIT: OVER_LIMIT 0/100 YEAR");
+    assert_eq!(spell(&service.ask(one(40)).await.unwrap()), "OK: OK 60/100 YEAR");
+    assert_eq!(redis.query::<i64>(&["GET", &key]), 40);
+    redis.query::<()>(&["SET", &key, "-7", "KEEPTTL"]);
+    let refund = request("shop", vec![give_back(descriptor(&[("user", "a")]), 3)]);
+    assert_eq!(spell(&service.ask(refund).await.unwrap()), "OK: OK 100/100 YEAR");
+    assert_eq!(redis.query::<i64>(&["GET", &key]), 0);
+}
+
+/// A caller, and how many hits it takes; negative, how many it gives back.
+type Caller = (char, i64);
+
+fn charge_of((_, hits): Caller) -> Charge {
+    let hits = match u64::try_from(hits) {
+        Ok(hits) => Hits::Take(hits),
+        Err(_) => Hits::GiveBack(hits.unsigned_abs()),
+    };
+    algorithms::charge("everyone", hits, &Arc::new(Limit::new(5, Unit::Year, 100).unwrap()))
+}
+
+/// Runs the callers' transactions on a counter that holds `used`, in every order that is possible. Each
+/// caller has its own way to Redis, with a gate that lets one of its transactions through at a time.
+async fn in_every_order(used: u64, callers: &[Caller], check: impl Fn(&str, &[bool], i64)) {
+    let redis = Redis::start();
+    // The orders that are still to be tried, as far as they are fixed.
+    let mut orders = vec![String::new()];
+    while let Some(fixed) = orders.pop() {
+        redis.query::<()>(&["FLUSHALL"]);
+        let direct = redis_store::transactions(&redis.url(), PATIENCE);
+        if used > 0 {
+            let call = [charge_of((' ', i64::try_from(used).unwrap()))];
+            assert!(!direct.charge(&call).await.unwrap().denied);
+        }
+        let mut running = Vec::new();
+        for caller in callers {
+            let gate = Gate::start(&redis).await;
+            let store = redis_store::transactions(&gate.url, PATIENCE);
+            store.reached().await;
+            gate.close();
+            let call = [charge_of(*caller)];
+            let task = tokio::spawn(async move { store.charge(&call).await });
+            running.push((caller.0, gate, task));
+        }
+        let mut order = String::new();
+        loop {
+            // Each caller that has not ended waits before its gate.
+            let mut ready = Vec::new();
+            for (name, gate, task) in &running {
+                while !task.is_finished() {
+                    let waits = gate.question();
+                    if tokio::time::timeout(Duration::from_millis(5), waits).await.is_ok() {
+                        ready.push((*name, gate));
+                        break;
+                    }
+                }
+            }
+            let Some((first, _)) = ready.first() else { break };
+            let next = fixed.chars().nth(order.len()).unwrap_or_else(|| {
+                let others = ready.iter().skip(1);
+                orders.extend(others.map(|(name, _)| format!("{order}{name}")));
+                *first
+            });
+            let (_, gate) = ready.iter().find(|(name, _)| *name == next).unwrap();
+            order.push(next);
+            gate.pass();
+            assert!(order.len() < 30, "{order} does not end");
+        }
+        let mut admitted = Vec::new();
+        for (_, _, task) in running {
+            let answer = task.await.unwrap();
+            admitted.push(!answer.unwrap_or_else(|error| panic!("{order}: {error}")).denied);
+        }
+        let count: Option<i64> = redis.query(&["GET", &redis.key("everyone")]);
+        check(&order, &admitted, count.unwrap_or(0));
+        redis.assert_no_key_leaks();
+    }
+}
+
+/// One is denied and gives its charge back, while the other gives back more than was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_every_order_of_two_transactions_and_a_refund_nobody_gets_an_error() {
+    in_every_order(4, &[('t', 3), ('r', -5)], |order, admitted, count| {
+        let used = if admitted[0] { 3 } else { 0 };
+        assert!(admitted[1], "{order}: a refund is never denied");
+        // The refund may be floored by what the other then gives back: at most that is lacking.
+        assert!((used - 3..=used).contains(&count), "{order}: {admitted:?}, {count}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_every_order_of_charges_and_a_refund_of_what_was_taken_the_count_is_exact() {
+    in_every_order(4, &[('a', 1), ('b', 3), ('r', -2)], |order, admitted, count| {
+        let hits = [1, 3, -2].into_iter().zip(admitted).filter(|(_, admitted)| **admitted);
+        let expected: i64 = 4 + hits.map(|(hits, _)| hits).sum::<i64>();
+        assert_eq!(count, expected, "{order}: {admitted:?}");
+        assert!(count <= 5, "{order}: {admitted:?}");
+    })
+    .await;
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::telemetry::{MemoryMetrics, Told};
+use crate::telemetry::{LogThrottle, MemoryMetrics};
 
 /// Fewer are not worth a sweep.
 const SWEEP_FROM: usize = 1024;
@@ -14,14 +14,18 @@ pub(super) struct Room {
     pub(super) counters_max: usize,
     kept: AtomicUsize,
     metrics: Option<MemoryMetrics>,
-    /// When the log last told of counters that were given up.
-    told: Told,
+    log_throttle: LogThrottle,
 }
 
 impl Room {
     /// Room for so many.
     pub(super) fn new(counters_max: usize, metrics: Option<MemoryMetrics>) -> Self {
-        Self { counters_max, kept: AtomicUsize::new(0), metrics, told: Told::default() }
+        Self {
+            counters_max,
+            kept: AtomicUsize::new(0),
+            metrics,
+            log_throttle: LogThrottle::default(),
+        }
     }
 
     /// How many places are taken.
@@ -59,7 +63,7 @@ impl Room {
         if let Some(metrics) = &self.metrics {
             metrics.evicted(given_up);
         }
-        if self.told.is_due() {
+        if self.log_throttle.should_log("evicted") {
             let counters_max = self.counters_max;
             tracing::warn!(
                 counters_max,

@@ -1,46 +1,40 @@
-//! Calls that go to Redis together: one script run for those on fixed windows, and one for the others,
-//! in one write.
+//! Calls that go to Redis together, in one write: one script run for those on fixed windows, and one for
+//! the others.
+
+use std::sync::Arc;
 
 use redis::RedisResult;
 
 use super::{
     connection::Connection,
     resp,
-    script::{Answer, Question, Script, Scripts, another_form, fixed, is_unknown_script, ledger},
+    script::{self, Outcome, Scripts, WriteRefusal, fixed, ledger::LedgerRun, unexpected_reply},
 };
 use crate::{
     engine::{ledger::Charge, time::Timestamp},
-    telemetry::StoreMetrics,
+    telemetry::{StoreMetrics, redis_error_type},
 };
 
-/// The most weight of one batch. Such a run keeps Redis for less than 0.3 ms.
+/// The most weight of one batch. Such a run keeps Redis busy for less than 0.3 ms.
 pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
 
-/// What a charge for the ledger weighs, by how long it keeps Redis; one on a fixed window weighs 1.
+/// The weight of a charge for the ledger, by the time that it costs Redis; one on a fixed window weighs 1.
 const LEDGER_WEIGHT: usize = 6;
-
-/// Calls in the order in which they were added.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    fixed: fixed::Run,
-    ledger: ledger::Run,
-    /// Who decides each call.
-    deciders: Vec<Decider>,
-}
 
 /// The script that decides a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decider {
+pub(super) enum ScriptKind {
     Fixed,
     Ledger,
 }
 
-impl Decider {
+impl ScriptKind {
+    /// The cheapest script that can decide this call.
     pub(super) fn of(charges: &[Charge]) -> Self {
         if fixed::takes(charges) { Self::Fixed } else { Self::Ledger }
     }
 
-    /// How long a call keeps Redis, relative to others.
+    /// The time that a call costs Redis, relative to others.
     pub(super) fn weight(self, charges: &[Charge]) -> usize {
         match self {
             Self::Fixed => charges.len(),
@@ -49,73 +43,103 @@ impl Decider {
     }
 }
 
+/// Calls in the order in which they were added.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    fixed: fixed::FixedRun,
+    ledger: LedgerRun,
+    kinds: Vec<ScriptKind>,
+}
+
+/// What a batch's replies say.
+pub(super) struct Answers {
+    /// Redis's time, unless all runs failed.
+    pub(super) now: Option<Timestamp>,
+    /// One for each call, in their order.
+    pub(super) outcomes: Vec<RedisResult<Outcome>>,
+}
+
 impl Batch {
-    /// Adds a call in the windows of `stamp`, on keys that begin with `key_prefix`. All calls together
-    /// must not weigh more than [`WEIGHT_MAX`], except for one alone.
+    /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `key_prefix`. All
+    /// calls together must not weigh more than [`WEIGHT_MAX`], except for one alone.
     pub(super) fn add(
         &mut self,
-        decider: Decider,
-        charges: &[Charge],
-        stamp: Timestamp,
+        kind: ScriptKind,
+        charges: &Arc<[Charge]>,
+        assumed_now: Timestamp,
         key_prefix: &str,
     ) {
-        match decider {
-            Decider::Fixed => self.fixed.add(charges, stamp, key_prefix),
-            Decider::Ledger => self.ledger.add(charges, stamp, key_prefix),
+        match kind {
+            ScriptKind::Fixed => self.fixed.add(charges, assumed_now, key_prefix),
+            ScriptKind::Ledger => self.ledger.add(charges, assumed_now, key_prefix),
         }
-        self.deciders.push(decider);
+        self.kinds.push(kind);
     }
 
-    /// Sends it, and reads what became of each call; and Redis's time, where a script told it.
-    pub(super) async fn ask(
+    /// Sends it, and reads what became of each call.
+    pub(super) async fn run(
         self,
         connection: &mut Connection,
         scripts: &Scripts,
         metrics: &StoreMetrics,
-    ) -> (Option<Timestamp>, Vec<RedisResult<Answer>>) {
-        let questions: [(&dyn Question, &Script); 2] =
-            [(&self.fixed, &scripts.fixed), (&self.ledger, &scripts.ledger)];
-        let mut command = Vec::with_capacity(4096);
-        let asked = questions.iter().filter(|(question, _)| !question.is_empty());
-        for (question, script) in asked.clone() {
-            question.command("EVALSHA", &script.hash).write_packed_command(&mut command);
+    ) -> Answers {
+        let mut runs: Vec<(_, &dyn script::ScriptRun)> = Vec::with_capacity(2);
+        if !self.fixed.is_empty() {
+            runs.push((&scripts.fixed, &self.fixed));
         }
-        let exchanged = connection.exchange(&command, asked.count(), resp::integers);
-        let mut replies = metrics.measure("EVALSHA", exchanged).await.into_iter();
-
+        if !self.ledger.is_empty() {
+            runs.push((&scripts.ledger, &self.ledger));
+        }
+        let (replies, took) = script::run(&runs, connection, metrics, resp::integers).await;
+        let mut replies = replies.into_iter();
         let mut now = None;
-        let mut answers = [Ok(Vec::new()), Ok(Vec::new())];
-        for ((question, script), answers) in questions.iter().zip(&mut answers) {
-            if question.is_empty() {
-                continue;
-            }
-            let mut reply = replies.next().unwrap_or_else(|| Err(another_form()));
-            if reply.as_ref().is_err_and(is_unknown_script) {
-                let command = question.command("EVAL", &script.source).get_packed_command();
-                let exchanged = connection.exchange(&command, 1, resp::integers);
-                let again = metrics.measure("EVAL", exchanged).await.pop();
-                reply = again.unwrap_or_else(|| Err(another_form()));
-            }
-            *answers = reply.and_then(|reply| {
-                let (told, answers) = question.read(&reply).ok_or_else(another_form)?;
-                now = Some(told);
-                Ok(answers)
-            });
+        let mut read = |read: &dyn Fn(&[i64]) -> Option<(Timestamp, Vec<Outcome>)>| {
+            let reply = replies.next().unwrap_or_else(|| Err(unexpected_reply()))?;
+            let (told, outcomes) = read(&reply).ok_or_else(unexpected_reply)?;
+            now = Some(told);
+            Ok(outcomes)
+        };
+        let nothing = || Ok(Vec::new());
+        let fixed = if self.fixed.is_empty() { nothing() } else { read(&|it| self.fixed.read(it)) };
+        let ledger =
+            if self.ledger.is_empty() { nothing() } else { read(&|it| self.ledger.read(it)) };
+        let outcomes = self.in_order(fixed, ledger);
+
+        metrics.record("EVALSHA", took, outcomes.iter().find_map(problem));
+        let is_replica =
+            |it: &RedisResult<_>| matches!(it, Ok(Outcome::WriteRefused(WriteRefusal::Replica)));
+        if outcomes.iter().any(is_replica) {
+            // A server that was demoted is not asked again on this connection.
+            connection.retire();
         }
-        (now, self.in_order(answers))
+        Answers { now, outcomes }
     }
 
-    /// The answers of both questions, in the order of the calls.
-    fn in_order(&self, answers: [RedisResult<Vec<Answer>>; 2]) -> Vec<RedisResult<Answer>> {
-        let [mut fixed, mut ledger] = answers.map(|answers| answers.map(Vec::into_iter));
-        let answer = |decider: &Decider| {
-            let answers = match decider {
-                Decider::Fixed => &mut fixed,
-                Decider::Ledger => &mut ledger,
+    /// The outcomes of both runs, in the order of the calls.
+    fn in_order(
+        &self,
+        fixed: RedisResult<Vec<Outcome>>,
+        ledger: RedisResult<Vec<Outcome>>,
+    ) -> Vec<RedisResult<Outcome>> {
+        let mut fixed = fixed.map(Vec::into_iter);
+        let mut ledger = ledger.map(Vec::into_iter);
+        let mut next = |kind: &ScriptKind| {
+            let outcomes = match kind {
+                ScriptKind::Fixed => &mut fixed,
+                ScriptKind::Ledger => &mut ledger,
             };
-            let answers = answers.as_mut().map_err(|error| error.clone())?;
-            answers.next().ok_or_else(another_form)
+            let outcomes = outcomes.as_mut().map_err(|error| error.clone())?;
+            outcomes.next().ok_or_else(unexpected_reply)
         };
-        self.deciders.iter().map(answer).collect()
+        self.kinds.iter().map(&mut next).collect()
+    }
+}
+
+/// Why a call has no verdict, as the error's type in metrics.
+fn problem(outcome: &RedisResult<Outcome>) -> Option<String> {
+    match outcome {
+        Ok(Outcome::WriteRefused(refusal)) => Some(refusal.code().to_owned()),
+        Ok(_) => None,
+        Err(error) => Some(redis_error_type(error)),
     }
 }

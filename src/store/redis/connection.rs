@@ -3,12 +3,13 @@
 use std::{io, mem};
 
 use bytes::{Buf as _, BytesMut};
+use futures_util::FutureExt as _;
 use redis::{
     Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError,
     RedisFuture, RedisResult, Value, aio::ConnectionLike,
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
 };
 
@@ -17,50 +18,68 @@ use super::resp;
 /// What a batch's reply takes, and more.
 const READ_AT_ONCE: usize = 4096;
 
-/// A connection that one task holds for itself.
+/// Bytes to and from a server: TCP, or what stands in for it.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A connection that one task has to itself.
 #[derive(Debug)]
-pub struct Connection {
-    stream: TcpStream,
+pub struct Connection<S = TcpStream> {
+    stream: S,
     received: BytesMut,
     usable: bool,
 }
 
-impl Connection {
-    /// Connects, and logs in where the settings say so.
-    ///
-    /// # Errors
-    /// Those of Redis and of the network.
-    pub(super) async fn open(server: &ConnectionInfo) -> RedisResult<Self> {
-        let ConnectionAddr::Tcp(host, port) = server.addr() else {
-            return Err((ErrorKind::InvalidClientConfig, "not a host and port").into());
-        };
-        let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        // A command is one small packet, and must not wait for the acknowledgement of another.
-        stream.set_nodelay(true)?;
-        let mut connection = Self { stream, received: BytesMut::new(), usable: true };
+/// Connects over TCP, and logs in where the settings say so.
+///
+/// # Errors
+/// Those of Redis and of the network.
+pub(super) async fn open(server: &ConnectionInfo) -> RedisResult<Connection> {
+    let ConnectionAddr::Tcp(host, port) = server.addr() else {
+        return Err((ErrorKind::InvalidClientConfig, "not a host and port").into());
+    };
+    let stream = TcpStream::connect((host.as_str(), *port)).await?;
+    // A command is one small packet, and must not wait for the acknowledgement of another.
+    stream.set_nodelay(true)?;
+    let mut connection = Connection::new(stream);
+    connection.log_in(server).await?;
+    Ok(connection)
+}
+
+impl<S: Stream> Connection<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, received: BytesMut::new(), usable: true }
+    }
+
+    async fn log_in(&mut self, server: &ConnectionInfo) -> RedisResult<()> {
         let settings = server.redis_settings();
         if let Some(password) = settings.password() {
             let mut login = redis::cmd("AUTH");
             if let Some(name) = settings.username() {
                 login.arg(name);
             }
-            connection.query::<()>(login.arg(password)).await.map_err(refused)?;
+            self.query::<()>(login.arg(password)).await.map_err(refused)?;
         }
         if settings.db() != 0 {
-            connection.query::<()>(redis::cmd("SELECT").arg(settings.db())).await?;
+            self.query::<()>(redis::cmd("SELECT").arg(settings.db())).await?;
         }
-        Ok(connection)
+        Ok(())
     }
 
     /// Whether it may be used again, as its commands have ended.
-    pub(super) fn is_usable(&self) -> bool {
+    pub(super) const fn is_usable(&self) -> bool {
         self.usable
     }
 
-    /// Whether the server has closed it, or says what nobody asked.
-    pub(super) fn is_closed(&self) -> bool {
-        let silent = self.stream.try_read(&mut [0]);
-        !silent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    /// Sees to it that it is not used again.
+    pub(super) const fn retire(&mut self) {
+        self.usable = false;
+    }
+
+    /// Whether the server has closed it, or sent something that was not asked for.
+    pub(super) fn is_closed(&mut self) -> bool {
+        self.stream.read(&mut [0]).now_or_never().is_some()
     }
 
     /// Sends commands that are written already, and reads so many replies, each by `read`; where the
@@ -117,15 +136,23 @@ impl Connection {
         answers.into_iter().next().unwrap_or_else(|| Err(io::Error::other("no answer").into()))
     }
 
-    /// The same for several commands in a row; an error of one is among the answers. `None` if it is
-    /// a transaction that was not run, because a key that was watched has changed.
+    /// Runs several commands in a row; an error of one is among the answers. `None` if it is a
+    /// transaction that was not run, because a key that was watched has changed.
     ///
     /// # Errors
-    /// Those of the network, and of Redis where it ran none of them.
-    pub async fn transaction(&mut self, commands: &Pipeline) -> RedisResult<Option<Vec<Value>>> {
-        let answer = commands.query_async(self).await;
-        self.usable &= answer.is_ok();
-        answer
+    /// Those of the network, and of Redis where it ran none of them; a server that refuses the commands
+    /// of a transaction leaves the connection as it was.
+    pub(super) async fn pipeline(
+        &mut self,
+        commands: &Pipeline,
+    ) -> RedisResult<Option<Vec<Value>>> {
+        let answers = commands.query_async(self).await;
+        if let Err(error) = &answers
+            && !is_harmless(error)
+        {
+            self.retire();
+        }
+        answers
     }
 }
 
@@ -151,7 +178,7 @@ fn refused(error: RedisError) -> RedisError {
 }
 
 /// What [`Pipeline`] needs to run its commands here.
-impl ConnectionLike for Connection {
+impl<S: Stream> ConnectionLike for Connection<S> {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(self.query(command))
     }

@@ -5,7 +5,7 @@
 
 use std::{
     fmt, io,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -13,7 +13,10 @@ use bb8::{ManageConnection, RunError};
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use tokio::time;
 
-use super::connection::Connection;
+use super::{
+    connection::{self, Connection},
+    server_info::ServerInfo,
+};
 use crate::{
     store::{StoreError, outage::Outage},
     telemetry::StoreMetrics,
@@ -29,10 +32,6 @@ const LIFETIME_MAX: Duration = Duration::from_secs(600);
 /// Fewer connections are not kept apart: a worker needs several where answers are late.
 const PART_MIN: usize = 4;
 
-/// The oldest servers whose scripts and `PXAT` we rely on.
-const REDIS_MIN: (u32, u32) = (6, 2);
-const VALKEY_MIN: (u32, u32) = (7, 2);
-
 /// How to build a pool.
 #[derive(Clone)]
 pub struct PoolOptions {
@@ -43,7 +42,7 @@ pub struct PoolOptions {
     /// How many workers there are, each of which keeps connections of its own if that is possible.
     pub workers: usize,
     /// How long a call may wait for one, and then for an answer.
-    pub wait_max: Duration,
+    pub timeout: Duration,
     /// Hears of connections that cannot be made.
     pub outage: Outage,
 }
@@ -56,8 +55,10 @@ pub struct Pool(Arc<Shared>);
 struct Shared {
     options: PoolOptions,
     metrics: StoreMetrics,
-    /// The first is for whoever is no worker.
+    /// The first is for threads that are no workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
+    /// The eviction policy of the server, where it may evict counters.
+    evicts: Arc<Mutex<Option<String>>>,
 }
 
 /// A connection that a question holds for itself.
@@ -76,7 +77,7 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        Self(Arc::new(Shared { options, metrics, parts }))
+        Self(Arc::new(Shared { options, metrics, parts, evicts: Arc::default() }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -89,9 +90,9 @@ impl Pool {
         };
         let connections = part.get_or_init(|| self.0.connect());
         loop {
-            let held = connections.get().await.map_err(|error| match error {
+            let mut held = connections.get().await.map_err(|error| match error {
                 RunError::User(error) => unavailable(&error),
-                RunError::TimedOut => StoreError::Unavailable("no connection to redis".to_owned()),
+                RunError::TimedOut => StoreError::NoConnection,
             })?;
             // One that the server closed while it was idle is dropped here, and not a call with it.
             if !held.is_closed() {
@@ -106,15 +107,15 @@ impl Pool {
     }
 
     /// How long a call waits: for a connection, and for Redis's answer.
-    pub(super) fn patience(&self) -> Duration {
-        self.0.options.wait_max
+    pub(super) fn timeout(&self) -> Duration {
+        self.0.options.timeout
     }
 }
 
 impl Shared {
     /// One part of the pool, which connects in the background.
     fn connect(&self) -> bb8::Pool<Manager> {
-        let PoolOptions { server, connections_max, wait_max, outage, .. } = self.options.clone();
+        let PoolOptions { server, connections_max, timeout, outage, .. } = self.options.clone();
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let connections_max = (connections_max / parts).max(1);
         bb8::Pool::builder()
@@ -125,24 +126,29 @@ impl Shared {
             .test_on_check_out(false)
             .max_lifetime(Some(LIFETIME_MAX))
             .idle_timeout(None)
-            .connection_timeout(wait_max)
+            .connection_timeout(timeout)
             // The next call tries again; a retry of bb8's own would only hold its place.
             .retry_connection(false)
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(self.metrics.clone())))
-            .build_unchecked(Manager { server, outage })
+            .build_unchecked(Manager { server, outage, evicts: Arc::clone(&self.evicts) })
     }
 }
 
 /// The store's error for one of Redis.
 pub(super) fn unavailable(error: &RedisError) -> StoreError {
-    StoreError::Unavailable(format!("redis: {error}"))
+    StoreError::Unavailable(match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) => "login refused".to_owned(),
+        (_, Some("NOAUTH")) => "it requires a login".to_owned(),
+        _ => error.to_string(),
+    })
 }
 
 /// Makes connections for the pool, and judges them when they come back.
 pub struct Manager {
     server: ConnectionInfo,
     outage: Outage,
+    evicts: Arc<Mutex<Option<String>>>,
 }
 
 /// The server's address holds the password.
@@ -157,10 +163,10 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        let opened = time::timeout(CONNECT_WITHIN, open(&self.server))
+        let opened = time::timeout(CONNECT_WITHIN, self.open())
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        opened.inspect_err(|error| self.outage.failed(&unavailable(error)))
+        opened.inspect_err(|error| self.outage.cannot_connect(&unavailable(error)))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
@@ -172,16 +178,37 @@ impl ManageConnection for Manager {
     }
 }
 
-/// Connects, and sees whether the server is one that we know.
-async fn open(server: &ConnectionInfo) -> RedisResult<Connection> {
-    let mut connection = Connection::open(server).await?;
-    match connection.query::<String>(redis::cmd("INFO").arg("server")).await {
-        Ok(info) => check_version(&info)?,
-        // Who may run our script but not INFO is taken at their word.
-        Err(error) if error.code() == Some("NOPERM") => {}
-        Err(error) => return Err(error),
+impl Manager {
+    /// Connects, and checks that the server is one that we can work with.
+    async fn open(&self) -> RedisResult<Connection> {
+        let mut connection = connection::open(&self.server).await?;
+        match connection.query::<String>(&redis::cmd("INFO")).await {
+            Ok(info) => {
+                let info = ServerInfo(&info);
+                info.check()?;
+                self.warn_of_eviction(info.evicts());
+            }
+            // A user who may run our commands but not INFO is trusted.
+            Err(error) if error.code() == Some("NOPERM") => {}
+            Err(error) => return Err(error),
+        }
+        Ok(connection)
     }
-    Ok(connection)
+
+    /// Logs a policy once, however many connections find it.
+    fn warn_of_eviction(&self, policy: Option<&str>) {
+        let mut known = self.evicts.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_deref() == policy {
+            return;
+        }
+        if let Some(policy) = policy {
+            tracing::warn!(
+                policy,
+                "redis may evict counters, and then limits begin anew; set maxmemory-policy to noeviction"
+            );
+        }
+        *known = policy.map(str::to_owned);
+    }
 }
 
 /// Counts what bb8 would swallow: connections that could not be made for the pool.
@@ -195,37 +222,5 @@ impl bb8::ErrorSink<RedisError> for CountedErrors {
 
     fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<RedisError>> {
         Box::new(self.clone())
-    }
-}
-
-fn check_version(info: &str) -> RedisResult<()> {
-    let field = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name));
-    let (server, version, oldest) = match field("valkey_version:") {
-        Some(version) => ("valkey", version, VALKEY_MIN),
-        None => ("redis", field("redis_version:").unwrap_or_default(), REDIS_MIN),
-    };
-    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
-    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if found >= oldest {
-        return Ok(());
-    }
-    let (major, minor) = oldest;
-    let message = format!("{server} `{version}` is older than {major}.{minor}");
-    Err((ErrorKind::InvalidClientConfig, "unsupported server", message).into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_that_lack_our_commands_are_refused() {
-        check_version("# Server\r\nredis_version:7.0.15\r\n").expect("new enough");
-        check_version("redis_version:6.2.0").expect("just new enough");
-        // Valkey answers with the version of Redis that it stands for as well.
-        check_version("redis_version:7.2.4\r\nvalkey_version:8.0.1\r\n").expect("new enough");
-        check_version("redis_version:6.0.16").expect_err("too old");
-        check_version("redis_version:7.2.4\r\nvalkey_version:7.1.0").expect_err("too old");
-        check_version("").expect_err("no version at all");
     }
 }

@@ -1,18 +1,26 @@
-//! The scripts. One file for each: how it is asked, and what its reply says.
+//! The scripts, how they are run, and what a run says. One file for each: its arguments and its reply.
 
 pub mod counter;
 pub mod fixed;
 pub mod ledger;
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
+use std::time::{Duration, Instant};
 
-use crate::engine::{ledger::Tally, time::Timestamp};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+
+use super::connection::Connection;
+use crate::{
+    engine::{ledger::Judgement, time::Timestamp},
+    store::StoreError,
+    telemetry::StoreMetrics,
+};
 
 /// Where the script reads the time: Redis's own clock, once. A test may put another line here.
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 
 /// What the scripts for any algorithm share, in this order.
-const SHARED: [&str; 7] = [
+const SHARED: [&str; 8] = [
+    include_str!("lua/refusal.lua"),
     include_str!("lua/value.lua"),
     include_str!("lua/fixed_window.lua"),
     include_str!("lua/first_hit_window.lua"),
@@ -21,6 +29,7 @@ const SHARED: [&str; 7] = [
     include_str!("lua/token_bucket.lua"),
     include_str!("lua/charge.lua"),
 ];
+const FIXED: [&str; 2] = [include_str!("lua/refusal.lua"), include_str!("lua/fixed.lua")];
 const LEDGER: &str = include_str!("lua/ledger.lua");
 const COUNTER: &str = include_str!("lua/counter.lua");
 
@@ -31,7 +40,7 @@ pub fn ledger(clock: &str) -> String {
 
 /// The text of the script that decides calls on fixed windows, on this clock.
 pub fn fixed(clock: &str) -> String {
-    clock.to_owned() + include_str!("lua/fixed.lua")
+    clock.to_owned() + &FIXED.concat()
 }
 
 /// The text of the script that looks at one counter, on this clock.
@@ -51,19 +60,89 @@ pub struct Scripts {
 /// A script and its hash.
 #[derive(Debug)]
 pub(super) struct Script {
-    pub(super) source: String,
-    pub(super) hash: String,
+    source: String,
+    hash: String,
 }
 
-/// What the script said of one call.
+/// What Redis says of one call, or of one look. Unless it is decided, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// It was decided; a tally for each charge.
-    Judged(Vec<Tally>),
-    /// A charge's window is not the present one; nothing was charged.
+pub enum Outcome<T = Judgement> {
+    /// It was decided.
+    Decided(T),
+    /// A window is not the present one.
     Stale,
-    /// The counters of these charges hold no count; nothing was charged.
-    Unreadable(Vec<usize>),
+    /// The counters of these charges are corrupt, and their limits do not decide the call.
+    Corrupt(Vec<usize>),
+    /// The call would be admitted, but the server takes no writes.
+    WriteRefused(WriteRefusal),
+}
+
+/// What Redis says, and the time by its clock.
+#[derive(Debug)]
+pub struct Reply<T = Judgement> {
+    /// Redis's time.
+    pub now: Timestamp,
+    /// What it says.
+    pub outcome: Outcome<T>,
+}
+
+/// Why a server takes no writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteRefusal {
+    /// It is out of memory, and evicts nothing.
+    Memory,
+    /// It has too few replicas.
+    Replicas,
+    /// It cannot save to its disk.
+    Disk,
+    /// It is a replica.
+    Replica,
+}
+
+impl WriteRefusal {
+    const ALL: [Self; 4] = [Self::Memory, Self::Replicas, Self::Disk, Self::Replica];
+
+    /// The refusal that `lua/refusal.lua` writes as this integer.
+    fn from_reply(code: i64) -> Option<Self> {
+        match code {
+            -3 => Some(Self::Memory),
+            -4 => Some(Self::Replicas),
+            -5 => Some(Self::Disk),
+            -6 => Some(Self::Replica),
+            _ => None,
+        }
+    }
+
+    /// The refusal that an error of Redis's says.
+    pub(super) fn from_error(error: &RedisError) -> Option<Self> {
+        Self::ALL.into_iter().find(|refusal| error.code() == Some(refusal.code()))
+    }
+
+    /// The code of Redis's error.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Memory => "OOM",
+            Self::Replicas => "NOREPLICAS",
+            Self::Disk => "MISCONF",
+            Self::Replica => "READONLY",
+        }
+    }
+
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Memory => "it is out of memory",
+            Self::Replicas => "it has too few replicas",
+            Self::Disk => "it cannot save to disk",
+            Self::Replica => "it is a read-only replica",
+        }
+    }
+}
+
+impl From<WriteRefusal> for StoreError {
+    fn from(refusal: WriteRefusal) -> Self {
+        let (code, reason) = (refusal.code(), refusal.reason());
+        Self::Unavailable(format!("it takes no writes, since {reason} ({code})"))
+    }
 }
 
 impl Scripts {
@@ -81,26 +160,45 @@ impl Script {
     }
 }
 
-/// A server that was restarted or flushed has forgotten the script, and has run nothing.
-pub(super) fn is_unknown_script(error: &RedisError) -> bool {
+/// One run of a script.
+pub trait ScriptRun: Sync {
+    /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
+    fn command(&self, verb: &str, script: &str) -> Cmd;
+}
+
+/// Runs scripts in one round trip, and reads each reply by `read`. A script that the server does not know,
+/// since it was restarted or flushed, has not run; it is sent once more with its text. Also returns how
+/// long the round trip took.
+pub(super) async fn run<T>(
+    runs: &[(&Script, &dyn ScriptRun)],
+    connection: &mut Connection,
+    metrics: &StoreMetrics,
+    read: impl Fn(&[u8]) -> RedisResult<T>,
+) -> (Vec<RedisResult<T>>, Duration) {
+    let mut commands = Vec::with_capacity(4096);
+    for (script, run) in runs {
+        run.command("EVALSHA", &script.hash).write_packed_command(&mut commands);
+    }
+    let began = Instant::now();
+    let mut replies = connection.exchange(&commands, runs.len(), &read).await;
+    let took = began.elapsed();
+    for ((script, run), reply) in runs.iter().zip(&mut replies) {
+        if reply.as_ref().is_err_and(is_unknown_script) {
+            let command = run.command("EVAL", &script.source).get_packed_command();
+            let exchanged = connection.exchange(&command, 1, &read);
+            let again = metrics.measure("EVAL", exchanged).await.pop();
+            *reply = again.unwrap_or_else(|| Err(unexpected_reply()));
+        }
+    }
+    (replies, took)
+}
+
+fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-pub(super) fn another_form() -> RedisError {
-    (ErrorKind::UnexpectedReturnType, "the script's reply has another form").into()
-}
-
-/// Calls that one script decides in one run.
-pub trait Question: Sync {
-    /// Whether there is none.
-    fn is_empty(&self) -> bool;
-
-    /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
-    fn command(&self, verb: &str, script: &str) -> Cmd;
-
-    /// What the reply says of each call, in the order in which they were added, and Redis's time;
-    /// `None` if it has another form.
-    fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)>;
+pub(super) fn unexpected_reply() -> RedisError {
+    (ErrorKind::UnexpectedReturnType, "the script's reply has an unexpected form").into()
 }
 
 fn timestamp(seconds: i64, micros: i64) -> Option<Timestamp> {

@@ -10,14 +10,21 @@ use super::{Process, eventually};
 pub struct Redis {
     pub port: u16,
     folder: TempDir,
+    arguments: Vec<String>,
     process: Option<Process>,
 }
 
 impl Redis {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With further arguments.
+    pub fn start_with(arguments: &[&str]) -> Self {
         // Redis cannot bind port 0 and tell; between our look and its start a port may be taken.
         for _ in 0..10 {
             let mut redis = Self::absent();
+            redis.arguments = arguments.iter().map(|it| (*it).to_owned()).collect();
             if redis.try_start() {
                 return redis;
             }
@@ -27,7 +34,12 @@ impl Redis {
 
     /// A port on which a Redis may be started later.
     pub fn absent() -> Self {
-        Self { port: free_port(), folder: TempDir::new().unwrap(), process: None }
+        Self {
+            port: free_port(),
+            folder: TempDir::new().unwrap(),
+            arguments: Vec::new(),
+            process: None,
+        }
     }
 
     #[track_caller]
@@ -43,6 +55,7 @@ impl Redis {
             .args(["--enable-debug-command", "yes"])
             .arg("--dir")
             .arg(self.folder.path())
+            .args(&self.arguments)
             .stdout(std::process::Stdio::null());
         let process = self.process.insert(Process::spawn(&mut command));
         let ours = format!("process_id:{}", process.0.id());
@@ -54,6 +67,39 @@ impl Redis {
             let info = redis::cmd("INFO").arg("server").query::<String>(&mut self.try_connect()?);
             info.ok()?.contains(&ours).then_some(true)
         })
+    }
+
+    /// Ends it, and waits for that; it can be started again.
+    pub fn stop(&mut self) {
+        self.process = None;
+    }
+
+    /// Takes no writes, for the reason that this code names, until [`accept_writes`](Self::accept_writes).
+    pub fn refuse_writes(&self, code: &str) {
+        match code {
+            "OOM" => self.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]),
+            "NOREPLICAS" => self.query(&["CONFIG", "SET", "min-replicas-to-write", "1"]),
+            "READONLY" => self.query(&["REPLICAOF", "127.0.0.1", "1"]),
+            "MISCONF" => {
+                std::fs::remove_dir_all(self.folder.path()).unwrap();
+                self.query::<()>(&["CONFIG", "SET", "save", "3600 1"]);
+                self.query::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
+                self.query::<()>(&["BGSAVE"]);
+                eventually("the save fails", || {
+                    let info: String = self.query(&["INFO", "persistence"]);
+                    info.contains("rdb_last_bgsave_status:err").then_some(())
+                });
+            }
+            _ => panic!("{code}"),
+        }
+    }
+
+    /// Ends what [`refuse_writes`](Self::refuse_writes) began.
+    pub fn accept_writes(&self) {
+        self.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        self.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        self.query::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+        self.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     }
 
     pub fn signal(&self, name: &str) {

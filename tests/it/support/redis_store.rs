@@ -8,24 +8,38 @@ use tollkeeper::{
         Clock,
         outage::Outage,
         redis::{
-            How, RedisStore,
+            RedisStore, TransactionStore,
+            node::Node,
             pool::{Pool, PoolOptions},
             script::Scripts,
         },
+        system_clock,
     },
     telemetry::StoreMetrics,
 };
 
-/// A store of so many workers, on two connections, or 16 if there are workers.
-pub fn store(url: &str, workers: usize, clock: Clock, patience: Duration) -> RedisStore {
+/// A store for `workers` workers, on two connections, or on 16 if there are workers.
+pub fn store(url: &str, workers: usize, clock: Clock, timeout: Duration) -> RedisStore {
+    let connections_max = if workers == 0 { 2 } else { 16 };
+    RedisStore::new(
+        node(url, connections_max, workers, clock, timeout),
+        Scripts::new(String::new()),
+    )
+}
+
+/// A store for a Redis that runs no scripts, on one connection.
+pub fn transactions(url: &str, timeout: Duration) -> TransactionStore {
+    TransactionStore::new(node(url, 1, 0, system_clock, timeout), String::new())
+}
+
+fn node(url: &str, connections_max: u32, workers: usize, clock: Clock, timeout: Duration) -> Node {
     let options = PoolOptions {
         server: url.into_connection_info().unwrap(),
-        connections_max: if workers == 0 { 2 } else { 16 },
+        connections_max,
         workers,
-        wait_max: patience,
+        timeout,
         outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let how = How::Scripts(Scripts::new(String::new()));
-    RedisStore::new(Pool::new(options, metrics.clone()), how, clock, metrics)
+    Node::new(Pool::new(options, metrics.clone()), clock, metrics)
 }

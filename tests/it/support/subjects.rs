@@ -8,7 +8,11 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, Answer, Question, fixed, ledger},
+        redis::script::{
+            self, Outcome, ScriptRun,
+            fixed::{self, FixedRun},
+            ledger::LedgerRun,
+        },
     },
 };
 
@@ -47,7 +51,7 @@ impl Subject for MemoryStore {
     }
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
-        self.charge_at(charges, now)
+        self.charge_at(charges, now).tallies
     }
 
     fn clear(&mut self) {
@@ -78,7 +82,7 @@ impl ScriptInRedis {
         Self { ledger, fixed, redis, connection }
     }
 
-    pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> Answer {
+    pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> Outcome {
         self.answer_stamped(charges, now, now)
     }
 
@@ -87,33 +91,52 @@ impl ScriptInRedis {
     pub fn answer_stamped(
         &mut self,
         charges: &[Charge],
-        stamp: Timestamp,
+        assumed_now: Timestamp,
         now: Timestamp,
-    ) -> Answer {
+    ) -> Outcome {
+        if !fixed::takes(charges) {
+            return self.run_ledger(charges, assumed_now, now);
+        }
+        let mut run = FixedRun::default();
+        run.add(charges, assumed_now, "");
+        let command = run.command("EVALSHA", &self.fixed);
+        let (told, mut outcomes) =
+            run.read(&self.run(&command, now)).expect("a reply of this form");
+        assert_eq!(told, now);
+        outcomes.remove(0)
+    }
+
+    /// The same, by the script for calls of any kind.
+    pub fn answer_by_ledger(&mut self, charges: &[Charge], now: Timestamp) -> Outcome {
+        self.run_ledger(charges, now, now)
+    }
+
+    fn run_ledger(
+        &mut self,
+        charges: &[Charge],
+        assumed_now: Timestamp,
+        now: Timestamp,
+    ) -> Outcome {
+        let mut run = LedgerRun::default();
+        run.add(&charges.into(), assumed_now, "");
+        let command = run.command("EVALSHA", &self.ledger);
+        let (told, mut outcomes) =
+            run.read(&self.run(&command, now)).expect("a reply of this form");
+        assert_eq!(told, now);
+        outcomes.remove(0)
+    }
+
+    /// Sets the clock, and runs a script's command.
+    fn run(&mut self, command: &redis::Cmd, now: Timestamp) -> Vec<i64> {
         let (seconds, micros) = (now.as_secs(), now.as_millis() % 1000 * 1000);
         let mut commands = Vec::new();
         for (key, value) in [("seconds", seconds), ("micros", micros)] {
             let set = redis::cmd("SET").arg(key).arg(value).arg("EX").arg(1_000_000_000).take();
             commands.extend(set.get_packed_command());
         }
-        let (mut run, mut calls) = (fixed::Run::default(), ledger::Run::default());
-        let (question, script): (&dyn Question, _) = match fixed::takes(charges) {
-            true => {
-                run.add(charges, stamp, "");
-                (&run, &self.fixed)
-            }
-            false => {
-                calls.add(charges, stamp, "");
-                (&calls, &self.ledger)
-            }
-        };
-        question.command("EVALSHA", script).write_packed_command(&mut commands);
+        command.write_packed_command(&mut commands);
         let mut replies = self.connection.req_packed_commands(&commands, 2, 1).unwrap().into_iter();
-        let reply: Vec<i64> = redis::from_redis_value(replies.next().unwrap()).unwrap();
-        let read = question.read(&reply);
-        let (told, mut answers) = read.expect("a reply of this form");
-        assert_eq!(told, now);
-        answers.remove(0)
+        redis::from_redis_value(replies.next().unwrap()).unwrap()
     }
 }
 
@@ -124,7 +147,7 @@ impl Subject for ScriptInRedis {
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         match self.answer(charges, now) {
-            Answer::Judged(tallies) => tallies,
+            Outcome::Decided(judgement) => judgement.tallies,
             other => panic!("{other:?}"),
         }
     }

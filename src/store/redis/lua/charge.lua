@@ -1,6 +1,6 @@
--- Charges, as they are written in the arguments: eleven for each.
+-- Charges, as they are written in the arguments: twelve for each.
 --   algorithm  'fw', 'fh', 'sl', 'sw' or 'tb'
---   key        place in KEYS
+--   key        slot in KEYS
 --   start      first millisecond of the window, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
 --   kind       'take', 'look' or 'give'
@@ -8,8 +8,10 @@
 --   limit      0 to 2^32 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
 --   mode       'enforced', 'shadow' or 'quota'
+--   failure    the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds; not before the window's end
---   extra      'sw': the place in KEYS of the window before; 'tb': the burst; 'sl': the caller
+--   extra      'sw': the slot in KEYS of the window before; 'tb': the burst; 'sl': the caller
+local ARGUMENTS = 12
 
 local ALGORITHMS = {
   fw = fixed_window,
@@ -21,10 +23,11 @@ local ALGORITHMS = {
 
 -- The charges from `at` on, which holds their number; and the place behind them.
 local function parse(at)
-  local charges = {}
-  for i = 1, tonumber(ARGV[at]) do
-    local base = at + 11 * (i - 1)
-    local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 11]
+  local charges, count = {}, tonumber(ARGV[at])
+  assert(ARGV[at + ARGUMENTS * count], 'twelve arguments for each charge')
+  for i = 1, count do
+    local base = at + ARGUMENTS * (i - 1)
+    local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 12]
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
       key = KEYS[tonumber(ARGV[base + 2])],
@@ -36,13 +39,14 @@ local function parse(at)
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
       mode = ARGV[base + 9],
-      expiry = ARGV[base + 10],
+      failure = ARGV[base + 10],
+      expiry = ARGV[base + 11],
       previous = ARGV[base + 1] == 'sw' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
       caller = extra,
     }
   end
-  return charges, at + 11 * #charges + 1
+  return charges, at + ARGUMENTS * count + 1
 end
 
 local function is_stale(charge)

@@ -1,81 +1,123 @@
 -- Decides calls. Each is judged by itself, all or nothing, and a call's trouble stays its own.
 --
--- KEYS     the counters; a charge names them by their places in this list
--- ARGV     calls, one after the other: the number of its charges, and the charges
+-- KEYS     the counters; a charge names them by their slots in this list
+-- ARGV     calls, one after the other: the number of its charges, and the charges, see charge.lua
 -- Returns  integers: TIME's seconds and microseconds; then for each call
---            verdict    1 admitted, 0 denied, -1 stale (outside the window), -2 unreadable counter
---            answers    two for each charge: what remains, or -1 where it does not fit; and the reset
---                       in milliseconds. Of a stale call all are 0; of an unreadable one, -2 marks the
---                       counters at fault.
+--            verdict    1 admitted, 0 denied; or nothing was charged: -1 a window is not the present one,
+--                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 it would
+--                       be admitted, but the server takes no writes, see refusal.lua
+--            answers    two for each charge: what remains, -1 where it does not fit, or -2 where the
+--                       counter is corrupt; and the reset in milliseconds. Where nothing was charged
+--                       all are 0, but for -2.
+local ADMITTED, DENIED, STALE, CORRUPT = 1, 0, -1, -2
 
 local function answer(charge, answers, i)
   local algorithm, account = charge.algorithm, charge.account
-  if charge.fits then
+  if not account then
+    answers[2 * i - 1], answers[2 * i] = CORRUPT, 0
+  elseif charge.fits then
     answers[2 * i - 1] = math.max(0, algorithm.remaining(account, charge))
-    answers[2 * i] = algorithm.ends(account, charge) - now
+    answers[2 * i] = math.max(0, algorithm.ends(account, charge) - now)
   else
     local at = algorithm.admits_at and algorithm.admits_at(account, charge.asked, charge)
     answers[2 * i - 1] = -1
-    answers[2 * i] = (at or algorithm.ends(account, charge)) - now
+    answers[2 * i] = math.max(0, (at or algorithm.ends(account, charge)) - now)
   end
-  answers[2 * i] = math.max(0, answers[2 * i])
+end
+
+-- Reads the account of each charge, once for each key; a charge on a corrupt counter gets none. Returns
+-- the accounts by their keys, and the failure modes of the corrupt counters.
+local function read_accounts(charges, answers)
+  local accounts, failures = {}, {}
+  for i, charge in ipairs(charges) do
+    local account = accounts[charge.key]
+    if account == nil then
+      account = charge.algorithm.read(charge) or false
+      if account then account.sum, account.charge = 0, charge end
+      accounts[charge.key] = account
+    end
+    charge.account = account
+    if not account then
+      answers[2 * i - 1] = CORRUPT
+      -- A refund denies nothing, but a caller must hear that it is lost.
+      local is_lost = charge.kind == 'give' and charge.failure == 'deny'
+      failures[is_lost and 'error' or charge.failure] = true
+    end
+  end
+  return accounts, failures
+end
+
+local function refund_and_sum(charges)
+  for _, charge in ipairs(charges) do
+    local account = charge.account
+    if account and charge.kind == 'give' then
+      charge.algorithm.give_back(account, charge.hits, charge)
+    elseif account and charge.kind == 'take' then
+      account.sum = account.sum + charge.hits
+    end
+  end
+end
+
+-- What fits is asked before anything is charged; so is all that a look answers. Returns whether the call is
+-- denied, and whether a charge denies it that then costs nothing.
+local function vote(charges, answers)
+  local denied, denied_uncharged, quotas, quotas_fit = false, false, false, false
+  for i, charge in ipairs(charges) do
+    local denies = false
+    if not charge.account then
+      denies = charge.kind ~= 'give' and charge.failure == 'deny'
+    elseif charge.kind ~= 'give' then
+      charge.asked = charge.kind == 'take' and charge.account.sum or 1
+      charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
+      if charge.kind == 'look' then answer(charge, answers, i) end
+      denies = charge.mode == 'enforced' and not charge.fits
+      if charge.mode == 'quota' then quotas, quotas_fit = true, quotas_fit or charge.fits end
+    else
+      charge.fits = true
+    end
+    if denies then denied, denied_uncharged = true, denied_uncharged or not charge.counted end
+  end
+  return denied or quotas and not quotas_fit, denied_uncharged
+end
+
+local function charge_all(charges, denied, denied_uncharged)
+  for _, charge in ipairs(charges) do
+    local stands = charge.fits and not denied or charge.counted
+      or charge.mode == 'quota' and not denied_uncharged
+    if charge.account and charge.kind == 'take' and stands then
+      charge.algorithm.charge(charge.account, charge)
+    end
+  end
+end
+
+local function write_all(accounts)
+  for _, account in pairs(accounts) do
+    if account then account.charge.algorithm.write(account, account.charge) end
+  end
 end
 
 -- Fills `answers` and returns the verdict.
 local function judge(charges, answers)
   for _, charge in ipairs(charges) do
-    if is_stale(charge) then return -1 end
+    if is_stale(charge) then return STALE end
   end
+  local accounts, failures = read_accounts(charges, answers)
+  if failures['local'] then return CORRUPT end
+  refund_and_sum(charges)
+  local denied, denied_uncharged = vote(charges, answers)
+  if failures['error'] and not denied then return CORRUPT end
+  charge_all(charges, denied, denied_uncharged)
 
-  local accounts, readable = {}, true
-  for i, charge in ipairs(charges) do
-    local account = accounts[charge.key]
-    if account == nil then
-      account = charge.algorithm.read(charge) or false
-      accounts[charge.key] = account
-      if account then account.sum, account.charge = 0, charge end
-    end
-    if not account then answers[2 * i - 1], readable = -2, false end
-    charge.account = account
-  end
-  if not readable then return -2 end
-
-  for _, charge in ipairs(charges) do
-    local account = charge.account
-    if charge.kind == 'give' then
-      charge.algorithm.give_back(account, charge.hits, charge)
-    elseif charge.kind == 'take' then
-      account.sum = account.sum + charge.hits
-    end
-  end
-
-  -- What fits is asked before anything is charged; so is all that a look tells.
-  local denied, for_free, quotas, quotas_fit = false, false, false, false
-  for i, charge in ipairs(charges) do
-    charge.asked = charge.kind == 'take' and charge.account.sum or 1
-    charge.fits = charge.kind == 'give'
-      or charge.algorithm.fits(charge.account, charge.asked, charge)
-    if charge.kind == 'look' then answer(charge, answers, i) end
-    if charge.kind ~= 'give' and charge.mode == 'quota' then
-      quotas, quotas_fit = true, quotas_fit or charge.fits
-    elseif not charge.fits and charge.mode == 'enforced' then
-      denied, for_free = true, for_free or not charge.counted
-    end
-  end
-  denied = denied or quotas and not quotas_fit
-
-  for _, charge in ipairs(charges) do
-    local counts = charge.fits and not denied or charge.counted
-      or charge.mode == 'quota' and not for_free
-    if charge.kind == 'take' and counts then charge.algorithm.charge(charge.account, charge) end
+  local written, problem = pcall(write_all, accounts)
+  if not written then
+    local refusal = refusal_of(problem)
+    if not refusal then error(problem) end
+    if not denied then return refusal end
   end
   for i, charge in ipairs(charges) do
-    if charge.kind ~= 'look' then answer(charge, answers, i) end
+    if charge.kind ~= 'look' or not charge.account then answer(charge, answers, i) end
   end
-  for _, account in pairs(accounts) do
-    account.charge.algorithm.write(account, account.charge)
-  end
-  return denied and 0 or 1
+  return denied and DENIED or ADMITTED
 end
 
 local reply = { tonumber(time[1]), tonumber(time[2]) }
@@ -83,8 +125,13 @@ local at = 1
 while at <= #ARGV do
   local charges, next_at = parse(at)
   local answers = {}
-  reply[#reply + 1] = judge(charges, answers)
-  for i = 1, 2 * #charges do reply[#reply + 1] = answers[i] or 0 end
+  local verdict = judge(charges, answers)
+  reply[#reply + 1] = verdict
+  local is_decided = verdict == ADMITTED or verdict == DENIED
+  for i = 1, 2 * #charges do
+    local known = answers[i] or 0
+    reply[#reply + 1] = (is_decided or known == CORRUPT) and known or 0
+  end
   at = next_at
 end
 return reply

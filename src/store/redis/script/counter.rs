@@ -1,11 +1,11 @@
 //! A look at one counter, as `lua/counter.lua` takes it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use redis::{RedisResult, Value, from_redis_value};
+use redis::{Cmd, RedisResult, Value, from_redis_value};
 
 use super::{
-    Question as _, Script, Scripts, another_form, is_unknown_script, ledger::Run, timestamp,
+    Outcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp, unexpected_reply,
 };
 use crate::{
     engine::{
@@ -14,74 +14,86 @@ use crate::{
         request::Hits,
         time::Timestamp,
     },
-    store::{Clear, redis::connection::Connection},
-    telemetry::StoreMetrics,
+    store::{
+        Clear,
+        redis::{connection::Connection, node::Question, resp},
+    },
+    telemetry::{StoreMetrics, redis_error_type},
 };
 
-/// What came of a look at one counter.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::store::redis) enum Looked {
-    /// It stands so.
-    Standing(Standing),
-    /// Its window is not the present one.
-    Stale,
-    /// It holds no count.
-    Unreadable,
-}
+/// One look: the arguments of a look that is judged, and whether the counter is cleared.
+struct LookRun(LedgerRun);
 
-impl Scripts {
-    /// Looks at one counter, in the window of `stamp`.
-    pub(in crate::store::redis) async fn look(
-        &self,
-        connection: &mut Connection,
-        counter: &Counter,
-        clear: Clear,
-        stamp: Timestamp,
-        metrics: &StoreMetrics,
-    ) -> RedisResult<(Timestamp, Looked)> {
+impl LookRun {
+    fn new(counter: &Counter, clear: Clear, assumed_now: Timestamp, key_prefix: &str) -> Self {
         let look = Charge { counter: counter.clone(), hits: Hits::Look, caller: None };
-        let mut call = Run::default();
-        call.add(&[look], stamp, &self.key_prefix);
-        call.arguments.push(match clear {
+        let mut look_run = LedgerRun::default();
+        look_run.add(&Arc::from([look]), assumed_now, key_prefix);
+        look_run.arguments.push(match clear {
             Clear::No => "show".to_owned(),
             Clear::Yes => "clear".to_owned(),
         });
-        let Script { source, hash } = &self.counter;
-        let command = call.command("EVALSHA", hash);
-        let mut reply = metrics.round_trip("EVALSHA", connection.query(&command)).await;
-        if reply.as_ref().is_err_and(is_unknown_script) {
-            let command = call.command("EVAL", source);
-            reply = metrics.round_trip("EVAL", connection.query(&command)).await;
-        }
-        read_look(reply?).ok_or_else(another_form)
+        Self(look_run)
     }
 }
 
-fn read_look(reply: Vec<Value>) -> Option<(Timestamp, Looked)> {
+impl ScriptRun for LookRun {
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        self.0.command(verb, script)
+    }
+}
+
+/// A look at one counter.
+pub(in crate::store::redis) struct ScriptLook<'look> {
+    pub(in crate::store::redis) scripts: &'look Scripts,
+    pub(in crate::store::redis) counter: &'look Counter,
+    pub(in crate::store::redis) clear: Clear,
+}
+
+impl Question for ScriptLook<'_> {
+    type Answer = Standing;
+
+    async fn ask(
+        &self,
+        connection: &mut Connection,
+        assumed_now: Timestamp,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Reply<Standing>> {
+        let Self { scripts, counter, clear } = *self;
+        let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
+        let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
+        let (mut replies, took) = run(&runs, connection, metrics, resp::value).await;
+        let reply = replies.pop().unwrap_or_else(|| Err(unexpected_reply()));
+        metrics.record("EVALSHA", took, reply.as_ref().err().map(redis_error_type));
+        read_look(reply?).ok_or_else(unexpected_reply)
+    }
+}
+
+fn read_look(reply: Vec<Value>) -> Option<Reply<Standing>> {
     let mut numbers = Vec::new();
     let mut remembered = Vec::new();
     for value in reply {
         match value {
             Value::Int(number) => numbers.push(number),
-            // What somebody else wrote between ours is left out.
+            // What somebody else wrote between our entries is left out.
             other => {
                 let entry = from_redis_value::<String>(other).ok();
                 remembered.extend(entry.and_then(|entry| one_remembered(&entry)));
             }
         }
     }
-    let [seconds, micros, outcome, used, remaining, reset] = numbers[..] else { return None };
-    let looked = match outcome {
-        -1 => Looked::Stale,
-        -2 => Looked::Unreadable,
-        _ => Looked::Standing(Standing {
+    let [seconds, micros, verdict, used, remaining, reset] = numbers[..] else { return None };
+    let outcome = match verdict {
+        -1 => Outcome::Stale,
+        -2 => Outcome::Corrupt(vec![0]),
+        _ => Outcome::Decided(Standing {
             used: u64::try_from(used).ok()?,
             remaining: u32::try_from(remaining).ok()?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
         }),
     };
-    Some((timestamp(seconds, micros)?, looked))
+    Some(Reply { now: timestamp(seconds, micros)?, outcome })
 }
 
 /// `at sum hits` and perhaps the caller, as `lua/sliding_log.lua` writes it.

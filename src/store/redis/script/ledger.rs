@@ -1,13 +1,13 @@
 //! Calls of any kind, as `lua/ledger.lua` takes them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{Answer, Question, timestamp};
+use super::{Outcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     key::{Counter, short_name},
-    ledger::{Charge, Tally, Verdict},
+    ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::Timestamp,
@@ -15,22 +15,26 @@ use crate::engine::{
 
 /// Calls that share one run.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct LedgerRun {
     keys: Vec<String>,
     pub(super) arguments: Vec<String>,
-    /// How many charges each has.
-    charges: Vec<usize>,
+    calls: Vec<Arc<[Charge]>>,
 }
 
-impl Run {
-    /// Adds a call in the windows of `stamp`, on keys that begin with `prefix`.
-    pub fn add(&mut self, charges: &[Charge], stamp: Timestamp, prefix: &str) {
-        self.charges.push(charges.len());
+impl LedgerRun {
+    /// Whether there is no call.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `prefix`.
+    pub fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, prefix: &str) {
+        self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
-        for Charge { counter, hits, caller } in charges {
+        for Charge { counter, hits, caller } in charges.iter() {
             let limit = &*counter.limit;
-            let span = limit.window.at(stamp);
-            let place = self.place(prefix, counter, span.start);
+            let span = limit.window.at(assumed_now);
+            let slot = self.slot(prefix, counter, span.start);
             let (start, stop, expiry) = match limit.algorithm.is_aligned() {
                 true => (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end)),
                 false => (0, limit.window.millis(), span.end),
@@ -42,14 +46,14 @@ impl Run {
             };
             let extra = match limit.algorithm {
                 Algorithm::SlidingWindow => {
-                    self.place(prefix, counter, span.before().start).to_string()
+                    self.slot(prefix, counter, span.before().start).to_string()
                 }
                 Algorithm::TokenBucket { burst } => burst.to_string(),
                 _ => caller.as_deref().unwrap_or_default().to_owned(),
             };
             self.arguments.extend([
                 short_name(&limit.algorithm).to_owned(),
-                place.to_string(),
+                slot.to_string(),
                 start.to_string(),
                 stop.to_string(),
                 kind.to_owned(),
@@ -64,62 +68,70 @@ impl Run {
                     Mode::Shadow => "shadow".to_owned(),
                     Mode::Quota => "quota".to_owned(),
                 },
+                limit.failure_mode().name().to_owned(),
                 expiry.as_millis().to_string(),
                 extra,
             ]);
         }
     }
 
-    /// The place of a counter's key in KEYS, counted from 1 as Lua does.
-    fn place(&mut self, prefix: &str, counter: &Counter, start: Timestamp) -> usize {
+    /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
+    /// if it has another form.
+    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Outcome>)> {
+        let [seconds, micros, rest @ ..] = reply else { return None };
+        let now = timestamp(*seconds, *micros)?;
+        let mut rest = rest;
+        let mut outcomes = Vec::with_capacity(self.calls.len());
+        for charges in &self.calls {
+            let verdict = *rest.split_off_first()?;
+            let (answers, []) = rest.split_off(..2 * charges.len())?.as_chunks::<2>() else {
+                return None;
+            };
+            outcomes.push(read_call(verdict, charges, answers)?);
+        }
+        rest.is_empty().then_some((now, outcomes))
+    }
+
+    /// The slot of a counter's key in KEYS, counted from 1 as Lua does.
+    fn slot(&mut self, prefix: &str, counter: &Counter, start: Timestamp) -> usize {
         let mut key = prefix.to_owned();
         counter.write_key(&mut key, start);
-        self.keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+        let known = self.keys.iter().position(|known| *known == key);
+        let index = known.unwrap_or_else(|| {
             self.keys.push(key);
             self.keys.len() - 1
-        }) + 1
+        });
+        index + 1
     }
 }
 
-impl Question for Run {
-    fn is_empty(&self) -> bool {
-        self.charges.is_empty()
-    }
-
+impl ScriptRun for LedgerRun {
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(verb);
         command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
         command
     }
-
-    fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Answer>)> {
-        let [seconds, micros, rest @ ..] = reply else { return None };
-        let now = timestamp(*seconds, *micros)?;
-        let mut rest = rest;
-        let mut answer = |charges: &usize| {
-            let verdict = *rest.split_off_first()?;
-            let (answers, []) = rest.split_off(..2 * charges)?.as_chunks::<2>() else {
-                return None;
-            };
-            read_call(verdict, answers)
-        };
-        let answers = self.charges.iter().map(&mut answer).collect::<Option<_>>()?;
-        rest.is_empty().then_some((now, answers))
-    }
 }
 
-fn read_call(verdict: i64, answers: &[[i64; 2]]) -> Option<Answer> {
-    Some(match verdict {
-        -1 => Answer::Stale,
-        -2 => {
-            let at_fault = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
-            let at_fault: Vec<usize> = at_fault.map(|(charge, _)| charge).collect();
-            Some(Answer::Unreadable(at_fault)).filter(|it| *it != Answer::Unreadable(vec![]))?
-        }
-        _ => {
-            Answer::Judged(answers.iter().map(|answer| one_tally(*answer)).collect::<Option<_>>()?)
-        }
-    })
+fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<Outcome> {
+    let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
+    let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
+    let denied = match verdict {
+        1 => false,
+        0 => true,
+        -1 => return Some(Outcome::Stale),
+        -2 if corrupt.is_empty() => return None,
+        -2 => return Some(Outcome::Corrupt(corrupt)),
+        code => return WriteRefusal::from_reply(code).map(Outcome::WriteRefused),
+    };
+    let mut tallies = Vec::with_capacity(charges.len());
+    for (charge, answer) in charges.iter().zip(answers) {
+        tallies.push(match answer {
+            [-2, _] => Tally::without_counter(&charge.counter.limit, charge.hits),
+            answer => one_tally(*answer)?,
+        });
+    }
+    Some(Outcome::Decided(Judgement { denied, tallies, corrupt }))
 }
 
 fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
@@ -135,9 +147,16 @@ fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
 mod tests {
     use super::*;
 
-    /// One call of so many charges.
-    fn run(charges: usize) -> Run {
-        Run { charges: vec![charges], ..Run::default() }
+    use crate::engine::rule::{Limit, Unit};
+
+    /// One call of `charges` charges, on limits that fail with an error.
+    fn run(charges: usize) -> LedgerRun {
+        let limit = Arc::new(Limit::new(10, Unit::Hour, 1).unwrap());
+        let charge = |_| {
+            let counter = Counter::new("shop", &[], Arc::clone(&limit));
+            Charge { counter, hits: Hits::Take(1), caller: None }
+        };
+        LedgerRun { calls: vec![(0..charges).map(charge).collect()], ..LedgerRun::default() }
     }
 
     #[test]
@@ -154,20 +173,32 @@ mod tests {
             &[1_795_215_600, 0, 1, i64::MAX, 0],
             &[-5, 0, 1, 5, 0],
             &[i64::MAX, 0, 1, 5, 0],
+            &[1_795_215_600, 0, 2, 5, 0],
             &[1_795_215_600, 0, -2, 0, 0],
+            &[1_795_215_600, 0, -7, 0, 0],
         ] {
             assert_eq!(run(1).read(reply), None, "for {reply:?}");
         }
     }
 
     #[test]
-    fn a_reply_tells_redis_time_in_milliseconds() {
+    fn a_reply_holds_redis_time_in_milliseconds_and_the_verdict() {
         let (now, answer) =
             run(2).read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20]).expect("a good reply");
         let tally = |verdict, ms| Tally { verdict, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
-        let fits = Verdict::Fits { remaining: 7 };
-        let judged = Answer::Judged(vec![tally(Verdict::Over, 1500), tally(fits, 20)]);
-        assert_eq!(answer, [judged]);
+        let tallies = vec![tally(Verdict::Over, 1500), tally(Verdict::Fits { remaining: 7 }, 20)];
+        let judgement = Judgement { denied: true, tallies, corrupt: vec![] };
+        assert_eq!(answer, [Outcome::Decided(judgement)]);
+    }
+
+    #[test]
+    fn a_reply_names_the_charges_whose_counters_are_corrupt() {
+        let read = |verdict| run(2).read(&[1_795_215_600, 0, verdict, 7, 20, -2, 0]).unwrap().1;
+        assert_eq!(read(-2), [Outcome::Corrupt(vec![1])]);
+        let [Outcome::Decided(Judgement { denied: false, corrupt, .. })] = &read(1)[..] else {
+            panic!("{:?}", read(1));
+        };
+        assert_eq!(*corrupt, [1]);
     }
 }
