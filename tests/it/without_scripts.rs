@@ -12,13 +12,15 @@ use tollkeeper::{
     engine::{
         ledger::Charge,
         request::Hits,
-        rule::{Limit, Unit},
+        rule::{Limit, Mode, Unit, WhenDenied},
     },
     rls::pb::rate_limit_response::Code,
+    store::{memory::MemoryStore, system_clock},
 };
 
 use crate::{
     algorithms,
+    steps::Dice,
     support::{
         redis_proxy::Gate,
         redis_server::Redis,
@@ -166,10 +168,15 @@ fn charge_of((_, hits): Caller) -> Charge {
 
 /// Runs the callers' transactions on a counter that holds `used`, in every order that is possible. Each
 /// caller has its own way to Redis, with a gate that lets one of its transactions through at a time.
-async fn in_every_order(used: u64, callers: &[Caller], check: impl Fn(&str, &[bool], i64)) {
+/// Returns how many orders there are.
+async fn in_every_order(
+    used: u64,
+    callers: &[Caller],
+    check: impl Fn(&str, &[bool], i64),
+) -> usize {
     let redis = Redis::start();
     // The orders that are still to be tried, as far as they are fixed.
-    let mut orders = vec![String::new()];
+    let (mut orders, mut tried) = (vec![String::new()], 0);
     while let Some(fixed) = orders.pop() {
         redis.query::<()>(&["FLUSHALL"]);
         let direct = redis_store::transactions(&redis.url(), PATIENCE);
@@ -216,33 +223,114 @@ async fn in_every_order(used: u64, callers: &[Caller], check: impl Fn(&str, &[bo
             let answer = task.await.unwrap();
             admitted.push(!answer.unwrap_or_else(|error| panic!("{order}: {error}")).denied);
         }
-        let count: Option<i64> = redis.query(&["GET", &redis.key("everyone")]);
-        check(&order, &admitted, count.unwrap_or(0));
+        let key = redis.keys().into_iter().find(|key| key.contains("everyone"));
+        let count = key.map_or(0, |key| redis.query(&["GET", &key]));
+        check(&order, &admitted, count);
         redis.assert_no_key_leaks();
+        tried += 1;
     }
+    tried
 }
 
-/// One is denied and gives its charge back, while the other gives back more than was taken.
-#[tokio::test(flavor = "multi_thread")]
-async fn in_every_order_of_two_transactions_and_a_refund_nobody_gets_an_error() {
-    in_every_order(4, &[('t', 3), ('r', -5)], |order, admitted, count| {
-        let used = if admitted[0] { 3 } else { 0 };
-        assert!(admitted[1], "{order}: a refund is never denied");
-        // The refund may be floored by what the other then gives back: at most that is lacking.
-        assert!((used - 3..=used).contains(&count), "{order}: {admitted:?}, {count}");
-    })
-    .await;
+/// The number in an environment variable: `TRANSACTION_STEPS=100000` takes minutes, docs/correctness.md.
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
+}
+
+/// Whatever the order, nobody gets an error, and as long as no refund gives back more than is used for
+/// certain, what is counted is exactly what was admitted.
+#[track_caller]
+fn check_order(used: u64, callers: &[Caller], order: &str, admitted: &[bool], count: i64) {
+    let used = i64::try_from(used).unwrap();
+    let (mut taken, mut given) = (used, 0);
+    for ((_, hits), admitted) in callers.iter().zip(admitted) {
+        assert!(*admitted || *hits > 0, "{order}: a refund is never denied");
+        match *hits {
+            hits if hits < 0 => given -= hits,
+            hits if *admitted => taken += hits,
+            _ => {}
+        }
+    }
+    let what = format!("{used} used, {callers:?} in the order {order}: {admitted:?}, {count}");
+    if given <= used {
+        assert_eq!(count, taken - given, "{what}");
+    }
+    // A refund may be floored by what another then gives back: at most a limit each is lacking.
+    assert!(count <= 5 && count >= -5 * i64::try_from(callers.len()).unwrap(), "{what}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_every_order_of_charges_and_a_refund_of_what_was_taken_the_count_is_exact() {
-    in_every_order(4, &[('a', 1), ('b', 3), ('r', -2)], |order, admitted, count| {
-        let hits = [1, 3, -2].into_iter().zip(admitted).filter(|(_, admitted)| **admitted);
-        let expected: i64 = 4 + hits.map(|(hits, _)| hits).sum::<i64>();
-        assert_eq!(count, expected, "{order}: {admitted:?}");
-        assert!(count <= 5, "{order}: {admitted:?}");
-    })
-    .await;
+async fn in_every_order_of_transactions_and_refunds_nobody_gets_an_error_and_counts_are_exact() {
+    // One is denied and gives its charge back, while the other gives back more than was taken.
+    let mut cases = vec![(4, vec![('a', 3), ('b', -5)]), (4, vec![('a', 1), ('b', 3), ('c', -2)])];
+    let mut dice = Dice(5);
+    for _ in 0..number("INTERLEAVED_CASES", 4) {
+        let hits = |dice: &mut Dice| match dice.below(3) {
+            0 => -1 - i64::try_from(dice.below(5)).unwrap(),
+            _ => 1 + i64::try_from(dice.below(5)).unwrap(),
+        };
+        let callers = ['a', 'b', 'c'].map(|name| (name, hits(&mut dice)));
+        cases.push((dice.below(6), callers[..2 + dice.below(2) as usize].to_vec()));
+    }
+    let mut orders = 0;
+    for (used, callers) in &cases {
+        orders += in_every_order(*used, callers, |order, admitted, count| {
+            check_order(*used, callers, order, admitted, count);
+        })
+        .await;
+    }
+    println!("{} cases, {orders} orders", cases.len());
+}
+
+/// One call after the other, transactions do what memory does.
+#[tokio::test]
+async fn transactions_do_what_memory_does() {
+    let redis = Redis::start();
+    let store = redis_store::transactions(&redis.url(), PATIENCE);
+    let mut dice = Dice(9);
+    let limits: Vec<Arc<Limit>> = fixed_windows().into_iter().map(Arc::new).collect();
+    let mut memory = MemoryStore::new(system_clock);
+    for step in 0..number("TRANSACTION_STEPS", 2000) {
+        if step % 50 == 0 {
+            redis.query::<()>(&["FLUSHALL"]);
+            memory = MemoryStore::new(system_clock);
+        }
+        let mut charges = Vec::new();
+        for _ in 0..1 + dice.below(3) {
+            let limit = &limits[dice.below(limits.len() as u64) as usize];
+            let hits = match dice.below(10) {
+                0..=5 => Hits::Take(1 + dice.below(4)),
+                6 => Hits::Take(Hits::MAX),
+                7 => Hits::Look,
+                _ => Hits::GiveBack(dice.below(9)),
+            };
+            charges.push(algorithms::charge(["a", "b"][dice.below(2) as usize], hits, limit));
+        }
+        let (ours, mut theirs) =
+            (memory.charge(&charges), store.charge(&charges).await.expect("an answer"));
+        // Both compute resets from the time at which they were asked.
+        for (ours, theirs) in ours.tallies.iter().zip(&mut theirs.tallies) {
+            theirs.reset = ours.reset;
+        }
+        assert_eq!(ours, theirs, "step {step}: {charges:?}");
+    }
+    redis.assert_no_key_leaks();
+}
+
+/// Limits of all modes, in windows of decades: none ends while a test runs.
+fn fixed_windows() -> Vec<Limit> {
+    let per = |requests, years| Limit::new(requests, Unit::Year, years).unwrap();
+    let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
+    vec![
+        per(7, 100),
+        per(9, 100),
+        per(0, 90),
+        counted(per(5, 80)),
+        Limit { mode: Mode::Shadow, ..per(4, 70) },
+        Limit { mode: Mode::Quota, ..per(4, 60) },
+        Limit { mode: Mode::Quota, ..per(6, 95) },
+        counted(Limit { mode: Mode::Shadow, ..per(3, 85) }),
+    ]
 }
 
 #[test]
