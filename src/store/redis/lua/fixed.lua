@@ -21,7 +21,7 @@
 --            -3 to -6  the item would be admitted, but the server takes no writes, see refusal.lua
 --          The caller computes from it which of the equal calls were admitted.
 
-local call, try, byte, floor, max = redis.call, redis.pcall, string.byte, math.floor, math.max
+local call, try, byte, floor = redis.call, redis.pcall, string.byte, math.floor
 local keys, arguments = KEYS, ARGV
 local now = time[1] * 1000 + time[2] / 1000
 local STALE, CORRUPT = -1, -2
@@ -38,7 +38,7 @@ if call('EXISTS', unpack(keys)) < #keys then
   for slot = 1, #keys do absent[slot] = call('EXISTS', keys[slot]) == 0 end
 end
 
-local reply, filled = { time[1] + 0, time[2] + 0 }, 2
+local reply = { time[1] + 0, time[2] + 0 }
 
 -- Why the server takes no writes, once one was tried; and an error that is the answer to the whole run.
 local refusal, failure
@@ -82,62 +82,69 @@ local function create(slot, count)
   end
 end
 
--- The group whose first argument is at `at`, and where the next one begins.
+-- Reads the group whose first argument is at `at`. Returns its bytes; for each charge the hits and the limit;
+-- whether all windows are present; and where the next group begins.
 local function read_group(at)
-  local layout = { byte(arguments[at], 1, -1) }
-  local group = { layout = layout, items = layout[1], charges = layout[2], hits = {}, limits = {}, present = true }
-  assert(#layout == 2 + group.items * (group.charges + 1), 'one slot for each charge of each item')
-  for charge = 1, group.charges do
-    local start, stop = arguments[at + 3] + 0, arguments[at + 4] + 0
-    group.hits[charge], group.limits[charge] = arguments[at + 1] + 0, arguments[at + 2] + 0
-    group.present = group.present and start <= now and now < stop
+  local layout, hits, limits, is_present = { byte(arguments[at], 1, -1) }, {}, {}, true
+  assert(#layout == 2 + layout[1] * (layout[2] + 1), 'one slot for each charge of each item')
+  for charge = 1, layout[2] do
+    hits[charge], limits[charge] = arguments[at + 1] + 0, arguments[at + 2] + 0
+    is_present = is_present and arguments[at + 3] + 0 <= now and now < arguments[at + 4] + 0
     at = at + 4
   end
-  return group, at + 1
+  return layout, hits, limits, is_present, at + 1
 end
 
--- Adds the hits of all calls of an item, whose slots begin at `first`, and writes to the reply what each
--- counter had left. Returns how many of the calls are admitted.
-local function try_item(group, first, calls)
-  local admitted = calls
-  for charge = 1, group.charges do
-    local left, hits, slot = STALE, group.hits[charge], group.layout[first + charge - 1]
-    if group.present then
-      local before = absent and absent[slot] and 0 or add(slot, hits * calls)
-      left = before and max(0, group.limits[charge] - before) or CORRUPT
-    end
-    if left < hits * admitted then admitted = left > 0 and floor(left / hits) or 0 end
-    filled = filled + 1
-    reply[filled] = left
-  end
-  return admitted
-end
-
--- Takes back what was added for calls that are not admitted, and creates the counters that do not exist.
-local function take_back(group, first, calls, admitted)
-  for charge = 1, group.charges do
-    local slot, at = group.layout[first + charge - 1], filled - group.charges + charge
+-- Takes back what was added for calls of an item that are not admitted, and creates the counters that do
+-- not exist. Its slots begin at `first`, and its part of the reply behind `told`.
+local function take_back(layout, hits, first, told, admitted)
+  local charges = layout[2]
+  local surplus = admitted - layout[first + charges]
+  for charge = 1, charges do
+    local slot = layout[first + charge - 1]
     if absent and absent[slot] then
-      if admitted > 0 then create(slot, group.hits[charge] * admitted) end
-    elseif admitted < calls and not refusal and reply[at] ~= CORRUPT then
-      call('INCRBY', keys[slot], group.hits[charge] * (admitted - calls))
+      if admitted > 0 then create(slot, hits[charge] * admitted) end
+    elseif surplus < 0 and not refusal and reply[told + charge] ~= CORRUPT then
+      call('INCRBY', keys[slot], hits[charge] * surplus)
     end
   end
   if refusal and admitted > 0 then
-    for charge = 1, group.charges do reply[filled - charge + 1] = refusal end
+    for charge = 1, charges do reply[told + charge] = refusal end
   end
 end
 
-local at = 2
+-- Judges the items of a group one after the other: adds the hits of all calls of an item, and writes to the
+-- reply, behind `told`, what each counter had left. Returns where the reply then ends.
+local function try_items(layout, hits, limits, told)
+  local charges, absent, reply, floor = layout[2], absent, reply, floor
+  for first = 3, #layout, charges + 1 do
+    local calls = layout[first + charges]
+    local admitted = calls
+    for charge = 1, charges do
+      local slot, asked = layout[first + charge - 1], hits[charge]
+      local before = absent and absent[slot] and 0 or add(slot, asked * calls)
+      local left = before and limits[charge] - before or CORRUPT
+      if before and left < 0 then left = 0 end
+      if left < asked * admitted then admitted = left > 0 and floor(left / asked) or 0 end
+      reply[told + charge] = left
+    end
+    if absent or refusal or admitted < calls then take_back(layout, hits, first, told, admitted) end
+    told = told + charges
+  end
+  return told
+end
+
+local at, told = 2, 2
 while arguments[at] do
-  local group
-  group, at = read_group(at)
-  local first = 3
-  for _ = 1, group.items do
-    local calls = group.layout[first + group.charges]
-    local admitted = try_item(group, first, calls)
-    if group.present and (absent or refusal or admitted < calls) then take_back(group, first, calls, admitted) end
-    first = first + group.charges + 1
+  local layout, hits, limits, is_present
+  layout, hits, limits, is_present, at = read_group(at)
+  if is_present then
+    told = try_items(layout, hits, limits, told)
+  else
+    for _ = 1, layout[1] * layout[2] do
+      told = told + 1
+      reply[told] = STALE
+    end
   end
 end
 return failure or reply

@@ -1,13 +1,8 @@
--- Why the server takes no writes, as replies say it. It refuses all writes of a run, or none.
-local REFUSALS = { OOM = -3, NOREPLICAS = -4, MISCONF = -5, READONLY = -6 }
-
--- The refusal that the error of a command says; nil if it says anything else. Servers before 7.0 put the
--- script's line in front.
+-- The refusal of a write that an error says, as replies spell it; nil if it says anything else. A server
+-- refuses all writes of a run, or none. Servers before 7.0 put the script's line in front of the code.
 local function refusal_of(problem)
   local message = type(problem) == 'table' and problem.err or tostring(problem)
-  for code, refusal in pairs(REFUSALS) do
-    if string.find(message, code, 1, true) then return refusal end
-  end
-  return nil
+  local function says(code) return string.find(message, code, 1, true) end
+  return says('OOM') and -3 or says('NOREPLICAS') and -4 or says('MISCONF') and -5 or says('READONLY') and -6 or nil
 end
 
