@@ -161,7 +161,7 @@ impl App {
         let stop = self.stop.clone();
         tasks.spawn(serve_grpc(grpc, service, health, reflection, workers, stop));
         let endpoints = Http {
-            limiter,
+            limiter: Arc::clone(&limiter),
             bounds,
             message_bytes_max,
             headers: Arc::clone(&settings.headers),
@@ -180,7 +180,10 @@ impl App {
             let metrics = RuleMetrics::new(&meter);
             let stop = self.stop.clone();
             tasks.spawn(async move {
-                let on_load = move |loaded| metrics.loaded(loaded);
+                let on_load = move |loaded| {
+                    metrics.loaded(loaded);
+                    limiter.forget_removed_rules();
+                };
                 let watch = rules::watch(rules, Watched { paths, basis }, on_load);
                 stop.run_until_cancelled_owned(watch).await;
                 Ok(())

@@ -277,6 +277,16 @@ impl Rule {
     }
 }
 
+/// Identifies a rule across reloads: its line number changes with every edit above it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    /// The configured domain.
+    pub domain: Arc<str>,
+    /// [`Rule::path`]. Two rules whose paths are spelled alike (key `a=b`; key `a` with value `b`)
+    /// share one label, and so one identity.
+    pub path: Arc<str>,
+}
+
 /// What metrics show of one entry of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Shown {

@@ -19,6 +19,7 @@ use crate::engine::{
     decision::{Decision, Outcome},
     request::{Hits, Request},
     rule::Rule,
+    rule_set::RuleSet,
 };
 use crate::rules::Loaded;
 
@@ -107,6 +108,11 @@ impl CallMetrics {
                 }
             }
         }
+    }
+
+    /// Forgets which values of rules that are not among these have a series of their own.
+    pub(crate) fn forget_removed_rules(&self, rules: &RuleSet) {
+        self.labels.retain(rules);
     }
 
     /// Records overrides that were ignored.

@@ -238,6 +238,68 @@ descriptors:
     assert!(metrics.contains(rest), "{rest}");
 }
 
+/// Asks for each of these users, and counts the series of their rule.
+async fn series_of_users(service: &Service, users: std::ops::Range<u32>) -> usize {
+    let one = |number: u32| descriptor(&[("user", &format!("u{number}"))]);
+    service.ask(request("shop", users.map(one).collect())).await.unwrap();
+    let metrics = service.get("/metrics");
+    let decisions = metrics.lines().filter(|line| line.starts_with("ratelimit_decisions_total"));
+    decisions.filter(|line| line.contains("rule=\"user=")).count()
+}
+
+#[tokio::test]
+async fn a_rule_that_a_reload_moves_to_another_line_keeps_its_thousand_series() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+    let flags = &["--max-descriptors", "1000"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    assert_eq!(series_of_users(&service, 0..1000).await, 1000);
+    for (lines, users) in [(1, 1000..2000), (2, 2000..3000)] {
+        service.reload(&("# a comment\n".repeat(lines) + rules));
+        assert_eq!(series_of_users(&service, users).await, 1000, "{lines} lines further down");
+    }
+    // A rule that is gone, and comes back, has a thousand again.
+    service.reload("domain: shop\ndescriptors: []\n");
+    service.reload(rules);
+    assert_eq!(series_of_users(&service, 3000..3500).await, 1500);
+}
+
+#[tokio::test]
+async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
+    let looked = "  - { key: looked, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
+    let plain = "  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
+    let head = "domain: shop\ndescriptors:\n";
+    let rules = format!("{head}{looked}{plain}");
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let ask = async |key: &str, count| {
+        let call = vec![hits(descriptor(&[(key, "x")]), count)];
+        service.ask(request("shop", call)).await.unwrap();
+    };
+    let refused = || {
+        let metrics = service.get("/metrics");
+        let lines = metrics.lines().filter(|it| it.starts_with("ratelimit_debits_refused_total"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    ask("looked", 0).await;
+    service.reload(&format!("{head}{plain}{looked}"));
+    ask("plain", 2).await;
+    assert_eq!(refused(), [""; 0], "nobody looked at it");
+    ask("looked", 2).await;
+    assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains("count_denied")).expect("a warning");
+    assert!(line.contains("looked") && line.contains("rules.yaml:4"), "{line}");
+
+    // A rule that a reload removed is forgotten, with the looks at it.
+    service.reload(&format!("{head}{plain}"));
+    service.reload(&rules);
+    ask("looked", 2).await;
+    assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
+}
+
 #[tokio::test]
 async fn hits_are_told_by_how_near_they_came() {
     let rules = "
