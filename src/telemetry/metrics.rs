@@ -27,6 +27,10 @@ use crate::rules::Loaded;
 const BOUNDARIES: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
 
+/// The most hits of one descriptor that are counted. Callers may ask for up to 2^53 at once, and
+/// Prometheus reads counters as floats: from 2^53 on it would not see single hits any more.
+const HITS_MAX: u64 = u32::MAX as u64;
+
 /// The full name of our method.
 pub(crate) const RPC_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -101,6 +105,7 @@ impl CallMetrics {
             let code = KeyValue::new("code", code(&status.outcome));
             self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
             let Hits::Take(hits) = descriptor.hits else { continue };
+            let hits = hits.min(HITS_MAX);
             for (standing, count) in standings(&status.outcome, hits, self.near_ratio) {
                 if count > 0 {
                     let standing = KeyValue::new("standing", standing);
