@@ -3,7 +3,9 @@
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
-use super::pb::{Entry, RateLimitDescriptor, RateLimitRequest};
+use super::pb::{
+    Entry, RateLimitDescriptor, RateLimitRequest, rate_limit_response::rate_limit::Unit as WireUnit,
+};
 use crate::engine::{
     decision::{Code, Decision, Met, Outcome, Status},
     rule::Metadata,
@@ -79,7 +81,10 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
     let mut insert = |name: &str, value| fields.fields.insert(name.to_owned(), value);
     insert("entries", list(descriptor.entries.iter().map(entry).collect()));
     if let Some(limit) = &descriptor.limit {
-        let unit = limit.unit().as_str_name();
+        let unit = match WireUnit::try_from(limit.unit) {
+            Ok(unit) => unit.as_str_name().to_owned(),
+            Err(_) => limit.unit.to_string(),
+        };
         insert(
             "limit",
             text(&format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit)),
