@@ -441,8 +441,8 @@ impl Known<'_> {
         problems.dedup();
         self.problems.extend(problems);
         TelemetryOptions {
-            export_traces: traces.is_some(),
-            export_metrics: metrics.is_some(),
+            export_traces: traces.map(|(_, variable)| variable),
+            export_metrics: metrics.map(|(_, variable)| variable),
             service_name: text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
         }
     }
@@ -591,7 +591,7 @@ mod tests {
     fn spans_and_metrics_go_out_only_where_the_standard_variables_say_so() {
         let exports = |variables: &[(&str, &str)]| {
             let options = resolve(variables).unwrap().telemetry;
-            (options.export_traces, options.export_metrics)
+            (options.export_traces.is_some(), options.export_metrics.is_some())
         };
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
         assert_eq!(exports(&[]), (false, false));

@@ -1,8 +1,11 @@
 //! Traces and metrics, as an OTLP receiver sees them; and that no value of a descriptor gets there.
 
 use std::{
-    sync::{Arc, Mutex},
-    time::Instant,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use opentelemetry_proto::tonic::{
@@ -30,9 +33,11 @@ use crate::support::{
     service::{Options, Service, descriptor, hits, request},
 };
 
-/// Keeps what it receives.
+/// Keeps what it receives, unless it refuses.
 #[derive(Clone, Default)]
 struct Receiver {
+    refuses: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
     spans: Arc<Mutex<Vec<Span>>>,
     metrics: Arc<Mutex<Vec<ExportMetricsServiceRequest>>>,
 }
@@ -43,6 +48,7 @@ impl TraceService for Receiver {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.take()?;
         let resources = request.into_inner().resource_spans;
         let scopes = resources.into_iter().flat_map(|it| it.scope_spans);
         self.spans.lock().unwrap().extend(scopes.flat_map(|it| it.spans));
@@ -56,12 +62,21 @@ impl MetricsService for Receiver {
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        self.take()?;
         self.metrics.lock().unwrap().push(request.into_inner());
         Ok(Response::new(Default::default()))
     }
 }
 
 impl Receiver {
+    fn take(&self) -> Result<(), Status> {
+        if self.refuses.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Status::permission_denied("its own words"));
+        }
+        Ok(())
+    }
+
     async fn start() -> (Self, String) {
         let receiver = Self::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -170,6 +185,51 @@ async fn a_collector_that_is_gone_costs_no_decision_and_no_long_exit() {
     service.wait_until_ready();
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
+    // At its end it sent traces and metrics.
+    eventually("the outage is logged", || (outages(&service) == (1, 0)).then_some(()));
+}
+
+/// How often the log says that the collector is gone, and that it is back.
+fn outages(service: &Service) -> (usize, usize) {
+    let log = service.log();
+    let lines = |text: &str| {
+        log.lines()
+            .filter(|it| it.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && it.contains(text))
+            .count()
+    };
+    (lines("WARN"), lines("INFO"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let environment = &[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+    ];
+    let service = Service::start(Options { environment, ..Options::default() });
+    let mut client = service.client().await;
+    // Spans are sent of calls only.
+    let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never: {what}: {}", service.log());
+            let call = request("shop", vec![descriptor(&[("user", "a")])]);
+            client.should_rate_limit(call).await.unwrap();
+        }
+    };
+    for outage in 1..=2 {
+        let refused = || receiver.refused.load(Ordering::Relaxed);
+        let before = refused();
+        receiver.refuses.store(true, Ordering::Relaxed);
+        call_until("20 exports are refused", &|| refused() >= before + 20).await;
+        eventually("the outage is logged", || (outages(&service).0 == outage).then_some(()));
+        receiver.refuses.store(false, Ordering::Relaxed);
+        call_until("its end is logged", &|| outages(&service) == (outage, outage)).await;
+    }
+    let log = service.log();
+    assert!(!log.contains(&endpoint) && !log.contains("its own words"), "{log}");
 }
 
 #[tokio::test]
