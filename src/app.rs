@@ -19,6 +19,7 @@ use crate::{
     health::{Health, Phase},
     http::{self, Http},
     limiter::Limiter,
+    printable::printable,
     rls::{self, Served, decode::Bounds},
     rules::{self, Algorithms, InForce, Rules, Watched},
     settings::{Settings, StoreUrl},
@@ -76,7 +77,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let telemetry = Telemetry::start(&settings.telemetry)?;
     telemetry.install(settings.log);
     for warning in &settings.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("{}", printable(warning.as_bytes()));
     }
     rules.warn();
 
@@ -312,7 +313,7 @@ fn rules_named(settings: &Settings) -> String {
     if settings.rules.is_empty() {
         return "examples/rules.yaml (built in)".to_owned();
     }
-    let names: Vec<_> = settings.rules.iter().map(|path| path.display().to_string()).collect();
+    let names: Vec<_> = settings.rules.iter().map(|path| rules::file_name(path)).collect();
     names.join(" ")
 }
 
@@ -334,7 +335,7 @@ fn a_call_to_try(rules: &RuleSet) -> String {
 /// Nobody may be reading; that is no reason to stop.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    drop(writeln!(out, "{line}").and_then(|()| out.flush()));
+    drop(writeln!(out, "{}", printable(line.as_bytes())).and_then(|()| out.flush()));
 }
 
 type Ended = Option<Result<Result<(), Box<dyn Error + Send + Sync>>, tokio::task::JoinError>>;

@@ -549,6 +549,15 @@ descriptors:
 }
 
 #[tokio::test]
+async fn a_domain_is_printable_in_dynamic_metadata() {
+    let flags = &["--dynamic-metadata"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let call = request("shop\r\n\x1b[31m", vec![one("user", "x")]);
+    let echo = service.ask(call).await.unwrap().dynamic_metadata.unwrap();
+    assert!(json(&echo).contains(r#""domain":"shop\\x0d\\x0a\\x1b[31m""#), "{}", json(&echo));
+}
+
+#[tokio::test]
 async fn the_json_of_an_answer_is_as_complete_as_its_message() {
     let rules = "
 domain: shop
