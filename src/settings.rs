@@ -546,6 +546,22 @@ mod tests {
     }
 
     #[test]
+    fn a_number_with_a_plus_sign_is_refused() {
+        for (name, text) in [
+            ("TOLLKEEPER_WORKERS", "+4"),
+            ("TOLLKEEPER_DRAIN", "+5s"),
+            ("TOLLKEEPER_MAX_MESSAGE_BYTES", "+4MiB"),
+            ("TOLLKEEPER_NEAR_LIMIT_RATIO", "+0.5"),
+            ("TOLLKEEPER_STORE", "redis://h:+6379"),
+            ("TOLLKEEPER_STORE", "redis://h/+1"),
+            ("TOLLKEEPER_STORE", "redis://h/-1"),
+        ] {
+            let problems = resolve(&[(name, text)]).expect_err(text);
+            assert!(problems[0].starts_with(name), "{problems:?}");
+        }
+    }
+
+    #[test]
     fn a_store_without_a_host_is_refused() {
         for url in [
             "redis://",
