@@ -19,6 +19,7 @@ use crate::{
     health::{Health, Phase},
     http::{self, Http},
     limiter::Limiter,
+    printable::printable,
     rls::{self, Served, decode::Bounds},
     rules::{self, Algorithms, InForce, Rules, Watched},
     settings::{Settings, StoreUrl},
@@ -77,7 +78,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let telemetry = Telemetry::start(&settings.telemetry)?;
     telemetry.install(settings.log);
     for warning in &settings.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("{}", printable(warning.as_bytes()));
     }
     rules.warn();
 
@@ -162,7 +163,7 @@ impl App {
         let stop = self.stop.clone();
         tasks.spawn(serve_grpc(grpc, service, health, reflection, workers, stop));
         let endpoints = Http {
-            limiter,
+            limiter: Arc::clone(&limiter),
             bounds,
             message_bytes_max,
             headers: Arc::clone(&settings.headers),
@@ -181,7 +182,10 @@ impl App {
             let metrics = RuleMetrics::new(&meter);
             let stop = self.stop.clone();
             tasks.spawn(async move {
-                let on_load = move |loaded| metrics.loaded(loaded);
+                let on_load = move |loaded| {
+                    metrics.loaded(loaded);
+                    limiter.forget_removed_rules();
+                };
                 let watch = rules::watch(rules, Watched { paths, basis }, on_load);
                 stop.run_until_cancelled_owned(watch).await;
                 Ok(())
@@ -311,7 +315,7 @@ fn rules_named(settings: &Settings) -> String {
     if settings.rules.is_empty() {
         return "examples/rules.yaml (built in)".to_owned();
     }
-    let names: Vec<_> = settings.rules.iter().map(|path| path.display().to_string()).collect();
+    let names: Vec<_> = settings.rules.iter().map(|path| rules::file_name(path)).collect();
     names.join(" ")
 }
 
@@ -333,7 +337,7 @@ fn a_call_to_try(rules: &RuleSet) -> String {
 /// Nobody may be reading; that is no reason to stop.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    drop(writeln!(out, "{line}").and_then(|()| out.flush()));
+    drop(writeln!(out, "{}", printable(line.as_bytes())).and_then(|()| out.flush()));
 }
 
 type Ended = Option<Result<Result<(), Box<dyn Error + Send + Sync>>, tokio::task::JoinError>>;

@@ -17,6 +17,7 @@ use std::{
 use clap::{Parser, Subcommand};
 
 use crate::{
+    printable::printable_lines,
     rules,
     settings::{Environment, ServeFlags},
 };
@@ -53,10 +54,11 @@ enum Command {
     Counter(counter::Action),
 }
 
-/// Writes to stdout, and ends with `code`; or with 1, where nobody can read it.
+/// Writes to stdout, and ends with `code`; or with 1, where nobody can read it. Neither arguments nor what
+/// a service answers can command the terminal.
 fn say(text: &str, code: ExitCode) -> ExitCode {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(printable_lines(text).as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => code,
         // Who closed it knows.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
@@ -70,7 +72,7 @@ fn say(text: &str, code: ExitCode) -> ExitCode {
 /// Writes a line to stderr. Where that fails nobody is left to tell, and the exit code still tells;
 /// `eprintln!` would panic.
 fn complain(problem: impl fmt::Display) {
-    drop(writeln!(io::stderr(), "{problem}"));
+    drop(writeln!(io::stderr(), "{}", printable_lines(&problem.to_string())));
 }
 
 /// Bad usage: the same code as clap's own.

@@ -114,6 +114,13 @@ impl Limiter {
         Ok(told)
     }
 
+    /// Forgets what is remembered of rules that a reload has removed.
+    pub fn forget_removed_rules(&self) {
+        let in_force = self.rules.current();
+        self.metrics.forget_removed_rules(&in_force.rules);
+        self.refused_debits.retain(&in_force.rules);
+    }
+
     /// What is measured of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics

@@ -19,7 +19,10 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use crate::engine::{rule::Defaults, rule_set::RuleSet};
+use crate::{
+    engine::{rule::Defaults, rule_set::RuleSet},
+    printable::printable,
+};
 
 /// The rules that ship with the program, in force when no others are named.
 const EXAMPLE: &str = include_str!("../examples/rules.yaml");
@@ -49,7 +52,7 @@ pub enum Algorithms {
 /// Something wrong with the rules, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The file, as it was named.
+    /// The file's [name](file_name).
     pub file: String,
     /// Line and column, from 1; `None` if it is about the file itself.
     pub place: Option<(usize, usize)>,
@@ -60,6 +63,8 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, place, message } = self;
+        // What a file holds adds no line to a log.
+        let message = printable(message.as_bytes());
         match place {
             Some((line, column)) => write!(f, "{file}:{line}:{column}: {message}"),
             None => write!(f, "{file}: {message}"),
@@ -216,7 +221,7 @@ fn read_file(path: &Path, all: &mut Read) -> io::Result<()> {
         all.problems.push(about_file(path, &format!("{bytes} bytes exceed {FILE_BYTES_MAX}")));
     } else {
         match String::from_utf8(fs::read(path)?) {
-            Ok(text) => all.sources.push(Source { name: path.display().to_string(), text }),
+            Ok(text) => all.sources.push(Source { name: file_name(path), text }),
             Err(_) => all.problems.push(about_file(path, "not UTF-8 text")),
         }
     }
@@ -224,5 +229,10 @@ fn read_file(path: &Path, all: &mut Read) -> io::Result<()> {
 }
 
 fn about_file(path: &Path, message: &str) -> Problem {
-    Problem { file: path.display().to_string(), place: None, message: message.to_owned() }
+    Problem { file: file_name(path), place: None, message: message.to_owned() }
+}
+
+/// The path as it was given, in a form that any log line can hold.
+pub(crate) fn file_name(path: &Path) -> String {
+    printable(path.as_os_str().as_encoded_bytes())
 }

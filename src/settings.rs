@@ -441,8 +441,8 @@ impl Known<'_> {
         problems.dedup();
         self.problems.extend(problems);
         TelemetryOptions {
-            export_traces: traces.is_some(),
-            export_metrics: metrics.is_some(),
+            export_traces: traces.map(|(_, variable)| variable),
+            export_metrics: metrics.map(|(_, variable)| variable),
             service_name: text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
         }
     }
@@ -546,6 +546,22 @@ mod tests {
     }
 
     #[test]
+    fn a_number_with_a_plus_sign_is_refused() {
+        for (name, text) in [
+            ("TOLLKEEPER_WORKERS", "+4"),
+            ("TOLLKEEPER_DRAIN", "+5s"),
+            ("TOLLKEEPER_MAX_MESSAGE_BYTES", "+4MiB"),
+            ("TOLLKEEPER_NEAR_LIMIT_RATIO", "+0.5"),
+            ("TOLLKEEPER_STORE", "redis://h:+6379"),
+            ("TOLLKEEPER_STORE", "redis://h/+1"),
+            ("TOLLKEEPER_STORE", "redis://h/-1"),
+        ] {
+            let problems = resolve(&[(name, text)]).expect_err(text);
+            assert!(problems[0].starts_with(name), "{problems:?}");
+        }
+    }
+
+    #[test]
     fn a_store_without_a_host_is_refused() {
         for url in [
             "redis://",
@@ -591,7 +607,7 @@ mod tests {
     fn spans_and_metrics_go_out_only_where_the_standard_variables_say_so() {
         let exports = |variables: &[(&str, &str)]| {
             let options = resolve(variables).unwrap().telemetry;
-            (options.export_traces, options.export_metrics)
+            (options.export_traces.is_some(), options.export_metrics.is_some())
         };
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
         assert_eq!(exports(&[]), (false, false));

@@ -3,6 +3,7 @@
 //! Metrics are always there, at `/metrics`. Traces, and metrics by OTLP, go out only where the
 //! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint.
 
+mod collector;
 mod labels;
 mod log_throttle;
 mod metrics;

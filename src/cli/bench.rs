@@ -14,6 +14,7 @@ use clap::{ArgGroup, value_parser};
 use super::{USAGE, call, complain, say};
 use crate::{
     bench::{self, Calls, Distribution, Load, Pace},
+    printable::printable,
     settings::{self, Environment},
 };
 
@@ -82,7 +83,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
             say(&if flags.json { show::json(&report) } else { show::text(&report) }, code)
         }
         Err(problem) => {
-            complain(format_args!("{}: {problem}", load.addr));
+            complain(format_args!("{}: {problem}", printable(load.addr.as_bytes())));
             ExitCode::FAILURE
         }
     }

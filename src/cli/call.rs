@@ -7,6 +7,7 @@ use tonic::{Status, transport::Channel};
 use super::{USAGE, complain, say};
 use crate::{
     engine::{notation, request::Entry},
+    printable::printable,
     rls::pb::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
@@ -64,7 +65,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
             say(&describe(&response, &flags.descriptors), code)
         }
         Err(problem) => {
-            complain(format_args!("{addr}: {problem}"));
+            complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
             ExitCode::FAILURE
         }
     }
@@ -78,7 +79,8 @@ impl Question {
     /// The request for these descriptors, as typed.
     pub(super) fn request(&self, descriptors: &[String]) -> Result<RateLimitRequest, String> {
         let descriptor = |text: &String| {
-            let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
+            let entries = notation::parse(text)
+                .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
             let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
             Ok(RateLimitDescriptor {
                 entries: entries.collect(),
@@ -125,7 +127,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
 
 fn describe(response: &RateLimitResponse, descriptors: &[String]) -> String {
     let line = |(status, text): (&DescriptorStatus, &String)| {
-        format!("  {text}: {}, {}\n", status.code().as_str_name(), standing(status))
+        let (text, code) = (printable(text.as_bytes()), status.code().as_str_name());
+        format!("  {text}: {code}, {}\n", standing(status))
     };
     let lines: String = response.statuses.iter().zip(descriptors).map(line).collect();
     format!("{}\n{lines}", response.overall_code().as_str_name())

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::{net::TcpStream, time};
 
 use super::{USAGE, complain, say};
-use crate::{engine::notation, settings::Environment};
+use crate::{engine::notation, printable::printable, settings::Environment};
 
 const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
@@ -43,14 +43,14 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         Action::Reset(flags) => (Method::POST, "/counters/reset", flags),
     };
     if let Err(problem) = notation::parse(&flags.descriptor) {
-        complain(format_args!("{}: {problem}", flags.descriptor));
+        complain(format_args!("{}: {problem}", printable(flags.descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
     let addr = flags.addr.as_deref().or(environment.admin_addr()).unwrap_or(ADDR_DEFAULT);
     match ask(addr, method.clone(), path, flags) {
         Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
-            complain(format_args!("{addr}: {problem}"));
+            complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
             ExitCode::FAILURE
         }
     }

@@ -11,6 +11,7 @@ use crate::{
         request::{Descriptor, Hits, Request},
     },
     explain,
+    printable::printable,
     rules::{self, Basis},
     store::system_clock,
 };
@@ -59,7 +60,8 @@ fn request(flags: &Flags) -> Result<Request, String> {
         hits => Hits::Take(hits),
     };
     let descriptor = |text: &String| {
-        let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
+        let entries = notation::parse(text)
+            .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
         Ok(Descriptor { entries, hits, limit: None })
     };
     let descriptors = flags.descriptors.iter().map(descriptor).collect::<Result<_, String>>()?;

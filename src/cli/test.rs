@@ -37,11 +37,11 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
         let files = match files(path) {
             Ok(files) if !files.is_empty() => files,
             Ok(_) => {
-                fail(format!("{}: no file whose name ends in .test.yaml", path.display()));
+                fail(format!("{}: no file whose name ends in .test.yaml", rules::file_name(path)));
                 continue;
             }
             Err(error) => {
-                fail(format!("{}: {error}", path.display()));
+                fail(format!("{}: {error}", rules::file_name(path)));
                 continue;
             }
         };

@@ -147,16 +147,12 @@ impl Plan {
     /// The decision, from one tally for each charge, in their order, and whether they deny the call.
     pub fn settle(self, tallies: Vec<Tally>, denied: bool) -> Decision {
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
-        let everywhere = self.everywhere;
-        let unlimited = self.items.iter().any(|item| matches!(item, Item::Settled(_)));
-        let over = denied
-            && match everywhere {
-                Everywhere::AsWritten => true,
-                Everywhere::Shadow => false,
-                Everywhere::Quota => !unlimited,
-            };
-        let outcome = |(charge, tally)| outcome(charge, tally, everywhere);
-        let mut outcomes = self.charges.into_iter().zip(tallies).map(outcome);
+        let no_limit =
+            |item: &Item| matches!(item, Item::Settled(Status { outcome: Outcome::NoLimit, .. }));
+        let fits = self.everywhere == Everywhere::Quota && self.items.iter().any(no_limit);
+        let over = denied && !fits;
+        let charged = self.charges.into_iter().zip(tallies);
+        let mut outcomes = charged.map(|(charge, tally)| outcome(charge, tally));
         let mut status = |item| match item {
             Item::Settled(status) => Some(status),
             Item::Charged(met, count) => {
@@ -169,13 +165,11 @@ impl Plan {
     }
 }
 
-fn outcome(charge: Charge, Tally { verdict, reset }: Tally, everywhere: Everywhere) -> Outcome {
+fn outcome(charge: Charge, Tally { verdict, reset }: Tally) -> Outcome {
     let limit = charge.counter.limit;
     match verdict {
-        // A shadow lets pass what it would not. Where all are shadows the status tells it.
-        Verdict::Over if limit.mode == Mode::Shadow && everywhere == Everywhere::AsWritten => {
-            Outcome::Shadowed { limit, reset }
-        }
+        // The status of a limit that only the settings make a shadow still says that it is over.
+        Verdict::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
         Verdict::Fits { remaining } => Outcome::Within { limit, remaining, reset },
         Verdict::Over => Outcome::Over { limit, reset },
     }

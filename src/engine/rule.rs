@@ -68,6 +68,8 @@ pub struct Limit {
     pub on_store_failure: OnStoreFailure,
     /// What it has to say about the call.
     pub mode: Mode,
+    /// The mode that its rule has, before `--shadow-mode` or `--quota-mode` change it.
+    pub mode_written: Mode,
     /// What other limits replace it by, and what the answer calls it.
     pub name: Option<Arc<str>>,
 }
@@ -85,6 +87,7 @@ impl Limit {
             when_denied: WhenDenied::Free,
             on_store_failure: OnStoreFailure::Error,
             mode: Mode::Enforced,
+            mode_written: Mode::Enforced,
             name: None,
         })
     }
@@ -230,17 +233,17 @@ impl Defaults {
     /// A limit that says nothing of itself, with these defaults.
     pub fn complete(self, limit: Limit) -> Limit {
         let Self { when_denied, on_store_failure, everywhere } = self;
-        Limit { when_denied, on_store_failure, mode: everywhere.mode(limit.mode), ..limit }
+        Limit { when_denied, on_store_failure, mode: everywhere.mode(limit.mode_written), ..limit }
     }
 }
 
 impl Everywhere {
-    /// The mode of a limit that says this of itself.
+    /// The mode of a limit whose rule says this. A shadow stays one: it denies nobody.
     pub fn mode(self, written: Mode) -> Mode {
-        match self {
-            Self::AsWritten => written,
-            Self::Shadow => Mode::Shadow,
-            Self::Quota => Mode::Quota,
+        match (self, written) {
+            (Self::AsWritten, _) => written,
+            (Self::Shadow, _) | (Self::Quota, Mode::Shadow) => Mode::Shadow,
+            (Self::Quota, Mode::Enforced | Mode::Quota) => Mode::Quota,
         }
     }
 }
@@ -253,7 +256,7 @@ pub enum Everywhere {
     AsWritten,
     /// Shadows; statuses still say what is over, and the call passes.
     Shadow,
-    /// Quotas; a descriptor without a limit counts as one that fits.
+    /// Quotas, but for shadows; a descriptor without a limit counts as a quota that fits.
     Quota,
 }
 
@@ -284,6 +287,16 @@ impl Rule {
         let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
         Self { path, place, policy, replaces, shared, shown, metadata }
     }
+}
+
+/// Identifies a rule across reloads: its line number changes with every edit above it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    /// The configured domain.
+    pub domain: Arc<str>,
+    /// [`Rule::path`]. Two rules whose paths are spelled alike (key `a=b`; key `a` with value `b`)
+    /// share one label, and so one identity.
+    pub path: Arc<str>,
 }
 
 /// What metrics show of one entry of a request.

@@ -4,12 +4,15 @@
 //! order of the files, before the key alone. The first that matches is taken for good, and a rule
 //! counts only where the descriptor ends.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::engine::{
     pattern::Pattern,
     request::Entry,
-    rule::{Defaults, Rule},
+    rule::{Defaults, Rule, RuleId},
 };
 
 /// All domains and their rules. Never changed once built: a reload builds another.
@@ -132,6 +135,18 @@ impl RuleSet {
         let mut domains: Vec<_> = self.domains.values().collect();
         domains.sort_by(|a, b| a.name.cmp(&b.name));
         domains
+    }
+
+    /// The identities of all rules.
+    pub fn ids(&self) -> HashSet<RuleId> {
+        let ids = self.domains.values().flat_map(|domain| {
+            let id = |rule: &Arc<Rule>| RuleId {
+                domain: Arc::clone(&domain.name),
+                path: Arc::clone(&rule.path),
+            };
+            domain.rules().into_iter().map(id)
+        });
+        ids.collect()
     }
 }
 

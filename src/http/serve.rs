@@ -3,7 +3,7 @@
 //! Whoever can reach the port can hold connections open; no more of them than this take file
 //! descriptors from the calls that gRPC answers.
 
-use std::{pin::pin, time::Duration};
+use std::{ops::Range, pin::pin, time::Duration};
 
 use axum::Router;
 use hyper_util::{
@@ -12,13 +12,14 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
+    io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::accept::accept;
+use crate::{accept::accept, store::system_clock};
 
 /// Further ones wait in the system's queue until one of these ends.
 const CONNECTIONS_MAX: usize = 256;
@@ -31,6 +32,14 @@ const CONNECTION_LASTS: Duration = Duration::from_secs(300);
 
 /// What is under way at a connection's end may take this long.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// When HTTP/1 can be served, in seconds since 1970: hyper works out a date for each connection, whether it
+/// is sent or not, and panics where there is none of four digits. Clocks before 1970 show as 0.
+const DATES_SECS: Range<u64> = 1..253_402_300_800;
+
+/// The answer while the clock is outside of [`DATES_SECS`].
+const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 58\r\n\
+    connection: close\r\n\r\nthe clock of this machine shows no year from 1970 to 9999\n";
 
 /// Answers until `stop` is cancelled, and then finishes what is under way.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
@@ -49,6 +58,9 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
 }
 
 async fn answer(stream: TcpStream, router: Router, stop: CancellationToken) {
+    if !DATES_SECS.contains(&system_clock().as_secs()) {
+        return refuse(stream).await;
+    }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let service = TowerToHyperService::new(router);
@@ -60,4 +72,12 @@ async fn answer(stream: TcpStream, router: Router, stop: CancellationToken) {
     }
     connection.as_mut().graceful_shutdown();
     drop(time::timeout(FINISH_WITHIN, connection).await);
+}
+
+async fn refuse(mut stream: TcpStream) {
+    let answered = async {
+        stream.write_all(NO_DATE).await?;
+        stream.shutdown().await
+    };
+    drop(time::timeout(FINISH_WITHIN, answered).await);
 }

@@ -5,18 +5,19 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::engine::{
     decision::{Met, Outcome, Status},
     request::Hits,
-    rule::{Policy, Rule, WhenDenied},
+    rule::{Policy, Rule, RuleId, WhenDenied},
+    rule_set::RuleSet,
 };
 
-/// What was seen of each rule that got a look, by its place.
+/// What was seen of each rule that got a look.
 #[derive(Debug, Default)]
-pub(super) struct RefusedDebits(Mutex<HashMap<String, Told>>);
+pub(super) struct RefusedDebits(Mutex<HashMap<RuleId, Told>>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
@@ -32,7 +33,7 @@ impl RefusedDebits {
         hits: Hits,
         status: &'status Status,
     ) -> Option<&'status Rule> {
-        let Met::Rule(_, rule) = &status.met else { return None };
+        let Met::Rule(domain, rule) = &status.met else { return None };
         let Policy::Limited(limits) = &rule.policy else { return None };
         let counted = limits.iter().all(|limit| limit.when_denied == WhenDenied::Counted);
         let over = matches!(status.outcome, Outcome::Over { .. });
@@ -40,14 +41,13 @@ impl RefusedDebits {
             return None;
         }
         // The only lock on the way of a call, and only for looks and for calls that are denied.
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.lock();
+        let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
         if hits == Hits::Look {
-            if !seen.contains_key(&rule.place) {
-                seen.insert(rule.place.clone(), Told::NotYet);
-            }
+            seen.entry(id).or_insert(Told::NotYet);
             return None;
         }
-        let told = seen.get_mut(&rule.place)?;
+        let told = seen.get_mut(&id)?;
         if *told == Told::NotYet {
             *told = Told::Yes;
             let (rule, place) = (&*rule.path, &rule.place);
@@ -59,5 +59,15 @@ impl RefusedDebits {
             );
         }
         Some(rule)
+    }
+
+    /// Forgets the rules that are not among these.
+    pub(super) fn retain(&self, rules: &RuleSet) {
+        let ids = rules.ids();
+        self.lock().retain(|id, _| ids.contains(id));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RuleId, Told>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,10 @@
 use prost_types::Struct;
 use tonic::Status;
 
-use super::{metadata, pb};
+use super::{
+    metadata,
+    pb::{self, rate_limit_response::rate_limit::Unit as WireUnit},
+};
 use crate::engine::{
     request::{Descriptor, Entry, Hits, Request},
     rule::{Limit, Unit},
@@ -124,14 +127,17 @@ fn hits_of(own: Option<u64>, of_request: u64, negative: bool) -> Hits {
 }
 
 fn limit_override(limit: &pb::RateLimitOverride) -> Option<Limit> {
-    let unit = match pb::RateLimitUnit::try_from(limit.unit).ok()? {
-        pb::RateLimitUnit::Unknown => return None,
-        pb::RateLimitUnit::Second => Unit::Second,
-        pb::RateLimitUnit::Minute => Unit::Minute,
-        pb::RateLimitUnit::Hour => Unit::Hour,
-        pb::RateLimitUnit::Day => Unit::Day,
-        pb::RateLimitUnit::Month => Unit::Month,
-        pb::RateLimitUnit::Year => Unit::Year,
+    // The answer's enum is the request's, and WEEK besides: envoyproxy/ratelimit reads a request's
+    // number by it too.
+    let unit = match WireUnit::try_from(limit.unit).ok()? {
+        WireUnit::Unknown => return None,
+        WireUnit::Second => Unit::Second,
+        WireUnit::Minute => Unit::Minute,
+        WireUnit::Hour => Unit::Hour,
+        WireUnit::Day => Unit::Day,
+        WireUnit::Week => Unit::Week,
+        WireUnit::Month => Unit::Month,
+        WireUnit::Year => Unit::Year,
     };
     Limit::new(limit.requests_per_unit, unit, limit.unit_multiplier.unwrap_or(1))
 }

@@ -125,7 +125,9 @@ where
 {
     let Some(value) = value else { return Ok(None) };
     let whole = match &value {
-        Scalar::Text(text) => text.parse().ok(),
+        // Rust would read a `+` as well.
+        Scalar::Text(text) if text.bytes().all(|it| it.is_ascii_digit()) => text.parse().ok(),
+        Scalar::Text(_) => None,
         // `1.0` and `1e3` are whole numbers in JSON; over 2^53 they no longer are exact.
         Scalar::Number(number) => number.as_u64().or_else(|| {
             let number =

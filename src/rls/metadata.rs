@@ -3,10 +3,15 @@
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
-use super::pb::{Entry, RateLimitDescriptor, RateLimitRequest};
-use crate::engine::{
-    decision::{Code, Decision, Met, Outcome, Status},
-    rule::Metadata,
+use super::pb::{
+    Entry, RateLimitDescriptor, RateLimitRequest, rate_limit_response::rate_limit::Unit as WireUnit,
+};
+use crate::{
+    engine::{
+        decision::{Code, Decision, Met, Outcome, Status},
+        rule::Metadata,
+    },
+    printable::printable,
 };
 
 /// What was asked.
@@ -14,7 +19,7 @@ pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     let descriptors = request.descriptors.iter().map(descriptor).collect();
     let mut echo = Struct::default();
     let mut insert = |name: &str, value| echo.fields.insert(name.to_owned(), value);
-    insert("domain", text(&request.domain));
+    insert("domain", text(&printable(request.domain.as_bytes())));
     insert("descriptors", list(descriptors));
     if request.hits_addend != 0 {
         insert("hitsAddend", number(f64::from(request.hits_addend)));
@@ -74,12 +79,16 @@ fn from_tree(tree: &Metadata) -> Value {
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
+    // Envoy would drop a whole answer that holds what is no UTF-8, and that means: allow.
     let entry = |Entry { key, value }: &Entry| text(&(printable(key) + "=" + &printable(value)));
     let mut fields = Struct::default();
     let mut insert = |name: &str, value| fields.fields.insert(name.to_owned(), value);
     insert("entries", list(descriptor.entries.iter().map(entry).collect()));
     if let Some(limit) = &descriptor.limit {
-        let unit = limit.unit().as_str_name();
+        let unit = match WireUnit::try_from(limit.unit) {
+            Ok(unit) => unit.as_str_name().to_owned(),
+            Err(_) => limit.unit.to_string(),
+        };
         insert(
             "limit",
             text(&format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit)),
@@ -91,25 +100,6 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
         insert("hitsAddend", number(hits as f64));
     }
     value(Kind::StructValue(fields))
-}
-
-/// Text that can stand in any log: control characters and what is no UTF-8 are written `\xHH`. Envoy
-/// would drop a whole answer that is no UTF-8, and that means: allow.
-fn printable(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    let escape = |text: &mut String, bytes: &[u8]| {
-        bytes.iter().for_each(|byte| *text += &format!("\\x{byte:02x}"));
-    };
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character.is_control() {
-                true => escape(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes()),
-                false => text.push(character),
-            }
-        }
-        escape(&mut text, chunk.invalid());
-    }
-    text
 }
 
 fn value(kind: Kind) -> Value {
@@ -131,13 +121,6 @@ fn list(values: Vec<Value>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_request_holds_becomes_printable_text() {
-        assert_eq!(printable("plain ü \"quoted\"".as_bytes()), "plain ü \"quoted\"");
-        assert_eq!(printable(b"a\r\nb\x00\xff"), "a\\x0d\\x0ab\\x00\\xff");
-        assert_eq!(printable("\u{85}".as_bytes()), "\\xc2\\x85");
-    }
 
     #[test]
     fn the_first_value_wins_and_maps_are_merged() {

@@ -85,6 +85,8 @@ async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationT
     let mut server = http2::Builder::new(TokioExecutor::new());
     server
         .timer(TokioTimer::new())
+        // gRPC needs none, and hyper panics on a clock before 1970.
+        .auto_date_header(false)
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_local_error_reset_streams(LOCAL_RESETS_MAX)

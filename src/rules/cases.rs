@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Problem, about_file,
+    Problem, about_file, file_name,
     schema::{Fields, Reader},
     yaml::{self, Content, Node, Place},
 };
@@ -64,7 +64,7 @@ pub fn read(file: &Path) -> Result<Suite, Vec<Problem>> {
     let text =
         fs::read_to_string(file).map_err(|error| vec![about_file(file, &error.to_string())])?;
     let mut problems = Vec::new();
-    let name = file.display().to_string();
+    let name = file_name(file);
     let mut reader = Cases { reader: Reader { file: &name, problems: &mut problems }, file };
     let suite = match yaml::parse(&text) {
         Ok(Some(root)) => reader.suite(&root),
@@ -145,7 +145,7 @@ impl Cases<'_> {
         let request = Request { domain: domain.to_owned(), descriptors: descriptors.collect() };
         let (line, column) = node.place;
         Some(Call {
-            place: format!("{}:{line}:{column}", self.file.display()),
+            place: format!("{}:{line}:{column}", file_name(self.file)),
             at,
             now: start.plus_millis(after_ms),
             request,

@@ -10,7 +10,7 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{task::spawn_blocking, time};
 
-use super::{Basis, Compiled, Problem, Version, compile_all, read_all};
+use super::{Basis, Compiled, Problem, Read, Version, compile_all, read_all};
 use crate::engine::rule_set::RuleSet;
 
 /// How often the files are read. Asking the system for changes instead would miss some: network
@@ -91,31 +91,62 @@ pub struct Watched {
 }
 
 /// Keeps `rules` at what the files say, for ever.
-///
-/// New content counts once two looks in a row saw the same: a file may be half written, and of
-/// several files one may be newer than the other.
 pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)) {
-    let mut tried = rules.current().version.clone();
-    let mut seen = tried.clone();
+    let mut watcher = Watcher::new(rules, watched, compile_all);
     loop {
         time::sleep(LOOK_EVERY).await;
-        let paths = watched.paths.clone();
-        // Only a panic or the end of the runtime could lose the answer.
-        let Ok(read) = spawn_blocking(move || read_all(&paths)).await else { continue };
-        let version = Version::of(&read);
-        let settled = version == seen;
-        seen = version.clone();
-        if !settled || version == tried {
-            continue;
+        if let Some(loaded) = watcher.look().await {
+            on_load(loaded);
         }
-        tried = version.clone();
-        match compile_all(read, watched.basis) {
+    }
+}
+
+/// What compiles the files. A test passes one that panics.
+type Compile = fn(Read, Basis) -> Result<Compiled, Vec<Problem>>;
+
+/// Follows the files from one look to the next.
+struct Watcher {
+    rules: Arc<Rules>,
+    watched: Watched,
+    compile: Compile,
+    /// The newest content that was compiled, or could not be.
+    tried: Version,
+    /// What the last look saw.
+    seen: Version,
+}
+
+impl Watcher {
+    fn new(rules: Arc<Rules>, watched: Watched, compile: Compile) -> Self {
+        let version = rules.current().version.clone();
+        Self { rules, watched, compile, tried: version.clone(), seen: version }
+    }
+
+    /// Reads the files, and loads them if they are new.
+    ///
+    /// New content counts once two looks in a row saw the same: a file may be half written, and of
+    /// several files one may be newer than the other.
+    async fn look(&mut self) -> Option<Loaded> {
+        let paths = self.watched.paths.clone();
+        let read = match off_thread(move || read_all(&paths)).await {
+            Ok(read) => read,
+            Err(problem) => Read { problems: vec![problem], ..Read::default() },
+        };
+        let version = Version::of(&read);
+        let settled = version == self.seen;
+        self.seen = version.clone();
+        if !settled || version == self.tried {
+            return None;
+        }
+        self.tried = version.clone();
+        let (compile, basis) = (self.compile, self.watched.basis);
+        let compiled = off_thread(move || compile(read, basis)).await;
+        Some(match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
             Ok(compiled) => {
                 tracing::info!(%version, "rules loaded");
                 let next = InForce::now(compiled, version);
                 next.warn();
-                rules.replace(next);
-                on_load(Loaded::Good);
+                self.rules.replace(next);
+                Loaded::Good
             }
             Err(problems) => {
                 let count = problems.len();
@@ -123,11 +154,23 @@ pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)
                 for problem in &problems {
                     tracing::error!("{problem}");
                 }
-                rules.set_problems(problems);
-                on_load(Loaded::Bad);
+                self.rules.set_problems(problems);
+                Loaded::Bad
             }
-        }
+        })
     }
+}
+
+/// Runs `work` on a thread of its own. If it panics, that is a problem of the rules, and no reason to end
+/// the service or to stop watching.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    spawn_blocking(work).await.map_err(|_| Problem {
+        file: "rules".to_owned(),
+        place: None,
+        message: "a bug in tollkeeper: reading them panicked; please report it".to_owned(),
+    })
 }
 
 /// What became of new content.
@@ -137,4 +180,43 @@ pub enum Loaded {
     Good,
     /// The last good rules stay.
     Bad,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::rules::load;
+
+    fn compile_or_panic(read: Read, basis: Basis) -> Result<Compiled, Vec<Problem>> {
+        assert!(!read.sources[0].text.contains("panic"), "as the text asks");
+        compile_all(read, basis)
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_compiling_is_a_problem_and_the_last_good_rules_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rules.yaml");
+        fs::write(&file, "domain: first").unwrap();
+        let watched = Watched { paths: vec![file.clone()], basis: Basis::default() };
+        let first = load(&watched.paths, watched.basis).unwrap();
+        let rules = Arc::new(Rules::new(first));
+        let mut watcher = Watcher::new(Arc::clone(&rules), watched, compile_or_panic);
+        assert_eq!(watcher.look().await, None);
+
+        fs::write(&file, "domain: panic").unwrap();
+        assert_eq!(watcher.look().await, None, "not settled yet");
+        assert_eq!(watcher.look().await, Some(Loaded::Bad));
+        assert_eq!(watcher.look().await, None, "reported once");
+        let problems = rules.problems();
+        assert!(problems[0].message.contains("panicked"), "{problems:?}");
+        assert!(rules.current().rules.domain("first").is_some());
+
+        fs::write(&file, "domain: second").unwrap();
+        assert_eq!(watcher.look().await, None);
+        assert_eq!(watcher.look().await, Some(Loaded::Good));
+        assert_eq!(rules.problems(), []);
+        assert!(rules.current().rules.domain("second").is_some());
+    }
 }

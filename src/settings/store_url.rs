@@ -63,6 +63,10 @@ pub(super) fn store_url(text: &str) -> Result<StoreUrl, String> {
     if host.is_empty() || host.starts_with(['/', ':']) {
         return Err(format!("the host is missing; {FORM}"));
     }
+    let db = host.split_once('/').map_or("", |(_, db)| db);
+    if !db.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("the db must be a number; {FORM}"));
+    }
     let server = text.into_connection_info().map_err(|_| FORM)?;
     match server.addr() {
         ConnectionAddr::Tcp(..) => Ok(StoreUrl::Redis(server)),

@@ -13,7 +13,9 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 pub(super) fn whole<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| (min..=max).contains(number));
+    // Rust would read a `+` as well.
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|number| digits && (min..=max).contains(number));
     number
         .and_then(|number| T::try_from(number).ok())
         .ok_or_else(|| format!("`{text}` is no whole number from {min} to {max}"))
@@ -60,7 +62,8 @@ pub(super) fn header_name(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn ratio(text: &str) -> Result<f64, String> {
-    let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    let signed = text.starts_with('+');
+    let ratio = text.parse().ok().filter(|ratio| !signed && (0.0..=1.0).contains(ratio));
     ratio.ok_or_else(|| format!("`{text}` is no number from 0 to 1, such as 0.8"))
 }
 

@@ -1,8 +1,10 @@
 //! Counters in this process: no network, no sharing, gone with the process.
 //!
 //! They are spread over shards, each under a lock of its own; how one keeps its counters is in
-//! `memory/shard.rs`, and how many there may be in `memory/room.rs`.
+//! `memory/shard.rs`, how many there may be in `memory/room.rs`, and which of them is given up where
+//! there are more in `memory/rank.rs`.
 
+mod rank;
 mod room;
 mod shard;
 

@@ -19,12 +19,17 @@ use crate::engine::{
     decision::{Decision, Outcome},
     request::{Hits, Request},
     rule::Rule,
+    rule_set::RuleSet,
 };
 use crate::rules::Loaded;
 
 /// Seconds. The conventions' own start at 5 ms, where Envoy's patience of 20 ms is nearly over.
 const BOUNDARIES: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+
+/// The most hits of one descriptor that are counted. Callers may ask for up to 2^53 at once, and
+/// Prometheus reads counters as floats: from 2^53 on it would not see single hits any more.
+const HITS_MAX: u64 = u32::MAX as u64;
 
 /// The full name of our method.
 pub(crate) const RPC_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -100,6 +105,7 @@ impl CallMetrics {
             let code = KeyValue::new("code", code(&status.outcome));
             self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
             let Hits::Take(hits) = descriptor.hits else { continue };
+            let hits = hits.min(HITS_MAX);
             for (standing, count) in standings(&status.outcome, hits, self.near_ratio) {
                 if count > 0 {
                     let standing = KeyValue::new("standing", standing);
@@ -107,6 +113,11 @@ impl CallMetrics {
                 }
             }
         }
+    }
+
+    /// Forgets which values of rules that are not among these have a series of their own.
+    pub(crate) fn forget_removed_rules(&self, rules: &RuleSet) {
+        self.labels.retain(rules);
     }
 
     /// Records overrides that were ignored.

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{self, IsTerminal as _},
+    sync::Arc,
     time::Duration,
 };
 
@@ -27,6 +28,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::collector::{Collector, Reported, Signal};
+
 /// The most series of one instrument. The SDK's own 2,000 would fold the rules behind them into one.
 const SERIES_MAX: usize = 200_000;
 
@@ -42,10 +45,10 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 /// What goes out, and what is logged.
 #[derive(Debug, Clone)]
 pub struct TelemetryOptions {
-    /// Send spans by OTLP.
-    pub export_traces: bool,
-    /// Send metrics by OTLP, besides `/metrics`.
-    pub export_metrics: bool,
+    /// Send spans by OTLP, to the endpoint in this environment variable.
+    pub export_traces: Option<String>,
+    /// Send metrics by OTLP, besides `/metrics`, to the endpoint in this environment variable.
+    pub export_metrics: Option<String>,
     /// `service.name`, unless the standard variables set it.
     pub service_name: Option<&'static str>,
 }
@@ -92,17 +95,27 @@ impl Telemetry {
         let mut meters =
             SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(prometheus);
         meters = meters.with_view(roomy);
-        if options.export_metrics {
-            meters = meters.with_periodic_exporter(MetricExporter::builder().with_tonic().build()?);
+        let of_traces = options.export_traces.as_deref().map(Collector::new);
+        if let Some(variable) = &options.export_metrics {
+            let collector = match &of_traces {
+                // One endpoint has one outage.
+                Some(shared) if options.export_traces == options.export_metrics => {
+                    Arc::clone(shared)
+                }
+                _ => Collector::new(variable),
+            };
+            let exporter = MetricExporter::builder().with_tonic().build()?;
+            let signal = Signal::Metrics;
+            meters = meters.with_periodic_exporter(Reported { exporter, signal, collector });
         }
-        let traces = match options.export_traces {
-            true => Some(
-                SdkTracerProvider::builder()
-                    .with_resource(resource)
-                    .with_batch_exporter(SpanExporter::builder().with_tonic().build()?)
-                    .build(),
-            ),
-            false => None,
+        let traces = match of_traces {
+            Some(collector) => {
+                let exporter = SpanExporter::builder().with_tonic().build()?;
+                let reported = Reported { exporter, signal: Signal::Traces, collector };
+                let traces = SdkTracerProvider::builder().with_resource(resource);
+                Some(traces.with_batch_exporter(reported).build())
+            }
+            None => None,
         };
         Ok(Self { registry, meters: meters.build(), traces })
     }

@@ -77,6 +77,24 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
     panic!("two hours ended within seconds");
 }
 
+/// A machine whose clock was never set. HTTP/1 needs a date, which has four digits for the year.
+#[tokio::test]
+async fn a_clock_before_1970_or_after_9999_panics_no_call() {
+    let redis = Redis::start();
+    for (round, clock) in ["@1969-06-01 00:00:00", "+270000000000"].into_iter().enumerate() {
+        let service = service_off_by(clock, RULES, &redis);
+        for left in [9, 8] {
+            let call = request("shop", vec![descriptor(&[("user", &format!("alice{round}"))])]);
+            let answer = spell(&service.ask(call).await.unwrap());
+            assert_eq!(answer, format!("OK: OK {left}/10 YEAR"), "{clock}");
+        }
+        let (code, head, body) = service.exchange("GET", "/healthz", b"");
+        let told = "the clock of this machine shows no year from 1970 to 9999\n";
+        assert_eq!((code, body.as_str()), (503, told), "{clock}: {head}");
+        assert!(!service.log().contains("panicked"), "{clock}: {}", service.log());
+    }
+}
+
 #[tokio::test]
 async fn a_calendars_window_ends_at_midnight_of_its_zone() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 9, time_zone: Asia/Tokyo } }]";

@@ -618,6 +618,48 @@ fn call_tells_the_decision_by_its_exit_code() {
     assert_eq!(call(&["user"]), (Some(2), problem.to_owned()));
 }
 
+/// What a terminal would take for a command, or for a line of ours.
+#[test]
+fn call_escapes_control_characters_of_its_arguments() {
+    let service = Service::start(Options::default());
+    let addr = service.grpc.to_string();
+    let call = |addr: &str, descriptor: &str| {
+        run(tollkeeper().args(["call", "--addr", addr, "--domain", "shop", descriptor]))
+    };
+    let (code, stdout, stderr) = call(&addr, "nobody=\x1b[31mx\nOVER_LIMIT");
+    let expected = "OK\n  nobody=\\x1b[31mx\\x0aOVER_LIMIT: OK, no limit\n";
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), expected, ""));
+    let (code, _, stderr) = call(&addr, "\x1b[31m");
+    let expected = "\\x1b[31m: an entry is written key=value\n";
+    assert_eq!((code, stderr.as_str()), (Some(2), expected));
+    let (code, _, stderr) = call("\x1b[31m\n", "user=x");
+    assert_eq!((code, stderr.as_str()), (Some(1), "\\x1b[31m\\x0a: not HOST:PORT\n"));
+}
+
+#[test]
+fn what_a_rule_file_and_its_name_hold_adds_no_line_to_log_or_output() {
+    let folder = TempDir::new().unwrap();
+    let rules = folder.path().join("rules");
+    std::fs::create_dir(&rules).unwrap();
+    let name = "a\nFORGED \x1b[31m.yaml";
+    let twice = "domain: shop\ndescriptors: [{ key: \"k\\nFORGED\" }, { key: \"k\\nFORGED\" }]\n";
+    std::fs::write(rules.join(name), twice).unwrap();
+    let (code, _, stderr) = run(tollkeeper().arg("check").arg(&rules));
+    let shown = format!("{}/a\\x0aFORGED \\x1b[31m.yaml", rules.display());
+    let problem = format!("{shown}:2:37: `k\\x0aFORGED` is already written at {shown}:2\n");
+    assert_eq!((code, stderr), (Some(1), problem));
+
+    let warned = "domain: shop\ndescriptors: [{ key: k, rate_limit: { unit: day } }]\n";
+    std::fs::write(rules.join(name), warned).unwrap();
+    let mut command = serve();
+    command.arg("--rules").arg(&rules);
+    let service = Service::spawn(command, folder);
+    let log = service.log();
+    assert!(log.contains(&format!("{shown}:2:37: requests_per_unit: missing")), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
+    assert_eq!(service.get("/rules").matches("x0aFORGED").count(), 2, "file and place");
+}
+
 #[test]
 fn call_tells_an_error_by_its_exit_code() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

@@ -98,6 +98,14 @@ fn bad_json_is_refused_with_its_place_or_field() {
             "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
         ),
         (
+            &descriptor(r#""hitsAddend":"+1""#),
+            "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            &descriptor(r#""limit":{"requestsPerUnit":"+1"}"#),
+            "descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
+        ),
+        (
             &descriptor(r#""limit":{"requestsPerUnit":4294967296}"#),
             "descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
         ),

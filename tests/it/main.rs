@@ -37,6 +37,7 @@ mod http;
 mod memory;
 mod migrating;
 mod model;
+mod modes;
 mod over_limit_cache;
 mod redis;
 mod reload;

@@ -12,7 +12,7 @@ use tollkeeper::{
     engine::{
         ledger::{Charge, Verdict},
         request::Hits,
-        rule::{Algorithm, Limit, Unit},
+        rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
     store::memory::MemoryStore,
@@ -22,7 +22,7 @@ use tollkeeper::{
 use crate::{
     algorithms::{BEGIN, LOG, charge, limit},
     steps::Dice,
-    support::service::{Options, Service, descriptor, request, spell},
+    support::service::{Options, Service, descriptor, hits, request, spell},
 };
 
 /// The least that may be set.
@@ -31,6 +31,11 @@ const COUNTERS_MAX: usize = 1000;
 fn bounded(counters_max: usize) -> MemoryStore {
     let metrics = MemoryMetrics::new(&opentelemetry::global::meter("test"));
     MemoryStore::bounded(|| BEGIN, counters_max, metrics)
+}
+
+fn algorithms() -> [Algorithm; 5] {
+    let bucket = Algorithm::TokenBucket { burst: 10 };
+    [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket]
 }
 
 fn per(unit: Unit) -> Arc<Limit> {
@@ -154,6 +159,70 @@ fn where_a_live_counter_must_go_it_is_one_that_ends_soon() {
     assert_eq!(remembered(&store, 500..COUNTERS_MAX, &minute, BEGIN), 250);
 }
 
+/// Asks for so many hits for each of these users.
+fn take_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, limit: &Arc<Limit>) {
+    for user in users {
+        store.charge_at(&[charge(&user.to_string(), Hits::Take(hits), limit)], BEGIN);
+    }
+}
+
+/// How many of these users have nothing left.
+fn exhausted(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>) -> usize {
+    let over = |user: &usize| {
+        let look = charge(&user.to_string(), Hits::Look, limit);
+        store.charge_at(&[look], BEGIN)[0].verdict == Verdict::Over
+    };
+    users.filter(over).count()
+}
+
+#[test]
+fn an_exhausted_counter_is_the_last_to_go_whenever_it_ends() {
+    let sizes = algorithms().map(|it| (it, COUNTERS_MAX));
+    for (algorithm, counters_max) in sizes.into_iter().chain([(Algorithm::FixedWindow, 20_000)]) {
+        let store = bounded(counters_max);
+        let per = |unit| Arc::new(limit(10, unit, algorithm.clone()));
+        let (second, day) = (per(Unit::Second), per(Unit::Day));
+        take_each(&store, 0..50, 10, &second);
+        take_each(&store, 50..100, 10, &day);
+        take_each(&store, 100..3 * counters_max, 1, &day);
+        assert_eq!(exhausted(&store, 0..50, &second), 50, "{algorithm:?}");
+        assert_eq!(exhausted(&store, 50..100, &day), 50, "{algorithm:?}");
+        assert_eq!(store.counters(), counters_max);
+    }
+}
+
+#[test]
+fn what_is_used_least_of_its_limit_goes_first() {
+    let store = bounded(COUNTERS_MAX);
+    let (minute, day) = (per(Unit::Minute), per(Unit::Day));
+    let large = Arc::new(limit(1_000_000, Unit::Day, Algorithm::FixedWindow));
+    take_each(&store, 0..50, 3, &minute);
+    // Whoever spends two hits on each invented value displaces what has used less than that part.
+    take_each(&store, 100..2 * COUNTERS_MAX, 2, &day);
+    take_each(&store, 0..50, 7, &minute);
+    assert_eq!(exhausted(&store, 0..50, &minute), 50);
+
+    // A single hit of a million is less than two.
+    let store = bounded(COUNTERS_MAX);
+    let large_minute = Arc::new(limit(1_000_000, Unit::Minute, Algorithm::FixedWindow));
+    take_each(&store, 0..50, 2, &large_minute);
+    take_each(&store, 100..2 * COUNTERS_MAX, 1, &large);
+    take_each(&store, 0..50, 999_998, &large_minute);
+    assert_eq!(exhausted(&store, 0..50, &large_minute), 50);
+}
+
+/// A limit of 0 denies whatever is kept.
+#[test]
+fn a_counter_of_a_limit_of_0_displaces_none() {
+    let store = bounded(COUNTERS_MAX);
+    let (day, banned) = (per(Unit::Day), limit(0, Unit::Year, Algorithm::FixedWindow));
+    let banned = Arc::new(Limit { when_denied: WhenDenied::Counted, ..banned });
+    take_each(&store, 0..500, 5, &day);
+    take_each(&store, 500..3 * COUNTERS_MAX, 1, &banned);
+    take_each(&store, 0..500, 5, &day);
+    assert_eq!(exhausted(&store, 0..500, &day), 500);
+}
+
 #[test]
 fn what_has_ended_is_swept_and_what_lives_is_not() {
     let (store, day, second) = (bounded(1_000_000), per(Unit::Day), per(Unit::Second));
@@ -163,6 +232,53 @@ fn what_has_ended_is_swept_and_what_lives_is_not() {
     }
     assert!(store.counters() < 3000 + 3 * 1000, "{} are kept", store.counters());
     assert_eq!(remembered(&store, 0..3000, &day, BEGIN.plus_millis(100_000)), 3000);
+}
+
+/// Whoever invents values opens no limit that is exhausted, also where memory stands in for Redis.
+#[tokio::test]
+async fn invented_values_open_no_exhausted_limit() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: address, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: account, rate_limit: { unit: day, requests_per_unit: 5 } }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+";
+    let flags = ["--memory-counters-max", "1000", "--on-store-failure", "local"];
+    let flags = &[&flags[..], &["--decision-budget", "50ms"]].concat();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for store in ["memory://", &format!("redis://{gone}")] {
+        let service = Service::start(Options { rules, store, flags, ..Options::default() });
+        let mut client = service.client().await;
+        let mut ask = async |descriptors| {
+            let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
+            spell(&answer.into_inner())
+        };
+        let exhausted = || hits(descriptor(&[("account", "x")]), 5);
+        assert_eq!(ask(vec![exhausted()]).await, "OK: OK 0/5 DAY");
+        // A minute may end meanwhile; then it is exhausted anew, and the values are invented anew.
+        for round in 0..3 {
+            ask(vec![hits(descriptor(&[("address", "x")]), 5)]).await;
+            let begin = minute();
+            for first in (0..1050).step_by(50) {
+                let user = |number| descriptor(&[("user", &format!("u{round}-{number}"))]);
+                ask((first..first + 50).map(user).collect()).await;
+            }
+            let address = ask(vec![descriptor(&[("address", "x")])]).await;
+            if begin == minute() {
+                assert_eq!(address, "OVER_LIMIT: OVER_LIMIT 0/5 MINUTE", "{store}");
+                break;
+            }
+            assert!(round < 2, "two minutes ended");
+        }
+        let account = ask(vec![descriptor(&[("account", "x")])]).await;
+        assert_eq!(account, "OVER_LIMIT: OVER_LIMIT 0/5 DAY", "{store}");
+    }
+}
+
+/// The present minute of the clock.
+fn minute() -> u64 {
+    tollkeeper::store::system_clock().as_secs() / 60
 }
 
 #[tokio::test]

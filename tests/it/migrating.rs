@@ -1,7 +1,7 @@
 //! What rule files of envoyproxy/ratelimit say, and what its users expect: patterns, shared counters,
 //! replaced limits, shadows, quotas, headers and metadata; on every store alike.
 
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitResponse};
+use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
 
 use crate::support::{
     redis_server::Redis,
@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 /// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
-async fn on_every_store(rules: &str, flags: &[&str], scenario: impl AsyncFn(&Service)) {
+pub async fn on_every_store(rules: &str, flags: &[&str], scenario: impl AsyncFn(&Service)) {
     let options = || Options { rules, flags, ..Options::default() };
     scenario(&Service::start(options())).await;
     let redis = Redis::start();
@@ -31,7 +31,7 @@ async fn check(service: &Service, descriptors: &[RateLimitDescriptor], expected:
     assert_eq!(spell(&ask(service, descriptors.to_vec()).await), expected, "{descriptors:?}");
 }
 
-fn one(key: &str, value: &str) -> RateLimitDescriptor {
+pub fn one(key: &str, value: &str) -> RateLimitDescriptor {
     descriptor(&[(key, value)])
 }
 
@@ -401,6 +401,24 @@ async fn under_the_global_shadow_statuses_tell_and_every_call_passes() {
 }
 
 #[tokio::test]
+async fn a_rules_own_shadow_stays_one_under_the_global_modes() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: log, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1, algorithm: sliding_log } }
+";
+    for flag in ["--shadow-mode", "--quota-mode"] {
+        let service = Service::start(Options { rules, flags: &[flag], ..Options::default() });
+        for key in ["shadow", "log"] {
+            for _ in 0..3 {
+                check(&service, &[one(key, "x")], "OK: OK 0/1 YEAR").await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn quotas_that_are_all_over_pass_under_the_global_shadow() {
     let rules = "
 domain: shop
@@ -425,6 +443,29 @@ async fn under_the_global_quota_one_that_fits_is_enough_and_so_is_one_without_a_
         check(service, &free, "OK: OVER_LIMIT 0/1 YEAR, OK -").await;
     })
     .await;
+}
+
+/// The request's enum of units ends with YEAR. envoyproxy/ratelimit reads the number as the answer's
+/// enum, in which 7 is WEEK.
+#[tokio::test]
+async fn an_override_with_unit_7_is_weekly() {
+    let flags = &["--dynamic-metadata"];
+    let service = Service::start(Options { rules: PLAIN, flags, ..Options::default() });
+    let with_unit = |unit| {
+        let limit = RateLimitOverride { requests_per_unit: 2, unit, unit_multiplier: None };
+        RateLimitDescriptor { limit: Some(limit), ..one("any", "x") }
+    };
+    check(&service, &[with_unit(7)], "OK: OK 1/2 WEEK").await;
+    check(&service, &[with_unit(7)], "OK: OK 0/2 WEEK").await;
+    check(&service, &[with_unit(7)], "OVER_LIMIT: OVER_LIMIT 0/2 WEEK").await;
+    check(&service, &[with_unit(8)], "OK: OK -").await;
+    let echo = ask(&service, vec![with_unit(7), with_unit(8)]).await.dynamic_metadata.unwrap();
+    let echo = json(&echo);
+    assert!(echo.contains(r#""limit":"requests_per_unit:2 unit:WEEK""#), "{echo}");
+    assert!(echo.contains(r#""limit":"requests_per_unit:2 unit:8""#), "{echo}");
+    let body = br#"{"domain":"shop","descriptors":[{"entries":[{"key":"any","value":"y"}],"limit":{"requestsPerUnit":2,"unit":7}}]}"#;
+    let (code, _, answer) = service.exchange("POST", "/json", body);
+    assert!(code == 200 && answer.contains("WEEK"), "{code} {answer}");
 }
 
 /// What ends a number in a header.
@@ -505,6 +546,15 @@ descriptors:
         json(&second)
             .ends_with(r#""metadata":{"nested":{"a":2,"b":[true,null,"text"]},"tier":"silver"}}"#)
     );
+}
+
+#[tokio::test]
+async fn a_domain_is_printable_in_dynamic_metadata() {
+    let flags = &["--dynamic-metadata"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let call = request("shop\r\n\x1b[31m", vec![one("user", "x")]);
+    let echo = service.ask(call).await.unwrap().dynamic_metadata.unwrap();
+    assert!(json(&echo).contains(r#""domain":"shop\\x0d\\x0a\\x1b[31m""#), "{}", json(&echo));
 }
 
 #[tokio::test]

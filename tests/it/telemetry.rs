@@ -1,8 +1,11 @@
 //! Traces and metrics, as an OTLP receiver sees them; and that no value of a descriptor gets there.
 
 use std::{
-    sync::{Arc, Mutex},
-    time::Instant,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use opentelemetry_proto::tonic::{
@@ -30,9 +33,11 @@ use crate::support::{
     service::{Options, Service, descriptor, hits, request},
 };
 
-/// Keeps what it receives.
+/// Keeps what it receives, unless it refuses.
 #[derive(Clone, Default)]
 struct Receiver {
+    refuses: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
     spans: Arc<Mutex<Vec<Span>>>,
     metrics: Arc<Mutex<Vec<ExportMetricsServiceRequest>>>,
 }
@@ -43,6 +48,7 @@ impl TraceService for Receiver {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.take()?;
         let resources = request.into_inner().resource_spans;
         let scopes = resources.into_iter().flat_map(|it| it.scope_spans);
         self.spans.lock().unwrap().extend(scopes.flat_map(|it| it.spans));
@@ -56,12 +62,21 @@ impl MetricsService for Receiver {
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        self.take()?;
         self.metrics.lock().unwrap().push(request.into_inner());
         Ok(Response::new(Default::default()))
     }
 }
 
 impl Receiver {
+    fn take(&self) -> Result<(), Status> {
+        if self.refuses.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Status::permission_denied("its own words"));
+        }
+        Ok(())
+    }
+
     async fn start() -> (Self, String) {
         let receiver = Self::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -170,6 +185,51 @@ async fn a_collector_that_is_gone_costs_no_decision_and_no_long_exit() {
     service.wait_until_ready();
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
+    // At its end it sent traces and metrics.
+    eventually("the outage is logged", || (outages(&service) == (1, 0)).then_some(()));
+}
+
+/// How often the log says that the collector is gone, and that it is back.
+fn outages(service: &Service) -> (usize, usize) {
+    let log = service.log();
+    let lines = |text: &str| {
+        log.lines()
+            .filter(|it| it.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && it.contains(text))
+            .count()
+    };
+    (lines("WARN"), lines("INFO"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let environment = &[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+    ];
+    let service = Service::start(Options { environment, ..Options::default() });
+    let mut client = service.client().await;
+    // Spans are sent of calls only.
+    let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never: {what}: {}", service.log());
+            let call = request("shop", vec![descriptor(&[("user", "a")])]);
+            client.should_rate_limit(call).await.unwrap();
+        }
+    };
+    for outage in 1..=2 {
+        let refused = || receiver.refused.load(Ordering::Relaxed);
+        let before = refused();
+        receiver.refuses.store(true, Ordering::Relaxed);
+        call_until("20 exports are refused", &|| refused() >= before + 20).await;
+        eventually("the outage is logged", || (outages(&service).0 == outage).then_some(()));
+        receiver.refuses.store(false, Ordering::Relaxed);
+        call_until("its end is logged", &|| outages(&service) == (outage, outage)).await;
+    }
+    let log = service.log();
+    assert!(!log.contains(&endpoint) && !log.contains("its own words"), "{log}");
 }
 
 #[tokio::test]
@@ -238,6 +298,68 @@ descriptors:
     assert!(metrics.contains(rest), "{rest}");
 }
 
+/// Asks for each of these users, and counts the series of their rule.
+async fn series_of_users(service: &Service, users: std::ops::Range<u32>) -> usize {
+    let one = |number: u32| descriptor(&[("user", &format!("u{number}"))]);
+    service.ask(request("shop", users.map(one).collect())).await.unwrap();
+    let metrics = service.get("/metrics");
+    let decisions = metrics.lines().filter(|line| line.starts_with("ratelimit_decisions_total"));
+    decisions.filter(|line| line.contains("rule=\"user=")).count()
+}
+
+#[tokio::test]
+async fn a_rule_that_a_reload_moves_to_another_line_keeps_its_thousand_series() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+    let flags = &["--max-descriptors", "1000"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    assert_eq!(series_of_users(&service, 0..1000).await, 1000);
+    for (lines, users) in [(1, 1000..2000), (2, 2000..3000)] {
+        service.reload(&("# a comment\n".repeat(lines) + rules));
+        assert_eq!(series_of_users(&service, users).await, 1000, "{lines} lines further down");
+    }
+    // A rule that is gone, and comes back, has a thousand again.
+    service.reload("domain: shop\ndescriptors: []\n");
+    service.reload(rules);
+    assert_eq!(series_of_users(&service, 3000..3500).await, 1500);
+}
+
+#[tokio::test]
+async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
+    let looked = "  - { key: looked, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
+    let plain = "  - { key: plain, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
+    let head = "domain: shop\ndescriptors:\n";
+    let rules = format!("{head}{looked}{plain}");
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let ask = async |key: &str, count| {
+        let call = vec![hits(descriptor(&[(key, "x")]), count)];
+        service.ask(request("shop", call)).await.unwrap();
+    };
+    let refused = || {
+        let metrics = service.get("/metrics");
+        let lines = metrics.lines().filter(|it| it.starts_with("ratelimit_debits_refused_total"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    ask("looked", 0).await;
+    service.reload(&format!("{head}{plain}{looked}"));
+    ask("plain", 2).await;
+    assert_eq!(refused(), [""; 0], "nobody looked at it");
+    ask("looked", 2).await;
+    assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains("count_denied")).expect("a warning");
+    assert!(line.contains("looked") && line.contains("rules.yaml:4"), "{line}");
+
+    // A rule that a reload removed is forgotten, with the looks at it.
+    service.reload(&format!("{head}{plain}"));
+    service.reload(&rules);
+    ask("looked", 2).await;
+    assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
+}
+
 #[tokio::test]
 async fn hits_are_told_by_how_near_they_came() {
     let rules = "
@@ -261,6 +383,27 @@ descriptors:
         );
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
+}
+
+/// Prometheus reads a counter as a float, which is exact below 2^53.
+#[tokio::test]
+async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
+    let service = Service::start(Options::default());
+    let over = |service: &Service| -> String {
+        let metrics = service.get("/metrics");
+        let series = r#"ratelimit_hits_total{domain="shop",rule="user",standing="over"} "#;
+        let count = metrics.lines().find_map(|line| line.strip_prefix(series));
+        count.unwrap_or_else(|| panic!("{series}: {metrics}")).to_owned()
+    };
+    let ask = async |count| {
+        let call = vec![hits(descriptor(&[("user", "x")]), count)];
+        service.ask(request("shop", call)).await.unwrap();
+    };
+    ask(u64::MAX).await;
+    assert_eq!(over(&service), "4294967295");
+    ask(11).await;
+    ask(11).await;
+    assert_eq!(over(&service), "4294967317");
 }
 
 #[tokio::test(flavor = "multi_thread")]

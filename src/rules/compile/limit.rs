@@ -48,6 +48,11 @@ pub(super) fn compile(
         }
     }
 
+    let mode_written = match descriptor {
+        Descriptor { shadow_mode: true, .. } => Mode::Shadow,
+        Descriptor { quota_mode: Some(_), .. } => Mode::Quota,
+        _ => Mode::Enforced,
+    };
     let limit = Limit {
         window: window(value, problem).unwrap_or_else(|| fixed.window.clone()),
         algorithm: algorithm(value),
@@ -57,11 +62,8 @@ pub(super) fn compile(
             Some(false) => WhenDenied::Free,
         },
         on_store_failure: value.on_store_failure.unwrap_or(basis.defaults.on_store_failure),
-        mode: basis.defaults.everywhere.mode(match descriptor {
-            Descriptor { shadow_mode: true, .. } => Mode::Shadow,
-            Descriptor { quota_mode: Some(_), .. } => Mode::Quota,
-            _ => Mode::Enforced,
-        }),
+        mode: basis.defaults.everywhere.mode(mode_written),
+        mode_written,
         name: value.name.as_deref().map(Arc::from),
         ..fixed
     };

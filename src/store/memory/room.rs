@@ -67,9 +67,9 @@ impl Room {
             let counters_max = self.counters_max;
             tracing::warn!(
                 counters_max,
-                "memory holds as many live counters as it may, and new ones take the place of those \
-                 that end first, which begin anew when they are charged again; to keep more, raise \
-                 --memory-counters-max (said once a minute)"
+                "memory is full of live counters, and new ones replace those that have used the \
+                 smallest part of their limit, which start again from zero; to keep more, raise \
+                 --memory-counters-max (logged at most once a minute)"
             );
         }
     }

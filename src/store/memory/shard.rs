@@ -6,7 +6,7 @@ use std::{fmt, mem};
 
 use hashbrown::{HashTable, hash_table::OccupiedEntry};
 
-use super::room::Room;
+use super::{rank::Rank, room::Room};
 use crate::engine::{
     algorithm::{AnyAccount, Terms, fixed_window},
     key::Counter,
@@ -47,8 +47,8 @@ struct Kept {
     hash: u64,
     key: Box<str>,
     account: AnyAccount,
-    /// When it counts no more.
-    end: Timestamp,
+    /// When it counts no more, and how soon it is given up for others.
+    rank: Rank,
 }
 
 /// Where a counter is kept in one of its windows.
@@ -97,10 +97,10 @@ impl Shard {
         terms: &Terms<'_>,
         room: &Room,
     ) -> u64 {
-        let end = account.read().keep_until(terms);
+        let rank = Rank::of(account.read(), terms);
         if let Some(kept) = self.table.find_mut(address.hash, |kept| address.is_of(kept)) {
-            (kept.account, kept.end) = (account, end);
-            self.earliest = self.earliest.min(end);
+            (kept.account, kept.rank) = (account, rank);
+            self.earliest = self.earliest.min(rank.end());
             return 0;
         }
         // A look, a refund or a denied call makes no counter.
@@ -108,8 +108,8 @@ impl Shard {
             return 0;
         }
         let given_up = self.make_room(terms.now, room);
-        self.earliest = self.earliest.min(end);
-        let kept = Kept { hash: address.hash, key: address.key.into(), account, end };
+        self.earliest = self.earliest.min(rank.end());
+        let kept = Kept { hash: address.hash, key: address.key.into(), account, rank };
         self.table.insert_unique(kept.hash, kept, |kept| kept.hash);
         given_up
     }
@@ -120,7 +120,7 @@ impl Shard {
         entry.map(|entry| entry.remove()).is_ok()
     }
 
-    /// Makes room for one more: by what has ended, or else by the live one that ends first of some.
+    /// Makes room for one more: by what has ended, or else by the live one that ranks first of some.
     fn make_room(&mut self, now: Timestamp, room: &Room) -> u64 {
         if room.is_worth_sweeping() {
             room.free(self.walk(STEP, now).dropped);
@@ -139,12 +139,12 @@ impl Shard {
                 room.free(walked.dropped - 1);
                 0
             }
-            Walked { first: Some((_, bucket)), .. } => {
+            Walked { lowest: Some((_, bucket)), .. } => {
                 drop(self.table.get_bucket_entry(bucket).map(OccupiedEntry::remove));
                 1
             }
             // A shard with hardly a counter, in a store that is full of them.
-            Walked { first: None, .. } => {
+            Walked { lowest: None, .. } => {
                 room.exceed();
                 0
             }
@@ -154,7 +154,7 @@ impl Shard {
     /// Moves the hand once round.
     fn walk_round(&mut self, now: Timestamp) -> Walked {
         let walked = self.walk(self.table.num_buckets(), now);
-        self.earliest = walked.first.map_or(now, |(end, _)| end);
+        self.earliest = walked.earliest.unwrap_or(now);
         walked
     }
 
@@ -165,12 +165,17 @@ impl Shard {
         for _ in 0..buckets.min(all) {
             self.hand = if self.hand + 1 < all { self.hand + 1 } else { 0 };
             let Ok(entry) = self.table.get_bucket_entry(self.hand) else { continue };
-            let end = entry.get().end;
-            if end <= now {
+            let rank = entry.get().rank;
+            if rank.end() <= now {
                 entry.remove();
                 walked.dropped += 1;
-            } else if walked.first.is_none_or(|(first, _)| end < first) {
-                walked.first = Some((end, self.hand));
+                continue;
+            }
+            if walked.earliest.is_none_or(|earliest| rank.end() < earliest) {
+                walked.earliest = Some(rank.end());
+            }
+            if walked.lowest.is_none_or(|(lowest, _)| rank < lowest) {
+                walked.lowest = Some((rank, self.hand));
             }
         }
         walked
@@ -181,8 +186,10 @@ impl Shard {
 #[derive(Default)]
 struct Walked {
     dropped: usize,
-    /// The live counter that ends first, and its bucket.
-    first: Option<(Timestamp, usize)>,
+    /// When the first of the live counters ends.
+    earliest: Option<Timestamp>,
+    /// The live counter that is given up first, and its bucket.
+    lowest: Option<(Rank, usize)>,
 }
 
 #[cfg(test)]

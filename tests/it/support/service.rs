@@ -156,6 +156,18 @@ impl Service {
         self.exchange("GET", path, b"").2
     }
 
+    /// Replaces its rule file, and returns when the new rules are in force.
+    #[track_caller]
+    pub fn reload(&self, rules: &str) {
+        let version = || {
+            let rules: serde_json::Value = serde_json::from_str(&self.get("/rules")).unwrap();
+            rules["version"].clone()
+        };
+        let before = version();
+        std::fs::write(&self.rules, rules).unwrap();
+        eventually("the new rules are in force", || (version() != before).then_some(()));
+    }
+
     #[track_caller]
     pub fn wait_until_ready(&self) {
         eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));

@@ -1,0 +1,115 @@
+//! Exporters that log when their collector stops taking what they send: one line when an outage begins, and
+//! one when it ends.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use opentelemetry_sdk::{
+    Resource,
+    error::{OTelSdkError, OTelSdkResult},
+    metrics::{Temporality, data::ResourceMetrics, exporter::PushMetricExporter},
+    trace::{SpanData, SpanExporter},
+};
+
+/// An endpoint, which may take both signals.
+#[derive(Debug)]
+pub(super) struct Collector {
+    /// The environment variable that holds the endpoint. Its value may hold a secret.
+    variable: String,
+    /// One bit for each signal whose last export failed.
+    failing: AtomicU8,
+}
+
+/// What an exporter sends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Signal {
+    Traces = 1,
+    Metrics = 2,
+}
+
+impl Collector {
+    /// The collector whose endpoint is in the environment variable `variable`.
+    pub(super) fn new(variable: &str) -> Arc<Self> {
+        Arc::new(Self { variable: variable.to_owned(), failing: AtomicU8::new(0) })
+    }
+
+    fn report(&self, signal: Signal, outcome: &OTelSdkResult) {
+        let (variable, bit) = (&self.variable, signal as u8);
+        match outcome {
+            Ok(()) => {
+                if self.failing.fetch_and(!bit, Ordering::Relaxed) == bit {
+                    tracing::info!(variable, "the OTLP collector takes traces and metrics again");
+                }
+            }
+            Err(OTelSdkError::AlreadyShutdown) => {}
+            // Its text holds a status code or an error of ours, never what the collector said.
+            Err(error) => {
+                if self.failing.fetch_or(bit, Ordering::Relaxed) == 0 {
+                    tracing::warn!(
+                        variable,
+                        %error,
+                        "the OTLP collector is not reachable, or refuses what it is sent; traces or metrics \
+                         are lost"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// An exporter of one signal, whose collector's outages are logged.
+#[derive(Debug)]
+pub(super) struct Reported<E> {
+    pub(super) exporter: E,
+    pub(super) signal: Signal,
+    pub(super) collector: Arc<Collector>,
+}
+
+impl<E: SpanExporter> SpanExporter for Reported<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let outcome = self.exporter.export(batch).await;
+        self.collector.report(self.signal, &outcome);
+        outcome
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.exporter.shutdown()
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+impl<E: PushMetricExporter> PushMetricExporter for Reported<E> {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let outcome = self.exporter.export(metrics).await;
+        self.collector.report(self.signal, &outcome);
+        outcome
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.exporter.temporality()
+    }
+}
