@@ -49,6 +49,7 @@ impl Drop for Driver {
 }
 
 impl Driver {
+    #[expect(clippy::disallowed_methods, reason = "it ends with its worker's runtime")]
     pub(super) fn start(shared: Arc<Shared>, desk: usize) {
         tokio::spawn(Self { shared, desk, round_trip: Duration::ZERO }.run());
     }
