@@ -16,10 +16,8 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    rules,
-    settings::{Environment, ServeFlags},
-};
+use self::serve::ServeFlags;
+use crate::{rules, settings::Environment};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -35,7 +33,7 @@ struct Arguments {
 enum Command {
     /// Runs the service
     #[command(args_override_self = true)]
-    Serve(Box<ServeFlags>),
+    Serve(ServeFlags),
     /// Checks rule files; exit 1 if there is a problem
     Check(check::Flags),
     /// Asks a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
@@ -80,8 +78,8 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
     match Arguments::parse().command {
-        None => serve::main(ServeFlags::default(), &environment),
-        Some(Command::Serve(flags)) => serve::main(*flags, &environment),
+        None => serve::main(&ServeFlags::default(), &environment),
+        Some(Command::Serve(flags)) => serve::main(&flags, &environment),
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
         Some(Command::Bench(flags)) => bench::main(&flags, &environment),

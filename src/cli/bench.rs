@@ -114,11 +114,11 @@ fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn duration(text: &str) -> Result<Duration, String> {
-    settings::time(text, Duration::from_millis(10), HOUR)
+    settings::duration(text, Duration::from_millis(10), HOUR)
 }
 
 fn warmup(text: &str) -> Result<Duration, String> {
-    settings::time(text, Duration::ZERO, HOUR)
+    settings::duration(text, Duration::ZERO, HOUR)
 }
 
 /// Ctrl-C, where the system lets us know of it.

@@ -523,7 +523,7 @@ fn an_entry_of_a_folder_that_cannot_be_read_is_told_under_its_path_and_hides_no_
 }
 
 #[test]
-fn serve_tells_problems_of_settings_and_rules_together_and_exits_with_2() {
+fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("rules.yaml"), "domain: a\nx: 1\n").unwrap();
     let flags = ["serve", "--grpc-addr", "here", "--drain", "5", "--rules", "rules.yaml"];
@@ -531,8 +531,8 @@ fn serve_tells_problems_of_settings_and_rules_together_and_exits_with_2() {
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert_eq!(
         stderr,
-        "--grpc-addr: `here` is no IP address and port, such as 127.0.0.1:8081\n\
-         --drain: `5` is no time from 0ns to 600s, such as 15ms, 5s or 2m\n\
+        "--grpc-addr: invalid value `here`: must be an IP address and a port, such as 127.0.0.1:8081\n\
+         --drain: invalid value `5`: must be a duration from 0s to 10m\n\
          rules.yaml:2:1: unknown key `x`; known here: domain, descriptors\n"
     );
 }
