@@ -1,10 +1,13 @@
 //! `tollkeeper call`: a client that asks for one decision and prints it.
 
-use std::{process::ExitCode, time::Duration};
+use std::{error::Error as _, process::ExitCode, time::Duration};
 
-use tonic::{Status, transport::Channel};
+use tonic::{
+    Status,
+    transport::{self, Channel},
+};
 
-use super::{USAGE, complain, say};
+use super::{USAGE, address::Address, complain, say};
 use crate::{
     engine::{notation, request::Entry},
     rls::pb::{
@@ -17,8 +20,8 @@ use crate::{
 
 const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
-/// A person is waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for a connection, and for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The exit code of a call that is over its limit.
 const OVER_LIMIT: u8 = 3;
@@ -32,29 +35,29 @@ pub(super) struct Flags {
     descriptors: Vec<String>,
 }
 
-/// Who is asked, and about what: for whoever calls the service.
+/// The part of a call that `call` and `bench` share.
 #[derive(Debug, clap::Args)]
 pub(super) struct Question {
-    /// The service to ask [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
+    /// gRPC address of the service [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
-    /// The domain of the rules
+    /// Domain of the rules
     #[arg(long)]
     domain: String,
-    /// Hits for each descriptor: 0 looks without counting, a negative number gives back
+    /// Hits of each descriptor: 0 reports without counting, a negative number refunds
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     hits: Option<i64>,
 }
 
 pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
-    let request = match flags.question.request(&flags.descriptors) {
-        Ok(request) => request,
-        Err(problem) => {
+    let Flags { question, descriptors } = flags;
+    let (addr, request) = match (question.addr(environment), question.request(descriptors)) {
+        (Ok(addr), Ok(request)) => (addr, request),
+        (Err(problem), _) | (_, Err(problem)) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
-    let addr = flags.question.addr(environment);
     match ask(addr, request) {
         Ok(response) => {
             let code = match response.overall_code() {
@@ -71,8 +74,12 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
 }
 
 impl Question {
-    pub(super) fn addr<'text>(&'text self, environment: &'text Environment) -> &'text str {
-        self.addr.as_deref().or(environment.call_addr()).unwrap_or(ADDR_DEFAULT)
+    pub(super) fn addr<'text>(
+        &'text self,
+        environment: &'text Environment,
+    ) -> Result<&'text str, String> {
+        let variable = ("TOLLKEEPER_ADDR", environment.call_addr());
+        Address { flag: self.addr.as_deref(), variable, default: ADDR_DEFAULT }.checked()
     }
 
     /// The request for these descriptors, as typed.
@@ -101,8 +108,8 @@ fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, Strin
     runtime.block_on(async {
         let channel = Channel::from_shared(format!("http://{addr}"))
             .map_err(|_| "not HOST:PORT".to_owned())?
-            .connect_timeout(PATIENCE)
-            .timeout(PATIENCE)
+            .connect_timeout(TIMEOUT)
+            .timeout(TIMEOUT)
             .connect()
             .await
             .map_err(|error| innermost(&error))?;
@@ -112,10 +119,17 @@ fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, Strin
 }
 
 fn explain(status: &Status) -> String {
-    format!("{}: {}", telemetry::status_name(status.code()), status.message())
+    match status.source().and_then(|error| error.downcast_ref::<transport::Error>()) {
+        // The connection was there, and ended without an answer: as at an HTTP/1.1 server.
+        Some(error) => {
+            let reason = innermost(error);
+            format!("no gRPC answer ({reason}); is this the gRPC address? Default: {ADDR_DEFAULT}")
+        }
+        None => format!("{}: {}", telemetry::status_name(status.code()), status.message()),
+    }
 }
 
-/// tonic says "transport error"; the reason is further in.
+/// The root of an error: tonic's own message is only "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),

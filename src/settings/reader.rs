@@ -49,7 +49,7 @@ impl Environment {
 
     /// The address that `counter` asks when it is given none.
     pub fn admin_addr(&self) -> Option<&str> {
-        self.text(&variable("admin-addr"))
+        self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
     }
 }
 

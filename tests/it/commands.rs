@@ -11,7 +11,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::support::{
-    Process, root,
+    Process, eventually, root,
     service::{Options, Service, serve, tollkeeper},
     tool,
 };
@@ -538,6 +538,99 @@ fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
 }
 
 #[test]
+fn a_negative_number_is_a_bad_value_and_no_unknown_flag() {
+    let (code, _, stderr) = run(serve().args(["--max-descriptors", "-1", "--drain", "-1"]));
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        stderr,
+        "--max-descriptors: invalid value `-1`: must be a whole number from 1 to 1000\n\
+         --drain: invalid value `-1`: must be a duration from 0s to 10m\n"
+    );
+}
+
+#[test]
+fn a_switch_that_is_off_on_the_command_line_overrides_a_variable_that_is_on() {
+    let folder = TempDir::new().unwrap();
+    let rules =
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, algorithm: sliding_log } }]";
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    // With good settings it goes on to its address, which is taken.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let start = |flags: &[&str]| {
+        let mut command = serve();
+        command.current_dir(&folder).env("TOLLKEEPER_COUNT_DENIED", "true");
+        command.args(["--rules", "rules.yaml", "--grpc-addr", &address]).args(flags);
+        run(&mut command).0
+    };
+    assert_eq!(start(&[]), Some(2), "a sliding_log cannot count denied calls");
+    assert_eq!(start(&["--count-denied=false"]), Some(1));
+    assert_eq!(start(&["--count-denied", "--count-denied=off"]), Some(1), "the last one wins");
+    assert_eq!(start(&["--count-denied=off", "--count-denied"]), Some(2));
+}
+
+#[test]
+fn a_setting_without_effect_is_a_warning_in_the_log() {
+    let flags = &["--header-limit", "X-Limit", "--store-password-file", "/dev/null"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let log = service.log();
+    for warning in [
+        "--header-limit has no effect: it needs --headers ratelimit or both",
+        "--store-password-file has no effect: memory:// takes no password",
+    ] {
+        assert!(log.contains(warning), "{warning}: {log}");
+    }
+}
+
+#[test]
+fn with_json_logs_every_line_of_stdout_and_stderr_is_a_json_object() {
+    let mut command = serve();
+    command.args(["--log-format", "json", "--drain", "0s", "--key-prefix", "unused"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let mut stdout = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let ready = stdout.next().unwrap().unwrap();
+    process.signal("TERM");
+    assert!(process.0.wait().unwrap().success());
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["message"], "tollkeeper ready");
+    let call =
+        format!("tollkeeper call --addr {} --domain example", ready["grpc"].as_str().unwrap());
+    assert!(ready["try"].as_str().unwrap().starts_with(&call), "{ready}");
+
+    let stderr = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    for line in stdout.chain(stderr) {
+        let line = line.unwrap();
+        let object: serde_json::Value = serde_json::from_str(&line).expect(&line);
+        assert!(object.is_object(), "{line}");
+    }
+}
+
+#[test]
+fn sighup_is_ignored_and_logged() {
+    let mut service = Service::start(Options::default());
+    service.process().signal("HUP");
+    eventually("the log line", || service.log().contains("SIGHUP ignored").then_some(()));
+    service.wait_until_ready();
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+}
+
+#[test]
+fn the_version_is_in_the_log_the_metrics_and_the_rules() {
+    let (_, printed, _) = run(tollkeeper().arg("--version"));
+    let version = printed.trim_end().strip_prefix("tollkeeper ").unwrap();
+    let service = Service::start(Options::default());
+    let log = service.log();
+    assert!(log.contains(&format!("tollkeeper {version} starts")), "{log}");
+    let metrics = service.get("/metrics");
+    let info = format!("ratelimit_build_info{{version=\"{version}\"}} 1\n");
+    assert!(metrics.contains(&info), "{metrics}");
+    let rules: serde_json::Value = serde_json::from_str(&service.get("/rules")).unwrap();
+    assert_eq!(rules["tollkeeper_version"], version);
+}
+
+#[test]
 fn unknown_flags_exit_with_2() {
     for flags in [&["serve", "--grpc-port", "1"][..], &["bogus"], &["check"], &["call"]] {
         assert_eq!(run(tollkeeper().args(flags)).0, Some(2), "for {flags:?}");
@@ -631,6 +724,40 @@ fn call_tells_an_error_by_its_exit_code() {
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(1));
     assert!(stderr.ends_with(": INVALID_ARGUMENT: domain: must not be empty\n"), "{stderr}");
+}
+
+#[test]
+fn clients_suggest_the_address_that_was_probably_meant() {
+    let hint = |words: &[&str]| {
+        let (code, stdout, stderr) = run(tollkeeper().args(words).args(["--domain", "d", "k=v"]));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""));
+        stderr
+    };
+    let meant = |addr: &str, meant: &str| {
+        format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n")
+    };
+    let url = "http://localhost:8081";
+    assert_eq!(hint(&["call", "--addr", url]), meant(url, "localhost:8081"));
+    assert_eq!(hint(&["bench", "--addr", "localhost"]), meant("localhost", "localhost:8081"));
+    let counter = ["counter", "show", "--addr", "localhost"];
+    assert_eq!(hint(&counter), meant("localhost", "localhost:6070"));
+}
+
+#[test]
+fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
+    let service = Service::start(Options::default());
+    let http = service.http.to_string();
+    let flags = ["call", "--addr", &http, "--domain", "shop", "user=a"];
+    let (code, stdout, stderr) = run(tollkeeper().args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.starts_with(&format!("{http}: no gRPC answer (")), "{stderr}");
+    assert!(stderr.ends_with("is this the gRPC address? Default: 127.0.0.1:8081\n"), "{stderr}");
+
+    let grpc = service.grpc.to_string();
+    let flags = ["counter", "show", "--addr", &grpc, "--domain", "shop", "user=a"];
+    let (code, _, stderr) = run(tollkeeper().args(flags));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("not the admin address"), "{stderr}");
 }
 
 #[test]
