@@ -3,7 +3,6 @@
 use std::{fs, path::PathBuf};
 
 use tempfile::TempDir;
-use tollkeeper::settings::{self, Row};
 
 use crate::support::{
     root,
@@ -126,42 +125,6 @@ fn the_json_schema_is_the_programs_and_every_good_sample_satisfies_it() {
         assert_eq!(output.status.success(), satisfies, "{rules}\n{told}");
         assert!(satisfies || told.contains("ValidationError"), "{told}");
     }
-}
-
-/// Compares a table of a page with what it must be. With `UPDATE_DOCS=1` the page is rewritten.
-#[track_caller]
-fn check_table(page: &str, header: &str, rows: &[String]) {
-    let path = root().join("docs").join(page);
-    let text = fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(header).unwrap_or_else(|| panic!("{page}: no {header}"));
-    let (line, rest) = rest.split_once("\n| ---").unwrap();
-    let (line_2, rest) = rest.split_once('\n').unwrap();
-    let end =
-        rest.split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len).sum();
-    let (table, after) = rest.split_at(end);
-    let expected: String = rows.iter().map(|row| row.clone() + "\n").collect();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&path, format!("{before}{header}{line}\n| ---{line_2}\n{expected}{after}"))
-            .unwrap();
-    } else {
-        assert_eq!(
-            table, expected,
-            "docs/{page}: `UPDATE_DOCS=1 cargo test --test it docs` mends it"
-        );
-    }
-}
-
-#[test]
-fn the_settings_of_the_page_are_those_of_the_program() {
-    let row = |row: &Row| {
-        let values = match &row.range {
-            Some((min, max)) => format!("{min} to {max}"),
-            None => row.value.replace('|', ", "),
-        };
-        format!("| `--{}` | {values} | {} | {} |", row.flag, row.default, row.help)
-    };
-    let rows: Vec<String> = settings::table().iter().map(row).collect();
-    check_table("settings.md", "| flag | values | default | meaning |", &rows);
 }
 
 #[test]

@@ -42,5 +42,6 @@ mod redis;
 mod reload;
 mod steps;
 mod support;
+mod tables;
 mod telemetry;
 mod without_scripts;
