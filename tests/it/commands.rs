@@ -1,4 +1,4 @@
-//! The commands, as a person at a terminal meets them.
+//! The commands, as a user at a terminal sees them.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -84,7 +84,7 @@ warning: rules.yaml:19:5: replaces: no limit of this domain has the name `nobody
 }
 
 #[test]
-fn a_stdout_that_is_full_is_told_and_one_that_is_closed_is_not() {
+fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let explain = ["explain", "--domain", "example", "user=alice"];
     for words in [&["check", "examples/rules.yaml"][..], &["test", "examples"], &explain] {
@@ -108,7 +108,7 @@ fn a_stderr_that_is_full_changes_no_exit_code() {
     let call = ["call", "--addr", "127.0.0.1:1", "--domain", "x", "a=b"];
     for (words, code) in [
         (&["check", "gone.yaml"][..], 1),
-        // Its answer fails first, and then so does the message that says so.
+        // Writing the answer fails first, and then so does the message about that.
         (&["check", "examples/rules.yaml"], 1),
         (&["test", "gone.test.yaml"], 1),
         (&["explain", "--domain", "example", "user"], 2),
@@ -650,7 +650,7 @@ fn an_address_in_use_ends_the_program_with_1() {
 }
 
 #[test]
-fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
+fn when_ready_one_line_has_addresses_store_rules_and_a_call_to_try() {
     let mut command = serve();
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Process::spawn(&mut command);
@@ -666,9 +666,8 @@ fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
 }
 
 #[test]
-fn a_closed_stdout_is_no_reason_to_stop() {
-    // Nobody reads the ready line: `Service` gives the program no stdout to speak of, and here the
-    // reader goes away before it is written.
+fn a_closed_stdout_does_not_stop_the_service() {
+    // The reader goes away before the ready line is written.
     let mut command = serve();
     command.args(["--drain", "0s"]).stdout(Stdio::piped());
     let mut process = {
@@ -684,7 +683,7 @@ fn a_closed_stdout_is_no_reason_to_stop() {
 }
 
 #[test]
-fn call_tells_the_decision_by_its_exit_code() {
+fn the_exit_code_of_call_is_the_decision() {
     let service = Service::start(Options::default());
     let addr = service.grpc.to_string();
     let call = |flags: &[&str]| {
@@ -712,7 +711,7 @@ fn call_tells_the_decision_by_its_exit_code() {
 }
 
 #[test]
-fn call_tells_an_error_by_its_exit_code() {
+fn the_exit_code_of_call_on_an_error_is_1() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let flags = ["call", "--addr", &nobody, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));

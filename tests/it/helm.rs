@@ -63,7 +63,7 @@ fn the_chart_passes_a_strict_lint_in_every_scenario() {
 }
 
 #[test]
-fn each_replica_knows_its_share_and_what_to_answer_without_a_store() {
+fn replicas_and_the_failure_mode_reach_the_service() {
     let words = ["--set", "replicas=3,store.url=redis://r:6379,onStoreFailure=local,headers=both"];
     let container =
         &object(&render(&words), "Deployment")["spec"]["template"]["spec"]["containers"][0];
@@ -168,12 +168,12 @@ fn misspelled_keys_are_refused() {
 }
 
 #[test]
-fn the_memory_store_with_two_replicas_is_refused_in_words() {
-    refused(&["--set", "replicas=2"], "each replica would count for itself");
+fn the_memory_store_with_two_replicas_is_refused_with_a_reason() {
+    refused(&["--set", "replicas=2"], "each replica would count on its own");
 }
 
 #[test]
-fn a_password_in_the_stores_url_is_refused_in_words() {
+fn a_password_in_the_store_url_is_refused_with_a_hint() {
     for url in ["redis://:s3cret@h:6379", "redis://user:s3cret@h", "redis://user:s3/cret@h"] {
         refused(&["--set", &format!("store.url={url}")], "store.passwordSecret");
     }
@@ -211,13 +211,13 @@ fn values_with_which_the_service_would_not_start_are_refused() {
 }
 
 #[test]
-fn no_secret_is_no_error() {
+fn a_missing_secret_is_accepted() {
     let pod = &object(&render(&["--set", "store.passwordSecret=null"]), "Deployment")["spec"];
     assert!(!pod.to_string().contains("secret"), "{pod}");
 }
 
 #[test]
-fn labels_that_the_chart_sets_are_refused_in_words() {
+fn labels_that_the_chart_sets_are_refused_with_a_reason() {
     for label in ["app\\.kubernetes\\.io/name", "helm\\.sh/chart"] {
         refused(&["--set", &format!("podLabels.{label}=x")], "which the chart sets itself");
     }
