@@ -41,18 +41,18 @@ use crate::{
     workers::Workers,
 };
 
-/// The service is ready after this even if the store has not answered: its failure has an answer too.
+/// The service is ready after this even if the store has not answered: on_store_failure answers then.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long calls that were under way when the listeners closed may take to finish.
+/// How long calls in progress may take to finish after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// What ends with an error of its own, or with the service.
+/// Tasks that end with an error, or with the service.
 type Tasks = JoinSet<TaskResult>;
 
 type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// The parts that the start and the end of the service are about.
+/// The parts that start and end with the service.
 struct App {
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
@@ -97,7 +97,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
         () = app.end(&mut tasks, settings.process.drain) => {}
         () = signals.next() => {
             tracing::warn!("second signal: stopping at once");
-            // To drop it would flush it.
+            // Dropping it would flush it.
             std::mem::forget(app.telemetry);
         }
     }
@@ -177,7 +177,7 @@ impl App {
         }
     }
 
-    /// Says so once the service is ready, and then waits for ever.
+    /// Prints the ready line once the service is ready, and then waits for ever.
     async fn be_ready(&self, line: &str) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
@@ -197,7 +197,7 @@ impl App {
         self.telemetry.flush().await;
     }
 
-    /// Sends callers elsewhere, answers those who come all the same, and then closes the doors.
+    /// Reports NOT_SERVING, goes on serving for `drain`, and then closes the listeners.
     async fn drain(&self, tasks: &mut Tasks, drain: Duration) {
         tracing::info!("draining for {drain:?}");
         self.health.enter(Phase::Draining).await;
@@ -237,8 +237,8 @@ fn store(
     }
 }
 
-/// Memory is asked as quickly as a cache; and without scripts Redis may deny too early for an instant,
-/// which must not last.
+/// None for memory, which is as fast as a cache; and none without scripts, where Redis may deny too
+/// early for an instant, which must not last for a second.
 fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCache {
     let words_max = match (&settings.store.url, settings.rules.basis.algorithms) {
         (StoreUrl::Redis(_), Algorithms::All) => settings.store.over_limit_cache,

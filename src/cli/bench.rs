@@ -21,7 +21,7 @@ use crate::{
 #[command(group = ArgGroup::new("pace").args(["concurrency", "rate"]))]
 pub(super) struct Flags {
     #[command(flatten)]
-    question: call::Question,
+    call: call::CallFlags,
     /// Number of different keys for `{}`, 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u64).range(1..=1_000_000))]
     keys: u64,
@@ -87,7 +87,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
 }
 
 fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
-    let template = flags.question.request(&flags.descriptors)?;
+    let template = flags.call.request(&flags.descriptors)?;
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let pace = match (flags.rate, flags.concurrency) {
         (Some(rate), _) => Pace::Open(f64::from(rate)),
@@ -98,7 +98,7 @@ fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
         return Err(format!("--threads: {threads} exceeds --connections, {connections}"));
     }
     Ok(Load {
-        addr: flags.question.addr(environment)?.to_owned(),
+        addr: flags.call.addr(environment)?.to_owned(),
         calls: Calls::new(&template, size(flags.keys), flags.distribution),
         pace,
         connections: size(flags.connections),

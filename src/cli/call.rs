@@ -29,7 +29,7 @@ const OVER_LIMIT: u8 = 3;
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
     #[command(flatten)]
-    question: Question,
+    call: CallFlags,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required = true, value_name = "k=v,k=v")]
     descriptors: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct Flags {
 
 /// The part of a call that `call` and `bench` share.
 #[derive(Debug, clap::Args)]
-pub(super) struct Question {
+pub(super) struct CallFlags {
     /// gRPC address of the service [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
@@ -50,8 +50,8 @@ pub(super) struct Question {
 }
 
 pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
-    let Flags { question, descriptors } = flags;
-    let (addr, request) = match (question.addr(environment), question.request(descriptors)) {
+    let Flags { call, descriptors } = flags;
+    let (addr, request) = match (call.addr(environment), call.request(descriptors)) {
         (Ok(addr), Ok(request)) => (addr, request),
         (Err(problem), _) | (_, Err(problem)) => {
             complain(problem);
@@ -73,7 +73,7 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     }
 }
 
-impl Question {
+impl CallFlags {
     pub(super) fn addr<'text>(
         &'text self,
         environment: &'text Environment,
@@ -84,21 +84,23 @@ impl Question {
 
     /// The request for these descriptors, as typed.
     pub(super) fn request(&self, descriptors: &[String]) -> Result<RateLimitRequest, String> {
-        let descriptor = |text: &String| {
+        let mut request =
+            RateLimitRequest { domain: self.domain.clone(), ..RateLimitRequest::default() };
+        for text in descriptors {
             let entries = notation::parse(text).map_err(|problem| format!("{text}: {problem}"))?;
-            let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
-            Ok(RateLimitDescriptor {
-                entries: entries.collect(),
-                hits_addend: self.hits.map(i64::unsigned_abs),
-                is_negative_hits: self.hits.is_some_and(i64::is_negative),
-                limit: None,
-            })
-        };
-        Ok(RateLimitRequest {
-            domain: self.domain.clone(),
-            descriptors: descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
-            hits_addend: 0,
-        })
+            request.descriptors.push(self.descriptor(entries));
+        }
+        Ok(request)
+    }
+
+    fn descriptor(&self, entries: Vec<Entry>) -> RateLimitDescriptor {
+        let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
+        RateLimitDescriptor {
+            entries: entries.collect(),
+            hits_addend: self.hits.map(i64::unsigned_abs),
+            is_negative_hits: self.hits.is_some_and(i64::is_negative),
+            limit: None,
+        }
     }
 }
 
@@ -138,20 +140,24 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 fn describe(response: &RateLimitResponse, descriptors: &[String]) -> String {
-    let line = |(status, text): (&DescriptorStatus, &String)| {
-        format!("  {text}: {}, {}\n", status.code().as_str_name(), standing(status))
-    };
-    let lines: String = response.statuses.iter().zip(descriptors).map(line).collect();
-    format!("{}\n{lines}", response.overall_code().as_str_name())
+    let mut text = format!("{}\n", response.overall_code().as_str_name());
+    for (status, descriptor) in response.statuses.iter().zip(descriptors) {
+        let code = status.code().as_str_name();
+        text += &format!("  {descriptor}: {code}, {}\n", describe_limit(status));
+    }
+    text
 }
 
-fn standing(status: &DescriptorStatus) -> String {
-    let Some(limit) = &status.current_limit else {
-        return if status.limit_remaining == u32::MAX { "unlimited" } else { "no limit" }
-            .to_owned();
-    };
-    let reset = status.duration_until_reset.unwrap_or_default().seconds;
-    format!("{} left of {}, resets in {reset} s", status.limit_remaining, spell(limit))
+fn describe_limit(status: &DescriptorStatus) -> String {
+    match &status.current_limit {
+        Some(limit) => {
+            let reset = status.duration_until_reset.unwrap_or_default().seconds;
+            let left = status.limit_remaining;
+            format!("{left} left of {}, resets in {reset} s", spell(limit))
+        }
+        None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
+        None => "no limit".to_owned(),
+    }
 }
 
 fn spell(limit: &RateLimit) -> String {

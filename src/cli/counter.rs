@@ -13,7 +13,7 @@ use crate::{engine::notation, settings::Environment};
 
 const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
-/// What answers there is something else.
+/// Something else answers at the address.
 const NO_ADMIN_ADDRESS: &str = "not the admin address of a tollkeeper, by default 127.0.0.1:6070";
 
 /// How long to wait for an answer.
@@ -112,35 +112,52 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, String> {
 }
 
 fn describe(answer: &Value, method: &Method) -> String {
-    let counters = answer.get("counters").and_then(Value::as_array);
-    counters.into_iter().flatten().map(|counter| line(counter, method)).collect()
+    let mut text = String::new();
+    for counter in list(answer, "counters") {
+        text += &describe_counter(counter, method);
+    }
+    text
 }
 
-fn line(counter: &Value, method: &Method) -> String {
-    let text = |name: &str| counter.get(name).and_then(Value::as_str).unwrap_or_default();
-    let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
-    let (algorithm, limit) = (text("algorithm"), text("limit"));
+fn describe_counter(counter: &Value, method: &Method) -> String {
+    let (algorithm, limit) = (text(counter, "algorithm"), text(counter, "limit"));
+    let (used, left) = (number(counter, "used"), number(counter, "left"));
+    let reset = *method == Method::POST;
     if let Some(problem) = counter.get("problem").and_then(Value::as_str) {
-        let cleared = if *method == Method::POST { "; now 0" } else { "" };
+        let cleared = if reset { "; now 0" } else { "" };
         return format!("{algorithm} of {limit}: {problem}{cleared}\n");
     }
-    let (used, left) = (number(counter, "used"), number(counter, "left"));
-    if *method == Method::POST {
+    if reset {
         return format!("{algorithm}: {used} of {limit} were used; now 0\n");
     }
-    let reset = number(counter, "reset_ms").div_ceil(1000);
-    let head = format!("{algorithm}: {used} used of {limit}, {left} left, resets in {reset} s\n");
-    let remembered = counter.get("remembered").and_then(Value::as_array);
-    let entry = |it: &Value| {
-        let (at, hits) = (number(it, "at_ms"), number(it, "hits"));
-        let caller = it.get("caller").and_then(Value::as_str).map(|caller| format!(" by {caller}"));
-        format!("  {hits} at {}{}\n", instant(at), caller.unwrap_or_default())
-    };
-    head + &remembered.into_iter().flatten().map(entry).collect::<String>()
+    let resets_in = number(counter, "reset_ms").div_ceil(1000);
+    let mut lines =
+        format!("{algorithm}: {used} used of {limit}, {left} left, resets in {resets_in} s\n");
+    for entry in list(counter, "remembered") {
+        let (hits, at) = (number(entry, "hits"), instant(number(entry, "at_ms")));
+        lines += &match entry.get("caller").and_then(Value::as_str) {
+            Some(caller) => format!("  {hits} at {at} by {caller}\n"),
+            None => format!("  {hits} at {at}\n"),
+        };
+    }
+    lines
+}
+
+fn list<'value>(value: &'value Value, name: &str) -> &'value [Value] {
+    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn text<'value>(value: &'value Value, name: &str) -> &'value str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
 fn instant(millis: u64) -> String {
-    let instant =
-        i64::try_from(millis).ok().and_then(|it| jiff::Timestamp::from_millisecond(it).ok());
+    let instant = i64::try_from(millis)
+        .ok()
+        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     instant.map_or_else(|| format!("{millis} ms"), |instant| instant.to_string())
 }
