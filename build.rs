@@ -4,6 +4,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
+#[expect(clippy::disallowed_methods, reason = "cargo passes OUT_DIR to build scripts so")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;

@@ -1,28 +1,28 @@
 //! The wiring: the only file that names concrete parts.
 
-use std::{
-    error::Error,
-    future::pending,
-    io::{self, Write as _},
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+mod listeners;
+mod ready;
+
+use std::{error::Error, future::pending, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use self::{
+    listeners::Listeners,
+    ready::{ReadyLine, a_call_to_try, rules_named},
+};
 use crate::{
-    engine::rule_set::RuleSet,
+    VERSION,
     health::{Health, Phase},
     http::{self, Http},
     limiter::Limiter,
     printable::printable,
-    rls::{self, Served, decode::Bounds},
+    rls::{self, Served},
     rules::{self, Algorithms, InForce, Rules, Watched},
-    settings::{Settings, StoreUrl},
+    settings::{CallSettings, RuleSettings, Settings, StoreUrl},
     shutdown::Signals,
     store::{
         Store,
@@ -43,16 +43,18 @@ use crate::{
     workers::Workers,
 };
 
-/// The service is ready after this even if the store has not answered: its failure has an answer too.
+/// The service is ready after this even if the store has not answered: on_store_failure answers then.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long calls that were under way when the listeners closed may take to finish.
+/// How long calls in progress may take to finish after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// What ends with an error of its own, or with the service.
-type Tasks = JoinSet<Result<(), Box<dyn Error + Send + Sync>>>;
+/// Tasks that end with an error, or with the service.
+type Tasks = JoinSet<TaskResult>;
 
-/// The parts that the start and the end of the service are about.
+type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// The parts that start and end with the service.
 struct App {
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
@@ -62,57 +64,42 @@ struct App {
     stop: CancellationToken,
 }
 
-/// Where the service listens.
-struct Listeners {
-    grpc: TcpListener,
-    http: TcpListener,
-    admin: Option<TcpListener>,
-}
-
 /// Runs the service until a signal ends it.
 ///
 /// # Errors
 /// If an address is taken, or a listener fails.
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen()?;
-    let telemetry = Telemetry::start(&settings.telemetry)?;
-    telemetry.install(settings.log);
+    let telemetry = Telemetry::start(&settings.telemetry.export)?;
+    telemetry.install(settings.telemetry.log);
+    tracing::info!("tollkeeper {VERSION} starts");
     for warning in &settings.warnings {
         tracing::warn!("{}", printable(warning.as_bytes()));
     }
     rules.warn();
 
-    let grpc = bind("--grpc-addr", settings.grpc_addr).await?;
-    let http = bind("--http-addr", settings.http_addr).await?;
-    let admin = match settings.admin_addr {
-        Some(address) => Some(bind("--admin-addr", address).await?),
-        None => None,
+    let listeners = Listeners::bind(&settings.listen).await?;
+    let ready = ReadyLine {
+        addresses: listeners.addresses()?,
+        store: settings.store.url.to_string(),
+        rules: rules_named(&settings.rules.paths),
+        call: a_call_to_try(&rules.rules),
     };
-    let mut addresses = format!("grpc {}, http {}", grpc.local_addr()?, http.local_addr()?);
-    if let Some(admin) = &admin {
-        addresses += &format!(", admin {}", admin.local_addr()?);
-    }
-    tracing::info!("listening: {addresses}");
-    let ready_line = format!(
-        "tollkeeper ready: {addresses}, store {}, rules {}; try: tollkeeper call --addr {} {}",
-        settings.store,
-        rules_named(&settings),
-        grpc.local_addr()?,
-        a_call_to_try(&rules.rules),
-    );
+    tracing::info!("listening: {}", ready.addresses);
+    let ready = ready.written(settings.telemetry.log.format);
 
     let app = App::new(&settings, telemetry).await?;
-    let mut tasks = app.start(&settings, rules, Listeners { grpc, http, admin });
+    let mut tasks = app.start(&settings, rules, listeners);
     tokio::select! {
-        () = app.be_ready(&ready_line) => {}
+        () = app.be_ready(&ready) => {}
         ended = tasks.join_next() => return Err(why(ended)),
         () = signals.next() => {}
     }
     tokio::select! {
-        () = app.end(&mut tasks, settings.drain) => {}
+        () = app.end(&mut tasks, settings.process.drain) => {}
         () = signals.next() => {
             tracing::warn!("second signal: stopping at once");
-            // To drop it would flush it.
+            // Dropping it would flush it.
             std::mem::forget(app.telemetry);
         }
     }
@@ -124,7 +111,7 @@ impl App {
         let outage = Outage::default();
         let store = Arc::new(store(settings, &telemetry, outage.clone())?);
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
-        let workers = Arc::new(Workers::start(settings.workers)?);
+        let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
         Ok(Self { telemetry, store, outage, health, workers, stop })
     }
@@ -136,37 +123,22 @@ impl App {
         rules: InForce,
         Listeners { grpc, http, admin }: Listeners,
     ) -> Tasks {
-        let meter = self.telemetry.meter();
         let rules = Arc::new(Rules::new(rules));
-        let fallback = Fallback::new(in_memory(settings, &self.telemetry), settings.replicas);
-        let (store, budget) = (Arc::clone(&self.store), settings.decision_budget);
-        let over_limit = over_limit_cache(settings, &self.telemetry);
-        let guard = Guard::new(store, over_limit, fallback, budget, self.outage.clone());
-        let limiter = Limiter::new(
-            Arc::clone(&rules),
-            guard,
-            CallMetrics::new(&meter, settings.near_limit_ratio),
-        );
-        let limiter = Arc::new(limiter);
-        let bounds = Bounds { descriptors_max: settings.max_descriptors, echo: settings.echo };
-        let message_bytes_max = settings.max_message_bytes;
+        let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
+        let CallSettings { message_bytes_max, bounds, ref headers } = settings.calls;
 
         let mut tasks = Tasks::new();
-        let service = rls::Service::new(
-            Arc::clone(&limiter),
-            bounds,
-            message_bytes_max,
-            Arc::clone(&settings.headers),
-        );
+        let service =
+            rls::Service::new(Arc::clone(&limiter), bounds, message_bytes_max, Arc::clone(headers));
         let health = self.health.clone();
-        let (reflection, workers) = (settings.reflection, Arc::clone(&self.workers));
+        let (reflection, workers) = (settings.listen.reflection, Arc::clone(&self.workers));
         let stop = self.stop.clone();
         tasks.spawn(serve_grpc(grpc, service, health, reflection, workers, stop));
         let endpoints = Http {
             limiter: Arc::clone(&limiter),
             bounds,
             message_bytes_max,
-            headers: Arc::clone(&settings.headers),
+            headers: Arc::clone(headers),
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
@@ -177,24 +149,42 @@ impl App {
         }
         tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));
         // The shipped rules are no file that could change.
-        if !settings.rules.is_empty() {
-            let (paths, basis) = (settings.rules.clone(), settings.basis);
-            let metrics = RuleMetrics::new(&meter);
-            let stop = self.stop.clone();
-            tasks.spawn(async move {
-                let on_load = move |loaded| {
-                    metrics.loaded(loaded);
-                    limiter.forget_removed_rules();
-                };
-                let watch = rules::watch(rules, Watched { paths, basis }, on_load);
-                stop.run_until_cancelled_owned(watch).await;
-                Ok(())
-            });
+        if !settings.rules.paths.is_empty() {
+            let RuleSettings { paths, basis } = settings.rules.clone();
+            tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, basis }));
         }
         tasks
     }
 
-    /// Says so once the service is ready, and then waits for ever.
+    fn limiter(&self, settings: &Settings, rules: Arc<Rules>) -> Limiter {
+        let fallback = Fallback::new(in_memory(settings, &self.telemetry), settings.store.replicas);
+        let over_limit = over_limit_cache(settings, &self.telemetry);
+        let (store, budget) = (Arc::clone(&self.store), settings.store.decision_budget);
+        let guard = Guard::new(store, over_limit, fallback, budget, self.outage.clone());
+        let near_ratio = settings.telemetry.near_limit_ratio;
+        Limiter::new(rules, guard, CallMetrics::new(&self.telemetry.meter(), near_ratio))
+    }
+
+    /// Reloads the rules when their files change, until [`App::stop`] is cancelled.
+    fn watch_rules(
+        &self,
+        rules: Arc<Rules>,
+        limiter: Arc<Limiter>,
+        watched: Watched,
+    ) -> impl Future<Output = TaskResult> + use<> {
+        let (metrics, stop) = (RuleMetrics::new(&self.telemetry.meter()), self.stop.clone());
+        async move {
+            let on_load = move |loaded| {
+                metrics.loaded(loaded);
+                limiter.forget_removed_rules();
+            };
+            let watch = rules::watch(rules, watched, on_load);
+            stop.run_until_cancelled_owned(watch).await;
+            Ok(())
+        }
+    }
+
+    /// Prints the ready line once the service is ready, and then waits for ever.
     async fn be_ready(&self, line: &str) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
@@ -204,7 +194,7 @@ impl App {
             self.outage.ended();
         }
         self.health.enter(Phase::Ready).await;
-        say(line);
+        ready::say(line);
         pending().await
     }
 
@@ -214,7 +204,7 @@ impl App {
         self.telemetry.flush().await;
     }
 
-    /// Sends callers elsewhere, answers those who come all the same, and then closes the doors.
+    /// Reports NOT_SERVING, goes on serving for `drain`, and then closes the listeners.
     async fn drain(&self, tasks: &mut Tasks, drain: Duration) {
         tracing::info!("draining for {drain:?}");
         self.health.enter(Phase::Draining).await;
@@ -232,20 +222,20 @@ fn store(
     telemetry: &Telemetry,
     outage: Outage,
 ) -> Result<Store, Box<dyn Error>> {
-    match &settings.store {
+    match &settings.store.url {
         StoreUrl::Memory => Ok(Store::Memory(in_memory(settings, telemetry))),
         StoreUrl::Redis(server) => {
             let metrics = StoreMetrics::new(&telemetry.meter());
             let options = PoolOptions {
                 server: server.clone(),
-                connections_max: settings.store_pool_size,
-                workers: settings.workers,
-                timeout: settings.decision_budget,
+                connections_max: settings.store.pool_size,
+                workers: settings.process.workers,
+                timeout: settings.store.decision_budget,
                 outage,
             };
             let node = Node::new(Pool::new(options, metrics.clone()), system_clock, metrics);
-            let key_prefix = settings.key_prefix.clone();
-            Ok(match settings.basis.algorithms {
+            let key_prefix = settings.store.key_prefix.clone();
+            Ok(match settings.rules.basis.algorithms {
                 Algorithms::All => Store::Redis(RedisStore::new(node, Scripts::new(key_prefix))),
                 Algorithms::FixedWindow => {
                     Store::Transactions(TransactionStore::new(node, key_prefix))
@@ -255,11 +245,11 @@ fn store(
     }
 }
 
-/// Memory is asked as quickly as a cache; and without scripts Redis may deny too early for an instant,
-/// which must not last.
+/// None for memory, which is as fast as a cache; and none without scripts, where Redis may deny too
+/// early for an instant, which must not last for a second.
 fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCache {
-    let words_max = match (&settings.store, settings.basis.algorithms) {
-        (StoreUrl::Redis(_), Algorithms::All) => settings.over_limit_cache,
+    let words_max = match (&settings.store.url, settings.rules.basis.algorithms) {
+        (StoreUrl::Redis(_), Algorithms::All) => settings.store.over_limit_cache,
         (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
     };
     OverLimitCache::new(words_max, system_clock, StoreMetrics::new(&telemetry.meter()))
@@ -267,7 +257,7 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
 
 fn in_memory(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
     let metrics = MemoryMetrics::new(&telemetry.meter());
-    MemoryStore::bounded(system_clock, settings.memory_counters_max, metrics)
+    MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics)
 }
 
 async fn serve_grpc(
@@ -277,7 +267,7 @@ async fn serve_grpc(
     reflection: bool,
     workers: Arc<Workers>,
     stop: CancellationToken,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
+) -> TaskResult {
     let reflect = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(rls::FILE_DESCRIPTORS)
@@ -298,49 +288,12 @@ async fn serve_grpc(
     Ok(())
 }
 
-async fn serve_http(
-    listener: TcpListener,
-    router: Router,
-    stop: CancellationToken,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn serve_http(listener: TcpListener, router: Router, stop: CancellationToken) -> TaskResult {
     http::serve(listener, router, stop).await;
     Ok(())
 }
 
-async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|error| format!("{setting} {address}: {error}"))
-}
-
-fn rules_named(settings: &Settings) -> String {
-    if settings.rules.is_empty() {
-        return "examples/rules.yaml (built in)".to_owned();
-    }
-    let names: Vec<_> = settings.rules.iter().map(|path| rules::file_name(path)).collect();
-    names.join(" ")
-}
-
-/// A domain and a descriptor that meets the first rule.
-fn a_call_to_try(rules: &RuleSet) -> String {
-    let first = rules.domains().into_iter().find_map(|domain| {
-        let rule = domain.rules().into_iter().next()?;
-        let step = |step: &str| match step.contains('=') {
-            true => step.to_owned(),
-            false => format!("{step}=alice"),
-        };
-        // A configured value may hold a `|` of its own; this is only a hint.
-        let path: Vec<_> = rule.path.split('|').map(step).collect();
-        Some(format!("--domain {} {}", domain.name, path.join(",")))
-    });
-    first.unwrap_or_else(|| "--domain NAME key=value".to_owned())
-}
-
-/// Nobody may be reading; that is no reason to stop.
-fn say(line: &str) {
-    let mut out = io::stdout().lock();
-    drop(writeln!(out, "{}", printable(line.as_bytes())).and_then(|()| out.flush()));
-}
-
-type Ended = Option<Result<Result<(), Box<dyn Error + Send + Sync>>, tokio::task::JoinError>>;
+type Ended = Option<Result<TaskResult, tokio::task::JoinError>>;
 
 fn why(ended: Ended) -> Box<dyn Error> {
     match ended {

@@ -1,5 +1,6 @@
-//! The command line: one file for each command.
+//! The command line: one file per command.
 
+mod address;
 mod bench;
 mod call;
 mod check;
@@ -16,15 +17,12 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    printable::printable_lines,
-    rules,
-    settings::{Environment, ServeFlags},
-};
+use self::serve::ServeFlags;
+use crate::{printable::printable_lines, rules, settings::Environment};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
-/// Without a command it serves: from memory, by the shipped example rules.
+/// Without a command it runs the service, with counters in memory and the shipped example rules.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -34,33 +32,33 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the service
+    /// Run the service
     #[command(args_override_self = true)]
-    Serve(Box<ServeFlags>),
-    /// Checks rule files; exit 1 if there is a problem
+    Serve(ServeFlags),
+    /// Check rule files; exit 1 if there is a problem
     Check(check::Flags),
-    /// Asks a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
+    /// Ask a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
     Call(call::Flags),
-    /// Asks a service for many decisions and measures them; exit 1 if none was made
+    /// Measure a service's throughput and latency; exit 1 if it made no decision
     Bench(bench::Flags),
-    /// Tells which rules a call would meet, and why; touches no counter
+    /// Show which rules match a call, and why; touches no counter
     Explain(explain::Flags),
-    /// Prints the JSON Schema of rule files, for editors
+    /// Print the JSON Schema of rule files, for editors
     Schema,
-    /// Tries rules by tests written in YAML, on simulated time; exit 1 where one fails
+    /// Run rule tests written in YAML, on simulated time; exit 1 if one fails
     Test(test::Flags),
-    /// Looks at the counters of one descriptor, or resets them
+    /// Show or reset the counters of one descriptor
     #[command(subcommand)]
     Counter(counter::Action),
 }
 
-/// Writes to stdout, and ends with `code`; or with 1, where nobody can read it. Neither arguments nor what
-/// a service answers can command the terminal.
+/// Writes to stdout. The exit code is `code`, or 1 if the text cannot be written. Neither arguments nor what a
+/// service answers can control the terminal.
 fn say(text: &str, code: ExitCode) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(printable_lines(text).as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => code,
-        // Who closed it knows.
+        // The reader closed it on purpose.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
             complain(format_args!("stdout: {error}"));
@@ -69,8 +67,7 @@ fn say(text: &str, code: ExitCode) -> ExitCode {
     }
 }
 
-/// Writes a line to stderr. Where that fails nobody is left to tell, and the exit code still tells;
-/// `eprintln!` would panic.
+/// Writes a line to stderr, if possible; `eprintln!` would panic. The exit code reports the rest.
 fn complain(problem: impl fmt::Display) {
     drop(writeln!(io::stderr(), "{}", printable_lines(&problem.to_string())));
 }
@@ -82,8 +79,8 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
     match Arguments::parse().command {
-        None => serve::main(ServeFlags::default(), &environment),
-        Some(Command::Serve(flags)) => serve::main(*flags, &environment),
+        None => serve::main(&ServeFlags::default(), &environment),
+        Some(Command::Serve(flags)) => serve::main(&flags, &environment),
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
         Some(Command::Bench(flags)) => bench::main(&flags, &environment),

@@ -19,6 +19,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use crate::{
+    VERSION,
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
@@ -90,6 +91,7 @@ async fn rules(State(http): State<Http>) -> Json<Value> {
     let in_force = http.rules.current();
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Json(json!({
+        "tollkeeper_version": VERSION,
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
         "files": in_force.files,

@@ -13,6 +13,9 @@
     )
 )]
 
+/// The version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub mod rls;
 
 pub mod limiter;

@@ -1,19 +1,20 @@
-//! When to stop: SIGTERM (Kubernetes) and SIGINT (a person) ask for an orderly end; a second one,
-//! for the end.
+//! When to stop: SIGTERM (Kubernetes) and SIGINT (a terminal) ask for an orderly end, and a second one
+//! for an end at once. SIGHUP ends nothing.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end the service.
+/// The signals that the service takes.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
-    /// Takes the signals over from the system, whose way is to end the process at once.
+    /// Takes the signals over from the system, which would end the process at once.
     ///
     /// # Errors
     /// If the system refuses.
@@ -21,14 +22,20 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
         })
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal to stop.
     pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => tracing::info!(
+                    "SIGHUP ignored: rule files are reloaded when they change, and other settings need a restart"
+                ),
+            }
         }
     }
 }

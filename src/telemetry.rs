@@ -14,4 +14,4 @@ pub use metrics::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics};
 pub(crate) use metrics::{
     RPC_METHOD, in_span, is_server_error, redis_error_type, status_name, store_span,
 };
-pub use provider::{Log, Telemetry, TelemetryOptions, remote_parent};
+pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions, remote_parent};

@@ -115,6 +115,7 @@ fn compare(flags: &Flags) -> Result<()> {
 }
 
 /// Set by SIGINT and SIGTERM, which would else end us and not the processes that we have started.
+#[expect(clippy::disallowed_methods, reason = "it runs as long as the process")]
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::listen() })?;

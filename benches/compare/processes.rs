@@ -111,6 +111,10 @@ fn empty_handler() -> Result<Command> {
     Ok(command)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what the environment sets must not reach the service"
+)]
 fn tollkeeper(folder: &TempDir, paths: usize, store: &str) -> Result<Command> {
     let file = folder.path().join(format!("{paths}.yaml"));
     fs::write(&file, rules(paths))?;

@@ -6,7 +6,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* A Deployment's selector can never be changed: it holds what never changes. */}}
+{{/* A Deployment's selector cannot be changed, so these labels must never change. */}}
 {{- define "tollkeeper.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -31,20 +31,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* What a schema cannot say. */}}
+{{/* Checks that a schema cannot express. */}}
 {{- define "tollkeeper.check" -}}
 {{- if and (eq .Values.store.url "memory://") (gt (int .Values.replicas) 1) -}}
-{{- fail (printf "replicas is %d with store.url memory://: each replica would count for itself, and %d times the limits would pass. Set store.url to a Redis that they share, or replicas to 1." (int .Values.replicas) (int .Values.replicas)) -}}
+{{- fail (printf "replicas is %d with store.url memory://: each replica would count on its own, which admits %d times the limits. Set store.url to a Redis that they share, or replicas to 1." (int .Values.replicas) (int .Values.replicas)) -}}
 {{- end -}}
 {{- if regexMatch "://.*:.*@" .Values.store.url -}}
-{{- fail "store.url holds a password, which would stand in the pod's specification for all to read. Put it into a Secret, and name that in store.passwordSecret." -}}
+{{- fail "store.url contains a password, which anyone who may read the pod would see. Put it into a Secret, and name the Secret in store.passwordSecret." -}}
 {{- end -}}
 {{- if not (or .Values.existingRulesConfigMap (.Values.rules | default dict | values | join "" | trim)) -}}
-{{- fail "rules holds no text, and the service does not start without rules. Write some, or name a ConfigMap of yours in existingRulesConfigMap." -}}
+{{- fail "rules is empty, and the service does not start without rules. Add a rule file, or name a ConfigMap in existingRulesConfigMap." -}}
 {{- end -}}
 {{- range $label, $value := include "tollkeeper.labels" . | fromYaml -}}
 {{- if hasKey ($.Values.podLabels | default dict) $label -}}
-{{- fail (printf "podLabels holds %s, which the chart sets itself." $label) -}}
+{{- fail (printf "podLabels contains %s, which the chart sets itself." $label) -}}
 {{- end -}}
 {{- end -}}
 {{- $size := .Values.maxMessageBytes -}}

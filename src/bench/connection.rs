@@ -101,13 +101,16 @@ impl Connection {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it ends with its socket, or with the runtime of its thread"
+)]
 async fn connect(addr: &str) -> Result<SendRequest<Message>, String> {
     let connect = async {
         let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| error.to_string())?;
-        // It ends with its socket, or with the thread's runtime; calls learn of it by their own.
         tokio::spawn(async { drop(connection.await) });
         Ok(sender)
     };

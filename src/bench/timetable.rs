@@ -21,6 +21,7 @@ pub struct Timetable {
 impl Timetable {
     /// A timetable of `rate` a second, or of the nearest that can be kept: from one in a thousand
     /// seconds to ten million a second.
+    #[expect(clippy::disallowed_methods, reason = "the timetable joins it when it is dropped")]
     pub fn start(begin: Instant, rate: f64) -> Self {
         let rate = if rate > 1e-3 { rate.min(1e7) } else { 1e-3 };
         let (told, due) = watch::channel(0);

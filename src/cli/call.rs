@@ -1,10 +1,13 @@
 //! `tollkeeper call`: a client that asks for one decision and prints it.
 
-use std::{process::ExitCode, time::Duration};
+use std::{error::Error as _, process::ExitCode, time::Duration};
 
-use tonic::{Status, transport::Channel};
+use tonic::{
+    Status,
+    transport::{self, Channel},
+};
 
-use super::{USAGE, complain, say};
+use super::{USAGE, address::Address, complain, say};
 use crate::{
     engine::{notation, request::Entry},
     printable::printable,
@@ -18,8 +21,8 @@ use crate::{
 
 const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
-/// A person is waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for a connection, and for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The exit code of a call that is over its limit.
 const OVER_LIMIT: u8 = 3;
@@ -27,35 +30,35 @@ const OVER_LIMIT: u8 = 3;
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
     #[command(flatten)]
-    question: Question,
+    call: CallFlags,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required = true, value_name = "k=v,k=v")]
     descriptors: Vec<String>,
 }
 
-/// Who is asked, and about what: for whoever calls the service.
+/// The part of a call that `call` and `bench` share.
 #[derive(Debug, clap::Args)]
-pub(super) struct Question {
-    /// The service to ask [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
+pub(super) struct CallFlags {
+    /// gRPC address of the service [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
-    /// The domain of the rules
+    /// Domain of the rules
     #[arg(long)]
     domain: String,
-    /// Hits for each descriptor: 0 looks without counting, a negative number gives back
+    /// Hits of each descriptor: 0 reports without counting, a negative number refunds
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     hits: Option<i64>,
 }
 
 pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
-    let request = match flags.question.request(&flags.descriptors) {
-        Ok(request) => request,
-        Err(problem) => {
+    let Flags { call, descriptors } = flags;
+    let (addr, request) = match (call.addr(environment), call.request(descriptors)) {
+        (Ok(addr), Ok(request)) => (addr, request),
+        (Err(problem), _) | (_, Err(problem)) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
-    let addr = flags.question.addr(environment);
     match ask(addr, request) {
         Ok(response) => {
             let code = match response.overall_code() {
@@ -71,29 +74,35 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     }
 }
 
-impl Question {
-    pub(super) fn addr<'text>(&'text self, environment: &'text Environment) -> &'text str {
-        self.addr.as_deref().or(environment.call_addr()).unwrap_or(ADDR_DEFAULT)
+impl CallFlags {
+    pub(super) fn addr<'text>(
+        &'text self,
+        environment: &'text Environment,
+    ) -> Result<&'text str, String> {
+        let variable = ("TOLLKEEPER_ADDR", environment.call_addr());
+        Address { flag: self.addr.as_deref(), variable, default: ADDR_DEFAULT }.checked()
     }
 
     /// The request for these descriptors, as typed.
     pub(super) fn request(&self, descriptors: &[String]) -> Result<RateLimitRequest, String> {
-        let descriptor = |text: &String| {
+        let mut request =
+            RateLimitRequest { domain: self.domain.clone(), ..RateLimitRequest::default() };
+        for text in descriptors {
             let entries = notation::parse(text)
                 .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
-            let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
-            Ok(RateLimitDescriptor {
-                entries: entries.collect(),
-                hits_addend: self.hits.map(i64::unsigned_abs),
-                is_negative_hits: self.hits.is_some_and(i64::is_negative),
-                limit: None,
-            })
-        };
-        Ok(RateLimitRequest {
-            domain: self.domain.clone(),
-            descriptors: descriptors.iter().map(descriptor).collect::<Result<_, String>>()?,
-            hits_addend: 0,
-        })
+            request.descriptors.push(self.descriptor(entries));
+        }
+        Ok(request)
+    }
+
+    fn descriptor(&self, entries: Vec<Entry>) -> RateLimitDescriptor {
+        let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
+        RateLimitDescriptor {
+            entries: entries.collect(),
+            hits_addend: self.hits.map(i64::unsigned_abs),
+            is_negative_hits: self.hits.is_some_and(i64::is_negative),
+            limit: None,
+        }
     }
 }
 
@@ -103,8 +112,8 @@ fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, Strin
     runtime.block_on(async {
         let channel = Channel::from_shared(format!("http://{addr}"))
             .map_err(|_| "not HOST:PORT".to_owned())?
-            .connect_timeout(PATIENCE)
-            .timeout(PATIENCE)
+            .connect_timeout(TIMEOUT)
+            .timeout(TIMEOUT)
             .connect()
             .await
             .map_err(|error| innermost(&error))?;
@@ -114,10 +123,17 @@ fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, Strin
 }
 
 fn explain(status: &Status) -> String {
-    format!("{}: {}", telemetry::status_name(status.code()), status.message())
+    match status.source().and_then(|error| error.downcast_ref::<transport::Error>()) {
+        // The connection was there, and ended without an answer: as at an HTTP/1.1 server.
+        Some(error) => {
+            let reason = innermost(error);
+            format!("no gRPC answer ({reason}); is this the gRPC address? Default: {ADDR_DEFAULT}")
+        }
+        None => format!("{}: {}", telemetry::status_name(status.code()), status.message()),
+    }
 }
 
-/// tonic says "transport error"; the reason is further in.
+/// The root of an error: tonic's own message is only "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),
@@ -126,21 +142,24 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 fn describe(response: &RateLimitResponse, descriptors: &[String]) -> String {
-    let line = |(status, text): (&DescriptorStatus, &String)| {
-        let (text, code) = (printable(text.as_bytes()), status.code().as_str_name());
-        format!("  {text}: {code}, {}\n", standing(status))
-    };
-    let lines: String = response.statuses.iter().zip(descriptors).map(line).collect();
-    format!("{}\n{lines}", response.overall_code().as_str_name())
+    let mut text = format!("{}\n", response.overall_code().as_str_name());
+    for (status, descriptor) in response.statuses.iter().zip(descriptors) {
+        let (descriptor, code) = (printable(descriptor.as_bytes()), status.code().as_str_name());
+        text += &format!("  {descriptor}: {code}, {}\n", describe_limit(status));
+    }
+    text
 }
 
-fn standing(status: &DescriptorStatus) -> String {
-    let Some(limit) = &status.current_limit else {
-        return if status.limit_remaining == u32::MAX { "unlimited" } else { "no limit" }
-            .to_owned();
-    };
-    let reset = status.duration_until_reset.unwrap_or_default().seconds;
-    format!("{} left of {}, resets in {reset} s", status.limit_remaining, spell(limit))
+fn describe_limit(status: &DescriptorStatus) -> String {
+    match &status.current_limit {
+        Some(limit) => {
+            let reset = status.duration_until_reset.unwrap_or_default().seconds;
+            let left = status.limit_remaining;
+            format!("{left} left of {}, resets in {reset} s", spell(limit))
+        }
+        None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
+        None => "no limit".to_owned(),
+    }
 }
 
 fn spell(limit: &RateLimit) -> String {

@@ -1,38 +1,41 @@
-//! `tollkeeper counter`: asks a service's admin address how counters stand, or to reset them.
+//! `tollkeeper counter`: shows or resets counters through a service's admin address.
 
 use std::{process::ExitCode, time::Duration};
 
 use http_body_util::{BodyExt as _, Empty};
-use hyper::{Method, Request, body::Bytes, client::conn::http1, header};
+use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time};
 
-use super::{USAGE, complain, say};
+use super::{USAGE, address::Address, complain, say};
 use crate::{engine::notation, printable::printable, settings::Environment};
 
 const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
-/// A person is waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Something else answers at the address.
+const NO_ADMIN_ADDRESS: &str = "not the admin address of a tollkeeper, by default 127.0.0.1:6070";
+
+/// How long to wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
-    /// Tells what is used and left, until when, and who a log remembers
+    /// Print what is used and left, when it resets, and the callers that a sliding_log remembers
     Show(Flags),
-    /// Begins anew, and tells what was used until then
+    /// Set counters to zero, and print what was used until then
     Reset(Flags),
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
-    /// The admin address to ask [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
+    /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
-    /// The domain of the rules
+    /// Domain of the rules
     #[arg(long)]
     domain: String,
-    /// The descriptor, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
+    /// Descriptor, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(value_name = "k=v,k=v")]
     descriptor: String,
 }
@@ -46,7 +49,15 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         complain(format_args!("{}: {problem}", printable(flags.descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
-    let addr = flags.addr.as_deref().or(environment.admin_addr()).unwrap_or(ADDR_DEFAULT);
+    let variable = ("TOLLKEEPER_ADMIN_ADDR", environment.admin_addr());
+    let address = Address { flag: flags.addr.as_deref(), variable, default: ADDR_DEFAULT };
+    let addr = match address.checked() {
+        Ok(addr) => addr,
+        Err(problem) => {
+            complain(problem);
+            return ExitCode::from(USAGE);
+        }
+    };
     match ask(addr, method.clone(), path, flags) {
         Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
@@ -69,63 +80,84 @@ fn ask(addr: &str, method: Method, path: &str, flags: &Flags) -> Result<Value, S
         .map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let exchange = async { time::timeout(PATIENCE, exchange(addr, request)).await };
+    let exchange = async { time::timeout(TIMEOUT, exchange(addr, request)).await };
     runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
 }
 
 async fn exchange(addr: &str, request: Request<Empty<Bytes>>) -> Result<Value, String> {
-    let words = |error: hyper::Error| error.to_string();
     let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(words)?;
+    let no_http = |error: hyper::Error| format!("{NO_ADMIN_ADDRESS} ({error})");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(no_http)?;
     let answer = async {
-        let answer = sender.send_request(request).await.map_err(words)?;
-        let ok = answer.status().is_success();
-        let body = answer.into_body().collect().await.map_err(words)?.to_bytes();
-        let body: Value = serde_json::from_slice(&body)
-            .map_err(|_| "this is no admin address of tollkeeper".to_owned())?;
-        match body.get("error").and_then(Value::as_str) {
-            Some(problem) => Err(problem.to_owned()),
-            None if ok => Ok(body),
-            None => Err("this is no admin address of tollkeeper".to_owned()),
-        }
+        let answer = sender.send_request(request).await.map_err(no_http)?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(no_http)?.to_bytes();
+        read_answer(status, &body)
     };
-    // The connection is driven until the answer is there.
+    // The connection makes progress only while it is polled.
     tokio::select! {
+        biased;
         answer = answer => answer,
-        ended = connection => Err(ended.map_or_else(words, |()| "no answer".to_owned())),
+        ended = connection => Err(ended.map_or_else(no_http, |()| NO_ADMIN_ADDRESS.to_owned())),
+    }
+}
+
+fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|_| NO_ADMIN_ADDRESS)?;
+    match body.get("error").and_then(Value::as_str) {
+        Some(problem) => Err(problem.to_owned()),
+        None if status.is_success() => Ok(body),
+        None => Err(NO_ADMIN_ADDRESS.to_owned()),
     }
 }
 
 fn describe(answer: &Value, method: &Method) -> String {
-    let counters = answer.get("counters").and_then(Value::as_array);
-    counters.into_iter().flatten().map(|counter| line(counter, method)).collect()
+    let mut text = String::new();
+    for counter in list(answer, "counters") {
+        text += &describe_counter(counter, method);
+    }
+    text
 }
 
-fn line(counter: &Value, method: &Method) -> String {
-    let text = |name: &str| counter.get(name).and_then(Value::as_str).unwrap_or_default();
-    let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
-    let (algorithm, limit) = (text("algorithm"), text("limit"));
+fn describe_counter(counter: &Value, method: &Method) -> String {
+    let (algorithm, limit) = (text(counter, "algorithm"), text(counter, "limit"));
+    let (used, left) = (number(counter, "used"), number(counter, "left"));
+    let reset = *method == Method::POST;
     if let Some(problem) = counter.get("problem").and_then(Value::as_str) {
-        let cleared = if *method == Method::POST { "; now 0" } else { "" };
+        let cleared = if reset { "; now 0" } else { "" };
         return format!("{algorithm} of {limit}: {problem}{cleared}\n");
     }
-    let (used, left) = (number(counter, "used"), number(counter, "left"));
-    if *method == Method::POST {
+    if reset {
         return format!("{algorithm}: {used} of {limit} were used; now 0\n");
     }
-    let reset = number(counter, "reset_ms").div_ceil(1000);
-    let head = format!("{algorithm}: {used} used of {limit}, {left} left, resets in {reset} s\n");
-    let remembered = counter.get("remembered").and_then(Value::as_array);
-    let entry = |it: &Value| {
-        let (at, hits) = (number(it, "at_ms"), number(it, "hits"));
-        let caller = it.get("caller").and_then(Value::as_str).map(|caller| format!(" by {caller}"));
-        format!("  {hits} at {}{}\n", instant(at), caller.unwrap_or_default())
-    };
-    head + &remembered.into_iter().flatten().map(entry).collect::<String>()
+    let resets_in = number(counter, "reset_ms").div_ceil(1000);
+    let mut lines =
+        format!("{algorithm}: {used} used of {limit}, {left} left, resets in {resets_in} s\n");
+    for entry in list(counter, "remembered") {
+        let (hits, at) = (number(entry, "hits"), instant(number(entry, "at_ms")));
+        lines += &match entry.get("caller").and_then(Value::as_str) {
+            Some(caller) => format!("  {hits} at {at} by {caller}\n"),
+            None => format!("  {hits} at {at}\n"),
+        };
+    }
+    lines
+}
+
+fn list<'value>(value: &'value Value, name: &str) -> &'value [Value] {
+    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn text<'value>(value: &'value Value, name: &str) -> &'value str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
 fn instant(millis: u64) -> String {
-    let instant =
-        i64::try_from(millis).ok().and_then(|it| jiff::Timestamp::from_millisecond(it).ok());
+    let instant = i64::try_from(millis)
+        .ok()
+        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     instant.map_or_else(|| format!("{millis} ms"), |instant| instant.to_string())
 }

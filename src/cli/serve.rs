@@ -1,15 +1,19 @@
 //! `tollkeeper serve`: settings and rules are checked together, then the service runs.
 
+mod flags;
+
+pub(super) use flags::ServeFlags;
+
 use std::process::ExitCode;
 
 use super::{USAGE, complain};
 use crate::{
     app,
-    rules::{self, Basis, InForce},
-    settings::{Environment, ServeFlags, Settings},
+    rules::{self, InForce},
+    settings::{self, Environment, Resolved, Settings, TypedFlags},
 };
 
-pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
+pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) -> ExitCode {
     let (settings, rules) = match prepare(flags, environment) {
         Ok(prepared) => prepared,
         Err(problems) => {
@@ -27,7 +31,7 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
         }
     };
     let ended = runtime.block_on(app::run(settings, rules));
-    // What still blocks a thread, such as a flush that was cut short, is not waited for.
+    // Does not wait for blocked threads, such as that of a flush that was cut short.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,20 +42,17 @@ pub(super) fn main(flags: ServeFlags, environment: &Environment) -> ExitCode {
     }
 }
 
-/// One start shows every mistake, in the settings and in the rules.
+/// Checks settings and rules; one start reports every mistake in either.
 fn prepare(
-    flags: ServeFlags,
+    flags: &TypedFlags,
     environment: &Environment,
 ) -> Result<(Settings, InForce), Vec<String>> {
-    let paths = Settings::rule_paths(&flags, environment);
-    let settings = Settings::resolve(flags, environment);
-    let basis = settings.as_ref().map_or_else(|_| Basis::default(), |it| it.basis);
-    let rules = rules::load(&paths, basis);
-    match (settings, rules) {
-        (Ok(settings), Ok(rules)) => Ok((settings, rules)),
-        (settings, rules) => {
-            let mut problems = settings.err().unwrap_or_default();
-            problems.extend(rules.err().unwrap_or_default().iter().map(ToString::to_string));
+    let Resolved { settings, mut problems } = settings::resolve(flags, environment);
+    match rules::load(&settings.rules.paths, settings.rules.basis) {
+        Ok(rules) if problems.is_empty() => Ok((settings, rules)),
+        Ok(_) => Err(problems),
+        Err(more) => {
+            problems.extend(more.iter().map(ToString::to_string));
             Err(problems)
         }
     }

@@ -41,6 +41,10 @@ pub struct InForce {
 }
 
 impl InForce {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "for /rules, which shows when the rules were loaded"
+    )]
     pub(super) fn now(compiled: Compiled, version: Version) -> Self {
         let Compiled { rules, files, warnings } = compiled;
         Self { rules, version, since: SystemTime::now(), files, warnings }

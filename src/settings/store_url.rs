@@ -1,15 +1,15 @@
-//! Where counters live, and how that is written.
+//! The URL of the store.
 
 use std::fmt;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-/// Where counters live. `Display` masks the password.
+/// Where counters are kept. `Display` masks the password.
 #[derive(Clone)]
 pub enum StoreUrl {
     /// In this process.
     Memory,
-    /// In one Redis.
+    /// In one Redis server.
     Redis(ConnectionInfo),
 }
 
@@ -49,7 +49,7 @@ impl StoreUrl {
     }
 }
 
-/// Reads a URL. It is not repeated in any message: it may hold a password.
+/// Reads a URL. No message repeats it: it may hold a password.
 pub(super) fn store_url(text: &str) -> Result<StoreUrl, String> {
     const FORM: &str = "must be memory:// or redis://[user:password@]host:port[/db]";
     if text == "memory://" {
@@ -57,7 +57,7 @@ pub(super) fn store_url(text: &str) -> Result<StoreUrl, String> {
     }
     let rest = text.strip_prefix("redis://").ok_or(FORM)?;
     if rest.contains(['#', '?']) {
-        return Err(format!("`#` and `?` in a password are written %23 and %3F; {FORM}"));
+        return Err(format!("write `#` and `?` in a password as %23 and %3F; {FORM}"));
     }
     let host = rest.rsplit('@').next().unwrap_or_default();
     if host.is_empty() || host.starts_with(['/', ':']) {

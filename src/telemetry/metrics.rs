@@ -15,6 +15,7 @@ use tonic::Code;
 use tracing::{Instrument as _, Span};
 
 use super::labels::RuleLabels;
+use crate::VERSION;
 use crate::engine::{
     decision::{Decision, Outcome},
     request::{Hits, Request},
@@ -33,6 +34,13 @@ const HITS_MAX: u64 = u32::MAX as u64;
 
 /// The full name of our method.
 pub(crate) const RPC_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Records the version, as a gauge that is always 1.
+pub(super) fn build_info(meter: &Meter) {
+    let info =
+        meter.u64_gauge("ratelimit.build_info").with_description("1, with the version").build();
+    info.record(1, &[KeyValue::new("version", VERSION)]);
+}
 
 /// What is measured of calls.
 #[derive(Debug, Clone)]

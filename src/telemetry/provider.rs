@@ -28,7 +28,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use super::collector::{Collector, Reported, Signal};
+use super::{
+    collector::{Collector, Reported, Signal},
+    metrics,
+};
 
 /// The most series of one instrument. The SDK's own 2,000 would fold the rules behind them into one.
 const SERIES_MAX: usize = 200_000;
@@ -58,8 +61,17 @@ pub struct TelemetryOptions {
 pub struct Log {
     /// The least severe level that is written.
     pub level: LevelFilter,
-    /// One JSON object for each line, instead of text.
-    pub json: bool,
+    /// How a line is written.
+    pub format: LogFormat,
+}
+
+/// How a log line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
 }
 
 /// The running telemetry. It must be made inside a tokio runtime.
@@ -117,7 +129,9 @@ impl Telemetry {
             }
             None => None,
         };
-        Ok(Self { registry, meters: meters.build(), traces })
+        let telemetry = Self { registry, meters: meters.build(), traces };
+        metrics::build_info(&telemetry.meter());
+        Ok(telemetry)
     }
 
     /// Sends log lines to stderr and, where traces are exported, spans to the exporter, for the whole
@@ -129,9 +143,9 @@ impl Telemetry {
             true => lines,
             false => lines.with_ansi(false),
         };
-        let lines = match log.json {
-            true => lines.json().boxed(),
-            false => lines.boxed(),
+        let lines = match log.format {
+            LogFormat::Json => lines.json().boxed(),
+            LogFormat::Text => lines.boxed(),
         };
         let level = log.level;
         // A peer can make h2 warn as often as it likes.

@@ -1,4 +1,4 @@
-//! The commands, as a person at a terminal meets them.
+//! The commands, as a user at a terminal sees them.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -11,7 +11,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::support::{
-    Process, root,
+    Process, eventually, root,
     service::{Options, Service, serve, tollkeeper},
     tool,
 };
@@ -84,7 +84,7 @@ warning: rules.yaml:19:5: replaces: no limit of this domain has the name `nobody
 }
 
 #[test]
-fn a_stdout_that_is_full_is_told_and_one_that_is_closed_is_not() {
+fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let explain = ["explain", "--domain", "example", "user=alice"];
     for words in [&["check", "examples/rules.yaml"][..], &["test", "examples"], &explain] {
@@ -108,7 +108,7 @@ fn a_stderr_that_is_full_changes_no_exit_code() {
     let call = ["call", "--addr", "127.0.0.1:1", "--domain", "x", "a=b"];
     for (words, code) in [
         (&["check", "gone.yaml"][..], 1),
-        // Its answer fails first, and then so does the message that says so.
+        // Writing the answer fails first, and then so does the message about that.
         (&["check", "examples/rules.yaml"], 1),
         (&["test", "gone.test.yaml"], 1),
         (&["explain", "--domain", "example", "user"], 2),
@@ -523,7 +523,7 @@ fn an_entry_of_a_folder_that_cannot_be_read_is_told_under_its_path_and_hides_no_
 }
 
 #[test]
-fn serve_tells_problems_of_settings_and_rules_together_and_exits_with_2() {
+fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("rules.yaml"), "domain: a\nx: 1\n").unwrap();
     let flags = ["serve", "--grpc-addr", "here", "--drain", "5", "--rules", "rules.yaml"];
@@ -531,10 +531,103 @@ fn serve_tells_problems_of_settings_and_rules_together_and_exits_with_2() {
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert_eq!(
         stderr,
-        "--grpc-addr: `here` is no IP address and port, such as 127.0.0.1:8081\n\
-         --drain: `5` is no time from 0ns to 600s, such as 15ms, 5s or 2m\n\
+        "--grpc-addr: invalid value `here`: must be an IP address and a port, such as 127.0.0.1:8081\n\
+         --drain: invalid value `5`: must be a duration from 0s to 10m\n\
          rules.yaml:2:1: unknown key `x`; known here: domain, descriptors\n"
     );
+}
+
+#[test]
+fn a_negative_number_is_a_bad_value_and_no_unknown_flag() {
+    let (code, _, stderr) = run(serve().args(["--max-descriptors", "-1", "--drain", "-1"]));
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        stderr,
+        "--max-descriptors: invalid value `-1`: must be a whole number from 1 to 1000\n\
+         --drain: invalid value `-1`: must be a duration from 0s to 10m\n"
+    );
+}
+
+#[test]
+fn a_switch_that_is_off_on_the_command_line_overrides_a_variable_that_is_on() {
+    let folder = TempDir::new().unwrap();
+    let rules =
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, algorithm: sliding_log } }]";
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    // With good settings it goes on to its address, which is taken.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let start = |flags: &[&str]| {
+        let mut command = serve();
+        command.current_dir(&folder).env("TOLLKEEPER_COUNT_DENIED", "true");
+        command.args(["--rules", "rules.yaml", "--grpc-addr", &address]).args(flags);
+        run(&mut command).0
+    };
+    assert_eq!(start(&[]), Some(2), "a sliding_log cannot count denied calls");
+    assert_eq!(start(&["--count-denied=false"]), Some(1));
+    assert_eq!(start(&["--count-denied", "--count-denied=off"]), Some(1), "the last one wins");
+    assert_eq!(start(&["--count-denied=off", "--count-denied"]), Some(2));
+}
+
+#[test]
+fn a_setting_without_effect_is_a_warning_in_the_log() {
+    let flags = &["--header-limit", "X-Limit", "--store-password-file", "/dev/null"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let log = service.log();
+    for warning in [
+        "--header-limit has no effect: it needs --headers ratelimit or both",
+        "--store-password-file has no effect: memory:// takes no password",
+    ] {
+        assert!(log.contains(warning), "{warning}: {log}");
+    }
+}
+
+#[test]
+fn with_json_logs_every_line_of_stdout_and_stderr_is_a_json_object() {
+    let mut command = serve();
+    command.args(["--log-format", "json", "--drain", "0s", "--key-prefix", "unused"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let mut stdout = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let ready = stdout.next().unwrap().unwrap();
+    process.signal("TERM");
+    assert!(process.0.wait().unwrap().success());
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["message"], "tollkeeper ready");
+    let call =
+        format!("tollkeeper call --addr {} --domain example", ready["grpc"].as_str().unwrap());
+    assert!(ready["try"].as_str().unwrap().starts_with(&call), "{ready}");
+
+    let stderr = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    for line in stdout.chain(stderr) {
+        let line = line.unwrap();
+        let object: serde_json::Value = serde_json::from_str(&line).expect(&line);
+        assert!(object.is_object(), "{line}");
+    }
+}
+
+#[test]
+fn sighup_is_ignored_and_logged() {
+    let mut service = Service::start(Options::default());
+    service.process().signal("HUP");
+    eventually("the log line", || service.log().contains("SIGHUP ignored").then_some(()));
+    service.wait_until_ready();
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+}
+
+#[test]
+fn the_version_is_in_the_log_the_metrics_and_the_rules() {
+    let (_, printed, _) = run(tollkeeper().arg("--version"));
+    let version = printed.trim_end().strip_prefix("tollkeeper ").unwrap();
+    let service = Service::start(Options::default());
+    let log = service.log();
+    assert!(log.contains(&format!("tollkeeper {version} starts")), "{log}");
+    let metrics = service.get("/metrics");
+    let info = format!("ratelimit_build_info{{version=\"{version}\"}} 1\n");
+    assert!(metrics.contains(&info), "{metrics}");
+    let rules: serde_json::Value = serde_json::from_str(&service.get("/rules")).unwrap();
+    assert_eq!(rules["tollkeeper_version"], version);
 }
 
 #[test]
@@ -557,7 +650,7 @@ fn an_address_in_use_ends_the_program_with_1() {
 }
 
 #[test]
-fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
+fn when_ready_one_line_has_addresses_store_rules_and_a_call_to_try() {
     let mut command = serve();
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Process::spawn(&mut command);
@@ -573,9 +666,8 @@ fn when_ready_one_line_tells_addresses_store_rules_and_a_call_to_try() {
 }
 
 #[test]
-fn a_closed_stdout_is_no_reason_to_stop() {
-    // Nobody reads the ready line: `Service` gives the program no stdout to speak of, and here the
-    // reader goes away before it is written.
+fn a_closed_stdout_does_not_stop_the_service() {
+    // The reader goes away before the ready line is written.
     let mut command = serve();
     command.args(["--drain", "0s"]).stdout(Stdio::piped());
     let mut process = {
@@ -591,7 +683,7 @@ fn a_closed_stdout_is_no_reason_to_stop() {
 }
 
 #[test]
-fn call_tells_the_decision_by_its_exit_code() {
+fn the_exit_code_of_call_is_the_decision() {
     let service = Service::start(Options::default());
     let addr = service.grpc.to_string();
     let call = |flags: &[&str]| {
@@ -661,7 +753,7 @@ fn what_a_rule_file_and_its_name_hold_adds_no_line_to_log_or_output() {
 }
 
 #[test]
-fn call_tells_an_error_by_its_exit_code() {
+fn the_exit_code_of_call_on_an_error_is_1() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let flags = ["call", "--addr", &nobody, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));
@@ -673,6 +765,40 @@ fn call_tells_an_error_by_its_exit_code() {
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(1));
     assert!(stderr.ends_with(": INVALID_ARGUMENT: domain: must not be empty\n"), "{stderr}");
+}
+
+#[test]
+fn clients_suggest_the_address_that_was_probably_meant() {
+    let hint = |words: &[&str]| {
+        let (code, stdout, stderr) = run(tollkeeper().args(words).args(["--domain", "d", "k=v"]));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""));
+        stderr
+    };
+    let meant = |addr: &str, meant: &str| {
+        format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n")
+    };
+    let url = "http://localhost:8081";
+    assert_eq!(hint(&["call", "--addr", url]), meant(url, "localhost:8081"));
+    assert_eq!(hint(&["bench", "--addr", "localhost"]), meant("localhost", "localhost:8081"));
+    let counter = ["counter", "show", "--addr", "localhost"];
+    assert_eq!(hint(&counter), meant("localhost", "localhost:6070"));
+}
+
+#[test]
+fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
+    let service = Service::start(Options::default());
+    let http = service.http.to_string();
+    let flags = ["call", "--addr", &http, "--domain", "shop", "user=a"];
+    let (code, stdout, stderr) = run(tollkeeper().args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.starts_with(&format!("{http}: no gRPC answer (")), "{stderr}");
+    assert!(stderr.ends_with("is this the gRPC address? Default: 127.0.0.1:8081\n"), "{stderr}");
+
+    let grpc = service.grpc.to_string();
+    let flags = ["counter", "show", "--addr", &grpc, "--domain", "shop", "user=a"];
+    let (code, _, stderr) = run(tollkeeper().args(flags));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("not the admin address"), "{stderr}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::support::{
     Process, eventually,
     redis_server::Redis,
+    root,
     service::{Options, Service},
     tool,
 };
@@ -52,6 +53,10 @@ impl Envoy {
         let config = include_str!("support/envoy.yaml")
             .replace("@FOLDER@", folder.path().to_str().unwrap())
             .replace("@RLS_PORT@", &rls.port().to_string());
+        Self::run(&config, folder)
+    }
+
+    fn run(config: &str, folder: TempDir) -> Self {
         let file = folder.path().join("envoy.yaml");
         let admin = folder.path().join("admin");
         std::fs::write(&file, config).unwrap();
@@ -215,6 +220,47 @@ fn envoy_lets_the_limit_pass_and_answers_429_with_headers_after_it() {
     assert_eq!(envoy.get(b"bob").status, 200, "another client is untouched");
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=alice")]), 3, "denied calls are free");
     redis.assert_no_key_leaks();
+}
+
+#[test]
+fn the_configuration_of_the_page_is_valid_as_it_is_and_ends_in_a_429() {
+    let page = std::fs::read_to_string(root().join("docs/envoy.md")).unwrap();
+    let (_, config) = page.split_once("```yaml\n").unwrap();
+    let (config, _) = config.split_once("```").unwrap();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("page.yaml");
+    std::fs::write(&file, config).unwrap();
+    let output =
+        Command::new(tool("envoy")).args(["--mode", "validate", "-c"]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    // The window of the shipped rules must not end during the test.
+    let rules = include_str!("../../examples/rules.yaml").replace("unit: minute", "unit: year");
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let socket =
+        |port: u16| format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}");
+    let pipe = format!("pipe: {{ path: \"{}/upstream\" }}", folder.path().display());
+    let mut private = config.to_owned();
+    for (address, times, ours) in [
+        (socket(9901), 1, socket(0)),
+        (socket(10000), 1, socket(0)),
+        (socket(10001), 2, pipe),
+        (socket(8081), 1, socket(service.grpc.port())),
+    ] {
+        assert_eq!(private.matches(&address).count(), times, "{address}");
+        private = private.replace(&address, &ours);
+    }
+    let envoy = Envoy::run(&private, folder);
+    assert_eq!(envoy.get(b"alice").status, 200);
+    // Envoy lets a call pass that takes longer than 20 ms, but it has been counted.
+    let mut requests = 1;
+    let denied = eventually("a 429", || {
+        requests += 1;
+        Some(envoy.get(b"alice")).filter(|answer| answer.status == 429)
+    });
+    assert!(requests > 10, "denied after {requests} of 10 requests");
+    assert_eq!(denied.header("x-ratelimit-limit"), Some("10, 10;w=31536000"));
+    assert_eq!(envoy.get(b"bob").status, 200);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tollkeeper::settings;
 
 use crate::support::{Process, root, service::tollkeeper, tool};
 
@@ -29,8 +30,13 @@ fn scenarios() -> Vec<String> {
 fn render(words: &[&str]) -> Vec<Value> {
     const TO_JSON: &str = "import json, sys, yaml; json.dump([it for it in yaml.safe_load_all(sys.stdin) if it], sys.stdout)";
     let yaml = helm(&[&["template", "release", "helm"], words].concat()).unwrap();
+    serde_json::from_value(python(TO_JSON, &yaml)).unwrap()
+}
+
+/// Runs a script, which turns YAML into JSON.
+fn python(script: &str, yaml: &str) -> Value {
     let mut python = Command::new(tool("python"))
-        .args(["-c", TO_JSON])
+        .args(["-c", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -57,7 +63,7 @@ fn the_chart_passes_a_strict_lint_in_every_scenario() {
 }
 
 #[test]
-fn each_replica_knows_its_share_and_what_to_answer_without_a_store() {
+fn replicas_and_the_failure_mode_reach_the_service() {
     let words = ["--set", "replicas=3,store.url=redis://r:6379,onStoreFailure=local,headers=both"];
     let container =
         &object(&render(&words), "Deployment")["spec"]["template"]["spec"]["containers"][0];
@@ -66,6 +72,90 @@ fn each_replica_knows_its_share_and_what_to_answer_without_a_store() {
         assert!(args.contains(&Value::from(flag)), "{flag}: {args:?}");
     }
     refused(&["--set", "onStoreFailure=maybe"], "onStoreFailure");
+}
+
+/// The value and the flag of each setting that the chart sets, as its template has them.
+fn values_of_flags() -> Vec<(String, String)> {
+    let template = fs::read_to_string(root().join("helm/templates/deployment.yaml")).unwrap();
+    let name = |text: &str, also: &[char]| -> String {
+        text.chars().take_while(|c| c.is_ascii_alphabetic() || also.contains(c)).collect()
+    };
+    let mut found = Vec::new();
+    // The condition of a switch is in the line before it.
+    let mut condition = "";
+    for line in template.lines() {
+        let value = line.split_once(".Values.").or_else(|| condition.split_once(".Values."));
+        if let (Some((_, flag)), Some((_, value))) = (line.split_once("--"), value) {
+            found.push((name(value, &['.']), name(flag, &['-'])));
+        }
+        condition = if line.contains("{{- if") { line } else { "" };
+    }
+    found
+}
+
+/// What helm knows of a value: its default, and its schema.
+fn value_and_schema(path: &str) -> (Value, Value) {
+    const TO_JSON: &str =
+        "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
+    let values = python(TO_JSON, &helm(&["show", "values", "helm"]).unwrap());
+    let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let in_values = format!("/{}", path.replace('.', "/"));
+    let in_schema = format!("/properties/{}", path.replace('.', "/properties/"));
+    let of =
+        |tree: &Value, path: &str| tree.pointer(path).unwrap_or_else(|| panic!("{path}")).clone();
+    (of(&values, &in_values), of(&schema, &in_schema))
+}
+
+#[test]
+fn each_value_of_a_setting_has_its_default_and_its_bounds() {
+    let settings = settings::table();
+    let mut checked = 0;
+    for (path, flag) in values_of_flags() {
+        let row = settings.iter().find(|row| row.flag == flag).unwrap_or_else(|| panic!("{flag}"));
+        if path == "store.passwordSecret" {
+            continue;
+        }
+        let (value, schema) = value_and_schema(&path);
+        let (value, default) = match (&value, path.as_str()) {
+            // Its unit is in its name.
+            (seconds, "drainSeconds") => (format!("{seconds}s"), row.default),
+            // Machines read a pod's log.
+            (Value::String(text), "log.format") => (text.clone(), "json"),
+            (Value::Bool(on), _) => ((if *on { "on" } else { "off" }).to_owned(), row.default),
+            (Value::String(text), _) => (text.clone(), row.default),
+            (number, _) => (number.to_string(), row.default),
+        };
+        assert_eq!(value, default, "{path}");
+        if let (Some((min, max)), "integer") = (&row.range, schema["type"].as_str().unwrap_or("")) {
+            let unit = |text: &str| text.trim_end_matches('s').replace("10m", "600");
+            let bounds = [&schema["minimum"], &schema["maximum"]].map(ToString::to_string);
+            // A Deployment may be scaled to 0, and to any number.
+            assert!(path == "replicas" || bounds == [unit(min), unit(max)], "{path}: {bounds:?}");
+        }
+        if let Some(allowed) = schema["enum"].as_array() {
+            let names: Vec<&str> = allowed.iter().map(|name| name.as_str().unwrap()).collect();
+            assert_eq!(names.join("|"), row.value, "{path}");
+        }
+        checked += 1;
+    }
+    assert!(checked > 10, "{checked} values found in the template");
+}
+
+#[test]
+fn every_setting_is_a_value_of_the_chart() {
+    let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let others = schema["properties"]["settings"]["properties"].as_object().unwrap();
+    let mut flags: Vec<String> = others.keys().cloned().collect();
+    flags.extend(values_of_flags().into_iter().map(|(_, flag)| flag));
+    // The pod's own affair; the admin address has no password, and stays on its loopback.
+    flags.extend(["grpc-addr", "http-addr", "rules", "admin-addr"].map(str::to_owned));
+    flags.sort();
+    let mut known: Vec<&str> = settings::table().iter().map(|row| row.flag).collect();
+    known.sort_unstable();
+    assert_eq!(flags, known);
+    refused(&["--set", "settings.drain=5s"], "additional properties");
 }
 
 #[test]
@@ -78,12 +168,12 @@ fn misspelled_keys_are_refused() {
 }
 
 #[test]
-fn the_memory_store_with_two_replicas_is_refused_in_words() {
-    refused(&["--set", "replicas=2"], "each replica would count for itself");
+fn the_memory_store_with_two_replicas_is_refused_with_a_reason() {
+    refused(&["--set", "replicas=2"], "each replica would count on its own");
 }
 
 #[test]
-fn a_password_in_the_stores_url_is_refused_in_words() {
+fn a_password_in_the_store_url_is_refused_with_a_hint() {
     for url in ["redis://:s3cret@h:6379", "redis://user:s3cret@h", "redis://user:s3/cret@h"] {
         refused(&["--set", &format!("store.url={url}")], "store.passwordSecret");
     }
@@ -121,13 +211,13 @@ fn values_with_which_the_service_would_not_start_are_refused() {
 }
 
 #[test]
-fn no_secret_is_no_error() {
+fn a_missing_secret_is_accepted() {
     let pod = &object(&render(&["--set", "store.passwordSecret=null"]), "Deployment")["spec"];
     assert!(!pod.to_string().contains("secret"), "{pod}");
 }
 
 #[test]
-fn labels_that_the_chart_sets_are_refused_in_words() {
+fn labels_that_the_chart_sets_are_refused_with_a_reason() {
     for label in ["app\\.kubernetes\\.io/name", "helm\\.sh/chart"] {
         refused(&["--set", &format!("podLabels.{label}=x")], "which the chart sets itself");
     }
@@ -202,6 +292,6 @@ fn the_rendered_command_line_starts_the_binary() {
         let mut process = Process::spawn(&mut command);
         let mut line = String::new();
         BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("tollkeeper ready: "), "{scenario}: {line}");
+        assert!(line.contains("tollkeeper ready"), "{scenario}: {line}");
     }
 }

@@ -7,6 +7,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::disallowed_methods,
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -43,6 +44,7 @@ mod redis;
 mod reload;
 mod steps;
 mod support;
+mod tables;
 mod telemetry;
 mod without_scripts;
 mod write_refusals;

@@ -170,7 +170,7 @@ fn take_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, limi
 fn exhausted(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>) -> usize {
     let over = |user: &usize| {
         let look = charge(&user.to_string(), Hits::Look, limit);
-        store.charge_at(&[look], BEGIN)[0].verdict == Verdict::Over
+        store.charge_at(&[look], BEGIN).tallies[0].verdict == Verdict::Over
     };
     users.filter(over).count()
 }

@@ -1,4 +1,4 @@
-//! How a measurement looks: in words and bars, as JSON, and while it is under way.
+//! Shows a measurement: as text with bars, as JSON, and its progress.
 
 use std::{
     io::{self, Write as _},
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::bench::{Progress, Report};
 
-/// The percentiles that are told, and their names.
+/// The percentiles shown, with their names.
 const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
 
@@ -50,7 +50,7 @@ fn millis(time: Duration) -> String {
     format!("{:.3} ms", time.as_secs_f64() * 1e3)
 }
 
-/// A bar for each doubling of the latency, as long as its part of the decisions.
+/// A bar for each doubling of the latency; its length is that bucket's part of the decisions.
 fn bars(report: &Report) -> String {
     let mut bars = "distribution\n".to_owned();
     let whole = report.latency.len() as f64;
@@ -68,7 +68,7 @@ fn bars(report: &Report) -> String {
     bars
 }
 
-/// The first doubling ends here: 16 µs, which no call over TCP takes less than by much.
+/// The first bucket ends here: 16 µs; hardly any call over TCP is faster.
 const NANOS_FIRST: u64 = 16_000;
 
 /// How many characters of a bar stand for this part.
@@ -96,7 +96,7 @@ pub(super) fn json(report: &Report) -> String {
     format!("{object}\n")
 }
 
-/// Writes over the line on stderr. Where that fails nobody looks.
+/// Overwrites the line on stderr, if possible.
 pub(super) fn progress(progress: Progress) {
     let done = "#".repeat(marks(progress.part));
     drop(write!(io::stderr(), "\r[{done:<BAR$}] {} calls", progress.answered));

@@ -48,6 +48,7 @@ impl Drop for Dispatcher {
 }
 
 impl Dispatcher {
+    #[expect(clippy::disallowed_methods, reason = "it ends with its worker's runtime")]
     pub(super) fn start(shared: Arc<Shared>, index: usize) {
         tokio::spawn(Self { shared, index, round_trip: Duration::ZERO }.run());
     }

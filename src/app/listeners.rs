@@ -1,0 +1,52 @@
+//! The sockets on which the service listens.
+
+use std::{fmt, io, net::SocketAddr};
+
+use tokio::net::TcpListener;
+
+use crate::settings::ListenSettings;
+
+/// The sockets on which the service listens.
+pub(super) struct Listeners {
+    pub grpc: TcpListener,
+    pub http: TcpListener,
+    pub admin: Option<TcpListener>,
+}
+
+/// Where they are, with the ports that the system has chosen.
+pub(super) struct Addresses {
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    pub admin: Option<SocketAddr>,
+}
+
+impl Listeners {
+    pub(super) async fn bind(settings: &ListenSettings) -> Result<Self, String> {
+        let grpc = bind("--grpc-addr", settings.grpc).await?;
+        let http = bind("--http-addr", settings.http).await?;
+        let admin = match settings.admin {
+            Some(address) => Some(bind("--admin-addr", address).await?),
+            None => None,
+        };
+        Ok(Self { grpc, http, admin })
+    }
+
+    pub(super) fn addresses(&self) -> io::Result<Addresses> {
+        let admin = self.admin.as_ref().map(TcpListener::local_addr).transpose()?;
+        Ok(Addresses { grpc: self.grpc.local_addr()?, http: self.http.local_addr()?, admin })
+    }
+}
+
+async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|error| format!("{setting} {address}: {error}"))
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "grpc {}, http {}", self.grpc, self.http)?;
+        match self.admin {
+            Some(admin) => write!(f, ", admin {admin}"),
+            None => Ok(()),
+        }
+    }
+}

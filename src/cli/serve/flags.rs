@@ -1,0 +1,57 @@
+//! The flags of `serve`, made from the table of settings.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
+
+use crate::settings::{self, Arity, Row, TypedFlags};
+
+/// The flags of `serve`, as typed.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct ServeFlags(pub TypedFlags);
+
+impl Args for ServeFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(settings::table().into_iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(row: Row) -> Arg {
+    let argument = Arg::new(row.flag)
+        .long(row.flag)
+        .help(row.description())
+        .value_parser(value_parser!(OsString))
+        // `-1` is a bad value of its setting, and no unknown flag.
+        .allow_negative_numbers(true);
+    let name = row.value;
+    match row.arity {
+        Arity::Single => argument.value_name(name),
+        Arity::Repeated => argument.value_name(name).action(ArgAction::Append),
+        Arity::Switch => argument
+            .value_name(name)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("on"),
+    }
+}
+
+impl FromArgMatches for ServeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut flags = TypedFlags::new();
+        for row in settings::table() {
+            if let Some(values) = matches.get_many::<OsString>(row.flag) {
+                flags.insert(row.flag, values.cloned().collect());
+            }
+        }
+        Ok(Self(flags))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

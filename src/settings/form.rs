@@ -1,0 +1,284 @@
+//! The forms of values: addresses, durations, sizes and the like.
+//!
+//! Each reads its text, and says in its error which values are allowed.
+
+use std::{fmt::Display, net::SocketAddr, str::FromStr, time::Duration};
+
+use super::row::Arity;
+
+/// How a value is written.
+pub(super) trait Form {
+    /// What the text stands for.
+    type Value;
+
+    /// What stands for a value in help.
+    fn name(&self) -> String;
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// In words: which values are allowed.
+    fn read(&self, text: &str) -> Result<Self::Value, String>;
+
+    /// The least and the greatest value, as they are written.
+    fn range(&self) -> Option<(String, String)> {
+        None
+    }
+
+    fn arity(&self) -> Arity {
+        Arity::Single
+    }
+}
+
+/// The usual error. Not for values that may hold a secret.
+pub(super) fn invalid(text: &str, allowed: impl Display) -> String {
+    format!("invalid value `{text}`: must be {allowed}")
+}
+
+/// What a function reads.
+#[derive(Debug)]
+pub(super) struct Custom<T> {
+    pub name: &'static str,
+    pub read: fn(&str) -> Result<T, String>,
+}
+
+impl<T> Form for Custom<T> {
+    type Value = T;
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<T, String> {
+        (self.read)(text)
+    }
+}
+
+pub(super) const ADDRESS: Custom<SocketAddr> = Custom { name: "IP:PORT", read: address };
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    const ALLOWED: &str = "an IP address and a port, such as 127.0.0.1:8081";
+    text.parse().map_err(|_| invalid(text, ALLOWED))
+}
+
+/// An address, or none.
+pub(super) const ADDRESS_OR_OFF: Custom<Option<SocketAddr>> =
+    Custom { name: "IP:PORT|off", read: address_or_off };
+
+fn address_or_off(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    address(text).map(Some).map_err(|problem| format!("{problem}, or off"))
+}
+
+/// A whole number.
+#[derive(Debug)]
+pub(super) struct Whole<T> {
+    pub min: T,
+    pub max: T,
+}
+
+impl<T: FromStr + Display + PartialOrd> Form for Whole<T> {
+    type Value = T;
+
+    fn name(&self) -> String {
+        "N".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<T, String> {
+        let Self { min, max } = self;
+        // Rust would read a `+` as well.
+        let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|number| is_digits && (min..=max).contains(&number));
+        number.ok_or_else(|| invalid(text, format_args!("a whole number from {min} to {max}")))
+    }
+
+    fn range(&self) -> Option<(String, String)> {
+        Some((self.min.to_string(), self.max.to_string()))
+    }
+}
+
+/// A part of a whole.
+#[derive(Debug)]
+pub(super) struct Ratio;
+
+impl Form for Ratio {
+    type Value = f64;
+
+    fn name(&self) -> String {
+        "RATIO".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<f64, String> {
+        let is_signed = text.starts_with('+');
+        let ratio = text.parse().ok().filter(|ratio| !is_signed && (0.0..=1.0).contains(ratio));
+        ratio.ok_or_else(|| invalid(text, "a number from 0 to 1, such as 0.8"))
+    }
+
+    fn range(&self) -> Option<(String, String)> {
+        Some(("0".to_owned(), "1".to_owned()))
+    }
+}
+
+/// A length of time.
+#[derive(Debug)]
+pub(super) struct Time {
+    pub min: Duration,
+    pub max: Duration,
+}
+
+impl Form for Time {
+    type Value = Duration;
+
+    fn name(&self) -> String {
+        "TIME".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<Duration, String> {
+        duration(text, self.min, self.max)
+            .map_err(|problem| format!("invalid value `{text}`: {problem}"))
+    }
+
+    fn range(&self) -> Option<(String, String)> {
+        Some((spelled(self.min), spelled(self.max)))
+    }
+}
+
+/// Reads a duration such as `15ms`, `5s`, `2m` or `1h`.
+///
+/// # Errors
+/// In words: which durations are allowed. They do not repeat `text`.
+pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit = UNITS.into_iter().find(|(name, _)| *name == unit);
+    let millis = unit.and_then(|(_, millis)| number.parse::<u64>().ok()?.checked_mul(millis));
+    let duration = millis.map(Duration::from_millis).filter(|it| (min..=max).contains(it));
+    duration.ok_or_else(|| {
+        let (min, max) = (spelled(min), spelled(max));
+        format!("must be a duration from {min} to {max}")
+    })
+}
+
+/// Units of time in milliseconds, longest first.
+const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// A duration of whole milliseconds, as it is read.
+fn spelled(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let fits = |(_, unit): &(&str, u64)| millis >= *unit && millis.is_multiple_of(*unit);
+    match UNITS.into_iter().find(fits) {
+        Some((name, unit)) => format!("{}{name}", millis / unit),
+        None => "0s".to_owned(),
+    }
+}
+
+/// A number of bytes, such as `512`, `64KiB` or `4MiB`.
+#[derive(Debug)]
+pub(super) struct Size {
+    pub min: usize,
+    pub max: usize,
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+impl Form for Size {
+    type Value = usize;
+
+    fn name(&self) -> String {
+        "SIZE".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<usize, String> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let unit = match unit {
+            "" => Some(1_usize),
+            "KiB" => Some(KIB),
+            "MiB" => Some(MIB),
+            _ => None,
+        };
+        let size = unit.and_then(|unit| unit.checked_mul(number.parse().ok()?));
+        size.filter(|size| (self.min..=self.max).contains(size)).ok_or_else(|| {
+            let (min, max) = (bytes(self.min), bytes(self.max));
+            invalid(text, format_args!("a size from {min} to {max}, such as 4MiB"))
+        })
+    }
+
+    fn range(&self) -> Option<(String, String)> {
+        Some((bytes(self.min), bytes(self.max)))
+    }
+}
+
+fn bytes(size: usize) -> String {
+    if size.is_multiple_of(MIB) {
+        format!("{}MiB", size / MIB)
+    } else {
+        format!("{}KiB", size / KIB)
+    }
+}
+
+/// One of several names.
+#[derive(Debug)]
+pub(super) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
+
+impl<T: Copy> Form for OneOf<T> {
+    type Value = T;
+
+    fn name(&self) -> String {
+        self.names().join("|")
+    }
+
+    fn read(&self, text: &str) -> Result<T, String> {
+        let found = self.0.iter().find(|(name, _)| *name == text);
+        let value = found.map(|(_, value)| *value);
+        value.ok_or_else(|| invalid(text, format_args!("one of: {}", self.names().join(", "))))
+    }
+}
+
+impl<T> OneOf<T> {
+    fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|(name, _)| *name).collect()
+    }
+}
+
+/// On or off. `true` and `false` say the same.
+#[derive(Debug)]
+pub(super) struct OnOff<T> {
+    pub on: T,
+    pub off: T,
+    pub arity: Arity,
+}
+
+/// A flag that alone turns something on.
+pub(super) const SWITCH: OnOff<bool> = OnOff { on: true, off: false, arity: Arity::Switch };
+
+impl<T: Copy> Form for OnOff<T> {
+    type Value = T;
+
+    fn name(&self) -> String {
+        "on|off".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<T, String> {
+        match text {
+            "on" | "true" => Ok(self.on),
+            "off" | "false" => Ok(self.off),
+            _ => Err(invalid(text, "on or off")),
+        }
+    }
+
+    fn arity(&self) -> Arity {
+        self.arity
+    }
+}
+
+/// The name of a header.
+pub(super) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: header_name };
+
+fn header_name(text: &str) -> Result<String, String> {
+    let name = text.parse::<http::HeaderName>();
+    name.map(|_| text.to_owned()).map_err(|_| invalid(text, "a valid header name"))
+}

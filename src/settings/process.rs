@@ -1,0 +1,41 @@
+//! The process: its threads, and its end.
+
+use std::{num::NonZero, thread, time::Duration};
+
+use super::{
+    form::{Time, Whole},
+    reader::SettingReader,
+    row::Setting,
+};
+
+/// The process: its threads, and its end.
+#[derive(Debug, Clone)]
+pub struct ProcessSettings {
+    /// How many threads serve gRPC.
+    pub workers: usize,
+    /// How long calls are still served after the signal to stop.
+    pub drain: Duration,
+}
+
+impl ProcessSettings {
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+        let workers = reader.read_optional(Setting {
+            flag: "workers",
+            form: Whole { min: 1, max: 1024 },
+            default: "one per core",
+            help: "Number of threads that serve gRPC",
+        });
+        let drain = reader.read(Setting {
+            flag: "drain",
+            form: Time { min: Duration::ZERO, max: Duration::from_secs(600) },
+            default: "5s",
+            help: "How long calls are still served after SIGTERM",
+        });
+        Self { workers: workers.unwrap_or_else(cores), drain }
+    }
+}
+
+/// The cores that this process may use; a container's quota counts.
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}

@@ -1,0 +1,138 @@
+//! Reads settings one by one: the flag, else the environment variable, else the default. Remembers
+//! every row that it was asked for, and every problem.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+};
+
+use super::{
+    form::Form,
+    row::{Arity, Row, Setting, is_ours, variable},
+};
+
+/// The flags that were typed, without their dashes, with their values.
+pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
+
+/// The environment, as far as it concerns us.
+#[derive(Debug, Clone, Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// The process's own.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn of_process() -> Self {
+        Self::new(
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
+        )
+    }
+
+    /// One of these variables. An empty variable counts as unset.
+    pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
+        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(name).map(OsString::as_os_str)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.to_str()
+    }
+
+    /// The address that `call` asks when it is given none.
+    pub fn call_addr(&self) -> Option<&str> {
+        self.text(CALL_ADDR)
+    }
+
+    /// The address that `counter` asks when it is given none.
+    pub fn admin_addr(&self) -> Option<&str> {
+        self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
+    }
+}
+
+/// The variable of `call` and `bench`, which are no part of the service's settings.
+const CALL_ADDR: &str = "TOLLKEEPER_ADDR";
+
+pub(super) struct SettingReader<'a> {
+    flags: &'a TypedFlags,
+    pub environment: &'a Environment,
+    pub rows: Vec<Row>,
+    pub problems: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+impl<'a> SettingReader<'a> {
+    pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
+        Self { flags, environment, rows: Vec::new(), problems: Vec::new(), warnings: Vec::new() }
+    }
+
+    /// The value, or the default if there is none or a bad one. A bad one is a problem, with which no
+    /// service starts.
+    pub(super) fn read<F: Form>(&mut self, setting: Setting<F>) -> F::Value {
+        match self.read_given(&setting) {
+            Some(value) => value,
+            None => setting.form.read(setting.default).expect("defaults are good values"),
+        }
+    }
+
+    /// The value, if there is one.
+    pub(super) fn read_optional<F: Form>(&mut self, setting: Setting<F>) -> Option<F::Value> {
+        self.read_given(&setting)
+    }
+
+    /// Files and folders; a variable holds several, separated by `:`.
+    pub(super) fn read_paths(&mut self, row: Row) -> Vec<PathBuf> {
+        let typed = self.flags.get(row.flag).map(|paths| paths.iter().map(PathBuf::from).collect());
+        let inherited = || Some(env::split_paths(self.environment.get(&row.variable())?).collect());
+        let paths = typed.or_else(inherited).unwrap_or_default();
+        self.rows.push(row);
+        paths
+    }
+
+    fn read_given<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
+        self.rows.push(setting.row());
+        let (name, value) = self.given(setting.flag)?;
+        let read = match value.to_str() {
+            Some(text) => setting.form.read(text),
+            None => Err("not UTF-8 text".to_owned()),
+        };
+        read.map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
+    }
+
+    /// The name under which a setting was given, and what was given.
+    fn given(&self, flag: &str) -> Option<(String, &'a OsStr)> {
+        if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
+            return Some((format!("--{flag}"), value));
+        }
+        let variable = variable(flag);
+        let value = self.environment.get(&variable)?;
+        Some((variable, value))
+    }
+
+    /// Warns of a setting that was given and has no effect.
+    pub(super) fn warn_unused(&mut self, flag: &str, why: &str) {
+        if let Some((name, _)) = self.given(flag) {
+            self.warnings.push(format!("{name} has no effect: {why}"));
+        }
+    }
+
+    /// Warns of variables with our prefix that are no setting.
+    pub(super) fn warn_unknown_variables(&mut self) {
+        let known: Vec<String> = self.rows.iter().map(Row::variable).collect();
+        for name in self.environment.0.keys().filter(|name| is_ours(name)) {
+            if name != CALL_ADDR && !known.contains(name) {
+                let warning = format!("{name}: no such setting; see tollkeeper serve --help");
+                self.warnings.push(warning);
+            }
+        }
+    }
+}
+
+/// The row of a setting that [`SettingReader::read_paths`] reads.
+pub(super) fn paths(flag: &'static str, default: &'static str, help: &'static str) -> Row {
+    let (value, arity) = ("PATH".to_owned(), Arity::Repeated);
+    Row { flag, value, range: None, arity, default, help }
+}

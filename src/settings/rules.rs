@@ -1,0 +1,85 @@
+//! Which rules are in force, and what holds for all of them.
+
+use std::path::PathBuf;
+
+use super::{
+    form::{OnOff, OneOf, SWITCH},
+    reader::{SettingReader, paths},
+    row::{Arity, Setting},
+};
+use crate::{
+    engine::rule::{Defaults, Everywhere, OnStoreFailure, WhenDenied},
+    rules::{Algorithms, Basis},
+};
+
+/// Which rules are in force, and what holds for all of them.
+#[derive(Debug, Clone)]
+pub struct RuleSettings {
+    /// Files and folders; empty for the shipped example.
+    pub paths: Vec<PathBuf>,
+    /// What holds for all rules.
+    pub basis: Basis,
+}
+
+const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
+    (OnStoreFailure::Error.name(), OnStoreFailure::Error),
+    (OnStoreFailure::Deny.name(), OnStoreFailure::Deny),
+    (OnStoreFailure::Allow.name(), OnStoreFailure::Allow),
+    (OnStoreFailure::Local.name(), OnStoreFailure::Local),
+]);
+
+impl RuleSettings {
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+        let paths = reader.read_paths(paths(
+            "rules",
+            "the shipped example",
+            "Rule file or folder; may be repeated, and the variable separates several by `:`",
+        ));
+        let when_denied = reader.read(Setting {
+            flag: "count-denied",
+            form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
+            default: "off",
+            help: "Charge denied calls too, except by rules that say `count_denied: false`",
+        });
+        let on_store_failure = reader.read(Setting {
+            flag: "on-store-failure",
+            form: ON_STORE_FAILURE,
+            default: "error",
+            help: "What rules without on_store_failure do when the store does not answer",
+        });
+        let everywhere = Self::read_mode(reader);
+        let algorithms = reader.read(Setting {
+            flag: "redis-scripts",
+            form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
+            default: "on",
+            help: "off is for a Redis that forbids scripts, and allows only fixed windows",
+        });
+        let defaults = Defaults { when_denied, on_store_failure, everywhere };
+        Self { paths, basis: Basis { defaults, algorithms } }
+    }
+
+    fn read_mode(reader: &mut SettingReader<'_>) -> Everywhere {
+        let shadow = reader.read(Setting {
+            flag: "shadow-mode",
+            form: SWITCH,
+            default: "off",
+            help: "Count and report, but let every call pass",
+        });
+        let quota = reader.read(Setting {
+            flag: "quota-mode",
+            form: SWITCH,
+            default: "off",
+            help: "Make every limit a quota: deny a call only if none of its limits has room",
+        });
+        if shadow {
+            if quota {
+                reader.warn_unused("quota-mode", "--shadow-mode is on");
+            }
+            Everywhere::Shadow
+        } else if quota {
+            Everywhere::Quota
+        } else {
+            Everywhere::AsWritten
+        }
+    }
+}

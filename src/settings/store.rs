@@ -1,0 +1,111 @@
+//! Where counters are kept, and how long a decision may wait for them.
+
+use std::{fs, time::Duration};
+
+use super::{
+    form::{Custom, Time, Whole, invalid},
+    reader::SettingReader,
+    row::Setting,
+    store_url::{StoreUrl, store_url},
+};
+
+/// Where counters are kept, and how long a decision may wait for them.
+#[derive(Debug, Clone)]
+pub struct StoreSettings {
+    /// Where counters are kept.
+    pub url: StoreUrl,
+    /// The most connections to Redis.
+    pub pool_size: u32,
+    /// What keys in Redis begin with.
+    pub key_prefix: String,
+    /// How many counters are remembered as over their limit.
+    pub over_limit_cache: usize,
+    /// The most counters in memory.
+    pub memory_counters_max: usize,
+    /// The longest that a decision may take.
+    pub decision_budget: Duration,
+    /// How many replicas share a limit where each counts locally.
+    pub replicas: u32,
+}
+
+impl StoreSettings {
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+        Self {
+            url: Self::read_url(reader),
+            pool_size: reader.read(Setting {
+                flag: "store-pool-size",
+                form: Whole { min: 1, max: 1000 },
+                default: "16",
+                help: "Maximum number of connections to Redis",
+            }),
+            key_prefix: Self::read_key_prefix(reader),
+            over_limit_cache: reader.read(Setting {
+                flag: "over-limit-cache",
+                form: Whole { min: 0, max: 10_000_000 },
+                default: "100000",
+                help: "Number of counters to remember, for one second, as over their limit; 0 is off",
+            }),
+            memory_counters_max: reader.read(Setting {
+                flag: "memory-counters-max",
+                form: Whole { min: 1000, max: 1_000_000_000 },
+                default: "1000000",
+                help: "Maximum number of counters kept in memory",
+            }),
+            decision_budget: reader.read(Setting {
+                flag: "decision-budget",
+                form: Time { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+                default: "15ms",
+                help: "Maximum duration of a decision; Envoy waits 20ms by default",
+            }),
+            replicas: reader.read(Setting {
+                flag: "replicas",
+                form: Whole { min: 1, max: 10_000 },
+                default: "1",
+                help: "Number of replicas that share a limit where each counts locally",
+            }),
+        }
+    }
+
+    fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
+        let url = reader.read(Setting {
+            flag: "store",
+            form: Custom { name: "URL", read: store_url },
+            default: "memory://",
+            help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]",
+        });
+        let password = reader.read_optional(Setting {
+            flag: "store-password-file",
+            form: Custom { name: "PATH", read: password },
+            default: "",
+            help: "File that holds the password of Redis",
+        });
+        if matches!(url, StoreUrl::Memory) {
+            reader.warn_unused("store-password-file", "memory:// takes no password");
+            reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
+        }
+        url.with_password(password)
+    }
+
+    fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
+        reader.read(Setting {
+            flag: "key-prefix",
+            form: Custom { name: "TEXT", read: key_prefix },
+            default: "",
+            help: "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces",
+        })
+    }
+}
+
+fn password(path: &str) -> Result<String, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn key_prefix(text: &str) -> Result<String, String> {
+    let visible = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
+    if text.len() <= 64 && text.bytes().all(visible) {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid(text, "at most 64 visible ASCII characters, without braces"))
+    }
+}

@@ -1,0 +1,288 @@
+//! The tables of docs/ are complete, and true to the program.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use serde_json::Value;
+use tollkeeper::{
+    rls::pb::RateLimitUnit,
+    settings::{self, Row},
+};
+
+use crate::support::{
+    eventually,
+    redis_server::Redis,
+    root,
+    service::{Options, Service, descriptor, hits, request, tollkeeper, with_limit},
+};
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
+/// The rows of the table with this header.
+#[track_caller]
+fn rows<'page>(page: &'page str, header: &str) -> Vec<&'page str> {
+    let (_, table) = page.split_once(header).unwrap_or_else(|| panic!("no table `{header}`"));
+    table.lines().skip(2).take_while(|line| line.starts_with('|')).collect()
+}
+
+/// The cells of a row.
+fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// What a text has in backticks.
+fn names(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The names in the first column of a table.
+#[track_caller]
+fn first_column<'page>(page: &'page str, header: &str) -> BTreeSet<&'page str> {
+    rows(page, header).iter().flat_map(|row| names(cells(row)[0])).collect()
+}
+
+/// Compares a table with what it must be. With `UPDATE_DOCS=1` the page is rewritten.
+#[track_caller]
+fn check_table(name: &str, header: &str, expected: &[String]) {
+    let page = page(name);
+    let rows = rows(&page, header);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let rule = "\n| --- | --- | --- | --- |\n";
+        let (before, table) = (format!("{header}{rule}"), |rows: &[String]| rows.join("\n"));
+        let old: Vec<String> = rows.iter().map(|row| (*row).to_owned()).collect();
+        let page = page.replace(&(before.clone() + &table(&old)), &(before + &table(expected)));
+        fs::write(root().join("docs").join(name), page).unwrap();
+    } else {
+        let update = "`UPDATE_DOCS=1 cargo test --test it tables` rewrites it";
+        assert_eq!(rows, expected, "docs/{name}: {update}");
+    }
+}
+
+#[test]
+fn the_settings_of_the_page_are_those_of_the_program() {
+    let row = |row: &Row| {
+        let values = match &row.range {
+            Some((min, max)) => format!("{min} to {max}"),
+            None => row.value.replace('|', ", "),
+        };
+        format!("| `--{}` | {values} | {} | {} |", row.flag, row.default, row.help)
+    };
+    let rows: Vec<String> = settings::table().iter().map(row).collect();
+    check_table("settings.md", "| flag | values | default | meaning |", &rows);
+}
+
+#[test]
+fn the_flags_and_fields_of_bench_are_on_its_page() {
+    let page = page("bench.md");
+    let help = String::from_utf8(run(&["bench", "--help"])).unwrap();
+    let words = help.lines().filter_map(|line| line.split_whitespace().next());
+    let flags: BTreeSet<&str> = words.filter(|word| word.starts_with("--")).collect();
+    assert_eq!(first_column(&page, "| flag | default | meaning |"), flags);
+
+    let service = Service::start(Options::default());
+    let addr = service.grpc.to_string();
+    let words = ["bench", "--addr", &addr, "--domain", "shop", "--calls", "1", "--json", "user=a"];
+    let report: BTreeMap<String, Value> = serde_json::from_slice(&run(&words)).unwrap();
+    let fields = report.keys().map(String::as_str).collect();
+    assert_eq!(first_column(&page, "| field | meaning |"), fields);
+}
+
+fn run(words: &[&str]) -> Vec<u8> {
+    tollkeeper().args(words).output().unwrap().stdout
+}
+
+#[test]
+fn the_paths_of_http_are_on_the_page_of_settings() {
+    let mut routes = BTreeSet::new();
+    for file in ["src/http.rs", "src/http/counters.rs"] {
+        let source = fs::read_to_string(root().join(file)).unwrap();
+        for route in source.split(".route(\"").skip(1) {
+            let (path, rest) = route.split_once("\", ").unwrap();
+            let (method, _) = rest.split_once('(').unwrap();
+            routes.insert(format!("{} {path}", method.to_uppercase()));
+        }
+    }
+    let page = page("settings.md");
+    let listed = first_column(&page, "| path | answer |");
+    assert_eq!(listed, routes.iter().map(String::as_str).collect());
+}
+
+/// A JSON value and everything in it.
+fn below(value: &Value) -> Vec<&Value> {
+    let mut all = vec![value];
+    all.extend(value.as_object().into_iter().flat_map(|object| object.values()).flat_map(below));
+    all.extend(value.as_array().into_iter().flatten().flat_map(below));
+    all
+}
+
+#[test]
+fn the_keys_of_rules_and_the_algorithms_are_on_their_pages() {
+    let schema: Value = serde_json::from_str(&page("rules.schema.json")).unwrap();
+    let (rules, redis) = (page("rules.md"), page("redis.md"));
+    let listed = first_column(&rules, "| key | where | meaning |");
+    let properties = below(&schema).into_iter().filter_map(|part| part["properties"].as_object());
+    for key in properties.flat_map(|properties| properties.keys()) {
+        assert!(listed.contains(key.as_str()), "docs/rules.md does not list `{key}`");
+    }
+
+    let mut enums = below(&schema).into_iter().filter_map(|part| part["enum"].as_array());
+    let algorithms = enums.find(|names| names.contains(&Value::from("fixed_window"))).unwrap();
+    let algorithms: BTreeSet<&str> =
+        algorithms.iter().map(|algorithm| algorithm.as_str().unwrap()).collect();
+    assert_eq!(first_column(&page("algorithms.md"), "| `algorithm` | in words |"), algorithms);
+    let stored = rows(&redis, "| | algorithm | value |");
+    assert_eq!(stored.iter().map(|row| cells(row)[1]).collect::<BTreeSet<_>>(), algorithms);
+}
+
+#[test]
+fn the_failure_modes_are_on_the_page_of_redis() {
+    let table = settings::table();
+    let row = table.iter().find(|row| row.flag == "on-store-failure").unwrap();
+    let page = page("redis.md");
+    assert_eq!(first_column(&page, "| | the call |"), row.value.split('|').collect());
+}
+
+/// The labels of each metric that a scrape has, by its name on /metrics.
+fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in scrapes.iter().flat_map(|scrape| scrape.lines()) {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            metrics.entry(declared.replace(' ', ", ")).or_default();
+        } else if let Some((name, rest)) = line.split_once('{') {
+            let metric = metrics.iter_mut().find(|(declared, _)| {
+                let declared = declared.split(", ").next().unwrap();
+                name == declared || name == format!("{declared}_count")
+            });
+            let (labels, _) = rest.rsplit_once('}').unwrap();
+            if let Some((_, found)) = metric {
+                let labels = labels.split("\",").map(|label| label.split('=').next().unwrap());
+                found.extend(labels.map(str::to_owned));
+            }
+        }
+    }
+    metrics
+}
+
+/// A scrape after everything that is counted about Redis has happened.
+async fn scrape_with_redis() -> String {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: planted, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let redis = Redis::start();
+    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    let user = |count| hits(descriptor(&[("user", "a")]), count);
+    // A report of what is left, hits, a denial, and one that Redis need not be asked for.
+    for count in [0, 1, 1, 1] {
+        service.ask(request("shop", vec![user(count)])).await.unwrap();
+    }
+    let mut junk = with_limit(descriptor(&[("user", "b")]), 5, RateLimitUnit::Year);
+    junk.limit.as_mut().unwrap().unit = 99;
+    service.ask(request("shop", vec![junk])).await.unwrap();
+    let planted = || request("shop", vec![descriptor(&[("planted", "x")])]);
+    service.ask(planted()).await.unwrap();
+    redis.query::<String>(&["SET", &redis.key("planted=x"), "text"]);
+    service.ask(planted()).await.unwrap_err();
+    fs::write(&service.rules, rules.replace("requests_per_unit: 1", "requests_per_unit: 2"))
+        .unwrap();
+    eventually("the reload", || service.get("/metrics").contains("reloads_total").then_some(()));
+    drop(redis);
+    service.ask(planted()).await.unwrap_err();
+    eventually("a failed connection", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("connection_failures_total").then_some(metrics)
+    })
+}
+
+/// A scrape after counters in memory were evicted.
+async fn scrape_with_memory() -> String {
+    let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    for part in 0..4 {
+        let user = |number: u32| descriptor(&[("user", &number.to_string())]);
+        let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
+        service.ask(request("shop", descriptors)).await.unwrap();
+    }
+    service.get("/metrics")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_of_the_page_are_those_of_a_scrape_with_their_labels() {
+    let mut scraped = labels_of(&[scrape_with_redis().await, scrape_with_memory().await]);
+    // The resource attributes, which OpenTelemetry adds.
+    scraped.remove("target_info, gauge");
+    let page = page("telemetry.md");
+    let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows(&page, "| name (on /metrics) | kind | labels | meaning |") {
+        let cells = cells(row);
+        let scraped = names(cells[0])[1];
+        let labels = names(cells[2]).iter().map(|label| label.replace('.', "_")).collect();
+        listed.insert(format!("{scraped}, {}", cells[1]), labels);
+    }
+    assert_eq!(listed, scraped);
+}
+
+/// Every variable of envoyproxy/ratelimit.
+const INCUMBENT: &str = "
+    HOST PORT GRPC_HOST GRPC_PORT GRPC_UDS DEBUG_HOST DEBUG_PORT
+    GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT
+    GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
+    LOG_LEVEL LOG_FORMAT
+    CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG MERGE_DOMAIN_CONFIG
+    RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY RUNTIME_IGNOREDOTFILES RUNTIME_WATCH_ROOT
+    CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
+    CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS
+    CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY
+    CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN
+    XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL
+    XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES
+    USE_STATSD STATSD_HOST STATSD_PORT USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_…
+    USE_PROMETHEUS PROMETHEUS_ADDR PROMETHEUS_PATH PROMETHEUS_MAPPER_YAML
+    PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS
+    BACKEND_TYPE CACHE_KEY_PREFIX EXPIRATION_JITTER_MAX_SECONDS LOCAL_CACHE_SIZE_IN_BYTES
+    NEAR_LIMIT_RATIO STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT SHADOW_MODE QUOTA_MODE
+    RESPONSE_DYNAMIC_METADATA
+    LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER
+    HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
+    REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS
+    REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
+    REDIS_TIMEOUT REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM
+    REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL
+    REDIS_STARTUP_MAX_ELAPSED_TIME
+    REDIS_PERSECOND REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL
+    REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
+    REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_LIMIT
+    REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_TIMEOUT
+    REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR
+    MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS
+    MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT
+    MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
+    TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID
+    TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE
+";
+
+#[test]
+fn every_variable_of_the_incumbent_is_listed_with_a_setting_of_ours_or_a_reason() {
+    let page = page("migrating.md");
+    let header = "| envoyproxy/ratelimit | here |";
+    assert_eq!(first_column(&page, header), INCUMBENT.split_whitespace().collect());
+    let flags: BTreeSet<String> =
+        settings::table().iter().map(|row| format!("--{}", row.flag)).collect();
+    for row in rows(&page, header) {
+        let here = cells(row)[1];
+        for name in names(here) {
+            let flag = name.split(' ').next().unwrap();
+            assert!(!flag.starts_with("--") || flags.contains(flag), "{flag} is no setting: {row}");
+        }
+        let answered =
+            names(here).iter().any(|name| name.starts_with("--") || name.starts_with("OTEL_"));
+        let reason = here.starts_with("no equivalent: ") || here.starts_with("always on");
+        assert!(answered || reason, "neither a setting nor a reason: {row}");
+    }
+}
