@@ -1,5 +1,6 @@
 //! The command line: one file for each command.
 
+mod admin;
 mod bench;
 mod call;
 mod check;

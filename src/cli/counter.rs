@@ -1,20 +1,14 @@
 //! `tollkeeper counter`: asks a service's admin address how counters stand, or to reset them.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
-use http_body_util::{BodyExt as _, Empty};
-use hyper::{Method, Request, body::Bytes, client::conn::http1, header};
-use hyper_util::rt::TokioIo;
+use hyper::Method;
 use serde_json::Value;
-use tokio::{net::TcpStream, time};
 
-use super::{USAGE, complain, say};
+use super::{USAGE, admin, complain, say};
 use crate::{engine::notation, settings::Environment};
 
 const ADDR_DEFAULT: &str = "127.0.0.1:6070";
-
-/// A person is waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
@@ -47,7 +41,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     let addr = flags.addr.as_deref().or(environment.admin_addr()).unwrap_or(ADDR_DEFAULT);
-    match ask(addr, method.clone(), path, flags) {
+    match admin::ask(addr, method.clone(), &path_and_query(path, flags), String::new()) {
         Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
             complain(format_args!("{addr}: {problem}"));
@@ -56,44 +50,12 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
     }
 }
 
-fn ask(addr: &str, method: Method, path: &str, flags: &Flags) -> Result<Value, String> {
+fn path_and_query(path: &str, flags: &Flags) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("domain", &flags.domain)
         .append_pair("descriptor", &flags.descriptor)
         .finish();
-    let request = Request::builder()
-        .method(method)
-        .uri(format!("{path}?{query}"))
-        .header(header::HOST, addr)
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let exchange = async { time::timeout(PATIENCE, exchange(addr, request)).await };
-    runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
-}
-
-async fn exchange(addr: &str, request: Request<Empty<Bytes>>) -> Result<Value, String> {
-    let words = |error: hyper::Error| error.to_string();
-    let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(words)?;
-    let answer = async {
-        let answer = sender.send_request(request).await.map_err(words)?;
-        let ok = answer.status().is_success();
-        let body = answer.into_body().collect().await.map_err(words)?.to_bytes();
-        let body: Value = serde_json::from_slice(&body)
-            .map_err(|_| "this is no admin address of tollkeeper".to_owned())?;
-        match body.get("error").and_then(Value::as_str) {
-            Some(problem) => Err(problem.to_owned()),
-            None if ok => Ok(body),
-            None => Err("this is no admin address of tollkeeper".to_owned()),
-        }
-    };
-    // The connection is driven until the answer is there.
-    tokio::select! {
-        answer = answer => answer,
-        ended = connection => Err(ended.map_or_else(words, |()| "no answer".to_owned())),
-    }
+    format!("{path}?{query}")
 }
 
 fn describe(answer: &Value, method: &Method) -> String {
