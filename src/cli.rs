@@ -43,7 +43,7 @@ enum Command {
     Call(call::Flags),
     /// Asks a service for many decisions and measures them; exit 1 if none was made
     Bench(bench::Flags),
-    /// Tells which rules a call would meet, and why; touches no counter
+    /// Explains which rules a call would match, and why; charges nothing. Exit 1 if a name is unknown
     Explain(explain::Flags),
     /// Prints the JSON Schema of rule files, for editors
     Schema,

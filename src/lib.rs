@@ -38,6 +38,8 @@ pub mod workers;
 
 mod accept;
 
+mod did_you_mean;
+
 pub mod app;
 
 pub mod bench;
