@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod counter;
 mod explain;
+mod schema;
 mod serve;
 mod test;
 
@@ -17,10 +18,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    rules,
-    settings::{Environment, ServeFlags},
-};
+use crate::settings::{Environment, ServeFlags};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -45,11 +43,11 @@ enum Command {
     Bench(bench::Flags),
     /// Explains which rules a call would match, and why; charges nothing. Exit 1 if a name is unknown
     Explain(explain::Flags),
-    /// Prints the JSON Schema of rule files, for editors
-    Schema,
-    /// Tries rules by tests written in YAML, on simulated time; exit 1 where one fails
+    /// Prints the JSON Schema of rule files, or of test files, for editors
+    Schema(schema::Flags),
+    /// Runs tests of rules, written in YAML, on simulated time; exit 1 if one fails
     Test(test::Flags),
-    /// Looks at the counters of one descriptor, or resets them
+    /// Shows the counters of one descriptor, or resets them
     #[command(subcommand)]
     Counter(counter::Action),
 }
@@ -88,7 +86,7 @@ pub fn main() -> ExitCode {
         Some(Command::Bench(flags)) => bench::main(&flags, &environment),
         Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Test(flags)) => test::main(&flags),
-        Some(Command::Schema) => say(&format!("{:#}\n", rules::json_schema()), ExitCode::SUCCESS),
+        Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Counter(action)) => counter::main(&action, &environment),
     }
 }
