@@ -28,7 +28,8 @@ fn nearest<'names>(
             continue;
         }
         let wrong = strsim::damerau_levenshtein(&name, &candidate.to_lowercase());
-        if wrong <= wrong_max && nearest.is_none_or(|(fewest, _)| wrong < fewest) {
+        // Of names that are equally near, the same one each time, whatever the order.
+        if wrong <= wrong_max && nearest.is_none_or(|nearest| (wrong, candidate) < nearest) {
             nearest = Some((wrong, candidate));
         }
     }
@@ -52,6 +53,13 @@ mod tests {
         check("mont", "; did you mean `month`?");
         check("europe/berln", "; did you mean `Europe/Berlin`?");
         check("e", "; did you mean `é`?");
+    }
+
+    #[test]
+    fn of_names_that_are_equally_near_the_same_one_is_suggested_whatever_their_order() {
+        for known in [["bc", "ab"], ["ab", "bc"]] {
+            assert_eq!(hint("ac", known), "; did you mean `ab`?");
+        }
     }
 
     #[test]

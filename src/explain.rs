@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// What a call would match and charge.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a call would match and charge. It holds values of the request, so it has no `Debug`.
+#[derive(Serialize, Deserialize)]
 pub struct Explanation {
     /// The domain of the request.
     pub domain: String,
@@ -33,7 +33,7 @@ pub struct Explanation {
 }
 
 /// What one descriptor would match and charge.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct DescriptorExplanation {
     /// As the command line writes it, escaped.
     pub descriptor: String,
@@ -50,7 +50,7 @@ pub struct DescriptorExplanation {
 }
 
 /// How one entry was matched.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Step {
     /// The entry, escaped.
     pub entry: String,
@@ -100,7 +100,7 @@ pub struct Replaced {
 }
 
 /// What would be charged to one counter.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct ChargeExplanation {
     /// The limit, such as `10 per minute`.
     pub limit: String,
@@ -194,7 +194,7 @@ impl Explanation {
 fn walk<'rules>(domain: &'rules Domain, descriptor: &Descriptor) -> (Vec<Step>, Found<'rules>) {
     let mut steps = Vec::new();
     let found = match descriptor.limit {
-        // It stands in for the rules.
+        // The rules are not asked.
         Some(_) => Found::NoLimit,
         None => domain.walk(&descriptor.entries, |entry, written, taken| {
             steps.push(Step::new(entry, written, taken));

@@ -24,10 +24,7 @@ use std::{fmt, path::PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use self::{
-    files::{Found, Source},
-    problem::Findings,
-};
+use self::{files::Source, problem::Findings};
 use crate::engine::rule_set::RuleSet;
 
 /// The rules that ship with the program, in force when no others are named.
@@ -86,13 +83,8 @@ fn read_all(paths: &[PathBuf]) -> Read {
         let (name, text) = ("examples/rules.yaml".to_owned(), EXAMPLE.to_owned());
         all.sources.push(Source { name, text });
     }
-    let mut found = Found::default();
-    for path in paths {
-        if !files::find(path, files::is_rules, &mut found) {
-            let message = "no .yaml or .yml file in this folder";
-            all.problems.push(Problem::of_file(path, message));
-        }
-    }
+    let none = "no .yaml or .yml file in this folder";
+    let mut found = files::find(paths, files::is_rules, none);
     all.problems.append(&mut found.problems);
     for path in found.files {
         match files::read(&path) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    files::{self, Found},
+    files,
     keys::{CALL, SUITE, TEST},
     problem::{Findings, Problem},
     reader::{Fields, Reader},
@@ -59,19 +59,11 @@ pub struct Call {
     pub rules: Option<Vec<String>>,
 }
 
-/// The files of tests below these paths: the files themselves and, in folders, every `*.test.yaml` and
-/// `*.test.yml`.
-///
-/// # Errors
-/// What cannot be read, and folders without such a file.
+/// The files of tests at these paths: the files themselves and, in folders, every `*.test.yaml` and
+/// `*.test.yml`. With them come the problems: what cannot be read, and folders without such a file.
 pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
-    let mut found = Found::default();
-    for path in paths {
-        if !files::find(path, files::is_tests, &mut found) {
-            let message = "no .test.yaml or .test.yml file in this folder";
-            found.problems.push(Problem::of_file(path, message));
-        }
-    }
+    let none = "no .test.yaml or .test.yml file in this folder";
+    let found = files::find(paths, files::is_tests, none);
     (found.files, found.problems)
 }
 

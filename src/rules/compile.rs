@@ -11,16 +11,13 @@ use super::{
     options::Basis,
     problem::{Findings, Problem},
     reader::Located,
-    schema::{Descriptor, File},
+    schema::{Descriptor, File, Step},
 };
 use crate::engine::{
     key::short_name,
     rule::{Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
-
-/// A step of a rule's path: a key and, where one is set, a value.
-pub(super) type Step = (String, Option<String>);
 
 /// Puts all files together. Files of one domain add up.
 pub(super) fn compile(files: Vec<File>, basis: Basis, findings: &mut Findings) -> RuleSet {

@@ -25,13 +25,25 @@ pub(super) struct Found {
     pub(super) problems: Vec<Problem>,
 }
 
-/// Adds `path`, or the files below it that are `wanted`, at any depth and in the order of their paths.
-/// Names that begin with a dot are skipped, since Kubernetes and editors keep copies there.
+/// The files themselves and, in folders, those that are `wanted`, at any depth and in the order of their
+/// paths. Names that start with a dot are skipped, since Kubernetes and editors keep copies there.
 ///
-/// Returns whether there was anything.
-pub(super) fn find(path: &Path, wanted: fn(&Path) -> bool, found: &mut Found) -> bool {
-    let count = |found: &Found| found.files.len() + found.problems.len();
-    let before = count(found);
+/// A folder without any is a problem; `none` says so.
+pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> Found {
+    let mut all = Found::default();
+    for path in paths {
+        let mut found = Found::default();
+        find_below(path, wanted, &mut found);
+        if found.files.is_empty() && found.problems.is_empty() {
+            found.problems.push(Problem::of_file(path, none));
+        }
+        all.files.append(&mut found.files);
+        all.problems.append(&mut found.problems);
+    }
+    all
+}
+
+fn find_below(path: &Path, wanted: fn(&Path) -> bool, found: &mut Found) {
     let folder = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => read_folder(path, wanted, &[], found),
         Ok(_) => {
@@ -43,7 +55,6 @@ pub(super) fn find(path: &Path, wanted: fn(&Path) -> bool, found: &mut Found) ->
     if let Err(error) = folder {
         found.problems.push(Problem::of_file(path, error.to_string()));
     }
-    count(found) > before
 }
 
 /// `above` are the folders on the way here: a link may lead back to one.

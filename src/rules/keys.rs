@@ -145,7 +145,7 @@ pub(super) static LIMIT: Level = Level {
         key(
             "count_denied",
             Shape::Switch,
-            "true: hits are charged even if the call is denied; see below",
+            "true: hits are charged even if the call is denied, for work that is already done",
         ),
         key(
             "algorithm",

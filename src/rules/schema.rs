@@ -1,5 +1,7 @@
 //! Rules as written: what a file says, before its rules are seen together.
 
+use std::collections::HashSet;
+
 use super::{
     files::Source,
     keys::{DESCRIPTOR, FILE, LIMIT, REPLACED},
@@ -9,6 +11,9 @@ use super::{
     yaml::{Content, Location, Node, Style},
 };
 use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
+
+/// A step of a rule's path: a key and, where one is set, a value.
+pub(super) type Step = (String, Option<String>);
 
 #[derive(Debug)]
 pub(super) struct File {
@@ -229,13 +234,13 @@ impl Reader<'_> {
                 Metadata::List(items.iter().map(|item| self.tree(item, Keys::Inner)).collect())
             }
             Content::Map(pairs) => {
-                let mut tree: Vec<(String, Metadata)> = Vec::new();
+                let (mut tree, mut seen) = (Vec::new(), HashSet::new());
                 for (key, value) in pairs {
                     let Some(name) = self.metadata_key(key, keys) else { continue };
-                    if tree.iter().any(|(known, _)| known == name) {
-                        self.problem(key.location, format!("{}: duplicate key", shown(name)));
-                    } else {
+                    if seen.insert(name) {
                         tree.push((name.to_owned(), self.tree(value, Keys::Inner)));
+                    } else {
+                        self.problem(key.location, format!("{}: duplicate key", shown(name)));
                     }
                 }
                 Metadata::Map(tree)
@@ -287,7 +292,7 @@ enum Keys {
     Inner,
 }
 
-/// What is pasted from `kubectl get`: rules stand in it as text.
+/// Pasted from `kubectl get`: the rules are text below one of its keys.
 fn is_config_map(root: &Node) -> bool {
     let Content::Map(pairs) = &root.content else { return false };
     pairs.iter().any(|(key, value)| {

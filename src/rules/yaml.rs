@@ -245,7 +245,7 @@ fn sources(value: Node) -> Option<Vec<Pairs>> {
     }
 }
 
-/// `!` and `!!str` make text of what they stand before.
+/// `!` and `!!str` make a plain scalar text.
 fn scalar_style(at: Location, tag: Option<&Tag>) -> Result<Style, Refused> {
     match tag {
         None => Ok(Style::Plain),

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::Step;
 use crate::{
     did_you_mean::hint,
     engine::{
@@ -14,7 +13,7 @@ use crate::{
     rules::{
         options::{Algorithms, Basis},
         reader::{Located, shown},
-        schema::{Descriptor, RateLimit},
+        schema::{Descriptor, RateLimit, Step},
         yaml::Location,
     },
 };
