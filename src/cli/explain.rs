@@ -22,7 +22,7 @@ pub(super) struct Flags {
     /// A file or folder of rules; may be repeated [default: the shipped example]
     #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
     rules: Vec<PathBuf>,
-    /// Ask the service with this admin address, by its rules in force and its counters
+    /// Admin address of a running service, which explains by its rules in force and its counters
     #[arg(long, value_name = "HOST:PORT")]
     admin_addr: Option<String>,
     /// The domain of the rules
