@@ -1,11 +1,13 @@
 //! The command line: one file per command.
 
 mod address;
+mod admin;
 mod bench;
 mod call;
 mod check;
 mod counter;
 mod explain;
+mod schema;
 mod serve;
 mod test;
 
@@ -18,7 +20,7 @@ use std::{
 use clap::{Parser, Subcommand};
 
 use self::serve::ServeFlags;
-use crate::{printable::printable_lines, rules, settings::Environment};
+use crate::{printable::printable_lines, settings::Environment};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -41,13 +43,13 @@ enum Command {
     Call(call::Flags),
     /// Measure a service's throughput and latency; exit 1 if it made no decision
     Bench(bench::Flags),
-    /// Show which rules match a call, and why; touches no counter
+    /// Explain which rules a call would match, and why; charges nothing. Exit 1 if a name is unknown
     Explain(explain::Flags),
-    /// Print the JSON Schema of rule files, for editors
-    Schema,
-    /// Run rule tests written in YAML, on simulated time; exit 1 if one fails
+    /// Print the JSON Schema of rule files, or of test files, for editors
+    Schema(schema::Flags),
+    /// Run tests of rules, written in YAML, on simulated time; exit 1 if one fails
     Test(test::Flags),
-    /// Show or reset the counters of one descriptor
+    /// Show the counters of one descriptor, or reset them
     #[command(subcommand)]
     Counter(counter::Action),
 }
@@ -86,7 +88,7 @@ pub fn main() -> ExitCode {
         Some(Command::Bench(flags)) => bench::main(&flags, &environment),
         Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Test(flags)) => test::main(&flags),
-        Some(Command::Schema) => say(&format!("{:#}\n", rules::json_schema()), ExitCode::SUCCESS),
+        Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Counter(action)) => counter::main(&action, &environment),
     }
 }

@@ -7,7 +7,6 @@
 pub mod algorithm;
 pub mod calendar;
 pub mod decision;
-pub mod explain;
 pub mod key;
 pub mod ledger;
 pub mod notation;

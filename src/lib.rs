@@ -42,6 +42,8 @@ pub mod workers;
 mod accept;
 mod printable;
 
+mod did_you_mean;
+
 pub mod app;
 
 pub mod bench;

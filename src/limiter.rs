@@ -4,19 +4,18 @@ mod refused_debits;
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
-        decision::{Code, Decision, Met},
-        ledger::{self, Charge, Judgement, Standing},
+        decision::{Decision, Met},
+        ledger::{Charge, Judgement, Standing},
         plan::Plan,
         request::Request,
+        time::Timestamp,
     },
-    explain,
+    explain::Explanation,
     rules::Rules,
-    store::{Clear, StoreError, guard::Guard, system_clock},
+    store::{Clear, StoreError, guard::Guard},
     telemetry::{CallMetrics, LogThrottle},
 };
 
@@ -88,30 +87,24 @@ impl Limiter {
         Ok(stand)
     }
 
-    /// What this request would meet and charge, and its verdict; nothing is written.
+    /// What this request would match and charge at `now`, and its verdict; nothing is written.
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
-    pub async fn explain(&self, request: &Request) -> Result<Value, StoreError> {
+    pub async fn explain(
+        &self,
+        request: &Request,
+        now: Timestamp,
+    ) -> Result<Explanation, StoreError> {
         let in_force = self.rules.current();
         let plan = Plan::draw(&in_force.rules, request);
         let mut standings = Vec::with_capacity(plan.charges.len());
         for charge in &plan.charges {
             standings.push(self.store.look(&charge.counter, Clear::No).await?);
         }
-        let mut told =
-            explain::describe(&in_force.rules, request, Some(&standings), system_clock());
-        let foreseen = ledger::foresee(&plan.charges, &standings);
-        let denied = ledger::denies(&plan.charges, &foreseen);
-        let decision = plan.settle(foreseen, denied);
-        if let Some(told) = told.as_object_mut() {
-            let verdict = match decision.code {
-                Code::Ok => "OK",
-                Code::OverLimit => "OVER_LIMIT",
-            };
-            told.insert("verdict".to_owned(), verdict.into());
-        }
-        Ok(told)
+        let mut explanation = Explanation::new(&in_force.rules, request, &plan, now);
+        explanation.foresee(plan, &standings);
+        Ok(explanation)
     }
 
     /// Forgets what is remembered of rules that a reload has removed.

@@ -1,23 +1,12 @@
 //! `tollkeeper counter`: shows or resets counters through a service's admin address.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
-use http_body_util::{BodyExt as _, Empty};
-use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
-use hyper_util::rt::TokioIo;
+use hyper::Method;
 use serde_json::Value;
-use tokio::{net::TcpStream, time};
 
-use super::{USAGE, address::Address, complain, say};
+use super::{USAGE, address::Address, admin, complain, say};
 use crate::{engine::notation, printable::printable, settings::Environment};
-
-const ADDR_DEFAULT: &str = "127.0.0.1:6070";
-
-/// Something else answers at the address.
-const NO_ADMIN_ADDRESS: &str = "not the admin address of a tollkeeper, by default 127.0.0.1:6070";
-
-/// How long to wait for an answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
@@ -50,7 +39,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     let variable = ("TOLLKEEPER_ADMIN_ADDR", environment.admin_addr());
-    let address = Address { flag: flags.addr.as_deref(), variable, default: ADDR_DEFAULT };
+    let address = Address { flag: flags.addr.as_deref(), variable, default: admin::ADDR_DEFAULT };
     let addr = match address.checked() {
         Ok(addr) => addr,
         Err(problem) => {
@@ -58,7 +47,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match ask(addr, method.clone(), path, flags) {
+    match admin::ask(addr, method.clone(), &path_and_query(path, flags), String::new()) {
         Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
             complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
@@ -67,48 +56,12 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
     }
 }
 
-fn ask(addr: &str, method: Method, path: &str, flags: &Flags) -> Result<Value, String> {
+fn path_and_query(path: &str, flags: &Flags) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("domain", &flags.domain)
         .append_pair("descriptor", &flags.descriptor)
         .finish();
-    let request = Request::builder()
-        .method(method)
-        .uri(format!("{path}?{query}"))
-        .header(header::HOST, addr)
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let exchange = async { time::timeout(TIMEOUT, exchange(addr, request)).await };
-    runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
-}
-
-async fn exchange(addr: &str, request: Request<Empty<Bytes>>) -> Result<Value, String> {
-    let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
-    let no_http = |error: hyper::Error| format!("{NO_ADMIN_ADDRESS} ({error})");
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(no_http)?;
-    let answer = async {
-        let answer = sender.send_request(request).await.map_err(no_http)?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(no_http)?.to_bytes();
-        read_answer(status, &body)
-    };
-    // The connection makes progress only while it is polled.
-    tokio::select! {
-        biased;
-        answer = answer => answer,
-        ended = connection => Err(ended.map_or_else(no_http, |()| NO_ADMIN_ADDRESS.to_owned())),
-    }
-}
-
-fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|_| NO_ADMIN_ADDRESS)?;
-    match body.get("error").and_then(Value::as_str) {
-        Some(problem) => Err(problem.to_owned()),
-        None if status.is_success() => Ok(body),
-        None => Err(NO_ADMIN_ADDRESS.to_owned()),
-    }
+    format!("{path}?{query}")
 }
 
 fn describe(answer: &Value, method: &Method) -> String {

@@ -1,32 +1,35 @@
-//! `tollkeeper explain`: which rules a call would meet, and why. It asks no service and touches no
-//! counter.
+//! `tollkeeper explain`: which rules a call would match, and why; by rule files, or by a running service.
 
 use std::{path::PathBuf, process::ExitCode};
 
-use serde_json::Value;
+use hyper::Method;
+use serde_json::{Value, json};
 
+use super::{USAGE, admin, complain, say};
 use crate::{
     engine::{
         notation,
-        request::{Descriptor, Hits, Request},
+        plan::Plan,
+        request::{Descriptor, Entry, Hits, Request},
     },
-    explain,
+    explain::{ChargeExplanation, DescriptorExplanation, Explanation, Matched, Verdict},
     printable::printable,
     rules::{self, Basis},
     store::system_clock,
 };
 
-use super::{USAGE, complain, say};
-
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
     /// A file or folder of rules; may be repeated [default: the shipped example]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
     rules: Vec<PathBuf>,
+    /// Admin address of a running service, which explains by its rules in force and its counters
+    #[arg(long, value_name = "HOST:PORT")]
+    admin_addr: Option<String>,
     /// The domain of the rules
     #[arg(long)]
     domain: String,
-    /// Hits for each descriptor: 0 looks without counting
+    /// Hits for each descriptor; 0 checks without counting
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u64,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
@@ -35,21 +38,23 @@ pub(super) struct Flags {
 }
 
 pub(super) fn main(flags: &Flags) -> ExitCode {
-    let rules = match rules::load(&flags.rules, Basis::default()) {
-        Ok(rules) => rules.rules,
-        Err(problems) => {
-            problems.iter().for_each(complain);
-            return ExitCode::FAILURE;
-        }
-    };
-    match request(flags) {
-        Ok(request) => {
-            let told = explain::describe(&rules, &request, None, system_clock());
-            say(&text(&told), ExitCode::SUCCESS)
-        }
+    let request = match request(flags) {
+        Ok(request) => request,
         Err(problem) => {
             complain(problem);
-            ExitCode::from(USAGE)
+            return ExitCode::from(USAGE);
+        }
+    };
+    let explanation = match &flags.admin_addr {
+        Some(addr) => by_service(addr, &request).map_err(|problem| format!("{addr}: {problem}")),
+        None => by_files(flags, &request),
+    };
+    match explanation {
+        Ok(explanation) if explanation.is_unknown() => say(&text(&explanation), ExitCode::FAILURE),
+        Ok(explanation) => say(&text(&explanation), ExitCode::SUCCESS),
+        Err(problem) => {
+            complain(problem);
+            ExitCode::FAILURE
         }
     }
 }
@@ -59,51 +64,111 @@ fn request(flags: &Flags) -> Result<Request, String> {
         0 => Hits::Look,
         hits => Hits::Take(hits),
     };
-    let descriptor = |text: &String| {
+    let mut descriptors = Vec::new();
+    for text in &flags.descriptors {
         let entries = notation::parse(text)
             .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
-        Ok(Descriptor { entries, hits, limit: None })
-    };
-    let descriptors = flags.descriptors.iter().map(descriptor).collect::<Result<_, String>>()?;
+        descriptors.push(Descriptor { entries, hits, limit: None });
+    }
     Ok(Request { domain: flags.domain.clone(), descriptors })
 }
 
-fn text(told: &Value) -> String {
-    let word = |value: &Value, name: &str| {
-        value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
-    let items = |value: &Value, name: &str| {
-        value.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
-    };
-    let mut text = String::new();
-    let descriptors = items(told, "descriptors");
-    if descriptors.is_empty() {
-        text += &format!("domain {}\n", word(told, "domain"));
+fn by_files(flags: &Flags, request: &Request) -> Result<Explanation, String> {
+    let loaded = rules::load(&flags.rules, Basis::default()).map_err(|problems| {
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    })?;
+    let plan = Plan::draw(&loaded.rules, request);
+    Ok(Explanation::new(&loaded.rules, request, &plan, system_clock()))
+}
+
+fn by_service(addr: &str, request: &Request) -> Result<Explanation, String> {
+    let answer = admin::ask(addr, Method::POST, "/explain", body(request)?.to_string())?;
+    serde_json::from_value(answer).map_err(|_| admin::NOT_TOLLKEEPER.to_owned())
+}
+
+/// The request in protobuf's JSON, in which keys and values are text.
+fn body(request: &Request) -> Result<Value, String> {
+    let mut descriptors = Vec::new();
+    for descriptor in &request.descriptors {
+        let hits = match descriptor.hits {
+            Hits::Take(hits) | Hits::GiveBack(hits) => hits,
+            Hits::Look => 0,
+        };
+        let mut entries = Vec::new();
+        for Entry { key, value } in &descriptor.entries {
+            let text = |bytes| {
+                let not_utf8 = |_| "a service can only be asked about keys and values in UTF-8";
+                std::str::from_utf8(bytes).map_err(not_utf8)
+            };
+            entries.push(json!({ "key": text(key)?, "value": text(value)? }));
+        }
+        descriptors.push(json!({ "entries": entries, "hitsAddend": hits.to_string() }));
     }
-    for descriptor in descriptors {
-        text += &format!("{}\n", word(&descriptor, "descriptor"));
-        for step in items(&descriptor, "steps") {
-            text += &format!("  {}: {}", word(&step, "entry"), word(&step, "taken"));
-            let passed_over = items(&step, "passed_over");
-            if !passed_over.is_empty() {
-                let names: Vec<&str> = passed_over.iter().filter_map(Value::as_str).collect();
-                text += &format!("; passed over: {}", names.join(", "));
-            }
-            text.push('\n');
-        }
-        text += &format!("  meets {}", word(&descriptor, "met"));
-        if descriptor.get("rule").is_some() {
-            let (rule, place) = (word(&descriptor, "rule"), word(&descriptor, "written_at"));
-            text += &format!(": {rule}, written at {place}");
-        }
-        text.push('\n');
-        for charge in items(&descriptor, "charges") {
-            let [limit, algorithm, says] =
-                ["limit", "algorithm", "says"].map(|it| word(&charge, it));
-            text += &format!("  {limit} by {algorithm} ({says})\n");
-            text +=
-                &format!("    charges {} at {}\n", word(&charge, "charges"), word(&charge, "key"));
-        }
+    Ok(json!({ "domain": request.domain, "descriptors": descriptors }))
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut text = String::new();
+    if let Some(problem) = &explanation.problem {
+        text += &format!("domain {}: {problem}\n", explanation.domain);
+    }
+    for descriptor in &explanation.descriptors {
+        push_descriptor(&mut text, descriptor);
+    }
+    match explanation.verdict {
+        None => {}
+        Some(Verdict::Ok) => text += "verdict: OK\n",
+        Some(Verdict::OverLimit) => text += "verdict: OVER_LIMIT\n",
     }
     text
+}
+
+fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
+    let mut line = |indent: usize, words: &str| {
+        *text += &format!("{:indent$}{words}\n", "");
+    };
+    line(0, &descriptor.descriptor);
+    for step in &descriptor.steps {
+        let passed_over = match step.passed_over.as_slice() {
+            [] => String::new(),
+            others => format!("; did not match: {}", others.join(", ")),
+        };
+        line(2, &format!("{}: {}{passed_over}", step.entry, step.taken));
+    }
+    line(2, &matched(&descriptor.matched));
+    for replaced in &descriptor.replaced {
+        let (limit, name, by) = (&replaced.limit, &replaced.name, &replaced.by);
+        let written_at = &replaced.written_at;
+        line(2, &format!("{limit} (name {name}): replaced by rule {by}, written at {written_at}"));
+    }
+    for charge in &descriptor.charges {
+        let ChargeExplanation { limit, algorithm, says, .. } = charge;
+        line(2, &format!("{limit} by {algorithm} ({says})"));
+        line(4, &charges(charge));
+        if let (Some(used), Some(left)) = (charge.used, charge.left) {
+            line(4, &format!("{used} used, {left} left"));
+        }
+    }
+}
+
+fn matched(matched: &Matched) -> String {
+    match matched {
+        Matched::Rule { rule, written_at } => {
+            format!("matches rule {rule}, written at {written_at}")
+        }
+        Matched::UnlimitedRule { rule, written_at } => {
+            format!("matches rule {rule}, written at {written_at}: unlimited, passes")
+        }
+        Matched::NoLimit => "matches a descriptor without a limit: passes".to_owned(),
+        Matched::OwnLimit => "has its own limit".to_owned(),
+        Matched::NoRule => "matches no rule: passes".to_owned(),
+    }
+}
+
+fn charges(ChargeExplanation { charges, key, .. }: &ChargeExplanation) -> String {
+    match charges {
+        0 => format!("charges nothing, checks {key}"),
+        1.. => format!("charges {charges} to {key}"),
+        _ => format!("gives back {} to {key}", charges.unsigned_abs()),
+    }
 }

@@ -1,142 +1,168 @@
-//! `tollkeeper test`: tries rules on simulated time, and tells where they do something else than is
-//! expected.
+//! `tollkeeper test`: runs tests of rules on simulated time, and reports where an answer is not the
+//! expected one.
+
+mod junit;
+mod report;
 
 use std::{
-    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
+use self::report::{CaseReport, Report};
 use super::{complain, say};
 use crate::{
-    engine::decision::{Code, Outcome},
+    did_you_mean::hint,
     engine::{
-        decision::Decision, ledger::Judgement, plan::Plan, rule_set::RuleSet, time::Timestamp,
+        decision::{Code, Decision, Met, Outcome, Status},
+        ledger::Judgement,
+        plan::Plan,
+        rule_set::RuleSet,
+        time::Timestamp,
     },
     rules::{
-        self, Basis,
+        self, Basis, Problem,
         cases::{self, Call, Case},
     },
     store::memory::MemoryStore,
 };
 
+/// How a test says that no rule must match.
+const NO_RULE: &str = "none";
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
-    /// Files of tests, and folders: there every file whose name ends in .test.yaml
+    /// Files of tests, and folders: there, every *.test.yaml and *.test.yml at any depth
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Format of the report
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+    Junit,
 }
 
 pub(super) fn main(flags: &Flags) -> ExitCode {
-    let (mut passed, mut failed) = (0, 0);
-    let mut fail = |told: String| {
-        complain(told);
-        failed += 1;
-    };
-    for path in &flags.paths {
-        let files = match files(path) {
-            Ok(files) if !files.is_empty() => files,
-            Ok(_) => {
-                fail(format!("{}: no file whose name ends in .test.yaml", rules::file_name(path)));
-                continue;
-            }
-            Err(error) => {
-                fail(format!("{}: {error}", rules::file_name(path)));
-                continue;
-            }
-        };
-        for file in files {
-            match load(&file) {
-                Ok((rules, cases)) => {
-                    for case in &cases {
-                        match run(&rules, case) {
-                            Ok(()) => passed += 1,
-                            Err(difference) => fail(difference),
-                        }
-                    }
+    let (files, problems) = cases::find(&flags.paths);
+    let mut report = Report::default();
+    report.add_problems(problems);
+    for file in files {
+        match load(&file) {
+            Ok((rules, cases)) => {
+                for case in &cases {
+                    report.tests.push(CaseReport::new(&file, case, run(&rules, case)));
                 }
-                Err(problems) => fail(problems),
             }
+            Err(problems) => report.add_problems(problems),
         }
     }
-    match failed {
-        0 => say(&format!("ok: {passed} passed\n"), ExitCode::SUCCESS),
-        _ => {
-            complain(format_args!("{passed} passed, {failed} failed"));
-            ExitCode::FAILURE
+    let text = match flags.format {
+        Format::Text => {
+            for problem in &report.problems {
+                complain(problem);
+            }
+            report.text()
         }
-    }
-}
-
-fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
-    if !fs::metadata(path)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().ends_with(b".test.yaml") {
-            files.push(entry.path());
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), String> {
-    let words = |problems: Vec<rules::Problem>| {
-        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        Format::Json => report.json(),
+        Format::Junit => junit::xml(&report),
     };
-    let suite = cases::read(file).map_err(words)?;
-    let rules = rules::load(&suite.rules, Basis::default()).map_err(words)?;
-    Ok((rules.rules, suite.cases))
+    say(&text, if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs one test, up to the first difference.
+fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
+    let suite = cases::read(file)?;
+    let loaded = rules::load(&suite.rules, Basis::default())?;
+    Ok((loaded.rules, suite.cases))
+}
+
+/// Runs one test, up to the first call whose answer is not the expected one.
 fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     for call in &case.calls {
         let plan = Plan::draw(rules, &call.request);
         let Judgement { tallies, denied, .. } = store.charge_at(&plan.charges, call.now);
         let decision = plan.settle(tallies, denied);
-        let (expected, happened) = (expected(call), happened(call, &decision));
-        if expected != happened {
-            let Call { place, at, written, .. } = call;
-            let asked = written.join(" ");
-            return Err(format!(
-                "{place}: {}, at {at}: {asked}\n  expected: {expected}\n  happened: {happened}",
-                case.name
-            ));
+        let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
+        if let Some(difference) = difference {
+            let Call { location, at, written, .. } = call;
+            return Err(format!("{location}, at {at}: {}\n{difference}", written.join(" ")));
         }
     }
     Ok(())
 }
 
+fn difference(call: &Call, decision: &Decision) -> Option<String> {
+    let (expected, actual) = (expected(call), actual(call, decision));
+    (expected != actual).then(|| format!("  expected: {expected}\n  actual:   {actual}"))
+}
+
+/// A descriptor without a rule is a typo, unless the test says so.
+fn unmatched(rules: &RuleSet, call: &Call, decision: &Decision) -> Option<String> {
+    if call.rules.is_some() {
+        return None;
+    }
+    let index = decision.statuses.iter().position(|status| matched(status) == NO_RULE)?;
+    let problem = match decision.statuses.get(index)?.met {
+        Met::NoDomain => {
+            let domains = rules.domains();
+            let domain = &call.request.domain;
+            let near = hint(domain, domains.iter().map(|domain| &*domain.name));
+            format!("no rule file has the domain {domain}{near}")
+        }
+        _ => format!("{} matches no rule", call.written.get(index)?),
+    };
+    Some(format!("  {problem}\n  if that is meant, write `rule: {NO_RULE}`"))
+}
+
 fn expected(call: &Call) -> String {
-    spell(call.code.clone(), call.remaining.clone())
+    spell(call.code, call.remaining.as_deref(), call.rules.as_deref())
 }
 
 /// As much of the decision as something is expected of.
-fn happened(call: &Call, decision: &Decision) -> String {
+fn actual(call: &Call, decision: &Decision) -> String {
     let code = match decision.code {
-        Code::Ok => "OK".to_owned(),
-        Code::OverLimit => "OVER_LIMIT".to_owned(),
+        Code::Ok => "OK",
+        Code::OverLimit => "OVER_LIMIT",
     };
-    let remaining = decision.statuses.iter().map(|status| match status.outcome {
-        Outcome::Unlimited => u32::MAX,
-        Outcome::Within { remaining, .. } => remaining,
-        Outcome::NoLimit | Outcome::Shadowed { .. } | Outcome::Over { .. } => 0,
-    });
+    let remaining: Vec<u32> = decision.statuses.iter().map(remaining).collect();
+    let rules: Vec<String> =
+        decision.statuses.iter().map(|status| matched(status).to_owned()).collect();
     spell(
-        call.code.is_some().then_some(code),
-        call.remaining.is_some().then(|| remaining.collect()),
+        call.code.and(Some(code)),
+        call.remaining.as_ref().map(|_| &*remaining),
+        call.rules.as_ref().map(|_| &*rules),
     )
 }
 
-fn spell(code: Option<String>, remaining: Option<Vec<u32>>) -> String {
-    let remaining = remaining.map(|it| {
-        let numbers: Vec<String> = it.iter().map(ToString::to_string).collect();
-        format!("remaining {}", numbers.join(", "))
-    });
-    code.into_iter().chain(remaining).collect::<Vec<_>>().join(", ")
+fn remaining(status: &Status) -> u32 {
+    match status.outcome {
+        Outcome::Unlimited => u32::MAX,
+        Outcome::Within { remaining, .. } => remaining,
+        Outcome::NoLimit | Outcome::Shadowed { .. } | Outcome::Over { .. } => 0,
+    }
+}
+
+/// The path of the rule that a descriptor matches.
+fn matched(status: &Status) -> &str {
+    match &status.met {
+        Met::Rule(_, rule) => &rule.path,
+        Met::Override(_) | Met::NoLimit(_) | Met::NoRule(_) | Met::NoDomain => NO_RULE,
+    }
+}
+
+fn spell(code: Option<&str>, remaining: Option<&[u32]>, rules: Option<&[String]>) -> String {
+    let mut parts = Vec::new();
+    parts.extend(code.map(str::to_owned));
+    if let Some(remaining) = remaining {
+        let numbers: Vec<String> = remaining.iter().map(ToString::to_string).collect();
+        parts.push(format!("remaining {}", numbers.join(", ")));
+    }
+    parts.extend(rules.map(|rules| format!("rule {}", rules.join(", "))));
+    parts.join(", ")
 }

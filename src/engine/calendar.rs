@@ -33,19 +33,31 @@ impl fmt::Display for Calendar {
     }
 }
 
+/// Why there is no such calendar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The unit is shorter than a day.
+    Unit,
+    /// The IANA database has no time zone of this name.
+    Zone,
+}
+
+/// The names of all time zones.
+pub fn zone_names() -> Vec<String> {
+    TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
+}
+
 impl Calendar {
     /// The calendar of an IANA time zone such as `Europe/Berlin`.
     ///
     /// # Errors
-    /// What is wrong, in words: an unknown zone, or a unit shorter than a day.
-    pub fn new(unit: Unit, zone: &str) -> Result<Self, String> {
+    /// See [`Refused`].
+    pub fn new(unit: Unit, zone: &str) -> Result<Self, Refused> {
         if unit.seconds() < Unit::Day.seconds() {
-            return Err(format!("a calendar has days and longer; a {} is none", unit.name()));
+            return Err(Refused::Unit);
         }
         // Always the bundled data: all replicas must cut time alike, whatever their images hold.
-        let zone = TimeZoneDatabase::bundled().get(zone);
-        let zone =
-            zone.map_err(|_| "no time zone of the IANA database has this name".to_owned())?;
+        let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| Refused::Zone)?;
         Ok(Self { unit, zone })
     }
 

@@ -7,7 +7,7 @@ use crate::engine::request::Entry;
 /// Reads one descriptor.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message without the text.
 pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let (mut key, mut part) = (None, Vec::new());
@@ -33,7 +33,7 @@ fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<Entry, String> {
 }
 
 fn escape(bytes: &mut impl Iterator<Item = u8>) -> Result<u8, String> {
-    const FORMS: &str = r"a backslash begins `\,`, `\\` or `\xHH`";
+    const FORMS: &str = r"after a backslash, only `,`, `\` or `xHH` is allowed";
     match bytes.next() {
         Some(byte @ (b',' | b'\\')) => Ok(byte),
         Some(b'x') => {
@@ -52,7 +52,8 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &[(&[u8], &[u8])]) {
         let entries = parse(text).unwrap();
-        let entries: Vec<_> = entries.iter().map(|it| (&it.key[..], &it.value[..])).collect();
+        let entries: Vec<_> =
+            entries.iter().map(|entry| (&entry.key[..], &entry.value[..])).collect();
         assert_eq!(entries, expected, "for {text}");
     }
 
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_descriptor_is_refused() {
+    fn other_text_is_refused() {
         for text in
             ["", "user", "=alice", "user=a,", r"user=\", r"user=\n", r"user=\x0", r"user=\x+1"]
         {

@@ -1,4 +1,4 @@
-//! Patterns: text in which each `*` stands for any bytes, or none.
+//! Patterns: text in which each `*` matches any bytes, or none.
 
 use memchr::memmem::Finder;
 
@@ -7,8 +7,8 @@ use memchr::memmem::Finder;
 pub struct Pattern {
     /// What a value begins with.
     head: Box<[u8]>,
-    /// What follows, in this order, anywhere between. The time to find it grows with the value alone:
-    /// values are the callers'.
+    /// What follows, in this order, with anything between. The time to find it grows with the value
+    /// alone: values come from callers.
     middle: Vec<Finder<'static>>,
     /// What it ends with.
     tail: Box<[u8]>,
@@ -25,15 +25,17 @@ impl Pattern {
         Some(Self { head, middle, tail })
     }
 
-    /// Whether `value` is one of those that it stands for.
+    /// Whether `value` matches.
     pub fn matches(&self, value: &[u8]) -> bool {
         let Some(rest) = value.strip_prefix(&*self.head) else { return false };
         let Some(mut rest) = rest.strip_suffix(&*self.tail) else { return false };
-        // The leftmost place of each part leaves the most for those behind it.
-        self.middle.iter().all(|part| {
-            let behind = part.find(rest).map(|at| at + part.needle().len());
-            behind.and_then(|behind| rest.get(behind..)).map(|behind| rest = behind).is_some()
-        })
+        for part in &self.middle {
+            // The leftmost match of each part leaves the most for those behind it.
+            let Some(start) = part.find(rest) else { return false };
+            let Some(behind) = rest.get(start + part.needle().len()..) else { return false };
+            rest = behind;
+        }
+        true
     }
 }
 
@@ -54,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_bytes_or_none() {
+    fn a_star_matches_any_bytes_or_none() {
         check("*", &["", "a", "*"], &[]);
         check("foo*", &["foo", "foo1", "foobar"], &["fo", "xfoo"]);
         check("*.pdf", &[".pdf", "a.pdf", "a.pdf.pdf"], &["a.pd", "a.pdfx"]);
@@ -66,7 +68,7 @@ mod tests {
         assert!(Pattern::new("plain").is_none());
     }
 
-    /// The same, by trying every length for every star.
+    /// A second implementation, which tries every length for every star.
     fn by_trying(pattern: &[u8], value: &[u8]) -> bool {
         match pattern.split_first() {
             None => value.is_empty(),

@@ -6,6 +6,9 @@ use bytes::Bytes;
 
 use crate::engine::rule::Limit;
 
+/// The longest key of an entry, in bytes, in requests and in rules.
+pub const KEY_BYTES_MAX: usize = 256;
+
 /// One call: may all of these descriptors pass, in this domain?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {

@@ -1,8 +1,8 @@
 //! All rules that are in force, and how a descriptor finds its own.
 //!
 //! The order is envoyproxy/ratelimit's: entry by entry, an exact value before the patterns, in the
-//! order of the files, before the key alone. The first that matches is taken for good, and a rule
-//! counts only where the descriptor ends.
+//! order of the files, before the key alone. The first match is final, and a rule counts only where the
+//! descriptor ends.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,7 +18,7 @@ use crate::engine::{
 /// All domains and their rules. Never changed once built: a reload builds another.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// What limits do that do not say it themselves.
+    /// For limits that do not say it themselves.
     pub defaults: Defaults,
     domains: HashMap<String, Domain>,
 }
@@ -41,68 +41,78 @@ struct Level {
 #[derive(Debug, Default)]
 struct Branches {
     exact: HashMap<Box<[u8]>, Node>,
-    /// By the order of the files.
+    /// In the order of the files.
     patterns: Vec<(Box<str>, Pattern, Node)>,
-    /// The place of each of them, for those who insert.
-    places: HashMap<Box<str>, usize>,
+    /// The index of each of them, for `insert`.
+    pattern_indexes: HashMap<Box<str>, usize>,
     default: Option<Node>,
 }
 
-/// Where a step of the path leads.
+/// A configured descriptor.
 #[derive(Debug, Default)]
 struct Node {
     rule: Option<Arc<Rule>>,
     next: Level,
 }
 
-/// How an entry found its place.
+/// How an entry of a descriptor was matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// By its very value.
+    /// By its exact value.
     Value,
-    /// By the pattern with this number.
+    /// By the pattern with this index.
     Pattern(usize),
     /// By its key, whatever the value.
     Key,
-    /// It found none.
+    /// Not at all.
     Nothing,
 }
 
-/// What is written for one key.
-#[derive(Debug, Clone, Copy, Default)]
+/// What an entry was compared with.
+#[derive(Debug, Clone, Copy)]
 pub struct Written<'rules> {
-    /// How many values.
-    pub values: usize,
-    patterns: &'rules [(Box<str>, Pattern, Node)],
-    default: bool,
+    level: &'rules Level,
+    /// For the entry's key; `None` if there is nothing.
+    branches: Option<&'rules Branches>,
 }
 
 impl<'rules> Written<'rules> {
-    /// The patterns, in the order in which they are tried.
-    pub fn patterns(self) -> impl Iterator<Item = &'rules str> {
-        self.patterns.iter().map(|(text, _, _)| &**text)
+    /// The keys that are configured here.
+    pub fn keys(self) -> impl Iterator<Item = &'rules [u8]> {
+        self.level.keys.keys().map(|key| &**key)
     }
 
-    /// Whether nothing is.
-    pub fn is_empty(self) -> bool {
-        self.values == 0 && self.patterns.is_empty() && !self.default
+    /// Whether the entry's key is one of them.
+    pub fn has_key(self) -> bool {
+        self.branches.is_some()
+    }
+
+    /// Number of exact values for the key.
+    pub fn values(self) -> usize {
+        self.branches.map_or(0, |branches| branches.exact.len())
+    }
+
+    /// The patterns for the key, in the order in which they are tried.
+    pub fn patterns(self) -> impl Iterator<Item = &'rules str> {
+        let patterns = self.branches.map_or(&[][..], |branches| &branches.patterns);
+        patterns.iter().map(|(text, _, _)| &**text)
     }
 }
 
-/// What a descriptor met.
+/// What a descriptor matches.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found<'rules> {
     /// A rule.
     Rule(&'rules Arc<Rule>),
-    /// A place in the configuration that sets no limit: a white-list, or a descriptor that Envoy
-    /// sent without entries.
+    /// A configured descriptor without a limit (an allowlist), or a request's descriptor without entries,
+    /// which Envoy does send.
     NoLimit,
-    /// Nothing; most likely a typo, on one side or the other.
+    /// Nothing; probably a typo, on one side or the other.
     Nothing,
 }
 
 impl<'rules> Found<'rules> {
-    /// The names of limits that do not count where this was met.
+    /// The names of limits that are ignored in calls that match this.
     pub fn replaces(&self) -> impl Iterator<Item = &'rules Arc<str>> + use<'rules> {
         let replaces = match self {
             Self::Rule(rule) => rule.replaces.as_slice(),
@@ -151,17 +161,17 @@ impl RuleSet {
 }
 
 impl Domain {
-    /// What a descriptor with these entries meets.
+    /// What a descriptor with these entries matches.
     pub fn find(&self, entries: &[Entry]) -> Found<'_> {
         self.walk(entries, |_, _, _| {})
     }
 
-    /// The same; `see` is told of every step. It costs nothing where it does nothing.
-    pub fn walk(
-        &self,
+    /// Like [`find`](Self::find), calling `see` at each step.
+    pub fn walk<'rules>(
+        &'rules self,
         entries: &[Entry],
-        mut see: impl FnMut(&Entry, Written<'_>, Taken),
-    ) -> Found<'_> {
+        mut see: impl FnMut(&Entry, Written<'rules>, Taken),
+    ) -> Found<'rules> {
         let Some((last, before)) = entries.split_last() else { return Found::NoLimit };
         let mut level = &self.root;
         for entry in before {
@@ -177,7 +187,7 @@ impl Domain {
         }
     }
 
-    /// Makes the place at the end of `path`, a list of keys and, where one is set, values.
+    /// Adds the descriptor at the end of `path`, a list of keys and, where one is set, values.
     pub fn insert(&mut self, path: &[(&str, Option<&str>)], rule: Option<Arc<Rule>>) {
         let Some(((key, value), before)) = path.split_last() else { return };
         let mut level = &mut self.root;
@@ -201,11 +211,10 @@ impl Branches {
         if let Some(node) = self.exact.get(value) {
             return (Some(node), Taken::Value);
         }
-        let by_pattern = self.patterns.iter().position(|(_, it, _)| it.matches(value));
-        if let Some((place, (_, _, node))) =
-            by_pattern.and_then(|place| Some((place, self.patterns.get(place)?)))
-        {
-            return (Some(node), Taken::Pattern(place));
+        for (index, (_, pattern, node)) in self.patterns.iter().enumerate() {
+            if pattern.matches(value) {
+                return (Some(node), Taken::Pattern(index));
+            }
         }
         match &self.default {
             Some(node) => (Some(node), Taken::Key),
@@ -215,25 +224,15 @@ impl Branches {
 }
 
 impl Level {
-    fn node(
-        &self,
+    fn node<'rules>(
+        &'rules self,
         entry: &Entry,
-        see: &mut impl FnMut(&Entry, Written<'_>, Taken),
-    ) -> Option<&Node> {
-        let Some(branches) = self.keys.get(&*entry.key) else {
-            see(entry, Written::default(), Taken::Nothing);
-            return None;
-        };
-        let (node, taken) = branches.node(&entry.value);
-        see(
-            entry,
-            Written {
-                values: branches.exact.len(),
-                patterns: &branches.patterns,
-                default: branches.default.is_some(),
-            },
-            taken,
-        );
+        see: &mut impl FnMut(&Entry, Written<'rules>, Taken),
+    ) -> Option<&'rules Node> {
+        let branches = self.keys.get(&*entry.key);
+        let (node, taken) =
+            branches.map_or((None, Taken::Nothing), |branches| branches.node(&entry.value));
+        see(entry, Written { level: self, branches }, taken);
         node
     }
 
@@ -244,11 +243,11 @@ impl Level {
             return branches.exact.entry(value.as_bytes().into()).or_default();
         };
         let patterns = &mut branches.patterns;
-        let place = *branches.places.entry(value.into()).or_insert_with(|| {
+        let index = *branches.pattern_indexes.entry(value.into()).or_insert_with(|| {
             patterns.push((value.into(), pattern, Node::default()));
             patterns.len() - 1
         });
-        let found = patterns.get_mut(place).map(|(_, _, node)| node);
+        let found = patterns.get_mut(index).map(|(_, _, node)| node);
         found.expect("it was found or pushed")
     }
 
@@ -337,12 +336,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_without_a_limit_is_a_white_list() {
+    fn a_descriptor_without_a_limit_is_an_allowlist() {
         check(&[("key2", "white")], "no limit");
     }
 
     #[test]
-    fn a_descriptor_without_entries_meets_no_limit() {
+    fn a_descriptor_without_entries_matches_no_limit() {
         check(&[], "no limit");
     }
 

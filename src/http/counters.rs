@@ -19,8 +19,9 @@ use crate::{
         notation,
         request::{self, Descriptor, Hits},
     },
+    explain::Explanation,
     rls,
-    store::{Clear, StoreError},
+    store::{Clear, StoreError, system_clock},
 };
 
 /// The endpoints that are not for everybody.
@@ -35,11 +36,11 @@ pub fn router(http: Http) -> Router {
 }
 
 /// The body is that of `/json`.
-async fn explain(State(http): State<Http>, body: Bytes) -> Result<Json<Value>, Response> {
+async fn explain(State(http): State<Http>, body: Bytes) -> Result<Json<Explanation>, Response> {
     let decoded = rls::json::request(&body, http.bounds)
         .map_err(|status| refuse(StatusCode::BAD_REQUEST, status.message()))?;
-    let told = http.limiter.explain(&decoded.request).await;
-    told.map(Json).map_err(|error| unanswered(&error))
+    let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
+    explanation.map(Json).map_err(|error| unanswered(&error))
 }
 
 async fn answer(

@@ -11,15 +11,12 @@ use super::{
     pb::{self, rate_limit_response::rate_limit::Unit as WireUnit},
 };
 use crate::engine::{
-    request::{Descriptor, Entry, Hits, Request},
+    request::{Descriptor, Entry, Hits, KEY_BYTES_MAX, Request},
     rule::{Limit, Unit},
 };
 
 /// The most entries in one descriptor.
 pub const ENTRIES_MAX: usize = 32;
-
-/// The longest key of an entry, in bytes.
-pub const KEY_BYTES_MAX: usize = 256;
 
 /// How much one request may hold.
 #[derive(Debug, Clone, Copy)]

@@ -1,14 +1,13 @@
 //! Tests of rules, as written: calls at times, and what is expected of each.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use super::{
-    Problem, about_file, file_name,
-    schema::{Fields, Reader},
-    yaml::{self, Content, Node, Place},
+    files,
+    keys::{CALL, SUITE, TEST},
+    problem::{Findings, Problem},
+    reader::{Fields, Reader},
+    yaml::{Content, Location, Node},
 };
 use crate::engine::{
     notation,
@@ -16,15 +15,15 @@ use crate::engine::{
     time::Timestamp,
 };
 
-/// Where time begins if a test does not say it: 1 January 2026, 00:00 UTC, a Thursday.
+/// Where time starts if a test does not say it: 1 January 2026, 00:00 UTC, a Thursday.
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 
 /// One file of tests.
 #[derive(Debug)]
 pub struct Suite {
-    /// The rules that it is about.
+    /// The rules to test.
     pub rules: Vec<PathBuf>,
-    /// What is tried; each begins with counters that are empty.
+    /// The tests; each starts with empty counters.
     pub cases: Vec<Case>,
 }
 
@@ -33,7 +32,9 @@ pub struct Suite {
 pub struct Case {
     /// What it claims.
     pub name: String,
-    /// What is asked, one after the other.
+    /// Where it is written: `file:line:column`.
+    pub location: String,
+    /// Its calls, in order of time.
     pub calls: Vec<Call>,
 }
 
@@ -41,189 +42,242 @@ pub struct Case {
 #[derive(Debug)]
 pub struct Call {
     /// Where it is written: `file:line:column`.
-    pub place: String,
+    pub location: String,
     /// The time as written, such as `1m`.
     pub at: String,
-    /// The same as an instant.
+    /// The time.
     pub now: Timestamp,
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// The descriptors as written.
+    /// Its descriptors as written.
     pub written: Vec<String>,
     /// The overall code: `OK` or `OVER_LIMIT`.
-    pub code: Option<String>,
-    /// What remains of each descriptor.
+    pub code: Option<&'static str>,
+    /// Hits left for each descriptor.
     pub remaining: Option<Vec<u32>>,
+    /// What each descriptor matches: a rule's path, or `none`.
+    pub rules: Option<Vec<String>>,
+}
+
+/// The files of tests at these paths: the files themselves and, in folders, every `*.test.yaml` and
+/// `*.test.yml`. With them come the problems: what cannot be read, and folders without such a file.
+pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
+    let none = "no .test.yaml or .test.yml file in this folder";
+    let found = files::find(paths, files::is_tests, none);
+    (found.files, found.problems)
 }
 
 /// Reads a file of tests.
 ///
 /// # Errors
 /// Every problem of the file.
-pub fn read(file: &Path) -> Result<Suite, Vec<Problem>> {
-    let text =
-        fs::read_to_string(file).map_err(|error| vec![about_file(file, &error.to_string())])?;
-    let mut problems = Vec::new();
-    let name = file_name(file);
-    let mut reader = Cases { reader: Reader { file: &name, problems: &mut problems }, file };
-    let suite = match yaml::parse(&text) {
-        Ok(Some(root)) => reader.suite(&root),
-        Ok(None) => {
-            reader.reader.problem((1, 1), "the file is empty: tests begin with `rules:`");
-            None
-        }
-        Err((place, message)) => {
-            reader.reader.problem(place, message);
-            None
-        }
-    };
+pub fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
+    let source = files::read(path).map_err(|problem| vec![problem])?;
+    let mut findings = Findings::default();
+    let mut reader = Reader { file: &source.name, findings: &mut findings };
+    let root = reader.root(&source.text, "a test file starts with `rules:`");
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let suite = root.and_then(|root| reader.suite(&root, folder));
+    // A number that is probably a mistake makes a test that claims something else.
+    findings.problems.append(&mut findings.warnings);
+    findings.problems.sort();
     match suite {
-        Some(suite) if problems.is_empty() => Ok(suite),
-        _ => Err(problems),
+        Some(suite) if findings.problems.is_empty() => Ok(suite),
+        _ => Err(findings.problems),
     }
 }
 
-struct Cases<'a> {
-    reader: Reader<'a>,
-    file: &'a Path,
-}
-
-impl Cases<'_> {
-    fn suite(&mut self, root: &Node) -> Option<Suite> {
-        let fields = self.reader.fields(root, "a file of tests", &["rules", "tests"])?;
-        let folder = self.file.parent().unwrap_or(Path::new(""));
-        let rules = self.texts(&fields, "rules");
-        let rules = rules.into_iter().map(|(_, path)| folder.join(path)).collect();
-        let tests = self.list(&fields, "tests");
-        let cases = tests.into_iter().filter_map(|node| self.case(node)).collect();
+impl Reader<'_> {
+    fn suite(&mut self, root: &Node, folder: &Path) -> Option<Suite> {
+        let fields = self.fields(root, &SUITE)?;
+        let rules = self.texts(&fields, "rules").unwrap_or_default();
+        let mut cases = Vec::new();
+        for node in self.list(&fields, "tests") {
+            cases.extend(self.case(node));
+        }
+        let rules = rules.iter().map(|(_, path)| folder.join(path)).collect();
         Some(Suite { rules, cases })
     }
 
     fn case(&mut self, node: &Node) -> Option<Case> {
-        let fields = self.reader.fields(node, "a test", &["name", "domain", "start", "calls"])?;
-        let name = self.reader.required_text(&fields, "name")?;
-        let domain = self.reader.required_text(&fields, "domain")?;
-        let start = match fields.get("start") {
+        let fields = self.fields(node, &TEST)?;
+        let start = match fields.node("start") {
             None => START,
             Some(node) => self.start(node)?,
         };
-        let calls = self.list(&fields, "calls");
-        let calls = calls.into_iter().filter_map(|node| self.call(node, &domain, start)).collect();
-        Some(Case { name, calls })
+        let domain = fields.text("domain").map(|domain| domain.value).unwrap_or_default();
+        let mut calls: Vec<Call> = Vec::new();
+        for node in self.list(&fields, "calls") {
+            let above = calls.last().map(|call| (call.at.clone(), call.now));
+            let above = above.unwrap_or_else(|| ("0s".to_owned(), start));
+            calls.extend(self.call(node, &domain, start, above));
+        }
+        let name = fields.text("name")?.value;
+        Some(Case { name, location: self.located(node), calls })
     }
 
     fn start(&mut self, node: &Node) -> Option<Timestamp> {
-        let text = self.reader.text(node, "start")?;
-        let millis = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond);
-        let start =
-            millis.and_then(|millis| u64::try_from(millis).ok()).map(Timestamp::from_millis);
-        if start.is_none() {
-            self.reader
-                .problem(node.place, "start: must be an instant such as 2026-03-29T00:30:00Z");
+        let instant: Option<jiff::Timestamp> = self.scalar(node, "start")?.parse().ok();
+        let millis = instant.and_then(|instant| u64::try_from(instant.as_millisecond()).ok());
+        if millis.is_none() {
+            self.problem(node.location, "start: must be a time such as 2026-03-29T00:30:00Z");
         }
-        start
+        millis.map(Timestamp::from_millis)
     }
 
-    fn call(&mut self, node: &Node, domain: &str, start: Timestamp) -> Option<Call> {
-        let known = ["at", "call", "hits", "expect", "remaining"];
-        let fields = self.reader.fields(node, "a call", &known)?;
-        let (at, after_ms) = match fields.get("at") {
-            None => ("0s".to_owned(), 0),
-            Some(node) => self.time(node)?,
+    /// `above` is the time of the call above.
+    fn call(
+        &mut self,
+        node: &Node,
+        domain: &str,
+        start: Timestamp,
+        above: (String, Timestamp),
+    ) -> Option<Call> {
+        let fields = self.fields(node, &CALL)?;
+        let (at, now) = match fields.node("at") {
+            None => above,
+            Some(node) => self.time(node, start, &above)?,
         };
-        let hits = match fields.get("hits") {
+        let hits = match fields.node("hits") {
             None => Hits::Take(1),
             Some(node) => self.hits(node)?,
         };
-        let written = self.texts(&fields, "call");
-        let descriptors = written.iter().filter_map(|(place, text)| {
-            let entries = notation::parse(text);
-            let entries =
-                entries.map_err(|problem| self.reader.problem(*place, format!("call: {problem}")));
-            Some(Descriptor { entries: entries.ok()?, hits, limit: None })
-        });
-        let request = Request { domain: domain.to_owned(), descriptors: descriptors.collect() };
-        let (line, column) = node.place;
+        let written = self.texts(&fields, "call").unwrap_or_default();
+        let mut descriptors = Vec::new();
+        for (location, text) in &written {
+            match notation::parse(text) {
+                Ok(entries) => descriptors.push(Descriptor { entries, hits, limit: None }),
+                Err(problem) => self.problem(*location, format!("call: {problem}")),
+            }
+        }
+        let count = written.len();
         Some(Call {
-            place: format!("{}:{line}:{column}", file_name(self.file)),
+            location: self.located(node),
             at,
-            now: start.plus_millis(after_ms),
-            request,
+            now,
+            request: Request { domain: domain.to_owned(), descriptors },
             written: written.into_iter().map(|(_, text)| text).collect(),
-            code: self.reader.one_of(&fields, "expect", &["OK", "OVER_LIMIT"]).map(str::to_owned),
-            remaining: fields.get("remaining").map(|_| self.numbers(&fields, "remaining")),
+            code: fields.word("expect").map(|word| word.value),
+            remaining: self.numbers(&fields, "remaining", count),
+            rules: self.texts_of_each(&fields, "rule", count),
         })
     }
 
     /// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.
-    fn time(&mut self, node: &Node) -> Option<(String, u64)> {
-        let text = self.reader.text(node, "at")?;
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = text.split_at(digits);
-        let millis = match unit {
-            "ms" => Some(1),
-            "s" => Some(1000),
-            "m" => Some(60_000),
-            "h" => Some(3_600_000),
-            "d" => Some(86_400_000),
-            _ => None,
+    fn time(
+        &mut self,
+        node: &Node,
+        start: Timestamp,
+        (above, not_before): &(String, Timestamp),
+    ) -> Option<(String, Timestamp)> {
+        let text = self.scalar(node, "at")?;
+        let Some(millis) = millis(text) else {
+            self.problem(node.location, "at: must be a time such as 500ms, 90s, 15m, 24h or 7d");
+            return None;
         };
-        let time =
-            millis.zip(number.parse().ok()).and_then(|(unit, it): (u64, u64)| unit.checked_mul(it));
-        if time.is_none() {
-            self.reader
-                .problem(node.place, "at: must be a time such as 500ms, 90s, 15m, 24h or 7d");
+        let now = start.plus_millis(millis);
+        if now < *not_before {
+            let message = format!("at: {text} is before {above}, the time of the call above");
+            self.problem(node.location, message);
         }
-        time.map(|time| (text, time))
+        Some((text.to_owned(), now))
     }
 
     fn hits(&mut self, node: &Node) -> Option<Hits> {
-        let hits: Option<i64> = self.reader.text(node, "hits")?.parse().ok();
-        if hits.is_none() {
-            self.reader
-                .problem(node.place, "hits: must be a whole number; 0 looks, and less gives back");
+        let hits = self.integer(node, "hits").and_then(|hits| i64::try_from(hits).ok());
+        match hits {
+            None => {
+                let message = "hits: must be a whole number; 0 checks, a negative one gives back";
+                self.problem(node.location, message);
+                None
+            }
+            Some(0) => Some(Hits::Look),
+            Some(hits @ 1..) => Some(Hits::Take(hits.unsigned_abs().min(Hits::MAX))),
+            Some(hits) => Some(Hits::GiveBack(hits.unsigned_abs().min(Hits::MAX))),
         }
-        hits.map(|hits| match hits {
-            0 => Hits::Look,
-            1.. => Hits::Take(hits.unsigned_abs().min(Hits::MAX)),
-            _ => Hits::GiveBack(hits.unsigned_abs().min(Hits::MAX)),
-        })
     }
 
     /// A text, or a list of them; at least one.
-    fn texts(&mut self, fields: &Fields<'_>, name: &str) -> Vec<(Place, String)> {
-        if let Some(node) = fields.get(name)
-            && !matches!(node.content, Content::List(_))
-        {
-            let text = self.reader.required_text(fields, name);
-            return text.map(|text| (node.place, text)).into_iter().collect();
+    fn texts(&mut self, fields: &Fields<'_>, name: &str) -> Option<Vec<(Location, String)>> {
+        let mut texts = Vec::new();
+        for node in self.one_or_more(fields, name)? {
+            let Some(text) = self.scalar(node, name) else { continue };
+            if text.is_empty() {
+                self.problem(node.location, format!("{name}: must not be empty"));
+            }
+            texts.push((node.location, text.to_owned()));
         }
-        let items = self.list(fields, name);
-        items
-            .into_iter()
-            .filter_map(|node| Some((node.place, self.reader.text(node, name)?)))
-            .collect()
+        Some(texts)
     }
 
-    fn numbers(&mut self, fields: &Fields<'_>, name: &str) -> Vec<u32> {
+    fn texts_of_each(
+        &mut self,
+        fields: &Fields<'_>,
+        name: &str,
+        count: usize,
+    ) -> Option<Vec<String>> {
+        let texts = self.texts(fields, name)?;
+        self.check_count(fields, name, texts.len(), count);
+        Some(texts.into_iter().map(|(_, text)| text).collect())
+    }
+
+    fn numbers(&mut self, fields: &Fields<'_>, name: &str, count: usize) -> Option<Vec<u32>> {
         let mut numbers = Vec::new();
-        for (place, text) in self.texts(fields, name) {
-            match text.parse() {
-                Ok(number) => numbers.push(number),
-                Err(_) => self.reader.problem(place, format!("{name}: must be a whole number")),
-            }
+        for node in self.one_or_more(fields, name)? {
+            numbers.extend(self.whole(node, name, 0));
         }
-        numbers
+        self.check_count(fields, name, numbers.len(), count);
+        Some(numbers)
+    }
+
+    fn check_count(&mut self, fields: &Fields<'_>, name: &str, found: usize, expected: usize) {
+        if found != expected
+            && let Some(node) = fields.node(name)
+        {
+            let message = format!("{name}: {found} for {expected} descriptors; write one for each");
+            self.problem(node.location, message);
+        }
+    }
+
+    fn one_or_more<'node>(
+        &mut self,
+        fields: &Fields<'node>,
+        name: &str,
+    ) -> Option<Vec<&'node Node>> {
+        let node = fields.node(name)?;
+        match &node.content {
+            Content::List(_) => Some(self.list(fields, name)),
+            Content::Scalar(..) | Content::Map(_) => Some(vec![node]),
+        }
     }
 
     fn list<'node>(&mut self, fields: &Fields<'node>, name: &str) -> Vec<&'node Node> {
-        match fields.get(name).map(|node| (node.place, &node.content)) {
-            Some((_, Content::List(items))) if !items.is_empty() => items.iter().collect(),
-            found => {
-                let place = found.map_or(fields.place, |(place, _)| place);
-                self.reader.problem(place, format!("{name}: must be a list of at least one"));
+        let Some(node) = fields.node(name) else { return Vec::new() };
+        match &node.content {
+            Content::List(items) if !items.is_empty() => items.iter().collect(),
+            _ => {
+                self.problem(node.location, format!("{name}: must be a list of at least one"));
                 Vec::new()
             }
         }
     }
+
+    fn located(&self, node: &Node) -> String {
+        let (line, column) = node.location;
+        format!("{}:{line}:{column}", self.file)
+    }
+}
+
+fn millis(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    unit_ms.checked_mul(number.parse().ok()?)
 }

@@ -3,11 +3,15 @@
 mod limit;
 mod lint;
 
-use std::{collections::HashMap, slice, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
+pub(super) use self::limit::LOG_HITS_MAX;
+use self::lint::Names;
 use super::{
-    Basis, Problem,
-    schema::{Descriptor, File, Placed},
+    options::Basis,
+    problem::{Findings, Problem},
+    reader::Located,
+    schema::{Descriptor, File, Step},
 };
 use crate::engine::{
     key::short_name,
@@ -15,29 +19,20 @@ use crate::engine::{
     rule_set::RuleSet,
 };
 
-/// A step of a rule's path: a key and, where one is set, a value.
-type Step = (String, Option<String>);
-
-/// Puts all files together. Files of one domain add up. With the rules come warnings.
-pub(super) fn compile(
-    files: Vec<File>,
-    basis: Basis,
-    problems: &mut Vec<Problem>,
-) -> (RuleSet, Vec<Problem>) {
-    let rules = RuleSet::new(basis.defaults);
-    let (seen, warnings) = (HashMap::new(), Vec::new());
-    let mut compiler = Compiler { rules, basis, seen, problems, warnings };
+/// Puts all files together. Files of one domain add up.
+pub(super) fn compile(files: Vec<File>, basis: Basis, findings: &mut Findings) -> RuleSet {
+    let (rules, names) = (RuleSet::new(basis.defaults), Names::default());
+    let mut compiler = Compiler { rules, basis, seen: HashMap::new(), names, findings };
     for file in files {
         compiler.rules.domain_mut(&file.domain);
-        compiler.lint(&file.name, &file.descriptors);
+        lint::siblings(&file.name, &file.descriptors, compiler.findings);
         let mut path = Path::default();
         for descriptor in file.descriptors {
             compiler.descriptor(&file.name, &file.domain, &mut path, descriptor);
         }
     }
-    compiler.lint_names();
-    compiler.warnings.sort();
-    (compiler.rules, compiler.warnings)
+    compiler.names.lint(compiler.findings);
+    compiler.rules
 }
 
 /// What is written on the way from a domain to a rule, one for each entry.
@@ -53,61 +48,34 @@ struct Compiler<'a> {
     basis: Basis,
     /// Where each path of each domain was written first.
     seen: HashMap<(String, Vec<Step>), String>,
-    problems: &'a mut Vec<Problem>,
-    warnings: Vec<Problem>,
+    names: Names,
+    findings: &'a mut Findings,
 }
 
 impl Compiler<'_> {
-    /// A name that nobody has is taken, as in envoyproxy/ratelimit, and hardly meant.
-    fn lint_names(&mut self) {
-        for domain in self.rules.domains() {
-            let rules = domain.rules();
-            let limits = rules.iter().flat_map(|rule| match &rule.policy {
-                Policy::Limited(limits) => limits.as_slice(),
-                Policy::Unlimited => &[],
-            });
-            let names: Vec<&Arc<str>> = limits.filter_map(|limit| limit.name.as_ref()).collect();
-            for rule in &rules {
-                for name in rule.replaces.iter().filter(|name| !names.contains(name)) {
-                    let (file, line) = rule.place.rsplit_once(':').unwrap_or((&rule.place, "1"));
-                    let message =
-                        format!("replaces: no limit of this domain has the name `{name}`");
-                    let place = Some((line.parse().unwrap_or(1), 5));
-                    self.warnings.push(Problem { file: file.to_owned(), place, message });
-                }
-            }
-        }
-    }
-
-    fn lint(&mut self, file: &str, level: &[Placed<Descriptor>]) {
-        let file = || file.to_owned();
-        lint::level(level, &mut |place, message| {
-            self.warnings.push(Problem { file: file(), place: Some(place), message });
-        });
-    }
-
     fn descriptor(
         &mut self,
         file: &str,
         domain: &str,
         path: &mut Path,
-        Placed { place, value: written }: Placed<Descriptor>,
+        Located { location, value: written }: Located<Descriptor>,
     ) {
         let shared = written.value.as_deref().filter(|_| written.share_threshold);
         path.shared.push(shared.map(Arc::from));
         path.values.push(written.value_to_metric);
         path.steps.push((written.key.clone(), written.value.clone()));
-        let here = format!("{file}:{}", place.0);
+        let here = format!("{file}:{}", location.0);
         let first = self.seen.insert((domain.to_owned(), path.steps.clone()), here.clone());
         if let Some(first) = first {
-            let message = format!("`{}` is already written at {first}", spell(&path.steps));
-            self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
+            let message = format!("`{}` is already defined at {first}", spell(&path.steps));
+            self.findings.problems.push(Problem::at(file, location, message));
         }
+        self.names.add(file, domain, &written);
         let policy = self.policy(file, &path.steps, &written);
         let rule = policy.map(|policy| Arc::new(rule(policy, path, here, &written)));
         let steps: Vec<_> = path.steps.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
-        self.lint(file, &written.descriptors);
+        lint::siblings(file, &written.descriptors, self.findings);
         for descriptor in written.descriptors {
             self.descriptor(file, domain, path, descriptor);
         }
@@ -122,17 +90,17 @@ impl Compiler<'_> {
             return Some(Policy::Unlimited);
         }
         let mut limits: Vec<Arc<Limit>> = Vec::new();
-        for it in &written.limits {
-            let mut problem = |place, message| {
-                self.problems.push(Problem { file: file.to_owned(), place: Some(place), message });
+        for item in &written.limits {
+            let mut problem = |location, message: String| {
+                self.findings.problems.push(Problem::at(file, location, message));
             };
-            let Some(limit) = limit::compile(it, written, path, self.basis, &mut problem) else {
+            let Some(limit) = limit::compile(item, written, path, self.basis, &mut problem) else {
                 continue;
             };
             if limits.iter().any(|other| one_counter(other, &limit)) {
-                let message = "rate_limits: another item has the same algorithm and window, and \
-                               so the same counter";
-                problem(it.place, message.to_owned());
+                let message = "rate_limits: another item has the same algorithm and window, so both \
+                               would share a counter";
+                problem(item.location, message.to_owned());
             }
             limits.push(Arc::new(limit));
         }
@@ -142,12 +110,10 @@ impl Compiler<'_> {
 
 fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rule {
     let replaces = written.limits.iter().flat_map(|limit| &limit.value.replaces);
+    let is_shared = path.shared.iter().any(Option::is_some);
     Rule {
-        replaces: replaces.map(|name| Arc::from(name.as_str())).collect(),
-        shared: match path.shared.iter().any(Option::is_some) {
-            true => path.shared.clone(),
-            false => Vec::new(),
-        },
+        replaces: replaces.map(|name| Arc::from(name.value.as_str())).collect(),
+        shared: if is_shared { path.shared.clone() } else { Vec::new() },
         shown: shown(path, written.detailed_metric),
         metadata: written.metadata.clone().map(Arc::new),
         ..Rule::new(spell(&path.steps), place, policy)
@@ -156,26 +122,31 @@ fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rul
 
 /// A pattern that values share is shown in any case, since it is what is counted.
 fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
-    let show = |((step, shared), value): ((&Step, &Option<Arc<str>>), &bool)| match (detailed
-        || *value)
-        && shared.is_none()
-    {
-        true => Shown::Value,
-        false => Shown::AsWritten(spell(slice::from_ref(step)).into()),
-    };
-    let entries = path.steps.iter().zip(&path.shared).zip(&path.values);
-    (detailed || path.values.contains(&true)).then(|| entries.map(show).collect())
+    if !detailed && !path.values.contains(&true) {
+        return None;
+    }
+    let mut shown = Vec::with_capacity(path.steps.len());
+    for ((step, shared), with_value) in path.steps.iter().zip(&path.shared).zip(&path.values) {
+        shown.push(if shared.is_none() && (detailed || *with_value) {
+            Shown::Value
+        } else {
+            Shown::AsWritten(spell_step(step).into())
+        });
+    }
+    Some(shown)
 }
 
 fn one_counter(one: &Limit, other: &Limit) -> bool {
-    let kind = |limit: &Limit| (short_name(&limit.algorithm), limit.window.clone());
-    kind(one) == kind(other)
+    short_name(&one.algorithm) == short_name(&other.algorithm) && one.window == other.window
 }
 
 fn spell(path: &[Step]) -> String {
-    let step = |(key, value): &Step| match value {
+    path.iter().map(spell_step).collect::<Vec<_>>().join("|")
+}
+
+fn spell_step((key, value): &Step) -> String {
+    match value {
         Some(value) => format!("{key}={value}"),
         None => key.clone(),
-    };
-    path.iter().map(step).collect::<Vec<_>>().join("|")
+    }
 }

@@ -1,91 +1,203 @@
-//! The format of rule files as a JSON Schema, for editors: from the same lists as the reader's.
+//! The formats of rule files and of test files as JSON Schemas, for editors: the tables of keys, and
+//! those conditions between keys that a schema can say.
 
 use serde_json::{Map, Value, json};
 
-use super::schema::{DESCRIPTOR_KEYS, KEY_BYTES_MAX, LIMIT_KEYS};
-use crate::engine::rule::{Algorithm, OnStoreFailure, Unit};
+use super::{
+    compile::LOG_HITS_MAX,
+    keys::{self, Key, Level, Need, Shape},
+};
+use crate::engine::{request::Hits, rule::Unit, time::Window};
 
-/// The schema, in draft 2020-12.
-pub fn json_schema() -> Value {
+/// The schema of a rule file, in draft 2020-12.
+pub fn schema_of_rules() -> Value {
+    let mut descriptor = level(&keys::DESCRIPTOR);
+    extend(&mut descriptor, json!({ "allOf": descriptor_conditions() }));
+    let mut rate_limit = level(&keys::LIMIT);
+    extend(
+        &mut rate_limit,
+        json!({
+            "if": is("unlimited", &json!({ "const": true })),
+            "then": { "properties": { "unit": { "not": in_any_case(&Unit::ALL.map(Unit::name)) } } },
+            "else": { "allOf": limit_conditions() },
+        }),
+    );
+    document(
+        "tollkeeper rules",
+        level(&keys::FILE),
+        json!({
+            "descriptor": descriptor,
+            "rate_limit": rate_limit,
+            "replaced": level(&keys::REPLACED),
+        }),
+    )
+}
+
+/// The schema of a test file, in draft 2020-12.
+pub fn schema_of_tests() -> Value {
+    document(
+        "tollkeeper rule tests",
+        level(&keys::SUITE),
+        json!({ "test": level(&keys::TEST), "call": level(&keys::CALL) }),
+    )
+}
+
+fn document(title: &str, mut root: Value, definitions: Value) -> Value {
+    let schema = "https://json-schema.org/draft/2020-12/schema";
+    extend(&mut root, json!({ "$schema": schema, "title": title, "$defs": definitions }));
+    root
+}
+
+fn level(level: &Level) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for key in level.keys {
+        properties.insert(key.name.to_owned(), property(key));
+        if key.need == Need::Required {
+            required.push(key.name);
+        }
+    }
     json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "tollkeeper rules",
         "type": "object",
-        "required": ["domain"],
+        "required": required,
         "additionalProperties": false,
-        "properties": {
-            "domain": { "type": "string", "minLength": 1, "description": "the name that requests ask by" },
-            "descriptors": descriptors(),
-        },
-        "$defs": {
-            "descriptor": {
-                "type": "object",
-                "required": ["key"],
-                "additionalProperties": false,
-                "properties": properties(&DESCRIPTOR_KEYS, descriptor_key),
-            },
-            "rate_limit": {
-                "type": "object",
-                "additionalProperties": false,
-                "properties": properties(&LIMIT_KEYS, limit_key),
-            },
-        },
+        "properties": properties,
     })
 }
 
-fn properties(keys: &[&str], schema: fn(&str) -> Value) -> Map<String, Value> {
-    keys.iter().map(|key| ((*key).to_owned(), schema(key))).collect()
-}
-
-fn descriptors() -> Value {
-    json!({ "type": ["array", "null"], "items": { "$ref": "#/$defs/descriptor" } })
-}
-
-fn descriptor_key(key: &str) -> Value {
-    match key {
-        "key" => json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX }),
+fn property(key: &Key) -> Value {
+    let mut schema = match key.shape {
         // What looks like a number or a truth is taken as the text that is written.
-        "value" => json!({ "type": ["string", "number", "boolean", "null"] }),
-        "rate_limit" => json!({ "$ref": "#/$defs/rate_limit" }),
-        "rate_limits" => {
-            json!({ "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/rate_limit" } })
+        Shape::Text { bytes_max } => {
+            let mut text = match key.need {
+                Need::Required => {
+                    json!({ "type": ["string", "number", "boolean"], "minLength": 1 })
+                }
+                Need::Optional => json!({ "type": ["string", "number", "boolean", "null"] }),
+            };
+            if bytes_max < usize::MAX {
+                extend(&mut text, json!({ "maxLength": bytes_max }));
+            }
+            text
         }
-        "descriptors" => descriptors(),
-        "metadata" => json!({ "type": "object" }),
-        _ => json!({ "type": "boolean" }),
-    }
+        Shape::Whole { min } => {
+            json!({ "type": ["integer", "null"], "minimum": min, "maximum": u32::MAX })
+        }
+        Shape::Switch => json!({ "type": ["boolean", "null"] }),
+        Shape::OneOf(words) => {
+            json!({ "anyOf": [{ "type": "null" }, offered_in_any_case(&words())] })
+        }
+        Shape::Other(schema) => schema(),
+    };
+    extend(&mut schema, json!({ "description": key.help }));
+    schema
 }
 
-fn limit_key(key: &str) -> Value {
-    match key {
-        "unit" => any_case(&Unit::ALL.map(Unit::name)),
-        "algorithm" => any_case(&Algorithm::NAMES),
-        "on_store_failure" => any_case(&OnStoreFailure::ALL.map(OnStoreFailure::name)),
-        "requests_per_unit" => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
-        "unit_multiplier" | "burst" => {
-            json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX })
+fn descriptor_conditions() -> Vec<Value> {
+    let log = is("algorithm", &in_any_case(&["sliding_log"]));
+    let no_log = json!({
+        "properties": {
+            "rate_limit": { "not": log },
+            "rate_limits": { "items": { "not": log } },
+        },
+    });
+    let with_star = is("value", &json!({ "type": "string", "pattern": "\\*" }));
+    vec![
+        json!({ "not": { "allOf": [is_set("rate_limit"), is_set("rate_limits")] } }),
+        when(&is("share_threshold", &json!({ "const": true })), &with_star),
+        when(&is("quota_mode", &json!({ "const": true })), &no_log),
+    ]
+}
+
+/// What holds of every limit but an unlimited one.
+fn limit_conditions() -> Vec<Value> {
+    let algorithm = |name: &str| is("algorithm", &in_any_case(&[name]));
+    let at_most = |key: &str, max: u64| json!({ "properties": { key: { "maximum": max } } });
+    let (log, bucket) = (algorithm("sliding_log"), algorithm("token_bucket"));
+    let days = json!({
+        "required": ["unit"],
+        "properties": {
+            "unit": in_any_case(&["day", "week", "month", "year"]),
+            "unit_multiplier": { "enum": [1, null] },
+            "algorithm": { "anyOf": [{ "type": "null" }, in_any_case(&["fixed_window"])] },
+        },
+    });
+    let admitted_only = json!({ "properties": { "count_denied": { "not": { "const": true } } } });
+    let refills = is("requests_per_unit", &json!({ "type": "integer", "minimum": 1 }));
+    let mut conditions = vec![
+        is("unit", &in_any_case(&Unit::ALL.map(Unit::name))),
+        when(&is_set("burst"), &json!({ "allOf": [bucket, refills] })),
+        when(&is_set("remember"), &log),
+        when(&is_set("time_zone"), &days),
+        when(&log, &at_most("requests_per_unit", u64::from(LOG_HITS_MAX))),
+        when(&log, &admitted_only),
+    ];
+    for unit in Unit::ALL {
+        let is_unit = is("unit", &in_any_case(&[unit.name()]));
+        let units_max = Window::SECONDS_MAX / unit.seconds();
+        conditions.push(when(&is_unit, &at_most("unit_multiplier", units_max)));
+        // Longer windows allow less, which a schema cannot compute.
+        let hits_max = Hits::MAX / (unit.seconds() * 1000);
+        if hits_max >= u64::from(u32::MAX) {
+            continue;
         }
-        "name" | "remember" | "time_zone" => json!({ "type": "string" }),
-        "replaces" => json!({
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "additionalProperties": false,
-                "properties": { "name": { "type": "string", "minLength": 1 } },
-            },
-        }),
-        _ => json!({ "type": "boolean" }),
+        let weighed = json!({ "anyOf": [algorithm("sliding_window"), {
+            "allOf": [bucket, { "not": is_set("burst") }],
+        }] });
+        let by_weight = json!({ "allOf": [is_unit, weighed] });
+        let by_burst = json!({ "allOf": [is_unit, is_set("burst")] });
+        conditions.push(when(&by_weight, &at_most("requests_per_unit", hits_max)));
+        conditions.push(when(&by_burst, &at_most("burst", hits_max)));
     }
+    conditions
+}
+
+fn when(condition: &Value, then: &Value) -> Value {
+    json!({ "if": condition, "then": then })
+}
+
+/// The key is there, and its value satisfies the schema.
+fn is(key: &str, schema: &Value) -> Value {
+    json!({ "type": "object", "required": [key], "properties": { key: schema } })
+}
+
+fn is_set(key: &str) -> Value {
+    is(key, &json!({ "not": { "type": "null" } }))
 }
 
 /// The words that an editor offers, and those in another case that are as good.
-fn any_case(words: &[&str]) -> Value {
-    let either = |letter: char| match letter.is_ascii_alphabetic() {
-        true => format!("[{letter}{}]", letter.to_ascii_uppercase()),
-        false => letter.to_string(),
-    };
-    let pattern: Vec<String> =
-        words.iter().map(|word| word.chars().map(either).collect()).collect();
-    json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": format!("^({})$", pattern.join("|")) }] })
+fn offered_in_any_case(words: &[&str]) -> Value {
+    json!({ "anyOf": [{ "enum": words }, in_any_case(words)] })
+}
+
+fn in_any_case(words: &[&str]) -> Value {
+    let mut patterns = Vec::new();
+    for word in words {
+        let mut pattern = String::new();
+        for letter in word.chars() {
+            if letter.is_ascii_alphabetic() {
+                pattern += &format!("[{letter}{}]", swap_case(letter));
+            } else {
+                pattern.push(letter);
+            }
+        }
+        patterns.push(pattern);
+    }
+    let pattern = format!("^({})$", patterns.join("|"));
+    json!({ "type": "string", "pattern": pattern })
+}
+
+fn swap_case(letter: char) -> char {
+    if letter.is_ascii_uppercase() {
+        letter.to_ascii_lowercase()
+    } else {
+        letter.to_ascii_uppercase()
+    }
+}
+
+/// Adds the pairs of one object to another.
+fn extend(object: &mut Value, more: Value) {
+    if let (Value::Object(object), Value::Object(more)) = (object, more) {
+        object.extend(more);
+    }
 }

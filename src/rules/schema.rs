@@ -1,268 +1,217 @@
-//! Rules as written: which keys there are, and what type each has.
-//!
-//! Reading goes on after a problem, so that one look finds them all.
+//! Rules as written: what a file says, before its rules are seen together.
+
+use std::collections::HashSet;
 
 use super::{
-    Problem, Source,
-    yaml::{self, Content, Node, Place},
+    files::Source,
+    keys::{DESCRIPTOR, FILE, LIMIT, REPLACED},
+    problem::Findings,
+    reader::{Fields, Located, Reader, shown},
+    scalar::{self, Plain},
+    yaml::{Content, Location, Node, Style},
 };
 use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
 
-/// A key longer than this would be refused in every request.
-pub(super) const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
-
-/// A value and its place.
-#[derive(Debug, Clone)]
-pub(super) struct Placed<T> {
-    pub(super) place: Place,
-    pub(super) value: T,
-}
+/// A step of a rule's path: a key and, where one is set, a value.
+pub(super) type Step = (String, Option<String>);
 
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) name: String,
     pub(super) domain: String,
-    pub(super) descriptors: Vec<Placed<Descriptor>>,
+    pub(super) descriptors: Vec<Located<Descriptor>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) key: String,
     pub(super) value: Option<String>,
-    /// What `rate_limit` or `rate_limits` says; none is a white-list.
-    pub(super) limits: Vec<Placed<RateLimit>>,
+    /// From `rate_limit` or `rate_limits`; empty for an allowlist.
+    pub(super) limits: Vec<Located<RateLimit>>,
     pub(super) shadow_mode: bool,
-    pub(super) quota_mode: Option<Place>,
+    pub(super) quota_mode: bool,
     pub(super) detailed_metric: bool,
     pub(super) value_to_metric: bool,
     pub(super) share_threshold: bool,
     pub(super) metadata: Option<Metadata>,
-    pub(super) descriptors: Vec<Placed<Descriptor>>,
+    pub(super) descriptors: Vec<Located<Descriptor>>,
 }
 
 #[derive(Debug)]
 pub(super) struct RateLimit {
     /// Absent counts as 0, as in envoyproxy/ratelimit: always over the limit.
     pub(super) requests_per_unit: Option<u32>,
-    pub(super) unit: Option<Placed<Unit>>,
-    /// How many units make a window; absent counts as 1.
+    pub(super) unit: Option<Located<Unit>>,
+    /// Number of units in a window; absent counts as 1.
     pub(super) unit_multiplier: u32,
     pub(super) unlimited: bool,
     /// Whether denied calls are charged; absent leaves it to the setting.
     pub(super) count_denied: Option<bool>,
     /// One of the engine's names.
     pub(super) algorithm: &'static str,
-    pub(super) burst: Option<Placed<u32>>,
-    pub(super) time_zone: Option<Placed<String>>,
-    pub(super) remember: Option<Placed<String>>,
+    pub(super) burst: Option<Located<u32>>,
+    pub(super) time_zone: Option<Located<String>>,
+    pub(super) remember: Option<Located<String>>,
     pub(super) on_store_failure: Option<OnStoreFailure>,
     pub(super) name: Option<String>,
-    pub(super) replaces: Vec<String>,
+    pub(super) replaces: Vec<Located<String>>,
 }
-
-/// What a limit may say.
-pub(super) const LIMIT_KEYS: [&str; 12] = [
-    "unit",
-    "unit_multiplier",
-    "requests_per_unit",
-    "unlimited",
-    "count_denied",
-    "algorithm",
-    "burst",
-    "time_zone",
-    "remember",
-    "on_store_failure",
-    "name",
-    "replaces",
-];
-
-/// What a descriptor may say.
-pub(super) const DESCRIPTOR_KEYS: [&str; 11] = [
-    "key",
-    "value",
-    "rate_limit",
-    "rate_limits",
-    "descriptors",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
 
 /// Reads one file. `None` if it has no usable domain.
-pub(super) fn read(source: &Source, problems: &mut Vec<Problem>) -> Option<File> {
-    let mut reader = Reader { file: &source.name, problems };
-    match yaml::parse(&source.text) {
-        Ok(Some(root)) => reader.file(&root),
-        Ok(None) => {
-            reader.problem((1, 1), "the file is empty: a rule file begins with `domain:`");
-            None
-        }
-        Err((place, message)) => {
-            reader.problem(place, message);
-            None
-        }
-    }
-}
-
-/// Reads nodes, and collects what is wrong with them.
-pub(super) struct Reader<'a> {
-    pub(super) file: &'a str,
-    pub(super) problems: &'a mut Vec<Problem>,
-}
-
-/// The pairs of one mapping, by known key.
-pub(super) struct Fields<'node> {
-    pub(super) place: Place,
-    pairs: Vec<(&'node str, &'node Node)>,
-}
-
-impl<'node> Fields<'node> {
-    pub(super) fn get(&self, name: &str) -> Option<&'node Node> {
-        self.pairs.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
-    }
+pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
+    let mut reader = Reader { file: &source.name, findings };
+    let root = reader.root(&source.text, "a rule file starts with `domain:`")?;
+    reader.file(&root)
 }
 
 impl Reader<'_> {
-    pub(super) fn problem(&mut self, place: Place, message: impl Into<String>) {
-        let (file, message) = (self.file.to_owned(), message.into());
-        self.problems.push(Problem { file, place: Some(place), message });
-    }
-
     fn file(&mut self, root: &Node) -> Option<File> {
-        let fields = self.fields(root, "a rule file", &["domain", "descriptors"])?;
+        if is_config_map(root) {
+            let message = "this is a Kubernetes ConfigMap, not a rule file; mount it and pass the folder \
+                           to --rules, or save the text below `data` as a file of its own";
+            self.problem(root.location, message);
+            return None;
+        }
+        let fields = self.fields(root, &FILE)?;
         let descriptors = self.descriptors(&fields);
-        let domain = self.required_text(&fields, "domain")?;
+        let domain = fields.text("domain")?.value;
         Some(File { name: self.file.to_owned(), domain, descriptors })
     }
 
-    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Placed<Descriptor>> {
-        let Some(node) = fields.get("descriptors") else { return Vec::new() };
-        match &node.content {
-            Content::List(items) => items.iter().filter_map(|item| self.descriptor(item)).collect(),
-            // What `descriptors:` with nothing behind it parses to.
-            Content::Scalar(text, true) if text.is_empty() || text == "~" => Vec::new(),
-            _ => {
-                self.problem(node.place, "descriptors: must be a list");
-                Vec::new()
-            }
-        }
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<Descriptor>> {
+        let Some(node) = fields.node("descriptors") else { return Vec::new() };
+        let Content::List(items) = &node.content else {
+            self.problem(node.location, "descriptors: must be a list");
+            return Vec::new();
+        };
+        items.iter().filter_map(|item| self.descriptor(item)).collect()
     }
 
-    fn descriptor(&mut self, node: &Node) -> Option<Placed<Descriptor>> {
-        let fields = self.fields(node, "a descriptor", &DESCRIPTOR_KEYS)?;
+    fn descriptor(&mut self, node: &Node) -> Option<Located<Descriptor>> {
+        let fields = self.fields(node, &DESCRIPTOR)?;
+        let location = fields.location;
         let descriptors = self.descriptors(&fields);
         let limits = self.limits(&fields);
-        let value = fields.get("value").and_then(|value| self.text(value, "value"));
-        let key = self.required_text(&fields, "key")?;
-        if key.len() > KEY_BYTES_MAX {
-            let message = format!("key: {} bytes exceed {KEY_BYTES_MAX}", key.len());
-            self.problem(fields.place, message);
-        }
-        // An empty value is an absent one, as in envoyproxy/ratelimit.
-        let value = value.filter(|value| !value.is_empty());
-        let share_threshold = self.truth(&fields, "share_threshold").unwrap_or(false);
+        let metadata = fields.node("metadata").and_then(|node| self.metadata(node));
+        let is_on = |name| fields.switch(name).is_some_and(|switch| switch.value);
+        let value = fields.text("value").map(|value| value.value);
+        let share_threshold = is_on("share_threshold");
         if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
-            let message = "share_threshold: goes with a value that holds a `*`";
-            self.problem(fields.place, message);
+            self.problem(location, "share_threshold: needs a `value` with a `*`");
         }
-        let quota_mode = self.truth(&fields, "quota_mode").unwrap_or(false);
         let value = Descriptor {
-            key,
+            key: fields.text("key")?.value,
             value,
             limits,
-            shadow_mode: self.truth(&fields, "shadow_mode").unwrap_or(false),
-            quota_mode: fields.get("quota_mode").filter(|_| quota_mode).map(|node| node.place),
-            detailed_metric: self.truth(&fields, "detailed_metric").unwrap_or(false),
-            value_to_metric: self.truth(&fields, "value_to_metric").unwrap_or(false),
+            shadow_mode: is_on("shadow_mode"),
+            quota_mode: is_on("quota_mode"),
+            detailed_metric: is_on("detailed_metric"),
+            value_to_metric: is_on("value_to_metric"),
             share_threshold,
-            metadata: fields.get("metadata").and_then(|node| self.metadata(node)),
+            metadata,
             descriptors,
         };
-        Some(Placed { place: fields.place, value })
+        Some(Located { location, value })
     }
 
-    fn limits(&mut self, fields: &Fields<'_>) -> Vec<Placed<RateLimit>> {
-        let one = fields.get("rate_limit").map(|limit| self.rate_limit(limit, "rate_limit"));
-        let Some(node) = fields.get("rate_limits") else {
-            return one.flatten().into_iter().collect();
-        };
-        if one.is_some() {
-            self.problem(node.place, "rate_limits: stands beside `rate_limit`; write one of them");
+    fn limits(&mut self, fields: &Fields<'_>) -> Vec<Located<RateLimit>> {
+        if let Some(location) = fields.null("rate_limit") {
+            self.warning(location, "rate_limit: empty, so there is no limit here");
+        }
+        let one = fields.node("rate_limit").and_then(|node| self.rate_limit(node));
+        let Some(node) = fields.node("rate_limits") else { return one.into_iter().collect() };
+        if fields.node("rate_limit").is_some() {
+            self.problem(node.location, "rate_limits: not allowed beside `rate_limit`");
         }
         let Content::List(items) = &node.content else {
-            self.problem(node.place, "rate_limits: must be a list");
+            self.problem(node.location, "rate_limits: must be a list");
             return Vec::new();
         };
         if items.is_empty() {
-            self.problem(node.place, "rate_limits: must hold at least one limit");
+            self.problem(node.location, "rate_limits: must have at least one item");
         }
-        let limits: Vec<_> = items
-            .iter()
-            .filter_map(|item| self.rate_limit(item, "an item of rate_limits"))
-            .collect();
+        let limits: Vec<_> = items.iter().filter_map(|item| self.rate_limit(item)).collect();
         for limit in limits.iter().filter(|limit| limit.value.unlimited) {
-            self.problem(limit.place, "unlimited: has no place among several limits");
+            self.problem(limit.location, "unlimited: not allowed in `rate_limits`");
         }
         limits
     }
 
-    fn rate_limit(&mut self, node: &Node, what: &str) -> Option<Placed<RateLimit>> {
-        let fields = self.fields(node, what, &LIMIT_KEYS)?;
-        let requests_per_unit = self.count(&fields, "requests_per_unit", 0);
-        let unit_multiplier = self.count(&fields, "unit_multiplier", 1).unwrap_or(1);
-        let unlimited = self.truth(&fields, "unlimited").unwrap_or(false);
-        let count_denied = self.truth(&fields, "count_denied");
-        let unit = fields.get("unit").and_then(|node| self.unit(node));
-        if unlimited && let Some(unit) = &unit {
-            self.problem(unit.place, "unit: an unlimited rule has none");
-        }
-        if !unlimited && fields.get("unit").is_none() {
-            self.problem(fields.place, format!("unit: missing; one of {}", unit_names()));
-        }
-        let algorithm = self.one_of(&fields, "algorithm", &Algorithm::NAMES);
-        let modes = OnStoreFailure::ALL.map(OnStoreFailure::name);
-        let mode = self.one_of(&fields, "on_store_failure", &modes);
-        let name = fields.get("name").and_then(|node| self.text(node, "name"));
-        let name = name.filter(|name| !name.is_empty());
-        let replaces = self.replaces(&fields, name.as_deref());
+    fn rate_limit(&mut self, node: &Node) -> Option<Located<RateLimit>> {
+        let fields = self.fields(node, &LIMIT)?;
+        let unlimited = fields.switch("unlimited").is_some_and(|switch| switch.value);
+        let unit = self.unit(&fields, unlimited);
+        let mode = fields.word("on_store_failure").map(|word| word.value);
+        let name = fields.text("name").map(|name| name.value);
         let value = RateLimit {
-            name,
-            replaces,
-            requests_per_unit,
+            requests_per_unit: fields.whole("requests_per_unit").map(|whole| whole.value),
             unit,
-            unit_multiplier,
+            unit_multiplier: fields.whole("unit_multiplier").map_or(1, |whole| whole.value),
             unlimited,
-            count_denied,
-            algorithm: algorithm.unwrap_or(Algorithm::FixedWindow.name()),
-            burst: fields.get("burst").and_then(|node| {
-                let value = self.count(&fields, "burst", 1)?;
-                Some(Placed { place: node.place, value })
-            }),
-            time_zone: self.placed_text(&fields, "time_zone"),
-            remember: self.placed_text(&fields, "remember"),
+            count_denied: fields.switch("count_denied").map(|switch| switch.value),
+            algorithm: fields
+                .word("algorithm")
+                .map_or(Algorithm::FixedWindow.name(), |word| word.value),
+            burst: fields.whole("burst"),
+            time_zone: fields.text("time_zone"),
+            remember: fields.text("remember"),
             on_store_failure: OnStoreFailure::ALL.into_iter().find(|it| Some(it.name()) == mode),
+            replaces: self.replaces(&fields, name.as_deref()),
+            name,
         };
-        Some(Placed { place: fields.place, value })
+        Some(Located { location: fields.location, value })
+    }
+
+    fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
+        let names = Unit::ALL.map(Unit::name);
+        let Some(node) = fields.node("unit") else {
+            if !unlimited {
+                let message = format!("unit: missing; must be one of: {}", names.join(", "));
+                self.problem(fields.location, message);
+            }
+            return None;
+        };
+        if unlimited {
+            self.unit_of_unlimited(node, &names);
+            return None;
+        }
+        let name = self.one_of(node, "unit", &names)?;
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
+        Some(Located { location: node.location, value: unit })
+    }
+
+    /// envoyproxy/ratelimit refuses a unit here, and ignores any other word.
+    fn unit_of_unlimited(&mut self, node: &Node, names: &[&str]) {
+        let Some(text) = self.scalar(node, "unit") else { return };
+        if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
+            self.problem(node.location, "unit: not allowed with `unlimited: true`");
+        } else if !text.is_empty() {
+            let message = format!("unit: `{}` is ignored, since nothing is limited", shown(text));
+            self.warning(node.location, message);
+        }
     }
 
     /// `replaces: [{ name: one }, { name: another }]`.
-    fn replaces(&mut self, fields: &Fields<'_>, own: Option<&str>) -> Vec<String> {
-        let Some(node) = fields.get("replaces") else { return Vec::new() };
+    fn replaces(&mut self, fields: &Fields<'_>, own: Option<&str>) -> Vec<Located<String>> {
+        let Some(node) = fields.node("replaces") else { return Vec::new() };
         let Content::List(items) = &node.content else {
-            self.problem(node.place, "replaces: must be a list of `name: …`");
+            self.problem(
+                node.location,
+                "replaces: must be a list of items such as `- name: other_limit`",
+            );
             return Vec::new();
         };
         let mut names = Vec::new();
         for item in items {
-            let Some(fields) = self.fields(item, "an item of replaces", &["name"]) else {
+            if !matches!(item.content, Content::Map(_)) {
+                self.problem(item.location, "replaces: write each item as `- name: other_limit`");
+                continue;
+            }
+            let Some(name) = self.fields(item, &REPLACED).and_then(|it| it.text("name")) else {
                 continue;
             };
-            let Some(name) = self.required_text(&fields, "name") else { continue };
-            if own == Some(&name) {
-                self.problem(item.place, "replaces: a limit cannot replace itself");
+            if own == Some(&name.value) {
+                self.problem(item.location, "replaces: a limit cannot replace itself");
             }
             names.push(name);
         }
@@ -271,29 +220,27 @@ impl Reader<'_> {
 
     fn metadata(&mut self, node: &Node) -> Option<Metadata> {
         if !matches!(node.content, Content::Map(_)) {
-            self.problem(node.place, "metadata: must be a mapping");
+            self.problem(node.location, "metadata: must be a mapping");
             return None;
         }
-        Some(self.tree(node))
+        Some(self.tree(node, Keys::Outermost))
     }
 
-    /// The tree as YAML 1.1 reads it: plain words may be numbers, truths or nothing.
-    fn tree(&mut self, node: &Node) -> Metadata {
+    fn tree(&mut self, node: &Node, keys: Keys) -> Metadata {
         match &node.content {
-            Content::Scalar(text, false) => Metadata::Text(text.clone()),
-            Content::Scalar(text, true) => plain(text),
+            Content::Scalar(text, Style::Quoted) => Metadata::Text(text.clone()),
+            Content::Scalar(text, Style::Plain) => self.plain(node.location, text),
             Content::List(items) => {
-                Metadata::List(items.iter().map(|item| self.tree(item)).collect())
+                Metadata::List(items.iter().map(|item| self.tree(item, Keys::Inner)).collect())
             }
             Content::Map(pairs) => {
-                let mut tree: Vec<(String, Metadata)> = Vec::new();
+                let (mut tree, mut seen) = (Vec::new(), HashSet::new());
                 for (key, value) in pairs {
-                    match &key.content {
-                        Content::Scalar(name, _) if tree.iter().any(|(known, _)| known == name) => {
-                            self.problem(key.place, format!("{}: written twice", shown(name)));
-                        }
-                        Content::Scalar(name, _) => tree.push((name.clone(), self.tree(value))),
-                        _ => self.problem(key.place, "metadata: a key must be text"),
+                    let Some(name) = self.metadata_key(key, keys) else { continue };
+                    if seen.insert(name) {
+                        tree.push((name.to_owned(), self.tree(value, Keys::Inner)));
+                    } else {
+                        self.problem(key.location, format!("{}: duplicate key", shown(name)));
                     }
                 }
                 Metadata::Map(tree)
@@ -301,155 +248,57 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn one_of(
-        &mut self,
-        fields: &Fields<'_>,
-        name: &str,
-        words: &[&'static str],
-    ) -> Option<&'static str> {
-        let node = fields.get(name)?;
-        let text = self.text(node, name)?;
-        let word = words.iter().find(|word| word.eq_ignore_ascii_case(&text)).copied();
-        if word.is_none() {
-            let message = format!("{name}: `{}` is none of {}", shown(&text), words.join(", "));
-            self.problem(node.place, message);
-        }
-        word
-    }
-
-    fn placed_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<Placed<String>> {
-        let place = fields.get(name)?.place;
-        let value = self.required_text(fields, name)?;
-        Some(Placed { place, value })
-    }
-
-    fn unit(&mut self, node: &Node) -> Option<Placed<Unit>> {
-        let text = self.text(node, "unit")?;
-        let unit = Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(&text));
-        if unit.is_none() {
-            self.problem(
-                node.place,
-                format!("unit: `{}` is none of {}", shown(&text), unit_names()),
-            );
-        }
-        unit.map(|value| Placed { place: node.place, value })
-    }
-
-    fn count(&mut self, fields: &Fields<'_>, name: &str, min: u32) -> Option<u32> {
-        let node = fields.get(name)?;
-        let number = match &node.content {
-            Content::Scalar(text, true) => text.parse().ok().filter(|number| *number >= min),
-            _ => None,
-        };
-        if number.is_none() {
-            let message = format!("{name}: must be a whole number from {min} to {}", u32::MAX);
-            self.problem(node.place, message);
-        }
-        number
-    }
-
-    fn truth(&mut self, fields: &Fields<'_>, name: &str) -> Option<bool> {
-        let node = fields.get(name)?;
-        if let Content::Scalar(text, true) = &node.content {
-            // The words of YAML 1.1, which envoyproxy/ratelimit reads.
-            match text.to_ascii_lowercase().as_str() {
-                "true" | "yes" | "on" | "y" => return Some(true),
-                "false" | "no" | "off" | "n" => return Some(false),
-                _ => {}
+    /// envoyproxy/ratelimit takes the outermost keys as they are written, and turns inner ones such as
+    /// `on` and `010` into `true` and `8`.
+    fn metadata_key<'node>(&mut self, key: &'node Node, keys: Keys) -> Option<&'node str> {
+        match &key.content {
+            Content::Scalar(name, Style::Plain)
+                if keys == Keys::Inner && scalar::resolve(name) != Plain::Text =>
+            {
+                let message = format!("metadata: put the key `{}` in quotes", shown(name));
+                self.problem(key.location, message);
+                None
             }
-        }
-        self.problem(node.place, format!("{name}: must be true or false"));
-        None
-    }
-
-    pub(super) fn text(&mut self, node: &Node, name: &str) -> Option<String> {
-        match &node.content {
-            Content::Scalar(text, plain) if !*plain || (text != "~" && text != "null") => {
-                Some(text.clone())
-            }
-            Content::Scalar(..) => Some(String::new()),
+            Content::Scalar(name, _) => Some(name),
             Content::List(_) | Content::Map(_) => {
-                self.problem(node.place, format!("{name}: must be text"));
+                self.problem(key.location, "metadata: a key must be text");
                 None
             }
         }
     }
 
-    pub(super) fn required_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
-        let Some(node) = fields.get(name) else {
-            self.problem(fields.place, format!("{name}: missing"));
-            return None;
-        };
-        let text = self.text(node, name)?;
-        if text.is_empty() {
-            self.problem(node.place, format!("{name}: must not be empty"));
-            return None;
-        }
-        Some(text)
-    }
-
-    pub(super) fn fields<'node>(
-        &mut self,
-        node: &'node Node,
-        what: &str,
-        known: &[&str],
-    ) -> Option<Fields<'node>> {
-        let Content::Map(written) = &node.content else {
-            let message = format!("{what} must be a mapping of {}", known.join(", "));
-            self.problem(node.place, message);
-            return None;
-        };
-        let mut fields = Fields { place: node.place, pairs: Vec::new() };
-        for (key, value) in written {
-            let Content::Scalar(name, _) = &key.content else {
-                self.problem(key.place, format!("{what}: a key must be text"));
-                continue;
-            };
-            if !known.contains(&name.as_str()) {
-                self.problem(
-                    key.place,
-                    format!("unknown key `{}`{}", shown(name), hint(name, known)),
-                );
-            } else if fields.get(name).is_some() {
-                self.problem(key.place, format!("{name}: written twice"));
-            } else {
-                fields.pairs.push((name, value));
+    fn plain(&mut self, location: Location, text: &str) -> Metadata {
+        match scalar::resolve(text) {
+            Plain::Null => Metadata::Null,
+            Plain::Switch(on) => Metadata::Truth(on),
+            // The answer carries doubles.
+            #[expect(clippy::cast_precision_loss, reason = "so does the incumbent's")]
+            Plain::Whole(whole) => Metadata::Number(whole.value as f64),
+            Plain::Float(number) if number.is_finite() => Metadata::Number(number),
+            Plain::Float(_) => {
+                let message = format!("metadata: `{}` cannot be written in JSON", shown(text));
+                self.problem(location, message);
+                Metadata::Null
             }
+            Plain::Text => Metadata::Text(text.to_owned()),
         }
-        Some(fields)
     }
 }
 
-fn plain(text: &str) -> Metadata {
-    match text.to_ascii_lowercase().as_str() {
-        "" | "~" | "null" => return Metadata::Null,
-        "true" | "yes" | "on" => return Metadata::Truth(true),
-        "false" | "no" | "off" => return Metadata::Truth(false),
-        _ => {}
-    }
-    // Rust would read words as well: `inf`, `nan`, `infinity`.
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    let digit =
-        text.trim_start_matches(['-', '+', '.']).starts_with(|it: char| it.is_ascii_digit());
-    match number {
-        Some(number) if digit => Metadata::Number(number),
-        _ => Metadata::Text(text.to_owned()),
-    }
+/// Which keys of `metadata` are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    Outermost,
+    Inner,
 }
 
-fn unit_names() -> String {
-    Unit::ALL.map(Unit::name).join(", ")
-}
-
-/// The text for a message: one line, and not too long.
-fn shown(text: &str) -> String {
-    text.chars().take(60).flat_map(char::escape_debug).collect()
-}
-
-fn hint(name: &str, known: &[&str]) -> String {
-    let distance = |candidate: &&&str| strsim::damerau_levenshtein(name, candidate);
-    match known.iter().min_by_key(distance) {
-        Some(nearest) if distance(&nearest) <= 3 => format!("; did you mean `{nearest}`?"),
-        _ => format!("; known here: {}", known.join(", ")),
-    }
+/// Pasted from `kubectl get`: the rules are text below one of its keys.
+fn is_config_map(root: &Node) -> bool {
+    let Content::Map(pairs) = &root.content else { return false };
+    pairs.iter().any(|(key, value)| {
+        let text = |node: &Node, expected: &str| {
+            matches!(&node.content, Content::Scalar(text, _) if text == expected)
+        };
+        text(key, "kind") && text(value, "ConfigMap")
+    })
 }

@@ -172,7 +172,7 @@ async fn off_thread<T: Send + 'static>(
 ) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|_| Problem {
         file: "rules".to_owned(),
-        place: None,
+        location: None,
         message: "a bug in tollkeeper: reading them panicked; please report it".to_owned(),
     })
 }

@@ -1,9 +1,10 @@
-//! YAML as a tree in which every node knows its place. Scalars keep the text that was written:
-//! whether `no` or `1.10` is a word or a number is for the schema to say.
+//! YAML as a tree in which every node knows its location. Scalars keep the text that was written:
+//! whether `no` or `1.10` is a word or a number is for the reader to say. Merge keys (`<<`) are
+//! expanded.
 
 use std::collections::HashMap;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 /// Aliases make small files large; a tree over this many nodes is refused.
 const NODES_MAX: usize = 1_000_000;
@@ -12,20 +13,32 @@ const NODES_MAX: usize = 1_000_000;
 const DEPTH_MAX: usize = 128;
 
 /// Line and column, both from 1.
-pub(super) type Place = (usize, usize);
+pub(super) type Location = (usize, usize);
+
+/// What is not YAML that is read here, and where.
+type Refused = (Location, String);
+
+type Pairs = Vec<(Node, Node)>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) content: Content,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// The text, and whether it was written without quotes.
-    Scalar(String, bool),
+    Scalar(String, Style),
     List(Vec<Node>),
-    Map(Vec<(Node, Node)>),
+    Map(Pairs),
+}
+
+/// Whether a scalar is text for certain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Without quotes: it may mean a number, a truth or nothing.
+    Plain,
+    Quoted,
 }
 
 impl Node {
@@ -45,6 +58,18 @@ impl Node {
             Content::Scalar(..) => 0,
             Content::List(items) => items.iter().map(Self::nodes).sum(),
             Content::Map(pairs) => pairs.iter().map(|(k, v)| k.nodes() + v.nodes()).sum(),
+        }
+    }
+
+    fn is_merge_key(&self) -> bool {
+        matches!(&self.content, Content::Scalar(text, Style::Plain) if text == "<<")
+    }
+
+    /// The text of a key.
+    fn name(&self) -> Option<&str> {
+        match &self.content {
+            Content::Scalar(text, _) => Some(text),
+            Content::List(_) | Content::Map(_) => None,
         }
     }
 }
@@ -69,47 +94,61 @@ struct Builder {
 /// Parses one document; `None` if there is nothing but comments.
 ///
 /// # Errors
-/// The first thing that is not YAML, or that goes over a bound.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, (Place, String)> {
+/// The first thing that is not YAML, that is refused, or that exceeds a bound.
+pub(super) fn parse(text: &str) -> Result<Option<Node>, Refused> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event
-            .map_err(|error| (place(error.marker()), format!("not YAML: {}", error.info())))?;
+            .map_err(|error| (location(error.marker()), format!("not YAML: {}", error.info())))?;
         builder.take(event, span)?;
     }
     Ok(builder.root)
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), (Place, String)> {
-        let at = place(&span.start);
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Refused> {
+        let at = location(&span.start);
         match event {
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err((at, "one document for each file".to_owned()));
+                    let message = "one YAML document per file; move this one into its own file";
+                    return Err((at, message.to_owned()));
                 }
             }
-            Event::Scalar(text, style, anchor, _) => {
-                let content = Content::Scalar(text.into_owned(), style == ScalarStyle::Plain);
-                self.add(Node { place: at, content }, anchor)?;
+            Event::Scalar(text, style, anchor, tag) => {
+                let style = match (style, scalar_style(at, tag.as_deref())?) {
+                    (ScalarStyle::Plain, style) => style,
+                    _ => Style::Quoted,
+                };
+                let content = Content::Scalar(text.into_owned(), style);
+                self.add(Node { location: at, content }, anchor)?;
             }
             Event::Alias(anchor) => {
                 let Some(mut node) = self.anchors.get(&anchor).cloned() else {
                     return Err((at, "alias of something that contains it".to_owned()));
                 };
                 if self.open.len() + node.depth() > DEPTH_MAX {
-                    return Err((at, format!("nested deeper than {DEPTH_MAX}, aliases counted")));
+                    return Err((at, format!("nested deeper than {DEPTH_MAX}, aliases included")));
                 }
                 self.nodes += node.nodes();
-                node.place = at;
+                node.location = at;
                 self.add(node, 0)?;
             }
-            Event::SequenceStart(anchor, _) => self.begin(at, Content::List(vec![]), anchor)?,
-            Event::MappingStart(anchor, _) => self.begin(at, Content::Map(vec![]), anchor)?,
+            Event::SequenceStart(anchor, tag) => {
+                check_tag(at, tag.as_deref(), "seq")?;
+                self.begin(at, Content::List(vec![]), anchor)?;
+            }
+            Event::MappingStart(anchor, tag) => {
+                check_tag(at, tag.as_deref(), "map")?;
+                self.begin(at, Content::Map(vec![]), anchor)?;
+            }
             Event::SequenceEnd | Event::MappingEnd => {
-                if let Some(Open { node, anchor, .. }) = self.open.pop() {
+                if let Some(Open { mut node, anchor, .. }) = self.open.pop() {
+                    if let Content::Map(pairs) = node.content {
+                        node.content = Content::Map(merge(pairs)?);
+                    }
                     self.add(node, anchor)?;
                 }
             }
@@ -118,27 +157,22 @@ impl Builder {
         Ok(())
     }
 
-    fn begin(
-        &mut self,
-        place: Place,
-        content: Content,
-        anchor: usize,
-    ) -> Result<(), (Place, String)> {
+    fn begin(&mut self, at: Location, content: Content, anchor: usize) -> Result<(), Refused> {
         if self.open.len() == DEPTH_MAX {
-            return Err((place, format!("nested deeper than {DEPTH_MAX}")));
+            return Err((at, format!("nested deeper than {DEPTH_MAX}")));
         }
-        self.open.push(Open { node: Node { place, content }, key: None, anchor });
+        self.open.push(Open { node: Node { location: at, content }, key: None, anchor });
         Ok(())
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), (Place, String)> {
+    fn add(&mut self, node: Node, anchor: usize) -> Result<(), Refused> {
         self.nodes += 1;
         if anchor != 0 {
             // It is kept a second time, for its aliases.
             self.nodes += node.nodes();
         }
         if self.nodes > NODES_MAX {
-            return Err((node.place, format!("more than {NODES_MAX} nodes, aliases counted")));
+            return Err((node.location, format!("more than {NODES_MAX} nodes, aliases included")));
         }
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -159,6 +193,76 @@ impl Builder {
     }
 }
 
-fn place(marker: &Marker) -> Place {
+/// Expands `<<`: what is written beside it comes first, then the first source that has a key.
+fn merge(mut pairs: Pairs) -> Result<Pairs, Refused> {
+    let Some(index) = pairs.iter().position(|(key, _)| key.is_merge_key()) else {
+        return Ok(pairs);
+    };
+    let (key, value) = pairs.remove(index);
+    if let Some((second, _)) = pairs.iter().find(|(key, _)| key.is_merge_key()) {
+        return Err((second.location, "<<: duplicate key; give it a list of mappings".to_owned()));
+    }
+    let sources = sources(value).ok_or_else(|| {
+        (key.location, "<<: must be a mapping, an alias of one, or a list of these".to_owned())
+    })?;
+    // The reader looks up keys by name, and there may be many: they are compared by hash.
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (index, (key, _)) in pairs.iter().enumerate() {
+        seen.extend(key.name().map(|name| (name.to_owned(), index)));
+    }
+    for (merged, value) in sources.into_iter().flatten() {
+        let Some(name) = merged.name() else {
+            pairs.push((merged, value));
+            continue;
+        };
+        match seen.get(name) {
+            // envoyproxy/ratelimit would take the merged value here, YAML's own rule the written one.
+            Some(written) if *written < index => {
+                let message = format!("<<: must come before `{name}`, which it merges as well");
+                return Err((key.location, message));
+            }
+            Some(_) => {}
+            None => {
+                seen.insert(name.to_owned(), usize::MAX);
+                pairs.push((merged, value));
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+fn sources(value: Node) -> Option<Vec<Pairs>> {
+    match value.content {
+        Content::Map(pairs) => Some(vec![pairs]),
+        Content::List(items) => {
+            let pairs = |item: Node| match item.content {
+                Content::Map(pairs) => Some(pairs),
+                Content::Scalar(..) | Content::List(_) => None,
+            };
+            items.into_iter().map(pairs).collect()
+        }
+        Content::Scalar(..) => None,
+    }
+}
+
+/// `!` and `!!str` make a plain scalar text.
+fn scalar_style(at: Location, tag: Option<&Tag>) -> Result<Style, Refused> {
+    match tag {
+        None => Ok(Style::Plain),
+        Some(tag) if tag.handle.is_empty() && tag.suffix == "!" => Ok(Style::Quoted),
+        Some(_) => check_tag(at, tag, "str").map(|()| Style::Quoted),
+    }
+}
+
+fn check_tag(at: Location, tag: Option<&Tag>, allowed: &str) -> Result<(), Refused> {
+    match tag {
+        Some(tag) if !(tag.is_yaml_core_schema() && tag.suffix == allowed) => {
+            Err((at, format!("the only tag allowed here is `!!{allowed}`")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn location(marker: &Marker) -> Location {
     (marker.line(), marker.col() + 1)
 }

@@ -77,6 +77,14 @@ fn only_the_rules_know_yaml() {
 }
 
 #[test]
+fn the_limiter_names_no_json_and_no_clock() {
+    let others: Vec<String> = sources("src").into_iter().map(|(name, _)| name).collect();
+    let others: Vec<&str> =
+        others.iter().map(String::as_str).filter(|name| *name != "src/limiter.rs").collect();
+    only_in("src", &others, &["serde", "json", "system_clock"]);
+}
+
+#[test]
 fn only_one_place_spells_keys() {
     only_in("src", &["src/engine/key.rs"], &["tk1:"]);
 }

@@ -12,6 +12,7 @@ use crate::{
     steps::Dice,
     support::{
         redis_server::Redis,
+        run,
         service::{Options, Service, descriptor, give_back, hits, request, tollkeeper},
     },
 };
@@ -40,79 +41,195 @@ descriptors:
     rate_limits:
       - { unit: year, requests_per_unit: 5, algorithm: sliding_log }
       - { unit: year, requests_per_unit: 4, algorithm: sliding_window }
+  - key: plan
+    value: free
+    rate_limit: { name: free, unit: year, requests_per_unit: 1 }
+  - key: plan
+    value: paid
+    rate_limit: { unit: year, requests_per_unit: 9, replaces: [{ name: free }] }
 ";
 
+/// Explains by these rules: the exit code, and what is said.
 #[track_caller]
-fn explained(words: &[&str]) -> String {
+fn explained(words: &[&str]) -> (Option<i32>, String) {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
-    let output = tollkeeper()
+    let (code, stdout, stderr) = run(tollkeeper()
         .current_dir(&folder)
         .args(["explain", "--rules", "rules.yaml", "--domain"])
-        .args(words)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    // Which year it is is no matter.
-    text.lines().map(|line| line.split("}:").next().unwrap().to_owned() + "\n").collect()
+        .args(words));
+    assert_eq!(stderr, "");
+    (code, without_years(&stdout))
+}
+
+/// Which year it is does not matter.
+fn without_years(text: &str) -> String {
+    let line = |line: &str| match line.split_once("}:") {
+        Some((before, after)) => {
+            let after = after.trim_start_matches(|it: char| it.is_ascii_digit());
+            format!("{before}}}:Y{after}\n")
+        }
+        None => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
 }
 
 #[test]
-fn it_tells_what_was_taken_and_passed_over_where_it_is_written_and_what_it_charges() {
+fn it_shows_what_matched_and_what_did_not_where_it_is_written_and_what_it_charges() {
     assert_eq!(
         explained(&["shop", "path=/login,user=al ice"]),
-        "path=/login,user=al%20ice
-  path=/login: its value is written
-  user=al%20ice: matches the key alone
-  meets a rule: path=/login|user, written at rules.yaml:6
+        (
+            Some(0),
+            "path=/login,user=al%20ice
+  path=/login: exact value match
+  user=al%20ice: matches the key, with any value
+  matches rule path=/login|user, written at rules.yaml:6
   3 per year by fixed_window (enforced, on_store_failure error)
-    charges 1 at tk1:fw:31536000s:{shop|path=/login|user=al%20ice
+    charges 1 to tk1:fw:31536000s:{shop|path=/login|user=al%20ice}:Y
 "
+            .to_owned()
+        )
     );
     assert_eq!(
         explained(&["shop", "--hits", "0", "path=x.pdf", "path=x", "log=y"]),
-        "path=x.pdf
-  path=x.pdf: matches the pattern `*.pdf`; passed over: one other value, the pattern `/a*`
-  meets a rule: path=*.pdf, written at rules.yaml:11
+        (
+            Some(0),
+            "path=x.pdf
+  path=x.pdf: matches pattern `*.pdf`; did not match: 1 other value, pattern `/a*`
+  matches rule path=*.pdf, written at rules.yaml:11
   4 per year by fixed_window (quota, on_store_failure error)
-    charges nothing: it looks at tk1:fw:31536000s:{shop|path=%**.pdf
+    charges nothing, checks tk1:fw:31536000s:{shop|path=%**.pdf}:Y
 path=x
-  path=x: matches the key alone; passed over: one other value, the pattern `/a*`, the pattern `*.pdf`
-  meets a rule: path, written at rules.yaml:16
+  path=x: matches the key, with any value; did not match: 1 other value, pattern `/a*`, pattern `*.pdf`
+  matches rule path, written at rules.yaml:16
   1 per year by fixed_window (shadow, on_store_failure error)
-    charges nothing: it looks at tk1:fw:31536000s:{shop|path=x
+    charges nothing, checks tk1:fw:31536000s:{shop|path=x}:Y
 log=y
-  log=y: matches the key alone
-  meets a rule: log, written at rules.yaml:21
+  log=y: matches the key, with any value
+  matches rule log, written at rules.yaml:21
   5 per year by sliding_log (enforced, on_store_failure error)
-    charges nothing: it looks at tk1:sl:31536000s:{shop|log=y}
+    charges nothing, checks tk1:sl:31536000s:{shop|log=y}
   4 per year by sliding_window (enforced, on_store_failure error)
-    charges nothing: it looks at tk1:sw:31536000s:{shop|log=y
+    charges nothing, checks tk1:sw:31536000s:{shop|log=y}:Y
 "
+            .to_owned()
+        )
     );
 }
 
 #[test]
-fn it_tells_why_nothing_limits() {
+fn it_shows_why_nothing_limits() {
     assert_eq!(
-        explained(&["shop", "path=/login", "path=/login,role=x", "free=x", "nobody=x"]),
-        "path=/login
-  path=/login: its value is written
-  meets a place without a limit
-path=/login,role=x
-  path=/login: its value is written
-  role=x: no such key here
-  meets no rule
+        explained(&["shop", "path=/login", "free=x"]),
+        (
+            Some(0),
+            "path=/login
+  path=/login: exact value match
+  matches a descriptor without a limit: passes
 free=x
-  free=x: matches the key alone
-  meets a rule that is unlimited: free, written at rules.yaml:19
-nobody=x
-  nobody=x: no such key here
-  meets no rule
+  free=x: matches the key, with any value
+  matches rule free, written at rules.yaml:19: unlimited, passes
 "
+            .to_owned()
+        )
     );
-    assert!(explained(&["nowhere", "a=b"]).starts_with("domain unknown"));
+}
+
+#[test]
+fn an_unknown_name_gets_the_nearest_one_and_exit_code_1() {
+    assert_eq!(
+        explained(&["shop", "paht=/login", "path=/login,role=x", "plan=gold", "log=y"]),
+        (
+            Some(1),
+            "paht=/login
+  paht=/login: unknown key; did you mean `path`?
+  matches no rule: passes
+path=/login,role=x
+  path=/login: exact value match
+  role=x: unknown key
+  matches no rule: passes
+plan=gold
+  plan=gold: the key is known, but not this value; did not match: 2 other values
+  matches no rule: passes
+log=y
+  log=y: matches the key, with any value
+  matches rule log, written at rules.yaml:21
+  5 per year by sliding_log (enforced, on_store_failure error)
+    charges 1 to tk1:sl:31536000s:{shop|log=y}
+  4 per year by sliding_window (enforced, on_store_failure error)
+    charges 1 to tk1:sw:31536000s:{shop|log=y}:Y
+"
+            .to_owned()
+        )
+    );
+    let unknown =
+        "domain shopp: no rule file has this domain, so every call passes; did you mean `shop`?\n";
+    assert_eq!(explained(&["shopp", "a=b"]), (Some(1), unknown.to_owned()));
+    let far = "domain nowhere: no rule file has this domain, so every call passes\n";
+    assert_eq!(explained(&["nowhere", "a=b"]), (Some(1), far.to_owned()));
+}
+
+#[test]
+fn a_replaced_limit_is_shown_with_the_rule_that_replaces_it() {
+    assert_eq!(
+        explained(&["shop", "plan=free", "plan=paid"]),
+        (
+            Some(0),
+            "plan=free
+  plan=free: exact value match
+  matches rule plan=free, written at rules.yaml:25
+  1 per year (name free): replaced by rule plan=paid, written at rules.yaml:28
+plan=paid
+  plan=paid: exact value match
+  matches rule plan=paid, written at rules.yaml:28
+  9 per year by fixed_window (enforced, on_store_failure error)
+    charges 1 to tk1:fw:31536000s:{shop|plan=paid}:Y
+"
+            .to_owned()
+        )
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_service_explains_by_its_own_rules_and_counters() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let admin = service.admin.to_string();
+    let ask = |words: &[&str]| {
+        let (code, stdout, stderr) =
+            run(tollkeeper().args(["explain", "--admin-addr", &admin, "--domain"]).args(words));
+        // Its rules are in a folder of their own.
+        let rules = service.rules.display().to_string();
+        (code, without_years(&stdout).replace(&rules, "rules.yaml"), stderr)
+    };
+    let plan = |used: u32, verdict: &str| {
+        let left = 2 - used;
+        format!(
+            "path=/abc
+  path=/abc: matches pattern `/a*`; did not match: 1 other value
+  matches rule path=/a*, written at rules.yaml:8
+  2 per year by token_bucket (enforced, burst 2, on_store_failure error)
+    charges 2 to tk1:tb:31536000s:{{shop|path=/abc}}
+    {used} used, {left} left
+verdict: {verdict}
+"
+        )
+    };
+    let words = ["shop", "--hits", "2", "path=/abc"];
+    assert_eq!(ask(&words), (Some(0), plan(0, "OK"), String::new()));
+    service.ask(request("shop", vec![descriptor(&[("path", "/abc")])])).await.unwrap();
+    assert_eq!(ask(&words), (Some(0), plan(1, "OVER_LIMIT"), String::new()));
+
+    let (code, stdout, _) = ask(&["shpo", "path=/abc"]);
+    assert!(code == Some(1) && stdout.contains("did you mean `shop`?"), "{stdout}");
+    let (code, _, stderr) = ask(&["shop", r"path=\xff"]);
+    assert!(code == Some(1) && stderr.contains("keys and values in UTF-8"), "{stderr}");
+    let grpc = service.grpc.to_string();
+    let elsewhere = ["explain", "--admin-addr", &grpc, "--domain", "shop", "a=b"];
+    let (code, stdout, stderr) = run(tollkeeper().args(elsewhere));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.starts_with(&grpc), "{stderr}");
+    let both = ["explain", "--admin-addr", &admin, "--rules", "r", "--domain", "shop", "a=b"];
+    assert_eq!(run(tollkeeper().args(both)).0, Some(2));
 }
 
 /// The verdict that was foreseen is the next real one.

@@ -1,6 +1,8 @@
 //! What rule files of envoyproxy/ratelimit say, and what its users expect: patterns, shared counters,
 //! replaced limits, shadows, quotas, headers and metadata; on every store alike.
 
+mod differences;
+
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
 
 use crate::support::{

@@ -88,7 +88,8 @@ async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page(
     });
     let problem = problems[0].as_str().unwrap();
     assert!(
-        problem.ends_with("rules.yaml:2:1: unknown key `limits`; known here: domain, descriptors")
+        problem
+            .ends_with("rules.yaml:2:1: unknown key `limits`; allowed here: domain, descriptors")
     );
     assert_eq!(in_force(&service)["version"], before["version"]);
     assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");

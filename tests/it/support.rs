@@ -9,7 +9,7 @@ pub mod subjects;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -19,6 +19,13 @@ pub fn tool(name: &str) -> PathBuf {
     let tool = root().join("target/tools/bin").join(name);
     assert!(tool.exists(), "{} is missing; tests/run installs it", tool.display());
     tool
+}
+
+/// Runs a command to its end: its exit code, stdout and stderr.
+pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
 }
 
 /// The repository.

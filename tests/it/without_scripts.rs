@@ -345,5 +345,5 @@ fn any_other_algorithm_is_refused_at_load_in_words() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains(":4:17: algorithm: sliding_log needs a script"), "{told}");
+    assert!(told.contains(":4:17: algorithm: sliding_log needs scripts"), "{told}");
 }

@@ -2,59 +2,49 @@
 
 use std::sync::Arc;
 
-use super::Step;
 use crate::{
+    did_you_mean::hint,
     engine::{
-        calendar::Calendar,
+        calendar::{self, Calendar},
         request::Hits,
-        rule::{Algorithm, Limit, Mode, WhenDenied},
+        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         time::Window,
     },
     rules::{
-        Algorithms, Basis,
-        schema::{Descriptor, Placed, RateLimit},
-        yaml::Place,
+        options::{Algorithms, Basis},
+        reader::{Located, shown},
+        schema::{Descriptor, RateLimit, Step},
+        yaml::Location,
     },
 };
 
 /// The most hits that a log remembers.
-const LOG_HITS_MAX: u32 = 10_000;
+pub(in crate::rules) const LOG_HITS_MAX: u32 = 10_000;
 
 /// The limit that is written here; `None` where there is a problem.
 pub(super) fn compile(
-    written: &Placed<RateLimit>,
+    written: &Located<RateLimit>,
     descriptor: &Descriptor,
     path: &[Step],
     basis: Basis,
-    problem: &mut impl FnMut(Place, String),
+    problem: &mut impl FnMut(Location, String),
 ) -> Option<Limit> {
-    let Placed { place, value } = written;
+    let Located { location, value } = written;
     let unit = value.unit.as_ref()?.value;
     let Some(fixed) = Limit::new(value.requests_per_unit.unwrap_or(0), unit, value.unit_multiplier)
     else {
         let (multiplier, unit) = (value.unit_multiplier, unit.name());
-        problem(*place, format!("unit_multiplier: {multiplier} {unit}s are over 100 years"));
+        problem(*location, format!("unit_multiplier: {multiplier} {unit}s exceed 100 years"));
         return None;
     };
-    for (key, place, algorithm) in [
-        ("burst", value.burst.as_ref().map(|it| it.place), "token_bucket"),
-        ("time_zone", value.time_zone.as_ref().map(|it| it.place), "fixed_window"),
-        ("remember", value.remember.as_ref().map(|it| it.place), "sliding_log"),
-    ] {
-        if let Some(place) = place
-            && value.algorithm != algorithm
-        {
-            problem(place, format!("{key}: only a {algorithm} has it, not a {}", value.algorithm));
-        }
-    }
-
+    check_algorithms_own(value, problem);
     let mode_written = match descriptor {
         Descriptor { shadow_mode: true, .. } => Mode::Shadow,
-        Descriptor { quota_mode: Some(_), .. } => Mode::Quota,
+        Descriptor { quota_mode: true, .. } => Mode::Quota,
         _ => Mode::Enforced,
     };
     let limit = Limit {
-        window: window(value, problem).unwrap_or_else(|| fixed.window.clone()),
+        window: window(value, unit, problem).unwrap_or_else(|| fixed.window.clone()),
         algorithm: algorithm(value),
         when_denied: match value.count_denied {
             None => basis.defaults.when_denied,
@@ -69,100 +59,130 @@ pub(super) fn compile(
     };
     if basis.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
         let name = limit.algorithm.name();
-        problem(*place, format!("algorithm: {name} needs a script, and --redis-scripts is off"));
+        problem(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
     }
-    let mut at_limit = |message| problem(*place, message);
+    let mut at_limit = |message| problem(*location, message);
     check_size(&limit, &mut at_limit);
     match &limit.algorithm {
-        Algorithm::SlidingLog { .. } => check_log(&limit, value, path, problem),
+        Algorithm::SlidingLog { .. } => check_log(&limit, written, path, problem),
         Algorithm::TokenBucket { .. } if limit.requests_per_unit == 0 && value.burst.is_some() => {
-            at_limit("burst: a bucket with 0 requests_per_unit never refills".to_owned());
+            let message = "burst: needs a requests_per_unit above 0, or the bucket never refills";
+            at_limit(message.to_owned());
         }
         _ => {}
     }
     Some(limit)
 }
 
-fn algorithm(written: &RateLimit) -> Algorithm {
-    let remember = || written.remember.as_ref().map(|it| Arc::from(it.value.as_str()));
-    let burst =
-        written.burst.as_ref().map(|it| it.value).or(written.requests_per_unit).unwrap_or(0);
-    let all = [
-        Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow,
-        Algorithm::SlidingLog { remember: remember() },
-        Algorithm::SlidingWindow,
-        Algorithm::TokenBucket { burst },
-    ];
-    let named = all.into_iter().find(|it| it.name() == written.algorithm);
-    named.expect("the schema knows these names only")
-}
-
-/// A calendar's window, where there is a time zone.
-fn window(written: &RateLimit, problem: &mut impl FnMut(Place, String)) -> Option<Window> {
-    let zone = written.time_zone.as_ref()?;
-    if written.unit_multiplier != 1 {
-        let message = "time_zone: goes with a unit_multiplier of 1 only".to_owned();
-        problem(zone.place, message);
-    }
-    match Calendar::new(written.unit.as_ref()?.value, &zone.value) {
-        Ok(calendar) => Some(Window::of_calendar(calendar)),
-        Err(message) => {
-            problem(zone.place, format!("time_zone: {message}"));
-            None
+/// Keys that only one algorithm has.
+fn check_algorithms_own(written: &RateLimit, problem: &mut impl FnMut(Location, String)) {
+    for (key, location, algorithm) in [
+        ("burst", written.burst.as_ref().map(|burst| burst.location), "token_bucket"),
+        ("time_zone", written.time_zone.as_ref().map(|zone| zone.location), "fixed_window"),
+        ("remember", written.remember.as_ref().map(|key| key.location), "sliding_log"),
+    ] {
+        if let Some(location) = location
+            && written.algorithm != algorithm
+        {
+            let message =
+                format!("{key}: only for algorithm {algorithm}, not {}", written.algorithm);
+            problem(location, message);
         }
     }
 }
 
-/// Scripts reckon in hits times milliseconds, exact below 2^53.
+fn algorithm(written: &RateLimit) -> Algorithm {
+    let remember = written.remember.as_ref().map(|key| Arc::from(key.value.as_str()));
+    let burst = written.burst.as_ref().map(|burst| burst.value).or(written.requests_per_unit);
+    let all = [
+        Algorithm::FixedWindow,
+        Algorithm::FirstHitWindow,
+        Algorithm::SlidingLog { remember },
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket { burst: burst.unwrap_or(0) },
+    ];
+    let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
+    named.expect("the reader accepts these names only")
+}
+
+/// A calendar's window, where there is a time zone.
+fn window(
+    written: &RateLimit,
+    unit: Unit,
+    problem: &mut impl FnMut(Location, String),
+) -> Option<Window> {
+    let Located { location, value: zone } = written.time_zone.as_ref()?;
+    if written.unit_multiplier != 1 {
+        problem(*location, "time_zone: needs a unit_multiplier of 1".to_owned());
+    }
+    match Calendar::new(unit, zone) {
+        Ok(calendar) => return Some(Window::of_calendar(calendar)),
+        Err(calendar::Refused::Unit) => {
+            let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
+            problem(*location, message);
+        }
+        Err(calendar::Refused::Zone) => {
+            let names = calendar::zone_names();
+            let near = hint(zone, names.iter().map(String::as_str));
+            let message =
+                format!("time_zone: `{}` is not in the IANA time zone database{near}", shown(zone));
+            problem(*location, message);
+        }
+    }
+    None
+}
+
+/// Scripts compute in hits times milliseconds, exactly below 2^53.
 fn check_size(limit: &Limit, problem: &mut impl FnMut(String)) {
-    let weighed =
-        matches!(limit.algorithm, Algorithm::SlidingWindow | Algorithm::TokenBucket { .. });
-    let hits_max = Hits::MAX / limit.window.millis();
-    if weighed && u64::from(limit.most()) > hits_max {
-        let key = match limit.algorithm {
-            Algorithm::TokenBucket { .. } => "burst",
-            _ => "requests_per_unit",
-        };
-        let (most, name) = (limit.most(), limit.algorithm.name());
-        problem(format!("{key}: {most} exceeds {hits_max}, the most of a {name} this long"));
+    let key = match limit.algorithm {
+        Algorithm::TokenBucket { .. } => "burst",
+        Algorithm::SlidingWindow => "requests_per_unit",
+        _ => return,
+    };
+    let (hits, hits_max) = (limit.most(), Hits::MAX / limit.window.millis());
+    if u64::from(hits) > hits_max {
+        let name = limit.algorithm.name();
+        problem(format!(
+            "{key}: {hits} exceeds {hits_max}, the largest for a {name} with this window"
+        ));
     }
 }
 
 fn check_log(
     limit: &Limit,
-    written: &RateLimit,
+    Located { location, value: written }: &Located<RateLimit>,
     path: &[Step],
-    problem: &mut impl FnMut(Place, String),
+    problem: &mut impl FnMut(Location, String),
 ) {
-    let Some(place) = written.unit.as_ref().map(|it| it.place) else { return };
+    let mut at_limit = |message: String| problem(*location, message);
     if limit.requests_per_unit > LOG_HITS_MAX {
         let requests = limit.requests_per_unit;
-        let message = format!(
-            "requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the most \
-                               that a sliding_log remembers"
-        );
-        problem(place, message);
+        at_limit(format!(
+            "requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for a sliding_log"
+        ));
     }
     if limit.when_denied == WhenDenied::Counted {
         let message = match written.count_denied {
-            Some(_) => "count_denied: a sliding_log remembers what it admitted, and no more",
+            Some(_) => {
+                "count_denied: not possible with sliding_log, which stores admitted hits only"
+            }
             None => {
-                "count_denied: is set for all rules, and a sliding_log cannot; write \
-                     `count_denied: false` here"
+                "count_denied: is on for all rules, but not possible with sliding_log; write \
+                 `count_denied: false` here"
             }
         };
-        problem(place, message.to_owned());
+        at_limit(message.to_owned());
     }
     if limit.mode == Mode::Quota {
-        let message = "quota_mode: counts also what does not fit, and a sliding_log remembers what it \
-                       admitted, and no more";
-        problem(place, message.to_owned());
+        let message = "quota_mode: not possible with sliding_log, which stores admitted hits only";
+        at_limit(message.to_owned());
     }
-    if let Some(remember) = &written.remember
-        && !path.iter().any(|(key, _)| *key == remember.value)
+    if let Some(Located { location, value: key }) = &written.remember
+        && !path.iter().any(|(step, _)| step == key)
     {
-        let message = "remember: no descriptor on the way to this rule has this key".to_owned();
-        problem(remember.place, message);
+        let near = hint(key, path.iter().map(|(step, _)| step.as_str()));
+        let message =
+            format!("remember: no descriptor on the path to this rule has the key `{key}`{near}");
+        problem(*location, message);
     }
 }

@@ -1,0 +1,67 @@
+//! A client of a service's admin address.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::{net::TcpStream, time};
+
+pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
+
+/// Something else answers at the address.
+pub(super) const NOT_TOLLKEEPER: &str =
+    "not the admin address of a tollkeeper, by default 127.0.0.1:6070";
+
+/// How long to wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Sends one request, and returns the JSON of its answer.
+///
+/// # Errors
+/// What is wrong, for a person: the connection, what listens there, or the service's own refusal.
+pub(super) fn ask(
+    addr: &str,
+    method: Method,
+    path_and_query: &str,
+    body: String,
+) -> Result<Value, String> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path_and_query)
+        .header(header::HOST, addr)
+        .body(Full::from(body))
+        .map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let exchange = async { time::timeout(TIMEOUT, exchange(addr, request)).await };
+    runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
+}
+
+async fn exchange(addr: &str, request: Request<Full<Bytes>>) -> Result<Value, String> {
+    let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
+    let no_http = |error: hyper::Error| format!("{NOT_TOLLKEEPER} ({error})");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+    let answer = async {
+        let answer = sender.send_request(request).await.map_err(no_http)?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(no_http)?.to_bytes();
+        read_answer(status, &body)
+    };
+    // The connection makes progress only while it is polled.
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        ended = connection => Err(ended.map_or_else(no_http, |()| NOT_TOLLKEEPER.to_owned())),
+    }
+}
+
+fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|_| NOT_TOLLKEEPER)?;
+    match body.get("error").and_then(Value::as_str) {
+        Some(problem) => Err(problem.to_owned()),
+        None if status.is_success() => Ok(body),
+        None => Err(NOT_TOLLKEEPER.to_owned()),
+    }
+}

@@ -1,0 +1,18 @@
+//! `tollkeeper schema`: the JSON Schemas of our YAML files.
+
+use std::process::ExitCode;
+
+use super::say;
+use crate::rules;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Flags {
+    /// The schema of test files (*.test.yaml) in place of that of rule files
+    #[arg(long)]
+    tests: bool,
+}
+
+pub(super) fn main(flags: &Flags) -> ExitCode {
+    let schema = if flags.tests { rules::schema_of_tests() } else { rules::schema_of_rules() };
+    say(&format!("{schema:#}\n"), ExitCode::SUCCESS)
+}

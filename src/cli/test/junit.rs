@@ -1,0 +1,75 @@
+//! The report as JUnit's XML, which most CI systems show.
+
+use super::report::{CaseReport, Report};
+
+pub(super) fn xml(report: &Report) -> String {
+    let (tests, failures, errors) = (report.tests.len(), report.failed(), report.problems.len());
+    let counts = |tests, failures, errors| {
+        format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\"")
+    };
+    let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    xml +=
+        &format!("<testsuites name=\"tollkeeper\" {}>\n", counts(tests + errors, failures, errors));
+    for of_file in report.tests.chunk_by(|one, other| one.file == other.file) {
+        let failures = of_file.iter().filter(|test| test.failure.is_some()).count();
+        let file = of_file.first().map_or("", |test| &test.file);
+        let counts = counts(of_file.len(), failures, 0);
+        xml += &format!("  <testsuite name=\"{}\" {counts}>\n", escaped(file));
+        for test in of_file {
+            push_case(&mut xml, test);
+        }
+        xml += "  </testsuite>\n";
+    }
+    if errors > 0 {
+        xml += &format!("  <testsuite name=\"problems\" {}>\n", counts(errors, 0, errors));
+        for problem in &report.problems {
+            let problem = escaped(problem);
+            xml += &format!(
+                "    <testcase name=\"{problem}\"><error message=\"{problem}\"/></testcase>\n"
+            );
+        }
+        xml += "  </testsuite>\n";
+    }
+    xml + "</testsuites>\n"
+}
+
+fn push_case(xml: &mut String, test: &CaseReport) {
+    let (file, name) = (escaped(&test.file), escaped(&test.name));
+    let case = format!("    <testcase classname=\"{file}\" name=\"{name}\"");
+    *xml += &match &test.failure {
+        None => format!("{case}/>\n"),
+        Some(failure) => {
+            let first = escaped(failure.lines().next().unwrap_or_default());
+            let all = escaped(failure);
+            format!("{case}><failure message=\"{first}\">{all}</failure></testcase>\n")
+        }
+    };
+}
+
+/// For text and attributes. XML has no form for most control characters.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\n' | '\t' => escaped.push(character),
+            '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
+            _ if character.is_control() => escaped.push('\u{fffd}'),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_xml_reserves_or_cannot_hold_is_escaped() {
+        assert_eq!(escaped("a<b>&\"c\"\n\u{1}"), "a&lt;b&gt;&amp;&quot;c&quot;\n\u{fffd}");
+    }
+}

@@ -1,0 +1,279 @@
+//! Reads mappings by the table of keys, and collects what is wrong with them.
+//!
+//! Reading goes on after a problem, so that one look finds them all.
+
+use super::{
+    keys::{self, Key, Level, Need, Shape},
+    problem::{Findings, Problem},
+    scalar::{self, Plain},
+    yaml::{self, Content, Location, Node, Style},
+};
+use crate::did_you_mean::hint;
+
+/// A value and its location.
+#[derive(Debug, Clone)]
+pub(super) struct Located<T> {
+    pub(super) location: Location,
+    pub(super) value: T,
+}
+
+/// Reads the nodes of one file.
+pub(super) struct Reader<'a> {
+    pub(super) file: &'a str,
+    pub(super) findings: &'a mut Findings,
+}
+
+/// The pairs of one mapping: known keys, each once.
+pub(super) struct Fields<'node> {
+    pub(super) location: Location,
+    fields: Vec<Field<'node>>,
+}
+
+struct Field<'node> {
+    name: &'static str,
+    node: &'node Node,
+    /// `None` where it is null, or where there is a problem.
+    value: Option<Value<'node>>,
+}
+
+/// A value of the shape that its key asks for.
+#[derive(Debug, Clone)]
+enum Value<'node> {
+    Text(String),
+    Whole(u32),
+    Switch(bool),
+    Word(&'static str),
+    Other(&'node Node),
+}
+
+impl<'node> Fields<'node> {
+    fn find(&self, name: &str) -> Option<&Field<'node>> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    fn get(&self, name: &str) -> Option<Located<Value<'node>>> {
+        let field = self.find(name)?;
+        Some(Located { location: field.node.location, value: field.value.clone()? })
+    }
+
+    /// Where this key is written with nothing behind it.
+    pub(super) fn null(&self, name: &str) -> Option<Location> {
+        self.find(name).filter(|field| field.node.is_null()).map(|field| field.node.location)
+    }
+
+    /// A text that is not empty: an empty one is an absent one, as in envoyproxy/ratelimit.
+    pub(super) fn text(&self, name: &str) -> Option<Located<String>> {
+        let Located { location, value: Value::Text(value) } = self.get(name)? else { return None };
+        Some(Located { location, value }).filter(|text| !text.value.is_empty())
+    }
+
+    pub(super) fn whole(&self, name: &str) -> Option<Located<u32>> {
+        let Located { location, value: Value::Whole(value) } = self.get(name)? else { return None };
+        Some(Located { location, value })
+    }
+
+    pub(super) fn switch(&self, name: &str) -> Option<Located<bool>> {
+        let Located { location, value: Value::Switch(value) } = self.get(name)? else {
+            return None;
+        };
+        Some(Located { location, value })
+    }
+
+    pub(super) fn word(&self, name: &str) -> Option<Located<&'static str>> {
+        let Located { location, value: Value::Word(value) } = self.get(name)? else { return None };
+        Some(Located { location, value })
+    }
+
+    pub(super) fn node(&self, name: &str) -> Option<&'node Node> {
+        match self.get(name)?.value {
+            Value::Other(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.content, Content::Scalar(text, Style::Plain)
+            if scalar::resolve(text) == Plain::Null)
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn problem(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.problems.push(Problem::at(self.file, location, message));
+    }
+
+    pub(super) fn warning(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.warnings.push(Problem::at(self.file, location, message));
+    }
+
+    /// Parses the file; `starts` says what one starts with.
+    pub(super) fn root(&mut self, text: &str, starts: &str) -> Option<Node> {
+        match yaml::parse(text) {
+            Ok(Some(root)) => return Some(root),
+            Ok(None) => self.problem((1, 1), format!("the file is empty; {starts}")),
+            Err((location, message)) => self.problem(location, message),
+        }
+        None
+    }
+
+    /// The pairs of a mapping, checked by the table of its keys.
+    pub(super) fn fields<'node>(
+        &mut self,
+        node: &'node Node,
+        level: &'static Level,
+    ) -> Option<Fields<'node>> {
+        let Content::Map(written) = &node.content else {
+            let names: Vec<_> = level.names().collect();
+            let message =
+                format!("{} must be a mapping with the keys {}", level.name, names.join(", "));
+            self.problem(node.location, message);
+            return None;
+        };
+        let mut fields = Fields { location: node.location, fields: Vec::new() };
+        for (key, value) in written {
+            let Content::Scalar(name, _) = &key.content else {
+                self.problem(key.location, format!("a key of {} must be text", level.name));
+                continue;
+            };
+            match level.find(name) {
+                None => self.problem(key.location, unknown(name, level)),
+                Some(key_of_level) if fields.find(key_of_level.name).is_some() => {
+                    self.problem(key.location, format!("{name}: duplicate key"));
+                }
+                Some(key_of_level) => {
+                    let read = self.value(key_of_level, value);
+                    fields.fields.push(Field { name: key_of_level.name, node: value, value: read });
+                }
+            }
+        }
+        for key in level.keys.iter().filter(|key| key.need == Need::Required) {
+            let field = fields.find(key.name);
+            if field.is_none_or(|field| field.node.is_null()) {
+                let location = field.map_or(node.location, |field| field.node.location);
+                self.problem(location, format!("{}: missing", key.name));
+            }
+        }
+        Some(fields)
+    }
+
+    fn value<'node>(&mut self, key: &Key, node: &'node Node) -> Option<Value<'node>> {
+        if node.is_null() {
+            return None;
+        }
+        match key.shape {
+            Shape::Text { bytes_max } => {
+                let text = self.scalar(node, key.name)?;
+                if text.is_empty() && key.need == Need::Required {
+                    self.problem(node.location, format!("{}: must not be empty", key.name));
+                }
+                if text.len() > bytes_max {
+                    let message = format!("{}: {} bytes exceed {bytes_max}", key.name, text.len());
+                    self.problem(node.location, message);
+                }
+                Some(Value::Text(text.to_owned()))
+            }
+            Shape::Whole { min } => self.whole(node, key.name, min).map(Value::Whole),
+            Shape::Switch => self.switch(node, key.name).map(Value::Switch),
+            Shape::OneOf(words) => self.one_of(node, key.name, &words()).map(Value::Word),
+            Shape::Other(_) => Some(Value::Other(node)),
+        }
+    }
+
+    /// The text of a scalar, as it is written.
+    pub(super) fn scalar<'node>(&mut self, node: &'node Node, name: &str) -> Option<&'node str> {
+        match &node.content {
+            Content::Scalar(..) if node.is_null() => Some(""),
+            Content::Scalar(text, _) => Some(text),
+            Content::List(_) | Content::Map(_) => {
+                self.problem(node.location, format!("{name}: must be text"));
+                None
+            }
+        }
+    }
+
+    pub(super) fn one_of(
+        &mut self,
+        node: &Node,
+        name: &str,
+        words: &[&'static str],
+    ) -> Option<&'static str> {
+        let text = self.scalar(node, name)?;
+        let word = words.iter().find(|word| word.eq_ignore_ascii_case(text)).copied();
+        if word.is_none() {
+            let message = format!(
+                "{name}: must be one of: {}; not `{}`{}",
+                words.join(", "),
+                shown(text),
+                hint(text, words.iter().copied())
+            );
+            self.problem(node.location, message);
+        }
+        word
+    }
+
+    /// A whole number as envoyproxy/ratelimit reads it, from `min` to `u32::MAX`.
+    pub(super) fn whole(&mut self, node: &Node, name: &str, min: u32) -> Option<u32> {
+        let whole = self.integer(node, name);
+        let number = whole.and_then(|whole| u32::try_from(whole).ok()).filter(|it| *it >= min);
+        if number.is_none() {
+            let message = format!("{name}: must be a whole number from {min} to {}", u32::MAX);
+            self.problem(node.location, message);
+        }
+        number
+    }
+
+    /// A whole number without quotes.
+    pub(super) fn integer(&mut self, node: &Node, name: &str) -> Option<i128> {
+        let Content::Scalar(text, Style::Plain) = &node.content else { return None };
+        let Plain::Whole(whole) = scalar::resolve(text) else { return None };
+        if whole.is_octal_in_disguise {
+            let message = format!("{name}: `{}` is octal, and means {}", shown(text), whole.value);
+            self.warning(node.location, message);
+        }
+        Some(whole.value)
+    }
+
+    fn switch(&mut self, node: &Node, name: &str) -> Option<bool> {
+        if let Content::Scalar(text, Style::Plain) = &node.content
+            && let Plain::Switch(on) = scalar::resolve(text)
+        {
+            return Some(on);
+        }
+        self.problem(node.location, format!("{name}: must be true or false"));
+        None
+    }
+}
+
+/// The message for a key that is not one of its level: where it belongs, or what is near.
+fn unknown(name: &str, level: &'static Level) -> String {
+    let levels = [&keys::FILE, &keys::DESCRIPTOR, &keys::LIMIT];
+    let depth = |of: &Level| levels.iter().position(|other| std::ptr::eq(*other, of));
+    let home = levels.into_iter().find(|other| other.find(name).is_some());
+    if let (Some(here), Some(there)) = (depth(level), home.and_then(depth)) {
+        return format!("unknown key `{name}` here; it belongs {}", way(here, there));
+    }
+    let suggestion = hint(name, level.names());
+    if suggestion.is_empty() {
+        let names: Vec<_> = level.names().collect();
+        return format!("unknown key `{}`; allowed here: {}", shown(name), names.join(", "));
+    }
+    format!("unknown key `{}`{suggestion}", shown(name))
+}
+
+/// From one depth of a rule file (0 its top, 1 a descriptor, 2 a rate_limit) to another.
+fn way(here: usize, there: usize) -> &'static str {
+    match (here, there) {
+        (_, 0) => "at the top of the file",
+        (0, 1) => "in an item of `descriptors`, one level down",
+        (0, _) => "in the `rate_limit` of a descriptor, two levels down",
+        (1, _) => "in `rate_limit`, one level down",
+        _ => "in the descriptor, one level up",
+    }
+}
+
+/// The text for a message: one line, and not too long.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}

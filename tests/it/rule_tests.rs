@@ -1,0 +1,241 @@
+//! `tollkeeper test`: tests of rules, as a person or a CI system runs them.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{root, run, service::tollkeeper, tool};
+
+const RULES: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 2, time_zone: Europe/Berlin }\n  - { key: k, value: free }\n";
+
+/// Runs `tollkeeper test .` with these calls in one test.
+#[track_caller]
+fn test_calls(calls: &str) -> (Option<i32>, String, String) {
+    test_file("rules.test.yaml", &format!("{HEAD}{calls}"), &[])
+}
+
+const HEAD: &str = "rules: [rules.yaml]\ntests:\n  - name: two a day\n    domain: d\n    start: 2026-03-28T23:00:00Z\n    calls:\n";
+
+#[track_caller]
+fn test_file(name: &str, text: &str, flags: &[&str]) -> (Option<i32>, String, String) {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    std::fs::write(folder.path().join(name), text).unwrap();
+    run(tollkeeper().current_dir(&folder).args(["test", "."]).args(flags))
+}
+
+/// Compares stdout, which ends with the summary, and the exit code that follows from it.
+#[track_caller]
+fn check(calls: &str, expected: &str) {
+    let (code, stdout, stderr) = test_calls(calls);
+    assert_eq!((stdout.as_str(), stderr.as_str()), (expected, ""));
+    let failed = !expected.ends_with(", 0 failed\n");
+    assert_eq!(code, Some(i32::from(failed)));
+}
+
+#[track_caller]
+fn check_failure(calls: &str, failure: &str) {
+    check(calls, &format!("./rules.test.yaml\n  FAILED: two a day\n{failure}0 passed, 1 failed\n"));
+}
+
+/// Compares the problem of a file that is no test, without its name.
+#[track_caller]
+fn check_problem(calls: &str, problem: &str) {
+    let (code, stdout, stderr) = test_calls(calls);
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stderr.contains(problem), "{stderr}");
+    assert!(stdout.starts_with("0 passed, 0 failed, "), "{stdout}");
+}
+
+#[test]
+fn the_shipped_tests_pass_and_are_listed() {
+    let examples = run(tollkeeper().current_dir(root()).args(["test", "examples"]));
+    let expected = "examples/rules.test.yaml
+  ok: ten requests of a user in a minute pass
+  ok: a login that is denied costs the user nothing
+2 passed, 0 failed
+";
+    assert_eq!(examples, (Some(0), expected.to_owned(), String::new()));
+}
+
+#[test]
+fn calls_have_times_hits_and_expectations() {
+    // The day of 23 hours.
+    let day = "      - { call: k=v, hits: 2, expect: OK, remaining: [0], rule: k }
+      - { at: 1379m, call: k=v, expect: over_limit }
+      - { call: k=v, expect: OVER_LIMIT }
+      - { at: 23h, call: k=v, hits: 0, remaining: 2 }
+      - { at: 23h, call: k=v, hits: -1, expect: OK }
+";
+    check(day, "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n");
+}
+
+#[test]
+fn a_failed_test_shows_what_was_expected_and_what_came() {
+    check_failure(
+        "      - { call: [k=v, k=w], hits: 2, expect: OVER_LIMIT, remaining: [1, 0], rule: [k, j] }\n",
+        "    ./rules.test.yaml:7:9, at 0s: k=v k=w
+      expected: OVER_LIMIT, remaining 1, 0, rule k, j
+      actual:   OK, remaining 0, 0, rule k, k
+",
+    );
+}
+
+#[test]
+fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
+    let unmatched = |call: &str, problem: &str| {
+        check_failure(
+            &format!("      - {{ call: {call}, expect: OK }}\n"),
+            &format!(
+                "    ./rules.test.yaml:7:9, at 0s: {call}\n      {problem}\n      if that is meant, write `rule: none`\n"
+            ),
+        );
+    };
+    unmatched("j=v", "j=v matches no rule");
+    unmatched("k=free", "k=free matches no rule");
+    check(
+        "      - { call: j=v, expect: OK, rule: none }\n      - { call: [k=free, k=v], rule: [none, k] }\n",
+        "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n",
+    );
+    check_failure(
+        "      - { call: k=v, rule: none }\n",
+        "    ./rules.test.yaml:7:9, at 0s: k=v\n      expected: rule none\n      actual:   rule k\n",
+    );
+
+    let text = "rules: rules.yaml\ntests: [{ name: a, domain: shop, calls: [{ call: a=b }] }]\n";
+    let (code, stdout, _) = test_file("a.test.yaml", &text.replace("shop", "dd"), &[]);
+    assert_eq!(code, Some(1));
+    let problem = "no rule file has the domain dd; did you mean `d`?";
+    assert!(stdout.contains(problem), "{stdout}");
+    let meant = text.replace("a=b", "a=b, rule: none");
+    assert_eq!(test_file("a.test.yaml", &meant, &[]).0, Some(0));
+}
+
+#[test]
+fn what_is_no_test_is_a_problem_with_its_location() {
+    for (calls, problem) in [
+        ("      - { call: k, expect: OK }\n", "7:17: call: an entry is written key=value"),
+        ("      - { call: k=v, at: soon }\n", "7:26: at: must be a time such as 500ms"),
+        (
+            "      - { at: 90s, call: k=v }\n      - { at: 1m, call: k=v }\n",
+            "8:15: at: 1m is before 90s, the time of the call above",
+        ),
+        (
+            "      - { call: k=v, expect: OVERLIMIT }\n",
+            "7:30: expect: must be one of: OK, OVER_LIMIT; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
+        ),
+        ("      - { call: k=v, hits: x }\n", "7:28: hits: must be a whole number"),
+        ("      - { call: k=v, hits: 010 }\n", "7:28: hits: `010` is octal, and means 8"),
+        ("      - { call: [] }\n", "call: must be a list of at least one"),
+        ("      - { cal: k=v }\n", "unknown key `cal`; did you mean `call`?"),
+        ("      - { at: 1s }\n", "7:9: call: missing"),
+        (
+            "      - { call: [k=v, k=w], remaining: 1 }\n",
+            "7:40: remaining: 1 for 2 descriptors; write one for each",
+        ),
+        (
+            "      - { call: k=v, rule: [k, k] }\n",
+            "7:28: rule: 2 for 1 descriptors; write one for each",
+        ),
+    ] {
+        check_problem(calls, problem);
+    }
+    for (text, problem) in [
+        ("tests: [{ name: a, domain: d, calls: [{ call: k=v }] }]", "1:1: rules: missing"),
+        ("rules: rules.yaml", "1:1: tests: missing"),
+        ("rules: rules.yaml\ntests: []", "2:8: tests: must be a list of at least one"),
+        (
+            "rules: gone.yaml\ntests: [{ name: a, domain: d, calls: [{ call: k=v }] }]",
+            "gone.yaml: No such file",
+        ),
+        ("", "1:1: the file is empty; a test file starts with `rules:`"),
+    ] {
+        let (code, _, stderr) = test_file("a.test.yaml", text, &[]);
+        assert!(code == Some(1) && stderr.contains(problem), "{stderr}");
+    }
+}
+
+#[test]
+fn tests_are_found_in_folders_by_their_names() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir(folder.path().join("deep")).unwrap();
+    let text = "rules: rules.yaml\ntests: [{ name: NAME, domain: d, calls: [{ call: k=v }] }]\n";
+    write("rules.yaml", RULES);
+    write("a.test.yml", &text.replace("NAME", "first"));
+    write(
+        "deep/b.test.yaml",
+        &text.replace("rules.yaml", "../rules.yaml").replace("NAME", "second"),
+    );
+    write("test.yaml", "no test");
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(["test", "."]));
+    let expected =
+        "./a.test.yml\n  ok: first\n./deep/b.test.yaml\n  ok: second\n2 passed, 0 failed\n";
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), expected, ""));
+    // They are no rules, whichever way they end.
+    let checked = run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml", "deep"]));
+    assert_eq!(
+        (checked.0, checked.2.as_str()),
+        (Some(1), "deep: no .yaml or .yml file in this folder\n")
+    );
+
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let (code, stdout, stderr) =
+        run(tollkeeper().current_dir(&folder).args(["test", "gone", "empty", "a.test.yml"]));
+    assert_eq!(code, Some(1));
+    assert_eq!(stdout, "a.test.yml\n  ok: first\n1 passed, 0 failed, 2 problems\n");
+    assert!(stderr.contains("gone: No such file"), "{stderr}");
+    assert!(stderr.contains("empty: no .test.yaml or .test.yml file in this folder"), "{stderr}");
+}
+
+const MIXED: &str = "rules: rules.yaml
+tests:
+  - { name: good, domain: d, calls: [{ call: k=v }] }
+  - { name: 'bad & <worse>', domain: d, calls: [{ call: k=v, expect: OVER_LIMIT }] }
+";
+
+#[test]
+fn in_json_every_test_is_listed() {
+    let (code, stdout, stderr) = test_file("a.test.yaml", MIXED, &["--format", "json"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), ""));
+    let failure = "./a.test.yaml:4:49, at 0s: k=v\n  expected: OVER_LIMIT\n  actual:   OK";
+    let (file, good, bad) = ("./a.test.yaml", "./a.test.yaml:3:5", "./a.test.yaml:4:5");
+    let expected = json!({
+        "passed": 1, "failed": 1, "problems": [],
+        "tests": [
+            { "file": file, "name": "good", "location": good },
+            { "file": file, "name": "bad & <worse>", "location": bad, "failure": failure },
+        ],
+    });
+    assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), expected);
+
+    let (code, stdout, stderr) = test_file("a.test.yaml", "{}", &["--format", "json"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), ""));
+    let problems = ["./a.test.yaml:1:1: rules: missing", "./a.test.yaml:1:1: tests: missing"];
+    assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap()["problems"], json!(problems));
+}
+
+/// Read by another program, as a CI system would.
+#[test]
+fn in_junit_every_test_and_every_problem_is_a_case() {
+    let read = "import sys, xml.etree.ElementTree as tree\n\
+                for case in tree.fromstring(sys.stdin.buffer.read()).iter('testcase'):\n\
+                \x20 inner = [(it.tag, it.get('message')) for it in case]\n\
+                \x20 print(case.get('name'), inner)";
+    let cases = |text: &str| {
+        let (code, stdout, stderr) = test_file("a.test.yaml", text, &["--format", "junit"]);
+        assert_eq!((code, stderr.as_str()), (Some(1), ""));
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("report.xml");
+        std::fs::write(&file, stdout).unwrap();
+        let report = std::fs::File::open(file).unwrap();
+        run(std::process::Command::new(tool("python")).args(["-c", read]).stdin(report)).1
+    };
+    assert_eq!(
+        cases(MIXED),
+        "good []\nbad & <worse> [('failure', './a.test.yaml:4:49, at 0s: k=v')]\n"
+    );
+    let missing = |name| format!("./a.test.yaml:1:1: {name}: missing");
+    let (rules, tests) = (missing("rules"), missing("tests"));
+    let expected = format!("{rules} [('error', '{rules}')]\n{tests} [('error', '{tests}')]\n");
+    assert_eq!(cases("{}"), expected);
+}
