@@ -2,6 +2,8 @@
 
 use http::uri::Authority;
 
+use crate::printable::printable;
+
 /// Where a command asks: the flag, else the variable, else the default.
 pub(super) struct Address<'a> {
     pub flag: Option<&'a str>,
@@ -28,7 +30,7 @@ impl<'a> Address<'a> {
             Some(meant) => format!("; did you mean {meant}?"),
             None => format!(", such as {}", self.default),
         };
-        Err(format!("{name}: `{addr}` is not HOST:PORT{hint}"))
+        Err(format!("{name}: `{}` is not HOST:PORT{hint}", printable(addr.as_bytes())))
     }
 
     /// The address without a scheme and a path, and with the default port if it has none.

@@ -257,7 +257,8 @@ fn call_escapes_control_characters_of_its_arguments() {
     let expected = "\\x1b[31m: an entry is written key=value\n";
     assert_eq!((code, stderr.as_str()), (Some(2), expected));
     let (code, _, stderr) = call("\x1b[31m\n", "user=x");
-    assert_eq!((code, stderr.as_str()), (Some(1), "\\x1b[31m\\x0a: not HOST:PORT\n"));
+    let expected = "--addr: `\\x1b[31m\\x0a` is not HOST:PORT, such as 127.0.0.1:8081\n";
+    assert_eq!((code, stderr.as_str()), (Some(2), expected));
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn what_a_rule_file_and_its_name_hold_adds_no_line_to_log_or_output() {
     std::fs::write(rules.join(name), twice).unwrap();
     let (code, _, stderr) = run(tollkeeper().arg("check").arg(&rules));
     let shown = format!("{}/a\\x0aFORGED \\x1b[31m.yaml", rules.display());
-    let problem = format!("{shown}:2:37: `k\\x0aFORGED` is already written at {shown}:2\n");
+    let problem = format!("{shown}:2:37: `k\\x0aFORGED` is already defined at {shown}:2\n");
     assert_eq!((code, stderr), (Some(1), problem));
 
     let warned = "domain: shop\ndescriptors: [{ key: k, rate_limit: { unit: day } }]\n";

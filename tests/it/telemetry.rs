@@ -172,7 +172,7 @@ async fn random_names_make_no_series() {
         ask(format!("name{number}")).await;
     }
     assert_eq!(service.get("/metrics").lines().count(), before);
-    assert_eq!(service.log().matches("met no rule").count(), 1, "said once a minute");
+    assert_eq!(service.log().matches("matched no rule").count(), 1, "logged once a minute");
 }
 
 #[tokio::test]

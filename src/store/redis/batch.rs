@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     engine::{ledger::Charge, time::Timestamp},
-    telemetry::{StoreMetrics, redis_error_type},
+    telemetry::StoreMetrics,
 };
 
 /// The most weight of one batch. Such a run keeps Redis busy for less than 0.3 ms.
@@ -90,25 +90,23 @@ impl Batch {
         if !self.ledger.is_empty() {
             runs.push((&scripts.ledger, &self.ledger));
         }
-        let (replies, took) = script::run(&runs, connection, metrics, resp::integers).await;
-        let mut replies = replies.into_iter();
+        let ran = script::run(&runs, connection, metrics, resp::integers).await;
+        let mut replies = ran.replies.into_iter();
         let mut now = None;
-        let mut read = |read: &dyn Fn(&[i64]) -> Option<(Timestamp, Vec<Outcome>)>| {
-            let reply = replies.next().unwrap_or_else(|| Err(unexpected_reply()))?;
-            let (told, outcomes) = read(&reply).ok_or_else(unexpected_reply)?;
-            now = Some(told);
-            Ok(outcomes)
-        };
-        let nothing = || Ok(Vec::new());
-        let fixed = if self.fixed.is_empty() { nothing() } else { read(&|it| self.fixed.read(it)) };
-        let ledger =
-            if self.ledger.is_empty() { nothing() } else { read(&|it| self.ledger.read(it)) };
+        let mut fixed = Ok(Vec::new());
+        if !self.fixed.is_empty() {
+            fixed = read(replies.next(), &mut now, |reply| self.fixed.read(reply));
+        }
+        let mut ledger = Ok(Vec::new());
+        if !self.ledger.is_empty() {
+            ledger = read(replies.next(), &mut now, |reply| self.ledger.read(reply));
+        }
         let outcomes = self.in_order(fixed, ledger);
 
-        metrics.record("EVALSHA", took, outcomes.iter().find_map(problem));
-        let is_replica =
-            |it: &RedisResult<_>| matches!(it, Ok(Outcome::WriteRefused(WriteRefusal::Replica)));
-        if outcomes.iter().any(is_replica) {
+        let refused = outcomes.iter().find_map(refusal);
+        let error_type = ran.error_type.or(refused.map(|refusal| refusal.code().to_owned()));
+        metrics.record("EVALSHA", ran.took, error_type);
+        if refused == Some(WriteRefusal::Replica) {
             // A server that was demoted is not asked again on this connection.
             connection.retire();
         }
@@ -135,11 +133,21 @@ impl Batch {
     }
 }
 
-/// Why a call has no verdict, as the error's type in metrics.
-fn problem(outcome: &RedisResult<Outcome>) -> Option<String> {
+/// Reads the reply to one run, and Redis's time from it.
+fn read(
+    reply: Option<RedisResult<Vec<i64>>>,
+    now: &mut Option<Timestamp>,
+    read: impl Fn(&[i64]) -> Option<(Timestamp, Vec<Outcome>)>,
+) -> RedisResult<Vec<Outcome>> {
+    let reply = reply.ok_or_else(unexpected_reply)??;
+    let (told, outcomes) = read(&reply).ok_or_else(unexpected_reply)?;
+    *now = Some(told);
+    Ok(outcomes)
+}
+
+fn refusal(outcome: &RedisResult<Outcome>) -> Option<WriteRefusal> {
     match outcome {
-        Ok(Outcome::WriteRefused(refusal)) => Some(refusal.code().to_owned()),
-        Ok(_) => None,
-        Err(error) => Some(redis_error_type(error)),
+        Ok(Outcome::WriteRefused(refusal)) => Some(*refusal),
+        _ => None,
     }
 }

@@ -12,7 +12,7 @@ use super::connection::Connection;
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::StoreError,
-    telemetry::StoreMetrics,
+    telemetry::{StoreMetrics, redis_error_type},
 };
 
 /// Where the script reads the time: Redis's own clock, once. A test may put another line here.
@@ -166,15 +166,24 @@ pub trait ScriptRun: Sync {
     fn command(&self, verb: &str, script: &str) -> Cmd;
 }
 
+/// What runs in one round trip came to.
+pub(super) struct Ran<T> {
+    /// One for each run.
+    pub(super) replies: Vec<RedisResult<T>>,
+    /// How long the round trip took.
+    pub(super) took: Duration,
+    /// The type of its first error.
+    pub(super) error_type: Option<String>,
+}
+
 /// Runs scripts in one round trip, and reads each reply by `read`. A script that the server does not know,
-/// since it was restarted or flushed, has not run; it is sent once more with its text. Also returns how
-/// long the round trip took.
+/// since it was restarted or flushed, has not run; it is sent once more with its text.
 pub(super) async fn run<T>(
     runs: &[(&Script, &dyn ScriptRun)],
     connection: &mut Connection,
     metrics: &StoreMetrics,
     read: impl Fn(&[u8]) -> RedisResult<T>,
-) -> (Vec<RedisResult<T>>, Duration) {
+) -> Ran<T> {
     let mut commands = Vec::with_capacity(4096);
     for (script, run) in runs {
         run.command("EVALSHA", &script.hash).write_packed_command(&mut commands);
@@ -182,6 +191,8 @@ pub(super) async fn run<T>(
     let began = Instant::now();
     let mut replies = connection.exchange(&commands, runs.len(), &read).await;
     let took = began.elapsed();
+    let error = replies.iter().find_map(|reply| reply.as_ref().err());
+    let error_type = error.map(redis_error_type);
     for ((script, run), reply) in runs.iter().zip(&mut replies) {
         if reply.as_ref().is_err_and(is_unknown_script) {
             let command = run.command("EVAL", &script.source).get_packed_command();
@@ -190,7 +201,7 @@ pub(super) async fn run<T>(
             *reply = again.unwrap_or_else(|| Err(unexpected_reply()));
         }
     }
-    (replies, took)
+    Ran { replies, took, error_type }
 }
 
 fn is_unknown_script(error: &RedisError) -> bool {

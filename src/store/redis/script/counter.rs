@@ -18,7 +18,7 @@ use crate::{
         Clear,
         redis::{connection::Connection, node::Question, resp},
     },
-    telemetry::{StoreMetrics, redis_error_type},
+    telemetry::StoreMetrics,
 };
 
 /// One look: the arguments of a look that is judged, and whether the counter is cleared.
@@ -62,10 +62,10 @@ impl Question for ScriptLook<'_> {
         let Self { scripts, counter, clear } = *self;
         let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
         let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
-        let (mut replies, took) = run(&runs, connection, metrics, resp::value).await;
-        let reply = replies.pop().unwrap_or_else(|| Err(unexpected_reply()));
-        metrics.record("EVALSHA", took, reply.as_ref().err().map(redis_error_type));
-        read_look(reply?).ok_or_else(unexpected_reply)
+        let mut ran = run(&runs, connection, metrics, resp::value).await;
+        metrics.record("EVALSHA", ran.took, ran.error_type);
+        let reply = ran.replies.pop().ok_or_else(unexpected_reply)??;
+        read_look(reply).ok_or_else(unexpected_reply)
     }
 }
 
