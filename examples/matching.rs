@@ -17,7 +17,7 @@ const CALLS: u32 = 200_000;
 const ROUNDS: usize = 9;
 
 fn main() {
-    let (few, many) = (Subject::new(10), Subject::new(10_000));
+    let (few, many) = (Backend::new(10), Backend::new(10_000));
     let mut times = (Vec::new(), Vec::new());
     // In turns, so that a noisy moment meets both.
     for _ in 0..ROUNDS {
@@ -31,12 +31,12 @@ fn main() {
     );
 }
 
-struct Subject {
+struct Backend {
     rules: RuleSet,
     requests: Vec<Request>,
 }
 
-impl Subject {
+impl Backend {
     /// Rules of two levels, exact values and the key alone, and one pattern; the same ten are asked.
     fn new(count: usize) -> Self {
         let mut rules = RuleSet::new(Defaults::default());
@@ -57,7 +57,7 @@ impl Subject {
                 Entry { key: "path".into(), value: path.into() },
                 Entry { key: "user".into(), value: "alice".into() },
             ];
-            let descriptors = vec![Descriptor { entries, hits: Hits::Take(1), limit: None }];
+            let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
             Request { domain: "shop".to_owned(), descriptors }
         };
         Self { rules, requests: (0..10).map(request).collect() }

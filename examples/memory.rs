@@ -86,5 +86,5 @@ fn decide(charges: &[Charge], of_a_call: usize, threads: usize) -> f64 {
 fn charge(user: usize, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: "user".into(), value: format!("user-{user:08}").into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
-    Charge { counter, hits: Hits::Take(1), caller: None }
+    Charge { counter, hits: Hits::Charge(1), caller: None }
 }

@@ -150,8 +150,8 @@ impl App {
         tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));
         // The shipped rules are no file that could change.
         if !settings.rules.paths.is_empty() {
-            let RuleSettings { paths, basis } = settings.rules.clone();
-            tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, basis }));
+            let RuleSettings { paths, options } = settings.rules.clone();
+            tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, options }));
         }
         tasks
     }
@@ -235,7 +235,7 @@ fn store(
             };
             let node = Node::new(Pool::new(options, metrics.clone()), system_clock, metrics);
             let key_prefix = settings.store.key_prefix.clone();
-            Ok(match settings.rules.basis.algorithms {
+            Ok(match settings.rules.options.algorithms {
                 Algorithms::All => Store::Redis(RedisStore::new(node, Scripts::new(key_prefix))),
                 Algorithms::FixedWindow => {
                     Store::Transactions(TransactionStore::new(node, key_prefix))
@@ -248,7 +248,7 @@ fn store(
 /// None for memory, which is as fast as a cache; and none without scripts, where Redis may deny too
 /// early for an instant, which must not last for a second.
 fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCache {
-    let words_max = match (&settings.store.url, settings.rules.basis.algorithms) {
+    let words_max = match (&settings.store.url, settings.rules.options.algorithms) {
         (StoreUrl::Redis(_), Algorithms::All) => settings.store.over_limit_cache,
         (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
     };

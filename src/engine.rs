@@ -7,9 +7,9 @@
 pub mod algorithm;
 pub mod calendar;
 pub mod decision;
+pub mod descriptor_syntax;
 pub mod key;
 pub mod ledger;
-pub mod notation;
 pub mod pattern;
 pub mod plan;
 pub mod request;

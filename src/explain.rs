@@ -8,7 +8,7 @@ use crate::{
     engine::{
         decision::Code,
         key,
-        ledger::{self, Charge, Standing},
+        ledger::{self, Charge, CounterState},
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
@@ -169,7 +169,7 @@ impl Explanation {
     }
 
     /// Adds how the counters stand, one for each charge of the plan, and the verdict.
-    pub fn foresee(&mut self, plan: Plan, standings: &[Standing]) {
+    pub fn foresee(&mut self, plan: Plan, standings: &[CounterState]) {
         let charges = self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.charges);
         for (charge, standing) in charges.zip(standings) {
             charge.used = Some(standing.used);
@@ -286,9 +286,9 @@ impl ChargeExplanation {
             algorithm: limit.algorithm.name().to_owned(),
             says: says(limit),
             charges: match charge.hits {
-                Hits::Take(taken) => hits(taken),
+                Hits::Charge(taken) => hits(taken),
                 Hits::Look => 0,
-                Hits::GiveBack(given) => -hits(given),
+                Hits::Refund(given) => -hits(given),
             },
             key: charge.counter.key(limit.window.at(now).start),
             used: None,

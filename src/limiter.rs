@@ -8,7 +8,7 @@ use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
         decision::{Decision, Met},
-        ledger::{Charge, Judgement, Standing},
+        ledger::{Charge, CounterState, Judgement},
         plan::Plan,
         request::Request,
         time::Timestamp,
@@ -73,7 +73,7 @@ impl Limiter {
         &self,
         request: &Request,
         clear: Clear,
-    ) -> Result<Vec<(Charge, Option<Standing>)>, StoreError> {
+    ) -> Result<Vec<(Charge, Option<CounterState>)>, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
         let mut stand = Vec::with_capacity(plan.charges.len());
         for charge in plan.charges {

@@ -1,13 +1,13 @@
 //! The wire: Envoy's rate limit service, version 3. Generated types appear in this folder only.
 
-mod codec;
-mod connections;
 pub mod decode;
 pub mod encode;
+mod framing;
 pub mod headers;
 pub mod json;
-mod message;
 mod metadata;
+mod precheck;
+mod preface;
 mod serve;
 mod service;
 

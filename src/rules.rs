@@ -16,7 +16,7 @@ mod watch;
 mod yaml;
 
 pub use json_schema::{schema_of_rules, schema_of_tests};
-pub use options::{Algorithms, Basis};
+pub use options::{Algorithms, LoadOptions};
 pub use problem::Problem;
 pub(crate) use problem::file_name;
 pub use watch::{InForce, Loaded, Rules, Watched, watch};
@@ -72,10 +72,10 @@ struct Read {
 ///
 /// # Errors
 /// Every problem of every file, ordered by location.
-pub fn load(paths: &[PathBuf], basis: Basis) -> Result<InForce, Vec<Problem>> {
+pub fn load(paths: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Problem>> {
     let read = read_all(paths);
     let version = Version::of(&read);
-    compile_all(read, basis).map(|compiled| InForce::now(compiled, version))
+    compile_all(read, options).map(|compiled| InForce::now(compiled, version))
 }
 
 fn read_all(paths: &[PathBuf]) -> Read {
@@ -103,13 +103,13 @@ struct Compiled {
     warnings: Vec<Problem>,
 }
 
-fn compile_all(read: Read, basis: Basis) -> Result<Compiled, Vec<Problem>> {
+fn compile_all(read: Read, options: LoadOptions) -> Result<Compiled, Vec<Problem>> {
     let mut findings = Findings { problems: read.problems, warnings: Vec::new() };
     let mut files = Vec::new();
     for source in &read.sources {
         files.extend(schema::read(source, &mut findings));
     }
-    let rules = compile::compile(files, basis, &mut findings);
+    let rules = compile::compile(files, options, &mut findings);
     let Findings { mut problems, mut warnings } = findings;
     // What is read through several aliases is found as often.
     for list in [&mut problems, &mut warnings] {

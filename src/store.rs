@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, Judgement, Standing},
+    ledger::{Charge, CounterState, Judgement},
     time::Timestamp,
 };
 
@@ -95,7 +95,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.look(counter, clear)),
             Self::Redis(store) => store.look(counter, clear).await,

@@ -3,14 +3,14 @@
 //! In one run, in turns: an empty gRPC handler, tollkeeper on memory and on Redis, and Redis asked
 //! directly. docs/bench.md tells what is measured and against what.
 
+mod baseline;
 mod cpu;
 mod empty;
 mod processes;
 mod report;
-mod ruler;
 mod scenarios;
-mod slice;
 mod targets;
+mod trial;
 
 use std::{
     error::Error,
@@ -40,7 +40,7 @@ struct Flags {
     /// One round of short slices: shows that it works, and no more
     #[arg(long)]
     quick: bool,
-    /// How often each subject has its turn
+    /// How often each backend has its turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
     /// How long a turn is, in milliseconds
@@ -81,28 +81,28 @@ fn compare(flags: &Flags) -> Result<()> {
         return Err(format!("--only: none of {}", names.join(", ")).into());
     }
     let interrupted = watch_signals()?;
-    let subjects = Subjects::start(&scenarios)?;
+    let backends = Subjects::start(&scenarios)?;
     let mut table = Table::default();
     for round in 0..rounds {
         for scenario in &scenarios {
-            let mut turns = scenario.subjects.to_vec();
+            let mut turns = scenario.backends.to_vec();
             // Forth and back, so that none always follows the same one.
             if round % 2 == 1 {
                 turns.reverse();
             }
-            for subject in turns {
+            for backend in turns {
                 if interrupted.load(Relaxed) {
                     return Err("interrupted".into());
                 }
-                progress(&format!("round {} of {rounds}: {}, {subject}", round + 1, scenario.name));
-                let sample = slice::measure(
+                progress(&format!("round {} of {rounds}: {}, {backend}", round + 1, scenario.name));
+                let sample = trial::measure(
                     scenario,
-                    subject,
-                    &subjects,
+                    backend,
+                    &backends,
                     Duration::from_millis(slice),
-                    table.maximum(subject),
+                    table.maximum(backend),
                 )?;
-                table.add(scenario, subject, sample);
+                table.add(scenario, backend, sample);
             }
         }
     }

@@ -14,12 +14,12 @@ use tempfile::TempDir;
 
 use crate::{
     Result,
-    scenarios::{Scenario, Subject, rules},
+    scenarios::{Backend, Scenario, rules},
 };
 
 /// Everything that the scenarios need.
 pub(crate) struct Subjects {
-    services: BTreeMap<Subject, Service>,
+    services: BTreeMap<Backend, Service>,
     /// Besides the one among the others.
     second_replica: Option<Service>,
     pub(crate) redis: Process,
@@ -54,22 +54,22 @@ impl Subjects {
         let folder = TempDir::new()?;
         let (redis, redis_port) = start_redis(&folder)?;
         let mut services = BTreeMap::new();
-        for subject in scenarios.iter().flat_map(|it| it.subjects) {
-            if !services.contains_key(subject) {
-                let command = match subject {
-                    Subject::Empty => empty_handler()?,
-                    Subject::Memory => tollkeeper(&folder, 0, "memory://")?,
-                    Subject::Redis | Subject::Replicas => {
+        for backend in scenarios.iter().flat_map(|it| it.backends) {
+            if !services.contains_key(backend) {
+                let command = match backend {
+                    Backend::Empty => empty_handler()?,
+                    Backend::Memory => tollkeeper(&folder, 0, "memory://")?,
+                    Backend::Redis | Backend::Replicas => {
                         tollkeeper(&folder, 0, &format!("redis://127.0.0.1:{redis_port}"))?
                     }
-                    Subject::FewRules => tollkeeper(&folder, 10, "memory://")?,
-                    Subject::ManyRules => tollkeeper(&folder, 10_000, "memory://")?,
-                    Subject::Pairs | Subject::Script => continue,
+                    Backend::FewRules => tollkeeper(&folder, 10, "memory://")?,
+                    Backend::ManyRules => tollkeeper(&folder, 10_000, "memory://")?,
+                    Backend::Pairs | Backend::Script => continue,
                 };
-                services.insert(*subject, Service::start(command)?);
+                services.insert(*backend, Service::start(command)?);
             }
         }
-        let second_replica = match services.contains_key(&Subject::Replicas) {
+        let second_replica = match services.contains_key(&Backend::Replicas) {
             true => Some(Service::start(tollkeeper(
                 &folder,
                 0,
@@ -80,14 +80,14 @@ impl Subjects {
         Ok(Self { services, second_replica, redis, redis_port, _folder: folder })
     }
 
-    /// All that share Redis for the subject of that name.
+    /// All that share Redis for the backend of that name.
     pub(crate) fn replicas(&self) -> Vec<&Service> {
-        self.service(Subject::Replicas).into_iter().chain(&self.second_replica).collect()
+        self.service(Backend::Replicas).into_iter().chain(&self.second_replica).collect()
     }
 
-    /// The service of this subject; Redis itself is none.
-    pub(crate) fn service(&self, subject: Subject) -> Option<&Service> {
-        self.services.get(&subject)
+    /// The service of this backend; Redis itself is none.
+    pub(crate) fn service(&self, backend: Backend) -> Option<&Service> {
+        self.services.get(&backend)
     }
 }
 

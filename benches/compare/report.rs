@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, process::Command};
 
 use crate::{
-    scenarios::{SCENARIOS, Scenario, Subject},
-    slice::Sample,
+    scenarios::{Backend, SCENARIOS, Scenario},
+    trial::Sample,
 };
 
 /// How tables look.
@@ -16,16 +16,16 @@ pub(crate) enum Form {
 
 /// All samples.
 #[derive(Debug, Default)]
-pub(crate) struct Table(BTreeMap<(&'static str, Subject), Vec<Sample>>);
+pub(crate) struct Table(BTreeMap<(&'static str, Backend), Vec<Sample>>);
 
 impl Table {
-    pub(crate) fn add(&mut self, scenario: &Scenario, subject: Subject, sample: Sample) {
-        self.0.entry((scenario.name, subject)).or_default().push(sample);
+    pub(crate) fn add(&mut self, scenario: &Scenario, backend: Backend, sample: Sample) {
+        self.0.entry((scenario.name, backend)).or_default().push(sample);
     }
 
     /// One sample for each round; none, where it was not measured.
-    pub(crate) fn samples(&self, scenario: &str, subject: Subject) -> &[Sample] {
-        let found = self.0.iter().find(|(key, _)| **key == (scenario, subject));
+    pub(crate) fn samples(&self, scenario: &str, backend: Backend) -> &[Sample] {
+        let found = self.0.iter().find(|(key, _)| **key == (scenario, backend));
         found.map_or(&[], |(_, samples)| samples)
     }
 
@@ -33,29 +33,29 @@ impl Table {
     pub(crate) fn median(
         &self,
         scenario: &str,
-        subject: Subject,
+        backend: Backend,
         number: impl Fn(&Sample) -> f64,
     ) -> Option<f64> {
-        let mut numbers: Vec<f64> = self.samples(scenario, subject).iter().map(number).collect();
+        let mut numbers: Vec<f64> = self.samples(scenario, backend).iter().map(number).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.get(numbers.len() / 2).copied().filter(|number| number.is_finite())
     }
 
-    /// How many decisions a second the subject has made at its best, on keys like those of `half`.
-    pub(crate) fn maximum(&self, subject: Subject) -> Option<f64> {
-        let of = |name| self.median(name, subject, |it| it.per_second);
+    /// How many decisions a second the backend has made at its best, on keys like those of `half`.
+    pub(crate) fn maximum(&self, backend: Backend) -> Option<f64> {
+        let of = |name| self.median(name, backend, |it| it.per_second);
         of("spread 64").into_iter().chain(of("spread 256")).reduce(f64::max)
     }
 
     pub(crate) fn show(&self, form: Form) -> String {
         let heads =
             ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed %"];
-        let mut lines = vec![line(form, ["scenario", "subject"], heads.map(str::to_owned))];
+        let mut lines = vec![line(form, ["scenario", "backend"], heads.map(str::to_owned))];
         lines.extend(rule(form, heads.len()));
         for scenario in SCENARIOS {
-            for subject in scenario.subjects {
+            for backend in scenario.backends {
                 let cell = |digits: usize, number: fn(&Sample) -> f64| {
-                    let median = self.median(scenario.name, *subject, number);
+                    let median = self.median(scenario.name, *backend, number);
                     median.map_or_else(|| "-".to_owned(), |it| format!("{it:.digits$}"))
                 };
                 let cells = [
@@ -67,8 +67,8 @@ impl Table {
                     cell(0, |it| it.p999_us),
                     cell(1, |it| it.failed),
                 ];
-                if !self.samples(scenario.name, *subject).is_empty() {
-                    lines.push(line(form, [scenario.name, &subject.to_string()], cells));
+                if !self.samples(scenario.name, *backend).is_empty() {
+                    lines.push(line(form, [scenario.name, &backend.to_string()], cells));
                 }
             }
         }

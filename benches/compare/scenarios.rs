@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One row of the table for each subject.
+/// One row of the table for each backend.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -10,24 +10,24 @@ pub(crate) struct Scenario {
     pub(crate) descriptors: &'static [(&'static str, &'static str)],
     pub(crate) keys: usize,
     pub(crate) connections: usize,
-    pub(crate) rhythm: Rhythm,
-    pub(crate) subjects: &'static [Subject],
+    pub(crate) load: LoadShape,
+    pub(crate) backends: &'static [Backend],
 }
 
 /// How calls follow each other.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Rhythm {
+pub(crate) enum LoadShape {
     /// So many under way at any time.
     UnderWay(usize),
     /// So many a second.
     Paced(f64),
-    /// Half as many as the subject can.
+    /// Half as many as the backend can.
     HalfOfMaximum,
 }
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Subject {
+pub(crate) enum Backend {
     /// A gRPC service that decides nothing.
     Empty,
     Memory,
@@ -44,7 +44,7 @@ pub(crate) enum Subject {
     Script,
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Empty => "empty handler",
@@ -59,33 +59,42 @@ impl fmt::Display for Subject {
     }
 }
 
-use Subject::{Empty, FewRules, ManyRules, Memory, Pairs, Redis, Replicas, Script};
+use Backend::{Empty, FewRules, ManyRules, Memory, Pairs, Redis, Replicas, Script};
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
-const ALL: &[Subject] = &[Empty, Memory, Redis, Pairs];
+const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
 
 /// All of them, in the order of the table.
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    scenario("spread 64", SPREAD, 10_000, Rhythm::UnderWay(64), ALL),
-    scenario("spread 256", SPREAD, 10_000, Rhythm::UnderWay(256), ALL),
-    scenario("hot 64", HOT, 1, Rhythm::UnderWay(64), ALL),
-    scenario("hot 256", HOT, 1, Rhythm::UnderWay(256), ALL),
-    scenario("load B", HOT, 1, Rhythm::UnderWay(200), &[Empty, Memory, Redis]),
-    scenario("three 64", THREE, 10_000, Rhythm::UnderWay(64), ALL),
-    scenario("over 64", &[("denied", "d{}")], 10, Rhythm::UnderWay(64), &[Empty, Memory, Redis]),
-    scenario("lone", SPREAD, 10_000, Rhythm::UnderWay(1), &[Empty, Memory, Redis, Script]),
-    scenario("paced", SPREAD, 10_000, Rhythm::Paced(30_000.0), &[Empty, Redis, Pairs]),
-    scenario("half", SPREAD, 10_000, Rhythm::HalfOfMaximum, &[Empty, Memory, Redis]),
-    scenario("rules", &[("path", "/path/{}")], 10, Rhythm::UnderWay(64), &[FewRules, ManyRules]),
-    scenario("eight 64", EIGHT, 10_000, Rhythm::UnderWay(64), &[Memory, Redis]),
-    scenario("300,000 keys", SPREAD, 300_000, Rhythm::UnderWay(64), &[Memory, Redis]),
-    on(1, scenario("1 connection", SPREAD, 10_000, Rhythm::UnderWay(64), &[Empty, Memory, Redis])),
+    scenario("spread 64", SPREAD, 10_000, LoadShape::UnderWay(64), ALL),
+    scenario("spread 256", SPREAD, 10_000, LoadShape::UnderWay(256), ALL),
+    scenario("hot 64", HOT, 1, LoadShape::UnderWay(64), ALL),
+    scenario("hot 256", HOT, 1, LoadShape::UnderWay(256), ALL),
+    scenario("load B", HOT, 1, LoadShape::UnderWay(200), &[Empty, Memory, Redis]),
+    scenario("three 64", THREE, 10_000, LoadShape::UnderWay(64), ALL),
+    scenario("over 64", &[("denied", "d{}")], 10, LoadShape::UnderWay(64), &[Empty, Memory, Redis]),
+    scenario("lone", SPREAD, 10_000, LoadShape::UnderWay(1), &[Empty, Memory, Redis, Script]),
+    scenario("paced", SPREAD, 10_000, LoadShape::Paced(30_000.0), &[Empty, Redis, Pairs]),
+    scenario("half", SPREAD, 10_000, LoadShape::HalfOfMaximum, &[Empty, Memory, Redis]),
+    scenario("rules", &[("path", "/path/{}")], 10, LoadShape::UnderWay(64), &[FewRules, ManyRules]),
+    scenario("eight 64", EIGHT, 10_000, LoadShape::UnderWay(64), &[Memory, Redis]),
+    scenario("300,000 keys", SPREAD, 300_000, LoadShape::UnderWay(64), &[Memory, Redis]),
+    on(
+        1,
+        scenario("1 connection", SPREAD, 10_000, LoadShape::UnderWay(64), &[Empty, Memory, Redis]),
+    ),
     on(
         64,
-        scenario("64 connections", SPREAD, 10_000, Rhythm::UnderWay(64), &[Empty, Memory, Redis]),
+        scenario(
+            "64 connections",
+            SPREAD,
+            10_000,
+            LoadShape::UnderWay(64),
+            &[Empty, Memory, Redis],
+        ),
     ),
-    scenario("replicas", SPREAD, 10_000, Rhythm::UnderWay(64), &[Redis, Replicas]),
+    scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
 ];
 
 const THREE: &[(&str, &str)] = &[("user", "u{}"), ("address", "a{}"), ("token", "t{}")];
@@ -105,10 +114,10 @@ const fn scenario(
     name: &'static str,
     descriptors: &'static [(&'static str, &'static str)],
     keys: usize,
-    rhythm: Rhythm,
-    subjects: &'static [Subject],
+    load: LoadShape,
+    backends: &'static [Backend],
 ) -> Scenario {
-    Scenario { name, descriptors, keys, connections: 4, rhythm, subjects }
+    Scenario { name, descriptors, keys, connections: 4, load, backends }
 }
 
 /// The same on so many connections.

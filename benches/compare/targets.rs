@@ -2,12 +2,12 @@
 
 use crate::{
     report::{Form, Table, line},
-    scenarios::Subject::{self, Empty, FewRules, ManyRules, Memory, Pairs, Redis, Script},
-    slice::Sample,
+    scenarios::Backend::{self, Empty, FewRules, ManyRules, Memory, Pairs, Redis, Script},
+    trial::Sample,
 };
 
 /// One number of the table.
-type Number = (&'static str, Subject, fn(&Sample) -> f64);
+type Number = (&'static str, Backend, fn(&Sample) -> f64);
 
 const SERVICE: fn(&Sample) -> f64 = |sample| sample.service_us;
 const REDIS: fn(&Sample) -> f64 = |sample| sample.redis_us;
@@ -154,14 +154,14 @@ fn pad(text: &str, form: Form) -> String {
 impl Target {
     /// By the medians of all rounds.
     fn measure(&self, table: &Table) -> Option<f64> {
-        self.ratio(|(scenario, subject, number)| table.median(scenario, *subject, number))
+        self.ratio(|(scenario, backend, number)| table.median(scenario, *backend, number))
     }
 
     /// The lowest and the highest of single rounds: how far the measurement can be trusted.
     fn extremes(&self, table: &Table) -> (f64, f64) {
         let round = |round| {
-            self.ratio(|(scenario, subject, number)| {
-                table.samples(scenario, *subject).get(round).map(number)
+            self.ratio(|(scenario, backend, number)| {
+                table.samples(scenario, *backend).get(round).map(number)
             })
         };
         let rounds = (0..).map_while(round);
@@ -169,8 +169,8 @@ impl Target {
     }
 
     fn failed(&self, table: &Table) -> f64 {
-        let (scenario, subject, _) = self.number;
-        table.median(scenario, subject, |sample| sample.failed).unwrap_or(0.0)
+        let (scenario, backend, _) = self.number;
+        table.median(scenario, backend, |sample| sample.failed).unwrap_or(0.0)
     }
 
     fn ratio(&self, value: impl Fn(&Number) -> Option<f64>) -> Option<f64> {

@@ -94,7 +94,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
 fn charge(user: u64, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: "user".into(), value: format!("user-{user:08}").into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
-    Charge { counter, hits: Hits::Take(1), caller: None }
+    Charge { counter, hits: Hits::Charge(1), caller: None }
 }
 
 fn question(user: u64, limit: &Arc<Limit>) -> LedgerRun {

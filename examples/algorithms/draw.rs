@@ -55,7 +55,7 @@ fn picture(algorithm: Algorithm) -> String {
     let (mut marks, mut line, mut passed) = (String::new(), String::new(), 0);
     for ms in (0..=SPAN_MS).step_by(10) {
         if CALLS.contains(&ms) {
-            let fits = matches!(ask(ms, Hits::Take(1)), Some(Verdict::Fits { .. }));
+            let fits = matches!(ask(ms, Hits::Charge(1)), Some(Verdict::Fits { .. }));
             passed += u32::from(fits);
             mark(&mut marks, ms, fits);
         }

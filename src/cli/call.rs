@@ -9,7 +9,7 @@ use tonic::{
 
 use super::{USAGE, address::Address, complain, say};
 use crate::{
-    engine::{notation, request::Entry},
+    engine::{descriptor_syntax, request::Entry},
     printable::printable,
     rls::pb::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
@@ -88,7 +88,7 @@ impl CallFlags {
         let mut request =
             RateLimitRequest { domain: self.domain.clone(), ..RateLimitRequest::default() };
         for text in descriptors {
-            let entries = notation::parse(text)
+            let entries = descriptor_syntax::parse(text)
                 .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
             request.descriptors.push(self.descriptor(entries));
         }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::{Value, json};
 
 use super::{complain, say};
-use crate::rules::{self, Basis, Problem};
+use crate::rules::{self, LoadOptions, Problem};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Flags {
@@ -46,7 +46,7 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
 }
 
 fn check(flags: &Flags) -> Verdict {
-    match rules::load(&flags.paths, Basis::default()) {
+    match rules::load(&flags.paths, LoadOptions::default()) {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
             Verdict {

@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::{USAGE, address::Address, admin, complain, say};
-use crate::{engine::notation, printable::printable, settings::Environment};
+use crate::{engine::descriptor_syntax, printable::printable, settings::Environment};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
@@ -34,7 +34,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         Action::Show(flags) => (Method::GET, "/counters", flags),
         Action::Reset(flags) => (Method::POST, "/counters/reset", flags),
     };
-    if let Err(problem) = notation::parse(&flags.descriptor) {
+    if let Err(problem) = descriptor_syntax::parse(&flags.descriptor) {
         complain(format_args!("{}: {problem}", printable(flags.descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }

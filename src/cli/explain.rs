@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::{USAGE, admin, complain, say};
 use crate::{
     engine::{
-        notation,
+        descriptor_syntax,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
     },
     explain::{ChargeExplanation, DescriptorExplanation, Explanation, Matched, Verdict},
     printable::printable,
-    rules::{self, Basis},
+    rules::{self, LoadOptions},
     store::system_clock,
 };
 
@@ -62,11 +62,11 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
 fn request(flags: &Flags) -> Result<Request, String> {
     let hits = match flags.hits.min(Hits::MAX) {
         0 => Hits::Look,
-        hits => Hits::Take(hits),
+        hits => Hits::Charge(hits),
     };
     let mut descriptors = Vec::new();
     for text in &flags.descriptors {
-        let entries = notation::parse(text)
+        let entries = descriptor_syntax::parse(text)
             .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
         descriptors.push(Descriptor { entries, hits, limit: None });
     }
@@ -74,7 +74,7 @@ fn request(flags: &Flags) -> Result<Request, String> {
 }
 
 fn by_files(flags: &Flags, request: &Request) -> Result<Explanation, String> {
-    let loaded = rules::load(&flags.rules, Basis::default()).map_err(|problems| {
+    let loaded = rules::load(&flags.rules, LoadOptions::default()).map_err(|problems| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
     let plan = Plan::draw(&loaded.rules, request);
@@ -91,7 +91,7 @@ fn body(request: &Request) -> Result<Value, String> {
     let mut descriptors = Vec::new();
     for descriptor in &request.descriptors {
         let hits = match descriptor.hits {
-            Hits::Take(hits) | Hits::GiveBack(hits) => hits,
+            Hits::Charge(hits) | Hits::Refund(hits) => hits,
             Hits::Look => 0,
         };
         let mut entries = Vec::new();

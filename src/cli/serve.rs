@@ -48,7 +48,7 @@ fn prepare(
     environment: &Environment,
 ) -> Result<(Settings, InForce), Vec<String>> {
     let Resolved { settings, mut problems } = settings::resolve(flags, environment);
-    match rules::load(&settings.rules.paths, settings.rules.basis) {
+    match rules::load(&settings.rules.paths, settings.rules.options) {
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),
         Err(more) => {

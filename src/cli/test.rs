@@ -21,7 +21,7 @@ use crate::{
         time::Timestamp,
     },
     rules::{
-        self, Basis, Problem,
+        self, LoadOptions, Problem,
         cases::{self, Call, Case},
     },
     store::memory::MemoryStore,
@@ -77,7 +77,7 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
 
 fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
     let suite = cases::read(file)?;
-    let loaded = rules::load(&suite.rules, Basis::default())?;
+    let loaded = rules::load(&suite.rules, LoadOptions::default())?;
     Ok((loaded.rules, suite.cases))
 }
 

@@ -34,7 +34,7 @@ impl<'limit> Terms<'limit> {
 /// charges and refunds change the state.
 pub trait Account {
     /// Gives hits back, the newest first; nothing is left below zero.
-    fn give_back(&mut self, hits: u64, terms: &Terms<'_>);
+    fn refund(&mut self, hits: u64, terms: &Terms<'_>);
 
     /// Whether so many more hits are within the limit.
     fn fits(&self, hits: u64, terms: &Terms<'_>) -> bool;
@@ -70,23 +70,29 @@ pub trait Account {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum AnyAccount {
-    FixedWindow(fixed_window::Account),
-    FirstHitWindow(first_hit_window::Account),
+    FixedWindow(fixed_window::FixedWindow),
+    FirstHitWindow(first_hit_window::FirstHitWindow),
     /// In a box: the others are half as large, and there are more of them.
-    SlidingLog(Box<sliding_log::Account>),
-    SlidingWindow(sliding_window::Account),
-    TokenBucket(token_bucket::Account),
+    SlidingLog(Box<sliding_log::SlidingLog>),
+    SlidingWindow(sliding_window::SlidingWindow),
+    TokenBucket(token_bucket::TokenBucket),
 }
 
 impl AnyAccount {
     /// An account on which nothing was charged yet.
     pub fn new(algorithm: &Algorithm) -> Self {
         match algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow(fixed_window::Account::default()),
-            Algorithm::FirstHitWindow => Self::FirstHitWindow(first_hit_window::Account::default()),
+            Algorithm::FixedWindow => Self::FixedWindow(fixed_window::FixedWindow::default()),
+            Algorithm::FirstHitWindow => {
+                Self::FirstHitWindow(first_hit_window::FirstHitWindow::default())
+            }
             Algorithm::SlidingLog { .. } => Self::SlidingLog(Box::default()),
-            Algorithm::SlidingWindow => Self::SlidingWindow(sliding_window::Account::default()),
-            Algorithm::TokenBucket { .. } => Self::TokenBucket(token_bucket::Account::default()),
+            Algorithm::SlidingWindow => {
+                Self::SlidingWindow(sliding_window::SlidingWindow::default())
+            }
+            Algorithm::TokenBucket { .. } => {
+                Self::TokenBucket(token_bucket::TokenBucket::default())
+            }
         }
     }
 
@@ -132,7 +138,7 @@ mod tests {
         // Three a second: one after 333.33… ms, and so never before the third of a second is over.
         let limit = limit(3, Unit::Second, Algorithm::TokenBucket { burst: 1 });
         let at = |ms| Terms::new(&limit, Timestamp::from_millis(ms));
-        let mut account = token_bucket::Account::default();
+        let mut account = token_bucket::TokenBucket::default();
         let mut passed = 0;
         for ms in 0..100_000 {
             if account.fits(1, &at(ms)) {
@@ -147,7 +153,7 @@ mod tests {
     fn a_clock_that_is_set_back_refills_nothing_twice() {
         let limit = limit(10, Unit::Second, Algorithm::TokenBucket { burst: 10 });
         let at = |ms| Terms::new(&limit, Timestamp::from_millis(ms));
-        let mut account = token_bucket::Account::default();
+        let mut account = token_bucket::TokenBucket::default();
         account.charge(10, None, &at(10_000));
         assert_eq!(account.remaining(&at(9_000)), 0);
         assert_eq!(account.remaining(&at(10_500)), 5);

@@ -86,13 +86,13 @@ impl Counter {
     }
 
     /// The counter of the same business ID under another limit.
-    pub fn under(&self, limit: Arc<Limit>) -> Self {
+    pub fn with_limit(&self, limit: Arc<Limit>) -> Self {
         Self { business_id: self.business_id.clone(), limit }
     }
 
     /// Whether both count in one place, though perhaps by limits of other numbers: their keys are
     /// the same in any window.
-    pub fn meets(&self, other: &Self) -> bool {
+    pub fn same_counter(&self, other: &Self) -> bool {
         let name = |it: &Self| short_name(&it.limit.algorithm);
         self.business_id == other.business_id
             && self.limit.window == other.limit.window
@@ -134,7 +134,7 @@ impl Counter {
         hasher.hash_one(&self.business_id)
     }
 
-    /// A hash that is the same for all counters that [`meet`](Self::meets).
+    /// A hash that is the same for all counters that [`meet`](Self::same_counter).
     pub fn hash_of_identity(&self, hasher: &impl BuildHasher) -> u64 {
         let Limit { algorithm, window, .. } = &*self.limit;
         hasher.hash_one((&self.business_id, window.seconds(), short_name(algorithm)))

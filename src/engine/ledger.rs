@@ -44,8 +44,8 @@ impl Charge {
     /// Whether it changes its counter also in a call that an enforced limit denies for free.
     pub fn stands_when_denied(&self) -> bool {
         match self.hits {
-            Hits::Take(_) => self.counter.limit.when_denied == WhenDenied::Counted,
-            Hits::GiveBack(_) => true,
+            Hits::Charge(_) => self.counter.limit.when_denied == WhenDenied::Counted,
+            Hits::Refund(_) => true,
             Hits::Look => false,
         }
     }
@@ -70,7 +70,7 @@ impl Tally {
         let verdict = if denies_without_counter(limit, hits) {
             Verdict::Over
         } else {
-            Verdict::Fits { remaining: limit.most() }
+            Verdict::Fits { remaining: limit.capacity() }
         };
         Self { verdict, reset: Duration::from_secs(1) }
     }
@@ -78,7 +78,7 @@ impl Tally {
 
 /// How one counter stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct CounterState {
     /// Hits that count, rounded up.
     pub used: u64,
     /// Hits that would pass.
@@ -100,7 +100,7 @@ pub struct Remembered {
     pub caller: Option<Box<str>>,
 }
 
-impl Standing {
+impl CounterState {
     /// How `account` stands.
     pub fn of(account: &AnyAccount, terms: &Terms<'_>) -> Self {
         let remembered = match account {
@@ -144,7 +144,7 @@ pub struct Posting<'call> {
 
 /// Whether a charge denies its call where its counter gives no answer. A refund never does.
 pub fn denies_without_counter(limit: &Limit, hits: Hits) -> bool {
-    limit.failure_mode() == OnStoreFailure::Deny && !hits.is_give_back()
+    limit.failure_mode() == OnStoreFailure::Deny && !hits.is_refund()
 }
 
 /// The verdict on one call.
@@ -191,9 +191,9 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ju
 fn decide(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Judgement {
     let sums = refund_and_sum(postings, accounts);
     let asked = |posting: &Posting<'_>| match posting.hits {
-        Hits::Take(_) => posting.account.and_then(|it| sums.get(it).copied()).unwrap_or(u64::MAX),
+        Hits::Charge(_) => posting.account.and_then(|it| sums.get(it).copied()).unwrap_or(u64::MAX),
         Hits::Look => 1,
-        Hits::GiveBack(_) => 0,
+        Hits::Refund(_) => 0,
     };
 
     // Looks are answered before anything is charged.
@@ -226,8 +226,8 @@ fn refund_and_sum(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Few<
     for Posting { account, hits, terms, .. } in postings {
         let Some(index) = *account else { continue };
         match (*hits, accounts.get_mut(index), sums.get_mut(index)) {
-            (Hits::GiveBack(hits), Some(account), _) => account.write().give_back(hits, terms),
-            (Hits::Take(hits), _, Some(sum)) => *sum = sum.saturating_add(hits),
+            (Hits::Refund(hits), Some(account), _) => account.write().refund(hits, terms),
+            (Hits::Charge(hits), _, Some(sum)) => *sum = sum.saturating_add(hits),
             _ => {}
         }
     }
@@ -239,7 +239,7 @@ fn refund_and_sum(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Few<
 fn charge(postings: &[Posting<'_>], votes: &[Vote<'_>], denied: bool, accounts: &mut [AnyAccount]) {
     let denied_uncharged = votes.iter().any(|vote| vote.denies_uncharged());
     for (posting, vote) in postings.iter().zip(votes) {
-        let (Hits::Take(hits), Some(index)) = (posting.hits, posting.account) else { continue };
+        let (Hits::Charge(hits), Some(index)) = (posting.hits, posting.account) else { continue };
         let stands = (vote.fit == Fit::Fits && !denied)
             || vote.limit.when_denied == WhenDenied::Counted
             || (vote.limit.mode == Mode::Quota && !denied_uncharged);
@@ -257,7 +257,7 @@ impl<'call> Posting<'call> {
         }
         Some(match self.terms.limit.failure_mode() {
             // A refund denies nothing, but a caller must hear that it is lost.
-            OnStoreFailure::Deny if self.hits.is_give_back() => OnStoreFailure::Error,
+            OnStoreFailure::Deny if self.hits.is_refund() => OnStoreFailure::Error,
             mode => mode,
         })
     }
@@ -266,7 +266,7 @@ impl<'call> Posting<'call> {
         let account = self.account.and_then(|index| accounts.get(index));
         let fit = match account.map(AnyAccount::read) {
             None => Fit::Corrupt,
-            Some(_) if self.hits.is_give_back() => Fit::Fits,
+            Some(_) if self.hits.is_refund() => Fit::Fits,
             Some(account) if account.fits(asked, &self.terms) => Fit::Fits,
             Some(_) => Fit::Over,
         };
@@ -318,7 +318,7 @@ impl<'call> Vote<'call> {
     fn denies(self) -> bool {
         match self.fit {
             Fit::Fits => false,
-            Fit::Over => self.limit.mode == Mode::Enforced && !self.hits.is_give_back(),
+            Fit::Over => self.limit.mode == Mode::Enforced && !self.hits.is_refund(),
             Fit::Corrupt => denies_without_counter(self.limit, self.hits),
         }
     }
@@ -330,10 +330,10 @@ impl<'call> Vote<'call> {
 
 /// The tallies that charges on counters which stand so would have, refunds first. Only what they say of
 /// fitting is foreseen; nothing is charged.
-pub fn foresee(charges: &[Charge], standings: &[Standing]) -> Vec<Tally> {
-    let given = |hits| if let Hits::GiveBack(hits) = hits { hits } else { 0 };
-    let tally = |(charge, standing): (&Charge, &Standing)| {
-        let most = u64::from(charge.counter.limit.most());
+pub fn foresee(charges: &[Charge], standings: &[CounterState]) -> Vec<Tally> {
+    let given = |hits| if let Hits::Refund(hits) = hits { hits } else { 0 };
+    let tally = |(charge, standing): (&Charge, &CounterState)| {
+        let most = u64::from(charge.counter.limit.capacity());
         // What would pass now is not quite the most less what is used: that is rounded up.
         let room = match sum(charges, &charge.counter, given) {
             0 => u64::from(standing.remaining),
@@ -351,17 +351,17 @@ pub fn foresee(charges: &[Charge], standings: &[Standing]) -> Vec<Tally> {
 /// asked, one for a look, none for a refund.
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
     match charge.hits {
-        Hits::Take(_) => sum(charges, &charge.counter, |hits| match hits {
-            Hits::Take(hits) => hits,
-            Hits::Look | Hits::GiveBack(_) => 0,
+        Hits::Charge(_) => sum(charges, &charge.counter, |hits| match hits {
+            Hits::Charge(hits) => hits,
+            Hits::Look | Hits::Refund(_) => 0,
         }),
         Hits::Look => 1,
-        Hits::GiveBack(_) => 0,
+        Hits::Refund(_) => 0,
     }
 }
 
 fn sum(charges: &[Charge], counter: &Counter, pick: fn(Hits) -> u64) -> u64 {
-    let same = charges.iter().filter(|charge| charge.counter.meets(counter));
+    let same = charges.iter().filter(|charge| charge.counter.same_counter(counter));
     same.fold(0, |sum, charge| sum.saturating_add(pick(charge.hits)))
 }
 
@@ -378,7 +378,7 @@ fn is_denied<'call>(votes: impl Iterator<Item = Vote<'call>>) -> bool {
         if vote.denies() {
             return true;
         }
-        let is_quota = vote.limit.mode == Mode::Quota && !vote.hits.is_give_back();
+        let is_quota = vote.limit.mode == Mode::Quota && !vote.hits.is_refund();
         if is_quota && vote.fit != Fit::Corrupt {
             (quotas, quotas_fit) = (true, quotas_fit || vote.fit == Fit::Fits);
         }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     fn account(used: u64) -> AnyAccount {
-        AnyAccount::FixedWindow(fixed_window::Account { used })
+        AnyAccount::FixedWindow(fixed_window::FixedWindow { used })
     }
 
     /// The terms of so many hits a year. They live as long as the test's process.
@@ -438,8 +438,8 @@ mod tests {
         };
         let hits = match words[0] {
             "look" => Hits::Look,
-            "give" => Hits::GiveBack(words[1].parse().unwrap()),
-            _ => Hits::Take(words[1].parse().unwrap()),
+            "give" => Hits::Refund(words[1].parse().unwrap()),
+            _ => Hits::Charge(words[1].parse().unwrap()),
         };
         let mut limit = terms(requests.parse().unwrap(), WhenDenied::Free).limit.clone();
         match words[0] {
@@ -542,10 +542,10 @@ mod tests {
 
     fn any_posting() -> impl Strategy<Value = Posting<'static>> {
         let hits = prop_oneof![
-            (1..9_u64).prop_map(Hits::Take),
-            Just(Hits::Take(Hits::MAX)),
+            (1..9_u64).prop_map(Hits::Charge),
+            Just(Hits::Charge(Hits::MAX)),
             Just(Hits::Look),
-            (0..9_u64).prop_map(Hits::GiveBack),
+            (0..9_u64).prop_map(Hits::Refund),
         ];
         (0..2_usize, hits, 0..20_u32, any::<bool>()).prop_map(|(account, hits, limit, counted)| {
             let account = Some(account);
@@ -565,11 +565,11 @@ mod tests {
     }
 
     fn taken(posting: &Posting<'_>) -> u64 {
-        if let Hits::Take(hits) = posting.hits { hits } else { 0 }
+        if let Hits::Charge(hits) = posting.hits { hits } else { 0 }
     }
 
     fn given(posting: &Posting<'_>) -> u64 {
-        if let Hits::GiveBack(hits) = posting.hits { hits } else { 0 }
+        if let Hits::Refund(hits) = posting.hits { hits } else { 0 }
     }
 
     fn counted(posting: &Posting<'_>) -> u64 {
@@ -611,7 +611,7 @@ mod tests {
                 return Ok(());
             }
             for (posting, tally) in postings.iter().zip(tallies) {
-                if let (Hits::Take(_), Verdict::Fits { remaining }) = (posting.hits, tally.verdict) {
+                if let (Hits::Charge(_), Verdict::Fits { remaining }) = (posting.hits, tally.verdict) {
                     let used = used(&after, posting.account.unwrap());
                     let limit = posting.terms.limit.requests_per_unit;
                     prop_assert_eq!(used + u64::from(remaining), u64::from(limit));
@@ -645,7 +645,7 @@ mod tests {
         fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, limit in 0..20_u32) {
             let pass = |hits| {
                 let terms = terms(limit, WhenDenied::Free);
-                let posting = Posting { account: Some(0), hits: Hits::Take(hits), caller: None, terms };
+                let posting = Posting { account: Some(0), hits: Hits::Charge(hits), caller: None, terms };
                 passes(&tallies(&[posting], &mut [account(used)]))
             };
             prop_assert!(pass(hits) || !pass(hits + 1));

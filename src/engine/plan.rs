@@ -7,7 +7,7 @@ use crate::engine::{
     key::{self, Counter},
     ledger::{Charge, Tally, Verdict},
     request::{Descriptor, Request},
-    rule::{Algorithm, Defaults, Everywhere, Limit, Mode, Policy},
+    rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
     rule_set::{Domain, Found, RuleSet},
 };
 
@@ -17,7 +17,7 @@ pub struct Plan {
     /// What the store is to charge, all or nothing.
     pub charges: Vec<Charge>,
     items: Vec<Item>,
-    everywhere: Everywhere,
+    mode_override: ModeOverride,
 }
 
 /// One descriptor's part of a plan.
@@ -32,8 +32,8 @@ enum Item {
 impl Plan {
     /// Finds the rule of each descriptor.
     pub fn draw(rules: &RuleSet, request: &Request) -> Self {
-        let everywhere = rules.defaults.everywhere;
-        let mut plan = Self { charges: Vec::new(), items: Vec::new(), everywhere };
+        let mode_override = rules.defaults.mode_override;
+        let mut plan = Self { charges: Vec::new(), items: Vec::new(), mode_override };
         let Some(domain) = rules.domain(&request.domain) else {
             for _ in &request.descriptors {
                 plan.settle_at_once(Met::NoDomain, Outcome::NoLimit);
@@ -149,7 +149,7 @@ impl Plan {
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let no_limit =
             |item: &Item| matches!(item, Item::Settled(Status { outcome: Outcome::NoLimit, .. }));
-        let fits = self.everywhere == Everywhere::Quota && self.items.iter().any(no_limit);
+        let fits = self.mode_override == ModeOverride::Quota && self.items.iter().any(no_limit);
         let over = denied && !fits;
         let charged = self.charges.into_iter().zip(tallies);
         let mut outcomes = charged.map(|(charge, tally)| outcome(charge, tally));
@@ -218,7 +218,7 @@ mod tests {
     fn request(domain: &str, keys: &[&'static str]) -> Request {
         let descriptor = |key: &&'static str| Descriptor {
             entries: vec![Entry { key: (*key).into(), value: "x".into() }],
-            hits: Hits::Take(1),
+            hits: Hits::Charge(1),
             limit: None,
         };
         Request { domain: domain.into(), descriptors: keys.iter().map(descriptor).collect() }

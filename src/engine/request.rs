@@ -49,11 +49,11 @@ impl fmt::Debug for Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
     /// Takes this many, at least 1.
-    Take(u64),
+    Charge(u64),
     /// Asks whether one would pass, and takes nothing.
     Look,
     /// Gives this many back.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 impl Hits {
@@ -62,7 +62,7 @@ impl Hits {
     pub const MAX: u64 = (1 << 53) - 1;
 
     /// Whether it gives back.
-    pub const fn is_give_back(self) -> bool {
-        matches!(self, Self::GiveBack(_))
+    pub const fn is_refund(self) -> bool {
+        matches!(self, Self::Refund(_))
     }
 }

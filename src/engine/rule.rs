@@ -93,7 +93,7 @@ impl Limit {
     }
 
     /// The most hits that pass at once, from rest.
-    pub fn most(&self) -> u32 {
+    pub fn capacity(&self) -> u32 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.requests_per_unit,
@@ -226,18 +226,23 @@ pub struct Defaults {
     /// What is answered where the store gives no answer.
     pub on_store_failure: OnStoreFailure,
     /// What all limits are, whatever they say.
-    pub everywhere: Everywhere,
+    pub mode_override: ModeOverride,
 }
 
 impl Defaults {
     /// A limit that says nothing of itself, with these defaults.
     pub fn complete(self, limit: Limit) -> Limit {
-        let Self { when_denied, on_store_failure, everywhere } = self;
-        Limit { when_denied, on_store_failure, mode: everywhere.mode(limit.mode_written), ..limit }
+        let Self { when_denied, on_store_failure, mode_override } = self;
+        Limit {
+            when_denied,
+            on_store_failure,
+            mode: mode_override.mode(limit.mode_written),
+            ..limit
+        }
     }
 }
 
-impl Everywhere {
+impl ModeOverride {
     /// The mode of a limit whose rule says this. A shadow stays one: it denies nobody.
     pub fn mode(self, written: Mode) -> Mode {
         match (self, written) {
@@ -250,7 +255,7 @@ impl Everywhere {
 
 /// What the settings make of all limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Everywhere {
+pub enum ModeOverride {
     /// What each says itself.
     #[default]
     AsWritten,

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::Http;
 use crate::{
     engine::{
-        ledger::{Charge, Remembered, Standing},
-        notation,
+        descriptor_syntax,
+        ledger::{Charge, CounterState, Remembered},
         request::{self, Descriptor, Hits},
     },
     explain::Explanation,
@@ -71,13 +71,13 @@ fn request(query: &str) -> Result<request::Request, String> {
             return Err(format!("{name}: given twice"));
         }
     }
-    let entries = notation::parse(&descriptor.ok_or("descriptor: missing")?)
+    let entries = descriptor_syntax::parse(&descriptor.ok_or("descriptor: missing")?)
         .map_err(|problem| format!("descriptor: {problem}"))?;
     let descriptors = vec![Descriptor { entries, hits: Hits::Look, limit: None }];
     Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 
-fn counter((charge, standing): &(Charge, Option<Standing>)) -> Value {
+fn counter((charge, standing): &(Charge, Option<CounterState>)) -> Value {
     let limit = &charge.counter.limit;
     let Some(standing) = standing else {
         return json!({

@@ -117,9 +117,9 @@ fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Sta
 fn hits_of(own: Option<u64>, of_request: u64, negative: bool) -> Hits {
     let hits = own.unwrap_or(of_request).min(Hits::MAX);
     match (negative, hits) {
-        (true, hits) => Hits::GiveBack(hits),
+        (true, hits) => Hits::Refund(hits),
         (false, 0) => Hits::Look,
-        (false, hits) => Hits::Take(hits),
+        (false, hits) => Hits::Charge(hits),
     }
 }
 

@@ -2,13 +2,13 @@
 //! number, `null` for absent. Keys and values of entries are plain strings here.
 //! <https://protobuf.dev/programming-guides/json/>
 
-mod shapes;
+mod bounded;
 
 use prost_types::{Struct, value::Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::shapes::{AtMost, Object, Scalar};
+use self::bounded::{AtMost, Object, Scalar};
 use super::{
     decode::{self, Bounds, Decoded, ENTRIES_MAX},
     pb::{

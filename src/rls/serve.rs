@@ -22,8 +22,8 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    connections::speaking,
-    message::AnswerBody,
+    framing::AnswerBody,
+    preface::speaking,
     service::{METHOD, Service},
 };
 use crate::workers::Workers;

@@ -9,12 +9,11 @@ use tracing::{Instrument as _, Span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::{
-    codec,
     decode::{Bounds, Decoded},
     encode,
+    framing::{self, AnswerBody},
     headers::Headers,
-    message::{self, AnswerBody},
-    pb,
+    pb, precheck,
 };
 use crate::{
     limiter::Limiter,
@@ -67,13 +66,13 @@ impl Service {
                 }
             }
             self.limiter.metrics().call(began, code);
-            answer.map_or_else(Status::into_http, |response| message::write(&response))
+            answer.map_or_else(Status::into_http, |response| framing::write(&response))
         })
     }
 
     async fn decide(&self, body: Incoming, span: &Span) -> Result<pb::RateLimitResponse, Status> {
-        let message = message::read(body, self.message_bytes_max).await?;
-        let request = codec::request(message, self.bounds)?;
+        let message = framing::read(body, self.message_bytes_max).await?;
+        let request = precheck::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
         match span.is_disabled() {
             true => decided.await,

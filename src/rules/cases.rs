@@ -10,7 +10,7 @@ use super::{
     yaml::{Content, Location, Node},
 };
 use crate::engine::{
-    notation,
+    descriptor_syntax,
     request::{Descriptor, Hits, Request},
     time::Timestamp,
 };
@@ -139,13 +139,13 @@ impl Reader<'_> {
             Some(node) => self.time(node, start, &above)?,
         };
         let hits = match fields.node("hits") {
-            None => Hits::Take(1),
+            None => Hits::Charge(1),
             Some(node) => self.hits(node)?,
         };
         let written = self.texts(&fields, "call").unwrap_or_default();
         let mut descriptors = Vec::new();
         for (location, text) in &written {
-            match notation::parse(text) {
+            match descriptor_syntax::parse(text) {
                 Ok(entries) => descriptors.push(Descriptor { entries, hits, limit: None }),
                 Err(problem) => self.problem(*location, format!("call: {problem}")),
             }
@@ -192,8 +192,8 @@ impl Reader<'_> {
                 None
             }
             Some(0) => Some(Hits::Look),
-            Some(hits @ 1..) => Some(Hits::Take(hits.unsigned_abs().min(Hits::MAX))),
-            Some(hits) => Some(Hits::GiveBack(hits.unsigned_abs().min(Hits::MAX))),
+            Some(hits @ 1..) => Some(Hits::Charge(hits.unsigned_abs().min(Hits::MAX))),
+            Some(hits) => Some(Hits::Refund(hits.unsigned_abs().min(Hits::MAX))),
         }
     }
 

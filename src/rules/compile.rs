@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 pub(super) use self::limit::LOG_HITS_MAX;
 use self::lint::Names;
 use super::{
-    options::Basis,
+    options::LoadOptions,
     problem::{Findings, Problem},
     reader::Located,
     schema::{Descriptor, File, Step},
@@ -20,9 +20,9 @@ use crate::engine::{
 };
 
 /// Puts all files together. Files of one domain add up.
-pub(super) fn compile(files: Vec<File>, basis: Basis, findings: &mut Findings) -> RuleSet {
-    let (rules, names) = (RuleSet::new(basis.defaults), Names::default());
-    let mut compiler = Compiler { rules, basis, seen: HashMap::new(), names, findings };
+pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Findings) -> RuleSet {
+    let (rules, names) = (RuleSet::new(options.defaults), Names::default());
+    let mut compiler = Compiler { rules, options, seen: HashMap::new(), names, findings };
     for file in files {
         compiler.rules.domain_mut(&file.domain);
         lint::siblings(&file.name, &file.descriptors, compiler.findings);
@@ -45,7 +45,7 @@ struct Path {
 
 struct Compiler<'a> {
     rules: RuleSet,
-    basis: Basis,
+    options: LoadOptions,
     /// Where each path of each domain was written first.
     seen: HashMap<(String, Vec<Step>), String>,
     names: Names,
@@ -94,7 +94,8 @@ impl Compiler<'_> {
             let mut problem = |location, message: String| {
                 self.findings.problems.push(Problem::at(file, location, message));
             };
-            let Some(limit) = limit::compile(item, written, path, self.basis, &mut problem) else {
+            let Some(limit) = limit::compile(item, written, path, self.options, &mut problem)
+            else {
                 continue;
             };
             if limits.iter().any(|other| one_counter(other, &limit)) {

@@ -4,7 +4,7 @@ use crate::engine::rule::Defaults;
 
 /// What the settings say of all rules.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Basis {
+pub struct LoadOptions {
     /// What limits do that do not say it themselves.
     pub defaults: Defaults,
     /// Which algorithms the store can run.

@@ -10,7 +10,7 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{task::spawn_blocking, time};
 
-use super::{Basis, Compiled, Problem, Read, Version, compile_all, read_all};
+use super::{Compiled, LoadOptions, Problem, Read, Version, compile_all, read_all};
 use crate::engine::rule_set::RuleSet;
 
 /// How often the files are read. Asking the system for changes instead would miss some: network
@@ -91,7 +91,7 @@ pub struct Watched {
     /// Files and folders.
     pub paths: Vec<PathBuf>,
     /// For rules that do not say it themselves.
-    pub basis: Basis,
+    pub options: LoadOptions,
 }
 
 /// Keeps `rules` at what the files say, for ever.
@@ -106,7 +106,7 @@ pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)
 }
 
 /// What compiles the files. A test passes one that panics.
-type Compile = fn(Read, Basis) -> Result<Compiled, Vec<Problem>>;
+type Compile = fn(Read, LoadOptions) -> Result<Compiled, Vec<Problem>>;
 
 /// Follows the files from one look to the next.
 struct Watcher {
@@ -142,8 +142,8 @@ impl Watcher {
             return None;
         }
         self.tried = version.clone();
-        let (compile, basis) = (self.compile, self.watched.basis);
-        let compiled = off_thread(move || compile(read, basis)).await;
+        let (compile, options) = (self.compile, self.watched.options);
+        let compiled = off_thread(move || compile(read, options)).await;
         Some(match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
             Ok(compiled) => {
                 tracing::info!(%version, "rules loaded");
@@ -193,9 +193,9 @@ mod tests {
     use super::*;
     use crate::rules::load;
 
-    fn compile_or_panic(read: Read, basis: Basis) -> Result<Compiled, Vec<Problem>> {
+    fn compile_or_panic(read: Read, options: LoadOptions) -> Result<Compiled, Vec<Problem>> {
         assert!(!read.sources[0].text.contains("panic"), "as the text asks");
-        compile_all(read, basis)
+        compile_all(read, options)
     }
 
     #[tokio::test]
@@ -203,8 +203,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rules.yaml");
         fs::write(&file, "domain: first").unwrap();
-        let watched = Watched { paths: vec![file.clone()], basis: Basis::default() };
-        let first = load(&watched.paths, watched.basis).unwrap();
+        let watched = Watched { paths: vec![file.clone()], options: LoadOptions::default() };
+        let first = load(&watched.paths, watched.options).unwrap();
         let rules = Arc::new(Rules::new(first));
         let mut watcher = Watcher::new(Arc::clone(&rules), watched, compile_or_panic);
         assert_eq!(watcher.look().await, None);

@@ -8,8 +8,8 @@ use super::{
     row::{Arity, Setting},
 };
 use crate::{
-    engine::rule::{Defaults, Everywhere, OnStoreFailure, WhenDenied},
-    rules::{Algorithms, Basis},
+    engine::rule::{Defaults, ModeOverride, OnStoreFailure, WhenDenied},
+    rules::{Algorithms, LoadOptions},
 };
 
 /// Which rules are in force, and what holds for all of them.
@@ -18,7 +18,7 @@ pub struct RuleSettings {
     /// Files and folders; empty for the shipped example.
     pub paths: Vec<PathBuf>,
     /// What holds for all rules.
-    pub basis: Basis,
+    pub options: LoadOptions,
 }
 
 const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
@@ -47,18 +47,18 @@ impl RuleSettings {
             default: "error",
             help: "What rules without on_store_failure do when the store does not answer",
         });
-        let everywhere = Self::read_mode(reader);
+        let mode_override = Self::read_mode(reader);
         let algorithms = reader.read(Setting {
             flag: "redis-scripts",
             form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
             default: "on",
             help: "off is for a Redis that forbids scripts, and allows only fixed windows",
         });
-        let defaults = Defaults { when_denied, on_store_failure, everywhere };
-        Self { paths, basis: Basis { defaults, algorithms } }
+        let defaults = Defaults { when_denied, on_store_failure, mode_override };
+        Self { paths, options: LoadOptions { defaults, algorithms } }
     }
 
-    fn read_mode(reader: &mut SettingReader<'_>) -> Everywhere {
+    fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {
         let shadow = reader.read(Setting {
             flag: "shadow-mode",
             form: SWITCH,
@@ -75,11 +75,11 @@ impl RuleSettings {
             if quota {
                 reader.warn_unused("quota-mode", "--shadow-mode is on");
             }
-            Everywhere::Shadow
+            ModeOverride::Shadow
         } else if quota {
-            Everywhere::Quota
+            ModeOverride::Quota
         } else {
-            Everywhere::AsWritten
+            ModeOverride::AsWritten
         }
     }
 }

@@ -59,8 +59,8 @@ impl Fallback {
     /// Gives back what [`local`](Self::local) admitted, for a call that was not admitted in the end.
     pub(super) fn undo(&self, charges: &[Charge]) {
         let refund = |it: &Charge| match it.hits {
-            Hits::Take(hits) if it.counter.limit.when_denied == WhenDenied::Free => {
-                Some(Charge { hits: Hits::GiveBack(hits), ..self.shared(it) })
+            Hits::Charge(hits) if it.counter.limit.when_denied == WhenDenied::Free => {
+                Some(Charge { hits: Hits::Refund(hits), ..self.shared(it) })
             }
             _ => None,
         };
@@ -82,6 +82,6 @@ impl Fallback {
             mode: Mode::Enforced,
             ..limit.clone()
         };
-        Charge { counter: charge.counter.under(Arc::new(limit)), ..charge.clone() }
+        Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
     }
 }

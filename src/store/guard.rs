@@ -15,7 +15,7 @@ use super::{
 };
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, Judgement, Standing},
+    ledger::{Charge, CounterState, Judgement},
     rule::OnStoreFailure,
 };
 
@@ -81,7 +81,7 @@ impl Guard {
     ///
     /// # Errors
     /// Those of the store, and [`StoreError::TimedOut`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         let answer = time::timeout(self.budget, self.store.look(counter, clear)).await;
         if clear == Clear::Yes {
             self.over_limit.forget(counter, Instant::now());

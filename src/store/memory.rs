@@ -1,11 +1,11 @@
 //! Counters in this process: no network, no sharing, gone with the process.
 //!
 //! They are spread over shards, each under a lock of its own; how one keeps its counters is in
-//! `memory/shard.rs`, how many there may be in `memory/room.rs`, and which of them is given up where
+//! `memory/shard.rs`, how many there may be in `memory/capacity.rs`, and which of them is given up where
 //! there are more in `memory/rank.rs`.
 
+mod capacity;
 mod rank;
-mod room;
 mod shard;
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
 };
 
 use self::{
-    room::Room,
+    capacity::Capacity,
     shard::{Address, Shard},
 };
 use super::{Clear, Clock};
@@ -22,7 +22,7 @@ use crate::{
     engine::{
         algorithm::{AnyAccount, Terms},
         key::Counter,
-        ledger::{self, Charge, Few, Judgement, Posting, Standing},
+        ledger::{self, Charge, CounterState, Few, Judgement, Posting},
         rule::Algorithm,
         time::Timestamp,
     },
@@ -44,7 +44,7 @@ pub struct MemoryStore {
     /// Says where a counter is kept. It is keyed with a secret: end users choose values, and must not
     /// choose places.
     hasher: RandomState,
-    room: Room,
+    capacity: Capacity,
 }
 
 /// A counter that a call meets, and where it is kept.
@@ -59,18 +59,18 @@ struct Line<'call> {
 impl MemoryStore {
     /// An empty store that tells the time by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self::with_room(clock, Room::new(COUNTERS_MAX, None))
+        Self::with_room(clock, Capacity::new(COUNTERS_MAX, None))
     }
 
     /// The same, that keeps at most so many counters; `metrics` hear of those that are given up.
     pub fn bounded(clock: Clock, counters_max: usize, metrics: MemoryMetrics) -> Self {
-        Self::with_room(clock, Room::new(counters_max, Some(metrics)))
+        Self::with_room(clock, Capacity::new(counters_max, Some(metrics)))
     }
 
-    fn with_room(clock: Clock, room: Room) -> Self {
-        let shards = (room.counters_max / COUNTERS_OF_A_SHARD).next_power_of_two();
+    fn with_room(clock: Clock, capacity: Capacity) -> Self {
+        let shards = (capacity.counters_max / COUNTERS_OF_A_SHARD).next_power_of_two();
         let shards = (0..shards).map(|_| Mutex::default()).collect();
-        Self { clock, shards, hasher: RandomState::new(), room }
+        Self { clock, shards, hasher: RandomState::new(), capacity }
     }
 
     /// Makes all charges of one call, or none.
@@ -98,25 +98,25 @@ impl MemoryStore {
         let judgement =
             ledger::judge(&postings, &mut accounts).expect("every posting has an account");
         let kept = lines.drain(..).zip(accounts.drain(..));
-        let given_up = kept.map(|(line, account)| open.keep(line, account, &self.room)).sum();
+        let given_up = kept.map(|(line, account)| open.keep(line, account, &self.capacity)).sum();
         drop(open);
-        self.room.tell(given_up);
+        self.capacity.tell(given_up);
         judgement
     }
 
     /// How a counter stands; `clear` resets it, with no hit in between.
-    pub fn look(&self, counter: &Counter, clear: Clear) -> Standing {
+    pub fn look(&self, counter: &Counter, clear: Clear) -> CounterState {
         let line = self.line(counter, (self.clock)());
         let mut open = Open::lock(&self.shards, Few::from_iter([line.shard]));
         let account = open.take(&line);
-        let standing = Standing::of(&account, &line.terms);
+        let standing = CounterState::of(&account, &line.terms);
         match clear {
-            // What is there already takes no room.
-            Clear::No => drop(open.keep(line, account, &self.room)),
+            // What is there already takes no capacity.
+            Clear::No => drop(open.keep(line, account, &self.capacity)),
             Clear::Yes => {
                 let windows = [Some(line.here), line.before].into_iter().flatten();
                 let shard = open.shard(line.shard);
-                self.room.free(windows.filter(|address| shard.remove(address)).count());
+                self.capacity.free(windows.filter(|address| shard.remove(address)).count());
             }
         }
         standing
@@ -124,7 +124,7 @@ impl MemoryStore {
 
     /// How many counters are kept, live or not yet swept.
     pub fn counters(&self) -> usize {
-        self.room.kept()
+        self.capacity.kept()
     }
 
     fn line<'call>(&self, counter: &'call Counter, now: Timestamp) -> Line<'call> {
@@ -177,7 +177,7 @@ impl<'store> Open<'store> {
     }
 
     /// Keeps the account of a line, and tells how many live ones were given up for it.
-    fn keep(&mut self, line: Line<'_>, account: AnyAccount, room: &Room) -> u64 {
-        self.shard(line.shard).keep(line.here, account, &line.terms, room)
+    fn keep(&mut self, line: Line<'_>, account: AnyAccount, capacity: &Capacity) -> u64 {
+        self.shard(line.shard).keep(line.here, account, &line.terms, capacity)
     }
 }

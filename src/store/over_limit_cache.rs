@@ -114,7 +114,7 @@ impl OverLimitCache {
 
     /// Forgets the counters to which a call that ended before `now` gave hits back.
     pub fn forget_refunded(&self, charges: &[Charge], now: Instant) {
-        for charge in charges.iter().filter(|charge| charge.hits.is_give_back()) {
+        for charge in charges.iter().filter(|charge| charge.hits.is_refund()) {
             self.forget(&charge.counter, now);
         }
     }
@@ -242,8 +242,8 @@ mod tests {
         }
         let hits = match verb {
             "look" | "glance" => Hits::Look,
-            "give" => Hits::GiveBack(words[1].parse().unwrap()),
-            _ => Hits::Take(words[1].parse().unwrap()),
+            "give" => Hits::Refund(words[1].parse().unwrap()),
+            _ => Hits::Charge(words[1].parse().unwrap()),
         };
         let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
         Charge { counter: Counter::new("shop", &entries, Arc::new(limit)), hits, caller: None }

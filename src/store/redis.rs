@@ -23,7 +23,7 @@ use super::{Clear, StoreError};
 use crate::{
     engine::{
         key::Counter,
-        ledger::{Charge, Judgement, Standing},
+        ledger::{Charge, CounterState, Judgement},
     },
     telemetry::{in_span, store_span},
 };
@@ -63,7 +63,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<Standing, StoreError> {
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         self.node.ask(ScriptLook { scripts: &self.scripts, counter, clear }).await
     }
 

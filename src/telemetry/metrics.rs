@@ -112,7 +112,7 @@ impl CallMetrics {
             let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
             let code = KeyValue::new("code", code(&status.outcome));
             self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
-            let Hits::Take(hits) = descriptor.hits else { continue };
+            let Hits::Charge(hits) = descriptor.hits else { continue };
             let hits = hits.min(HITS_MAX);
             for (standing, count) in standings(&status.outcome, hits, self.near_ratio) {
                 if count > 0 {
@@ -162,13 +162,13 @@ fn standings(outcome: &Outcome, hits: u64, near_ratio: f64) -> [(&'static str, u
         Outcome::Over { .. } => over = hits,
         Outcome::Shadowed { .. } => shadow = hits,
         Outcome::Within { limit, remaining, .. } => {
-            let used = u64::from(limit.most().saturating_sub(*remaining));
+            let used = u64::from(limit.capacity().saturating_sub(*remaining));
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
                 reason = "0 to 2^32"
             )]
-            let threshold = (f64::from(limit.most()) * near_ratio).floor() as u64;
+            let threshold = (f64::from(limit.capacity()) * near_ratio).floor() as u64;
             near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
             within = hits.saturating_sub(near);
         }

@@ -13,7 +13,7 @@ use tollkeeper::engine::{
 
 use crate::{
     model::Model,
-    support::subjects::{ScriptInRedis, Subject, memory},
+    support::backends::{Backend, ScriptInRedis, memory},
 };
 
 /// 1 January 2100, 00:00 UTC: after real time, and where a year of the calendar begins.
@@ -30,7 +30,7 @@ pub fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
 
 pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
 
-/// Runs a timeline on one counter, everywhere. `0.2s +2 ok 1 left` takes two hits 0.2 s after
+/// Runs a timeline on one counter, mode_override. `0.2s +2 ok 1 left` takes two hits 0.2 s after
 /// [`BEGIN`], which pass and leave one; `?` looks, `-2` gives back; `over in 0.8s` is a refusal and
 /// its reset.
 #[track_caller]
@@ -38,24 +38,24 @@ fn check(limit: Limit, timeline: &str) {
     let limit = Arc::new(limit);
     let expected: Vec<&str> = timeline.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
     let mut redis = ScriptInRedis::start();
-    let subjects: [&mut dyn Subject; 3] = [&mut Model::default(), &mut memory(), &mut redis];
-    for subject in subjects {
+    let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
+    for backend in backends {
         let run = |line: &&str| {
             let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
             let now = BEGIN.plus_millis((seconds * 1000.0).round() as u64);
             let hits = match what.split_at(1) {
-                ("+", hits) => Hits::Take(hits.parse().unwrap()),
-                ("-", hits) => Hits::GiveBack(hits.parse().unwrap()),
+                ("+", hits) => Hits::Charge(hits.parse().unwrap()),
+                ("-", hits) => Hits::Refund(hits.parse().unwrap()),
                 _ => Hits::Look,
             };
-            let [tally] = subject.charge(&[charge("alice", hits, &limit)], now)[..] else {
+            let [tally] = backend.charge(&[charge("alice", hits, &limit)], now)[..] else {
                 panic!("one charge has one tally");
             };
             format!("{at} {what} {}", spell(tally))
         };
         let happened: Vec<String> = expected.iter().map(run).collect();
-        assert_eq!(happened.join("\n"), expected.join("\n"), "on {}", subject.name());
+        assert_eq!(happened.join("\n"), expected.join("\n"), "on {}", backend.name());
     }
     redis.redis.assert_no_key_leaks();
 }
@@ -208,28 +208,28 @@ fn one_of_each() -> Vec<Arc<Limit>> {
 #[test]
 fn a_denied_call_charges_no_sibling_of_any_algorithm() {
     let mut redis = ScriptInRedis::start();
-    let subjects: [&mut dyn Subject; 3] = [&mut Model::default(), &mut memory(), &mut redis];
-    for subject in subjects {
+    let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
+    for backend in backends {
         for denies in one_of_each() {
             for place in 0..=one_of_each().len() {
-                for hits in [Hits::Take(11), Hits::Look] {
-                    let name = subject.name();
-                    subject.clear();
+                for hits in [Hits::Charge(11), Hits::Look] {
+                    let name = backend.name();
+                    backend.clear();
                     if hits == Hits::Look {
-                        subject.charge(&[charge("full", Hits::Take(10), &denies)], BEGIN);
+                        backend.charge(&[charge("full", Hits::Charge(10), &denies)], BEGIN);
                     }
                     let siblings = one_of_each();
                     let ask = |hits| siblings.iter().map(move |it| charge("sibling", hits, it));
-                    let mut call: Vec<Charge> = ask(Hits::Take(3)).collect();
+                    let mut call: Vec<Charge> = ask(Hits::Charge(3)).collect();
                     call.insert(place, charge("full", hits, &denies));
                     let verdicts: Vec<_> =
-                        subject.charge(&call, BEGIN).iter().map(|tally| tally.verdict).collect();
+                        backend.charge(&call, BEGIN).iter().map(|tally| tally.verdict).collect();
                     let mut expected = vec![Verdict::Fits { remaining: 10 }; siblings.len()];
                     expected.insert(place, Verdict::Over);
                     assert_eq!(verdicts, expected, "{name}: {denies:?} at {place}");
 
                     let looks: Vec<Charge> = ask(Hits::Look).collect();
-                    for tally in subject.charge(&looks, BEGIN) {
+                    for tally in backend.charge(&looks, BEGIN) {
                         assert_eq!(tally.verdict, Verdict::Fits { remaining: 10 }, "{name}");
                     }
                 }
@@ -243,26 +243,26 @@ fn a_denied_call_charges_no_sibling_of_any_algorithm() {
 #[test]
 fn refunds_sums_and_looks_are_alike_on_every_algorithm() {
     let mut redis = ScriptInRedis::start();
-    let subjects: [&mut dyn Subject; 3] = [&mut Model::default(), &mut memory(), &mut redis];
-    for subject in subjects {
+    let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
+    for backend in backends {
         for limit in one_of_each() {
-            subject.clear();
+            backend.clear();
             let mut ask = |calls: &[Hits], expected: &[Option<u32>]| {
                 let calls: Vec<_> = calls.iter().map(|hits| charge("a", *hits, &limit)).collect();
                 let left = |tally: &Tally| match tally.verdict {
                     Verdict::Fits { remaining } => Some(remaining),
                     Verdict::Over => None,
                 };
-                let happened: Vec<_> = subject.charge(&calls, BEGIN).iter().map(left).collect();
-                assert_eq!(happened, expected, "{}: {limit:?}", subject.name());
+                let happened: Vec<_> = backend.charge(&calls, BEGIN).iter().map(left).collect();
+                assert_eq!(happened, expected, "{}: {limit:?}", backend.name());
             };
-            use Hits::{GiveBack, Look, Take};
-            ask(&[Take(6), Take(5)], &[None, None]);
-            ask(&[Take(6), Look, Take(4)], &[Some(0), Some(10), Some(0)]);
-            ask(&[Take(2), GiveBack(3)], &[Some(1), Some(1)]);
-            ask(&[Take(4), GiveBack(2), Look], &[None, Some(3), Some(3)]);
-            ask(&[GiveBack(Hits::MAX)], &[Some(10)]);
-            ask(&[Take(Hits::MAX), Take(Hits::MAX)], &[None, None]);
+            use Hits::{Charge, Look, Refund};
+            ask(&[Charge(6), Charge(5)], &[None, None]);
+            ask(&[Charge(6), Look, Charge(4)], &[Some(0), Some(10), Some(0)]);
+            ask(&[Charge(2), Refund(3)], &[Some(1), Some(1)]);
+            ask(&[Charge(4), Refund(2), Look], &[None, Some(3), Some(3)]);
+            ask(&[Refund(Hits::MAX)], &[Some(10)]);
+            ask(&[Charge(Hits::MAX), Charge(Hits::MAX)], &[None, None]);
             ask(&[Look], &[Some(10)]);
         }
     }

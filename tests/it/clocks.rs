@@ -15,10 +15,10 @@ use tollkeeper::{
 
 use crate::algorithms::{BEGIN, charge, limit};
 use crate::support::{
+    backends::{Backend as _, ScriptInRedis},
     fake_clock,
     redis_server::Redis,
     service::{Options, RULES, Service, descriptor, hits, request, serve, spell},
-    subjects::{ScriptInRedis, Subject as _},
 };
 
 fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
@@ -121,7 +121,7 @@ fn a_redis_whose_clock_jumps_is_followed_and_no_answer_is_absurd() {
     let noon = BEGIN.plus_millis(43_200_000);
     let mut ask = |hours: i64, hits| {
         let now = noon.shifted(hours * 3_600_000);
-        let [tally] = redis.charge(&[charge("alice", Hits::Take(hits), &day)], now)[..] else {
+        let [tally] = redis.charge(&[charge("alice", Hits::Charge(hits), &day)], now)[..] else {
             panic!("one charge has one tally");
         };
         assert!((1..=86_400).contains(&tally.reset.as_secs()), "{tally:?}");
@@ -150,7 +150,7 @@ fn a_stamp_that_is_not_of_the_present_window_is_refused_by_what_the_clock_aligns
     ] {
         let (name, aligned) = (algorithm.name(), algorithm.is_aligned());
         let minute = Arc::new(limit(10, Unit::Minute, algorithm));
-        let call = [charge(name, Hits::Take(1), &minute)];
+        let call = [charge(name, Hits::Charge(1), &minute)];
         for off_ms in [-60_000, -1, 60_000, 3 * 3_600_000] {
             let answer = redis.answer_stamped(&call, BEGIN.shifted(off_ms), BEGIN);
             assert_eq!(answer == Outcome::Stale, aligned, "{name}, {off_ms} ms off");

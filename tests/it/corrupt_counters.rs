@@ -12,7 +12,7 @@ use tollkeeper::engine::{
 
 use crate::{
     algorithms::{BEGIN, charge},
-    support::subjects::ScriptInRedis,
+    support::backends::ScriptInRedis,
 };
 use tollkeeper::store::redis::script::Outcome;
 
@@ -22,9 +22,9 @@ const COUNTERS: [(&str, Option<u64>); 4] =
 
 fn any_charge() -> impl Strategy<Value = (usize, Charge)> {
     let hits = prop_oneof![
-        3 => (1..4_u64).prop_map(Hits::Take),
+        3 => (1..4_u64).prop_map(Hits::Charge),
         1 => Just(Hits::Look),
-        1 => (0..4_u64).prop_map(Hits::GiveBack),
+        1 => (0..4_u64).prop_map(Hits::Refund),
     ];
     let mode = prop::sample::select(vec![Mode::Enforced, Mode::Shadow, Mode::Quota]);
     let failure = prop::sample::select(OnStoreFailure::ALL.to_vec());
@@ -55,7 +55,7 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
             redis.borrow().redis.query::<()>(&["SET", &key(user), &value, "EX", "1000"]);
         }
         let mut accounts = COUNTERS.map(|(_, used)| {
-            AnyAccount::FixedWindow(fixed_window::Account { used: used.unwrap_or(0) })
+            AnyAccount::FixedWindow(fixed_window::FixedWindow { used: used.unwrap_or(0) })
         });
         let posting = |(counter, charge): &(usize, Charge)| Posting {
             account: COUNTERS[*counter].1.map(|_| *counter),

@@ -5,9 +5,7 @@ use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 
 use crate::support::{
     redis_server::Redis,
-    service::{
-        Options, Service, descriptor, give_back, hits, of_bytes, request, spell, with_limit,
-    },
+    service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell, with_limit},
 };
 
 /// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
@@ -57,13 +55,13 @@ async fn refunds_apply_first_and_always_and_stop_at_zero() {
     on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
         // The order of the descriptors does not matter: the refund makes room for the hit.
-        let both = vec![user("two"), give_back(user("two"), 1)];
+        let both = vec![user("two"), refund(user("two"), 1)];
         check(service, both, "OK: OK 0/2 YEAR, OK 0/2 YEAR").await;
         // The call is denied by `a`, and yet the refund stands.
-        let denied = vec![hits(user("a"), 11), give_back(user("two"), 1)];
+        let denied = vec![hits(user("a"), 11), refund(user("two"), 1)];
         check(service, denied, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 1/2 YEAR").await;
-        check(service, vec![give_back(user("two"), u64::MAX)], "OK: OK 2/2 YEAR").await;
-        check(service, vec![give_back(user("two"), 1)], "OK: OK 2/2 YEAR").await;
+        check(service, vec![refund(user("two"), u64::MAX)], "OK: OK 2/2 YEAR").await;
+        check(service, vec![refund(user("two"), 1)], "OK: OK 2/2 YEAR").await;
     })
     .await;
 }
@@ -72,7 +70,7 @@ async fn refunds_apply_first_and_always_and_stop_at_zero() {
 async fn a_refund_of_nothing_is_never_judged() {
     on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
-        check(service, vec![give_back(user("two"), 0)], "OK: OK 0/2 YEAR").await;
+        check(service, vec![refund(user("two"), 0)], "OK: OK 0/2 YEAR").await;
     })
     .await;
 }
@@ -115,7 +113,7 @@ async fn a_look_sees_refunds_and_not_charges_of_its_call() {
     on_every_store(async |service| {
         let call = vec![hits(user("two"), 0), hits(user("two"), 2)];
         check(service, call, "OK: OK 2/2 YEAR, OK 0/2 YEAR").await;
-        let call = vec![hits(user("two"), 0), give_back(user("two"), 1)];
+        let call = vec![hits(user("two"), 0), refund(user("two"), 1)];
         check(service, call, "OK: OK 1/2 YEAR, OK 1/2 YEAR").await;
     })
     .await;
@@ -353,7 +351,7 @@ async fn what_counts_when_denied_counts_when_a_sibling_denies_and_never_overflow
         for _ in 0..3 {
             check(service, vec![tokens(u64::MAX)], "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR").await;
         }
-        let refund = give_back(descriptor(&[("tokens", "a")]), u64::MAX);
+        let refund = refund(descriptor(&[("tokens", "a")]), u64::MAX);
         check(service, vec![refund], "OK: OK 1000/1000 YEAR").await;
     })
     .await;

@@ -13,7 +13,7 @@ use crate::{
     support::{
         redis_server::Redis,
         run,
-        service::{Options, Service, descriptor, give_back, hits, request, tollkeeper},
+        service::{Options, Service, descriptor, hits, refund, request, tollkeeper},
     },
 };
 
@@ -260,7 +260,7 @@ async fn its_verdict_is_the_next_real_one_and_it_writes_nothing() {
                     .collect();
                 let (count, back) = ([1, 1, 1, 2, 0][dice.below(5) as usize], dice.below(6) == 0);
                 let it = descriptor(pairs);
-                descriptors.push(if back { give_back(it, count) } else { hits(it, count) });
+                descriptors.push(if back { refund(it, count) } else { hits(it, count) });
                 written.push(
                     json!({ "entries": entries, "hitsAddend": count, "isNegativeHits": back }),
                 );

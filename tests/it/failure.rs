@@ -4,7 +4,7 @@ use tollkeeper::rls::pb::RateLimitDescriptor;
 
 use crate::support::{
     redis_server::Redis,
-    service::{Options, Service, descriptor, give_back, hits, request, spell},
+    service::{Options, Service, descriptor, hits, refund, request, spell},
 };
 
 const RULES: &str = "
@@ -70,9 +70,9 @@ async fn without_redis_the_strictest_limit_of_the_call_answers() {
     check!(&service, [one("error"), one("deny")], denied);
     check!(&service, [one("local"), one("deny")], denied);
     check!(&service, [hits(one("local"), 0)], "OK: OK 8/10 YEAR");
-    check!(&service, [give_back(one("local"), 1)], "OK: OK 9/10 YEAR");
-    check!(&service, [give_back(one("deny"), 1)], "Unavailable");
-    check!(&service, [give_back(one("allow"), 1)], "OK: OK 10/10 YEAR");
+    check!(&service, [refund(one("local"), 1)], "OK: OK 9/10 YEAR");
+    check!(&service, [refund(one("deny"), 1)], "Unavailable");
+    check!(&service, [refund(one("allow"), 1)], "OK: OK 10/10 YEAR");
     check!(&service, [hits(one("local"), 10)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
 }
 
@@ -133,10 +133,10 @@ async fn a_counter_that_holds_no_count_is_answered_for_by_its_limit_and_its_sibl
     check!(&service, [hits(one("local"), 0)], "OK: OK 9/10 YEAR");
     check!(&service, [hits(one("local"), 10), sibling(1)], format!("{over}, OK 8/10 YEAR"));
     // Refunds stand and work that is done counts, also in a call that the planted counter denies.
-    let call = vec![one("work"), give_back(sibling(1), 1), one("deny")];
+    let call = vec![one("work"), refund(sibling(1), 1), one("deny")];
     let expected = "OVER_LIMIT: OK 9/10 YEAR, OK 9/10 YEAR, OVER_LIMIT 0/10 YEAR";
     assert_eq!(ask(&service, call).await, expected);
-    let call = vec![one("work"), give_back(sibling(1), 1), one("error")];
+    let call = vec![one("work"), refund(sibling(1), 1), one("error")];
     assert_eq!(ask(&service, call).await, "Unavailable");
     check!(&service, [hits(one("work"), 0), sibling(0)], "OK: OK 9/10 YEAR, OK 9/10 YEAR");
 
@@ -253,7 +253,7 @@ async fn a_refund_on_a_planted_log_is_no_outage_and_admits_no_more() {
             redis.query::<i64>(&["RPUSH", &key, &format!("{now} {entry}")]);
         }
         redis.query::<i64>(&["EXPIRE", &key, "1000"]);
-        let call = vec![give_back(one("log"), 100), hits(descriptor(&[("work", "x")]), 0)];
+        let call = vec![refund(one("log"), 100), hits(descriptor(&[("work", "x")]), 0)];
         ask(&service, call).await;
         // Whatever stands there, no more than the limit passes.
         assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));

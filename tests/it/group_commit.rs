@@ -48,7 +48,7 @@ fn store(redis: &Redis, clock: Clock, patience: Duration) -> RedisStore {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn charge_by(user: &str, hits: u64, limit: Limit) -> Charge {
-    charge(user, Hits::Take(hits), &Arc::new(limit))
+    charge(user, Hits::Charge(hits), &Arc::new(limit))
 }
 
 /// Windows of a hundred years: none ends while a test runs.
@@ -571,7 +571,7 @@ async fn a_refund_in_the_batch_of_a_denial_ends_what_is_remembered_of_it() {
     );
     assert!(!guard.charge(&[take("alice", 5, 5)]).await.unwrap().denied);
     let limit = Limit::new(5, Unit::Year, 100).unwrap();
-    let refund = [charge("alice", Hits::GiveBack(1), &Arc::new(limit))];
+    let refund = [charge("alice", Hits::Refund(1), &Arc::new(limit))];
     let one = [take("alice", 1, 5)];
     let answers = join_all([guard.charge(&refund), guard.charge(&one)]).await;
     assert!(answers[1].as_ref().unwrap().denied, "it ran before the refund");

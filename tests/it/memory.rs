@@ -45,7 +45,7 @@ fn per(unit: Unit) -> Arc<Limit> {
 /// Takes one hit for each of these users.
 fn take(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>, now: Timestamp) {
     for user in users {
-        store.charge_at(&[charge(&user.to_string(), Hits::Take(1), limit)], now);
+        store.charge_at(&[charge(&user.to_string(), Hits::Charge(1), limit)], now);
     }
 }
 
@@ -82,9 +82,9 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_end() {
         let mut call: Vec<Charge> = plenty
             .iter()
             .enumerate()
-            .map(|(user, it)| charge(&user.to_string(), Hits::Take(1), it))
+            .map(|(user, it)| charge(&user.to_string(), Hits::Charge(1), it))
             .collect();
-        call.push(charge("all", Hits::Take(1), &scarce));
+        call.push(charge("all", Hits::Charge(1), &scarce));
         (1..call.len()).for_each(|last| call.swap(last, dice.below(last as u64 + 1) as usize));
         call
     };
@@ -162,7 +162,7 @@ fn where_a_live_counter_must_go_it_is_one_that_ends_soon() {
 /// Asks for so many hits for each of these users.
 fn take_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, limit: &Arc<Limit>) {
     for user in users {
-        store.charge_at(&[charge(&user.to_string(), Hits::Take(hits), limit)], BEGIN);
+        store.charge_at(&[charge(&user.to_string(), Hits::Charge(hits), limit)], BEGIN);
     }
 }
 

@@ -7,7 +7,7 @@ use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitOverride, RateLimitRespo
 
 use crate::support::{
     redis_server::Redis,
-    service::{Options, Service, descriptor, give_back, hits, request, spell},
+    service::{Options, Service, descriptor, hits, refund, request, spell},
 };
 
 /// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
@@ -317,7 +317,7 @@ descriptors:
         // It does not fit, leaves its counter as it is, and the call passes.
         check(service, &both, "OK: OK 0/2 YEAR, OK 0/3 YEAR").await;
         check(service, &both, "OVER_LIMIT: OK 0/2 YEAR, OVER_LIMIT 0/3 YEAR").await;
-        check(service, &[give_back(one("shadow", "x"), 1)], "OK: OK 1/2 YEAR").await;
+        check(service, &[refund(one("shadow", "x"), 1)], "OK: OK 1/2 YEAR").await;
     })
     .await;
 }

@@ -42,7 +42,7 @@ impl Read {
         Self {
             name: charge.counter.key(Timestamp::from_millis(0)),
             limit: limit.requests_per_unit.into(),
-            most: limit.most().into(),
+            most: limit.capacity().into(),
             window: i128::from(limit.window.seconds()) * 1000,
             start: span.start.as_millis().into(),
             end: span.end.as_millis().into(),
@@ -55,8 +55,8 @@ impl Model {
     pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         let now = i128::from(now.as_millis());
         for charge in charges {
-            if let Hits::GiveBack(hits) = charge.hits {
-                self.give_back(charge, hits.into(), now);
+            if let Hits::Refund(hits) = charge.hits {
+                self.refund(charge, hits.into(), now);
             }
         }
         // Every charge is judged in the state after the refunds, by the sum on its counter.
@@ -64,15 +64,16 @@ impl Model {
         let asked = |charge: &Charge| -> i128 {
             let counter = Read::of(charge, now).name;
             let same = charges.iter().filter(|other| Read::of(other, now).name == counter);
-            same.map(|other| if let Hits::Take(hits) = other.hits { hits.into() } else { 0 }).sum()
+            same.map(|other| if let Hits::Charge(hits) = other.hits { hits.into() } else { 0 })
+                .sum()
         };
         let asked = |charge: &Charge| if charge.hits == Hits::Look { 1 } else { asked(charge) };
         let fits = |charge: &Charge| {
-            charge.hits.is_give_back() || after_refunds.fits(charge, asked(charge), now)
+            charge.hits.is_refund() || after_refunds.fits(charge, asked(charge), now)
         };
         // Promise 2d: who denies the call.
         let mode = |charge: &&Charge| charge.counter.limit.mode;
-        let judged: Vec<&Charge> = charges.iter().filter(|it| !it.hits.is_give_back()).collect();
+        let judged: Vec<&Charge> = charges.iter().filter(|it| !it.hits.is_refund()).collect();
         let enforced = || judged.iter().filter(|it| mode(it) == Mode::Enforced);
         let quotas = || judged.iter().filter(|it| mode(it) == Mode::Quota);
         let over = |charge: &&&Charge| !fits(charge);
@@ -85,7 +86,7 @@ impl Model {
             let is_charged = (!denied && fits(charge))
                 || counted(charge)
                 || (mode(&charge) == Mode::Quota && !denied_for_free);
-            if let (Hits::Take(hits), true) = (charge.hits, is_charged) {
+            if let (Hits::Charge(hits), true) = (charge.hits, is_charged) {
                 self.take(charge, hits.into(), now);
             }
         }
@@ -230,7 +231,7 @@ impl Model {
         }
     }
 
-    fn give_back(&mut self, charge: &Charge, hits: i128, now: i128) {
+    fn refund(&mut self, charge: &Charge, hits: i128, now: i128) {
         let it = Read::of(charge, now);
         match charge.counter.limit.algorithm {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {

@@ -20,11 +20,11 @@ use crate::{
     algorithms::{BEGIN, LOG, charge, limit},
     steps::Dice,
     support::{
+        backends::memory,
         redis_server::Redis,
         service::{
-            Options, Service, descriptor, give_back, hits, request, spell, tollkeeper, with_limit,
+            Options, Service, descriptor, hits, refund, request, spell, tollkeeper, with_limit,
         },
-        subjects::memory,
     },
 };
 
@@ -97,11 +97,11 @@ async fn a_refund_is_seen_at_once_where_it_passes_by_and_soon_elsewhere() {
     let (here, elsewhere) = (service(&redis), service(&redis));
     use_up(&here).await;
     assert_eq!(ask(&elsewhere, vec![two()]).await, OVER);
-    assert_eq!(ask(&here, vec![give_back(two(), 1)]).await, "OK: OK 1/2 YEAR");
+    assert_eq!(ask(&here, vec![refund(two(), 1)]).await, "OK: OK 1/2 YEAR");
     assert_eq!(ask(&here, vec![two()]).await, "OK: OK 0/2 YEAR");
 
     assert_eq!(ask(&here, vec![two()]).await, OVER);
-    ask(&elsewhere, vec![give_back(two(), 1)]).await;
+    ask(&elsewhere, vec![refund(two(), 1)]).await;
     let began = Instant::now();
     while ask(&here, vec![two()]).await == OVER {
         assert!(began.elapsed() < PATIENCE, "the refund was not seen");
@@ -131,7 +131,7 @@ async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
     let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
     assert_eq!(ask(&service, by(20, |it| hits(it, 20))).await, "OK: OK 0/20 YEAR");
     assert_eq!(ask(&service, rule()).await, over);
-    assert_eq!(ask(&service, by(20, |it| give_back(it, 15))).await, "OK: OK 15/20 YEAR");
+    assert_eq!(ask(&service, by(20, |it| refund(it, 15))).await, "OK: OK 15/20 YEAR");
     assert_eq!(ask(&service, rule()).await, "OK: OK 4/10 YEAR");
 
     assert_eq!(ask(&service, by(20, |it| hits(it, 14))).await, "OK: OK 0/20 YEAR");
@@ -217,9 +217,9 @@ fn nothing_is_denied_that_the_store_would_admit() {
         passed_ms += [0, 1, dice.below(20), dice.below(100), dice.below(700)][(step % 5) as usize];
         let charge = |_| {
             let hits = match dice.below(12) {
-                0..=7 => Hits::Take(1 + dice.below(4)),
+                0..=7 => Hits::Charge(1 + dice.below(4)),
                 8..=10 => Hits::Look,
-                _ => Hits::GiveBack(dice.below(4)),
+                _ => Hits::Refund(dice.below(4)),
             };
             charge("a", hits, &limits[dice.below(limits.len() as u64) as usize])
         };

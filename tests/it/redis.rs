@@ -28,7 +28,7 @@ use crate::{
         eventually,
         redis_server::Redis,
         redis_store,
-        service::{Options, Service, descriptor, give_back, hits, request, spell},
+        service::{Options, Service, descriptor, hits, refund, request, spell},
     },
 };
 
@@ -80,7 +80,7 @@ async fn looks_refunds_and_denied_calls_make_no_key() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = || descriptor(&[("user", "alice")]);
-    for it in [hits(user(), 0), give_back(user(), 5), hits(user(), 11)] {
+    for it in [hits(user(), 0), refund(user(), 5), hits(user(), 11)] {
         service.ask(request("shop", vec![it])).await.unwrap();
     }
     assert_eq!(redis.keys(), [""; 0]);
@@ -124,10 +124,10 @@ async fn redis_clock_decides_whatever_ours_shows() {
     // A window's end between two of these calls would start another count; a week has few ends.
     let week = |hits| [charge("alice", Unit::Week, hits, 10)];
     let hour = [charge("bob", Unit::Hour, Hits::Look, 10)];
-    assert_eq!(verdicts(right.charge(&week(Hits::Take(3))).await.unwrap()), fits(7));
-    assert_eq!(verdicts(wrong.charge(&week(Hits::Take(3))).await.unwrap()), fits(4));
-    assert_eq!(verdicts(right.charge(&week(Hits::Take(3))).await.unwrap()), fits(1));
-    assert_eq!(verdicts(wrong.charge(&week(Hits::Take(3))).await.unwrap()), [Verdict::Over]);
+    assert_eq!(verdicts(right.charge(&week(Hits::Charge(3))).await.unwrap()), fits(7));
+    assert_eq!(verdicts(wrong.charge(&week(Hits::Charge(3))).await.unwrap()), fits(4));
+    assert_eq!(verdicts(right.charge(&week(Hits::Charge(3))).await.unwrap()), fits(1));
+    assert_eq!(verdicts(wrong.charge(&week(Hits::Charge(3))).await.unwrap()), [Verdict::Over]);
 
     let reset = wrong.charge(&hour).await.unwrap().tallies[0].reset;
     assert!(reset <= Duration::from_secs(3600), "{reset:?} is longer than the window");
@@ -137,7 +137,7 @@ async fn redis_clock_decides_whatever_ours_shows() {
 async fn a_stale_stamp_is_refused_and_asked_once_more() {
     let redis = Redis::start();
     let wrong = store(&redis, three_hours_fast);
-    let call = [charge("alice", Unit::Hour, Hits::Take(1), 10)];
+    let call = [charge("alice", Unit::Hour, Hits::Charge(1), 10)];
     redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
     assert_eq!(verdicts(wrong.charge(&call).await.unwrap()), fits(9));
     assert_eq!(redis.runs_of("evalsha"), 2, "refused, then asked with redis's time");
@@ -394,7 +394,7 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
 async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
     let redis = Redis::start();
     let store = store(&redis, system_clock);
-    let big = [charge("big", Unit::Year, Hits::Take(1), 1_000_000)];
+    let big = [charge("big", Unit::Year, Hits::Charge(1), 1_000_000)];
     let small = [charge("small", Unit::Year, Hits::Look, 7)];
     for _ in 0..200 {
         tokio::select! {
@@ -495,9 +495,9 @@ fn in_memory_time_is_an_argument_and_the_window_turns() {
             .tallies;
         (tallies[0].verdict, tallies[0].reset.as_millis())
     };
-    assert_eq!(at(5_000, Hits::Take(2)), (Verdict::Fits { remaining: 0 }, 1000));
-    assert_eq!(at(5_999, Hits::Take(1)), (Verdict::Over, 1));
-    assert_eq!(at(6_000, Hits::Take(1)), (Verdict::Fits { remaining: 1 }, 1000));
+    assert_eq!(at(5_000, Hits::Charge(2)), (Verdict::Fits { remaining: 0 }, 1000));
+    assert_eq!(at(5_999, Hits::Charge(1)), (Verdict::Over, 1));
+    assert_eq!(at(6_000, Hits::Charge(1)), (Verdict::Fits { remaining: 1 }, 1000));
 }
 
 #[test]
@@ -505,7 +505,7 @@ fn in_memory_what_has_ended_is_swept() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     for second in 0..100 {
         for user in 0..100 {
-            let charge = charge(&user.to_string(), Unit::Second, Hits::Take(1), 1);
+            let charge = charge(&user.to_string(), Unit::Second, Hits::Charge(1), 1);
             store.charge_at(&[charge], Timestamp::from_secs(second));
         }
     }
@@ -514,11 +514,11 @@ fn in_memory_what_has_ended_is_swept() {
 
 fn any_charge() -> impl Strategy<Value = Charge> {
     let hits = prop_oneof![
-        5 => (1..6_u64).prop_map(Hits::Take),
-        1 => Just(Hits::Take(Hits::MAX)),
+        5 => (1..6_u64).prop_map(Hits::Charge),
+        1 => Just(Hits::Charge(Hits::MAX)),
         2 => Just(Hits::Look),
-        2 => (0..6_u64).prop_map(Hits::GiveBack),
-        1 => Just(Hits::GiveBack(Hits::MAX)),
+        2 => (0..6_u64).prop_map(Hits::Refund),
+        1 => Just(Hits::Refund(Hits::MAX)),
     ];
     ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)], prop::bool::weighted(0.2)).prop_map(
         |(user, hits, limit, counted)| {

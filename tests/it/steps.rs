@@ -16,7 +16,7 @@ use tollkeeper::engine::{
 use crate::{
     algorithms::{BEGIN, LOG, charge, limit},
     model::Model,
-    support::subjects::{ScriptInRedis, Subject, memory},
+    support::backends::{Backend, ScriptInRedis, memory},
 };
 
 /// After so many steps everything is forgotten, and the clock set to [`BEGIN`].
@@ -86,12 +86,12 @@ impl Dice {
         // A hit of a log is one line in the model.
         let most = if limit.algorithm == LOG { 20 } else { Hits::MAX };
         match self.below(20) {
-            0..=9 => Hits::Take(1 + self.below(3)),
-            10..=12 => Hits::Take(1 + self.below(9)),
-            13 => Hits::Take(most),
+            0..=9 => Hits::Charge(1 + self.below(3)),
+            10..=12 => Hits::Charge(1 + self.below(9)),
+            13 => Hits::Charge(most),
             14..=16 => Hits::Look,
-            17..=18 => Hits::GiveBack(self.below(5)),
-            _ => Hits::GiveBack(Hits::MAX),
+            17..=18 => Hits::Refund(self.below(5)),
+            _ => Hits::Refund(Hits::MAX),
         }
     }
 
@@ -118,7 +118,7 @@ impl Dice {
 }
 
 /// Runs so many steps on both, and panics where they differ.
-fn compare(steps: u64, seed: u64, one: &mut dyn Subject, other: &mut dyn Subject) {
+fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend) {
     let (began, limits) = (Instant::now(), limits());
     let mut dice = Dice(seed);
     let mut now = BEGIN;
@@ -131,7 +131,7 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Subject, other: &mut dyn Subject
         let step = dice.step(&limits);
         now = now.shifted(step.passed);
         let tallies =
-            |subject: &mut dyn Subject| -> Vec<Tally> { subject.charge(&step.charges, now) };
+            |backend: &mut dyn Backend| -> Vec<Tally> { backend.charge(&step.charges, now) };
         let (ours, theirs) = (tallies(one), tallies(other));
         assert_eq!(
             ours,
@@ -188,7 +188,7 @@ proptest! {
         let mut now = BEGIN;
         for step in steps {
             now = now.shifted(step.passed);
-            let ours: Vec<Tally> = Subject::charge(&mut model, &step.charges, now);
+            let ours: Vec<Tally> = Backend::charge(&mut model, &step.charges, now);
             prop_assert_eq!(ours, memory.charge_at(&step.charges, now).tallies, "{:?} at {:?}", step, now);
         }
     }
@@ -207,7 +207,7 @@ fn no_clock_that_jumps_makes_a_log_admit_more() {
             // Only back: a clock that is set forward by a second ends what was.
             skew -= dice.below(500) as i64;
         }
-        let call = [charge("a", Hits::Take(1), &limit)];
+        let call = [charge("a", Hits::Charge(1), &limit)];
         let tallies = store.charge_at(&call, BEGIN.plus_millis(ms).shifted(skew)).tallies;
         if tallies[0].verdict != tollkeeper::engine::ledger::Verdict::Over {
             admitted.push(BEGIN.plus_millis(ms));

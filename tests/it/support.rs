@@ -1,10 +1,10 @@
 //! Real servers for the tests: each on ports and in a folder of its own, and gone with its test.
 
+pub mod backends;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod redis_store;
 pub mod service;
-pub mod subjects;
 
 use std::{
     fs,

@@ -25,7 +25,7 @@ use crate::{
         redis_proxy::Gate,
         redis_server::Redis,
         redis_store,
-        service::{Options, Service, descriptor, give_back, hits, request, spell, tollkeeper},
+        service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
     },
 };
 
@@ -81,7 +81,7 @@ async fn refunds_that_meet_charges_lose_nothing_and_stop_at_zero() {
         clients.spawn(async move {
             for _ in 0..50 {
                 let user = descriptor(&[("user", "everyone")]);
-                let it = if number % 2 == 0 { hits(user, 1) } else { give_back(user, 1) };
+                let it = if number % 2 == 0 { hits(user, 1) } else { refund(user, 1) };
                 let answer = client.should_rate_limit(request("shop", vec![it])).await.unwrap();
                 assert!(answer.into_inner().statuses[0].limit_remaining <= 100);
             }
@@ -150,7 +150,7 @@ async fn a_negative_count_is_read_as_0_and_repaired_by_the_next_write() {
     assert_eq!(spell(&service.ask(one(40)).await.unwrap()), "OK: OK 60/100 YEAR");
     assert_eq!(redis.query::<i64>(&["GET", &key]), 40);
     redis.query::<()>(&["SET", &key, "-7", "KEEPTTL"]);
-    let refund = request("shop", vec![give_back(descriptor(&[("user", "a")]), 3)]);
+    let refund = request("shop", vec![refund(descriptor(&[("user", "a")]), 3)]);
     assert_eq!(spell(&service.ask(refund).await.unwrap()), "OK: OK 100/100 YEAR");
     assert_eq!(redis.query::<i64>(&["GET", &key]), 0);
 }
@@ -160,8 +160,8 @@ type Caller = (char, i64);
 
 fn charge_of((_, hits): Caller) -> Charge {
     let hits = match u64::try_from(hits) {
-        Ok(hits) => Hits::Take(hits),
-        Err(_) => Hits::GiveBack(hits.unsigned_abs()),
+        Ok(hits) => Hits::Charge(hits),
+        Err(_) => Hits::Refund(hits.unsigned_abs()),
     };
     algorithms::charge("everyone", hits, &Arc::new(Limit::new(5, Unit::Year, 100).unwrap()))
 }
@@ -299,10 +299,10 @@ async fn transactions_do_what_memory_does() {
         for _ in 0..1 + dice.below(3) {
             let limit = &limits[dice.below(limits.len() as u64) as usize];
             let hits = match dice.below(10) {
-                0..=5 => Hits::Take(1 + dice.below(4)),
-                6 => Hits::Take(Hits::MAX),
+                0..=5 => Hits::Charge(1 + dice.below(4)),
+                6 => Hits::Charge(Hits::MAX),
                 7 => Hits::Look,
-                _ => Hits::GiveBack(dice.below(9)),
+                _ => Hits::Refund(dice.below(9)),
             };
             charges.push(algorithms::charge(["a", "b"][dice.below(2) as usize], hits, limit));
         }

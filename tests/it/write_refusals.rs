@@ -30,7 +30,7 @@ fn charge_by(algorithm: Algorithm, when_denied: WhenDenied, user: &str, hits: Hi
 }
 
 fn take(user: &str, hits: u64) -> Charge {
-    charge_by(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Take(hits))
+    charge_by(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Charge(hits))
 }
 
 /// `denied`, `admitted`, or the code of the refusal.
@@ -56,8 +56,8 @@ async fn what_is_exhausted_is_denied_and_what_would_be_admitted_fails_with_the_r
         }
         redis.refuse_writes(code);
         let look = charge_by(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Look);
-        let debit = charge_by(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Take(1));
-        let refund = charge_by(Algorithm::FixedWindow, WhenDenied::Free, "full", Hits::GiveBack(1));
+        let debit = charge_by(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(1));
+        let refund = charge_by(Algorithm::FixedWindow, WhenDenied::Free, "full", Hits::Refund(1));
         let calls = [
             (vec![take("full", 1)], "denied"),
             (vec![take("new", 1)], code),
@@ -99,7 +99,7 @@ async fn every_algorithm_denies_without_a_write() {
         let call = |algorithm: &Algorithm, user: &str, hits| {
             let charge =
                 |user: &str, hits| charge_by(algorithm.clone(), WhenDenied::Free, user, hits);
-            [charge(user, Hits::Take(hits)), charge("looked at", Hits::Look)]
+            [charge(user, Hits::Charge(hits)), charge("looked at", Hits::Look)]
         };
         for algorithm in &algorithms {
             assert_eq!(spell(&store.charge(&call(algorithm, "full", 5)).await), "admitted");
@@ -134,7 +134,7 @@ async fn transactions_deny_without_a_write() {
         assert_eq!(spell(&store.charge(&[take("full", 5)]).await), "admitted");
         redis.refuse_writes(code);
         let refund =
-            |user| charge_by(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::GiveBack(1));
+            |user| charge_by(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
         for (call, expected) in [
             (vec![take("full", 1)], "denied"),
             (vec![take("new", 1)], code),

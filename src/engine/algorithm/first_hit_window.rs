@@ -5,20 +5,20 @@ use crate::engine::{request::Hits, time::Timestamp};
 
 /// The state of one counter: its last window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct FirstHitWindow {
     used: u64,
     /// When the window closes; before now, if none is open.
     end: Timestamp,
 }
 
-impl Account {
+impl FirstHitWindow {
     fn is_open(&self, terms: &Terms<'_>) -> bool {
         terms.now < self.end
     }
 }
 
-impl super::Account for Account {
-    fn give_back(&mut self, hits: u64, terms: &Terms<'_>) {
+impl super::Account for FirstHitWindow {
+    fn refund(&mut self, hits: u64, terms: &Terms<'_>) {
         if self.is_open(terms) {
             self.used = self.used.saturating_sub(hits);
         }

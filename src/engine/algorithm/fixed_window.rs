@@ -6,13 +6,13 @@ use crate::engine::{request::Hits, time::Timestamp};
 
 /// The state of one counter in one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct FixedWindow {
     /// Hits admitted, less those given back.
     pub used: u64,
 }
 
-impl super::Account for Account {
-    fn give_back(&mut self, hits: u64, _: &Terms<'_>) {
+impl super::Account for FixedWindow {
+    fn refund(&mut self, hits: u64, _: &Terms<'_>) {
         self.used = self.used.saturating_sub(hits);
     }
 

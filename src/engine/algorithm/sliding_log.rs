@@ -8,7 +8,7 @@ use crate::engine::{ledger::Remembered, time::Timestamp};
 
 /// The state of one counter: its hits, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct SlidingLog {
     /// None is before the one in front of it, even where the clock was set back.
     entries: VecDeque<Entry>,
 }
@@ -31,7 +31,7 @@ impl Entry {
     }
 }
 
-impl Account {
+impl SlidingLog {
     /// What still counts, the oldest first.
     pub fn remembered(&self, terms: &Terms<'_>) -> impl Iterator<Item = &Remembered> {
         self.entries.range(self.expired(terms)..).map(|entry| &entry.remembered)
@@ -55,8 +55,8 @@ impl Account {
     }
 }
 
-impl super::Account for Account {
-    fn give_back(&mut self, mut hits: u64, terms: &Terms<'_>) {
+impl super::Account for SlidingLog {
+    fn refund(&mut self, mut hits: u64, terms: &Terms<'_>) {
         if self.used(terms) == 0 {
             return;
         }

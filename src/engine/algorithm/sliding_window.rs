@@ -10,14 +10,14 @@ use crate::engine::{request::Hits, time::Timestamp};
 
 /// The state of one counter in one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct SlidingWindow {
     /// Hits of the present window, less those given back.
     pub current: u64,
     /// Hits of the window before.
     pub previous: u64,
 }
 
-impl Account {
+impl SlidingWindow {
     fn weighed(&self, terms: &Terms<'_>) -> u64 {
         let still = millis(terms.now, terms.span.end);
         let current = self.current.saturating_mul(length(terms));
@@ -37,8 +37,8 @@ fn most(terms: &Terms<'_>) -> u64 {
     u64::from(terms.limit.requests_per_unit).saturating_mul(length(terms))
 }
 
-impl super::Account for Account {
-    fn give_back(&mut self, hits: u64, _: &Terms<'_>) {
+impl super::Account for SlidingWindow {
+    fn refund(&mut self, hits: u64, _: &Terms<'_>) {
         self.current = self.current.saturating_sub(hits);
     }
 

@@ -11,12 +11,12 @@ use crate::engine::{request::Hits, time::Timestamp};
 
 /// The state of one bucket: its debt, and when it was that much.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct TokenBucket {
     debt: u64,
     at: Timestamp,
 }
 
-impl Account {
+impl TokenBucket {
     /// The debt now. A clock that was set back pays nothing until it has caught up.
     fn now(&self, terms: &Terms<'_>) -> Self {
         let elapsed = terms.now.as_millis().saturating_sub(self.at.as_millis());
@@ -38,11 +38,11 @@ fn window(terms: &Terms<'_>) -> u64 {
 }
 
 fn debt_max(terms: &Terms<'_>) -> u64 {
-    u64::from(terms.limit.most()).saturating_mul(window(terms))
+    u64::from(terms.limit.capacity()).saturating_mul(window(terms))
 }
 
-impl super::Account for Account {
-    fn give_back(&mut self, hits: u64, terms: &Terms<'_>) {
+impl super::Account for TokenBucket {
+    fn refund(&mut self, hits: u64, terms: &Terms<'_>) {
         let Self { debt, at } = self.now(terms);
         if debt > 0 {
             *self = Self { debt: debt.saturating_sub(hits.saturating_mul(window(terms))), at };

@@ -11,7 +11,7 @@ use crate::{
         time::Window,
     },
     rules::{
-        options::{Algorithms, Basis},
+        options::{Algorithms, LoadOptions},
         reader::{Located, shown},
         schema::{Descriptor, RateLimit, Step},
         yaml::Location,
@@ -26,7 +26,7 @@ pub(super) fn compile(
     written: &Located<RateLimit>,
     descriptor: &Descriptor,
     path: &[Step],
-    basis: Basis,
+    options: LoadOptions,
     problem: &mut impl FnMut(Location, String),
 ) -> Option<Limit> {
     let Located { location, value } = written;
@@ -47,17 +47,17 @@ pub(super) fn compile(
         window: window(value, unit, problem).unwrap_or_else(|| fixed.window.clone()),
         algorithm: algorithm(value),
         when_denied: match value.count_denied {
-            None => basis.defaults.when_denied,
+            None => options.defaults.when_denied,
             Some(true) => WhenDenied::Counted,
             Some(false) => WhenDenied::Free,
         },
-        on_store_failure: value.on_store_failure.unwrap_or(basis.defaults.on_store_failure),
-        mode: basis.defaults.everywhere.mode(mode_written),
+        on_store_failure: value.on_store_failure.unwrap_or(options.defaults.on_store_failure),
+        mode: options.defaults.mode_override.mode(mode_written),
         mode_written,
         name: value.name.as_deref().map(Arc::from),
         ..fixed
     };
-    if basis.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
+    if options.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
         let name = limit.algorithm.name();
         problem(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
     }
@@ -139,7 +139,7 @@ fn check_size(limit: &Limit, problem: &mut impl FnMut(String)) {
         Algorithm::SlidingWindow => "requests_per_unit",
         _ => return,
     };
-    let (hits, hits_max) = (limit.most(), Hits::MAX / limit.window.millis());
+    let (hits, hits_max) = (limit.capacity(), Hits::MAX / limit.window.millis());
     if u64::from(hits) > hits_max {
         let name = limit.algorithm.name();
         problem(format!(

@@ -31,7 +31,7 @@ impl Guard {
             };
             if let Some(charge) = resolved.get_mut(*index) {
                 let limit = Limit { on_store_failure, ..(*charge.counter.limit).clone() };
-                charge.counter = charge.counter.under(Arc::new(limit));
+                charge.counter = charge.counter.with_limit(Arc::new(limit));
             }
         }
         let mut answer = self.store.charge(&resolved).await;

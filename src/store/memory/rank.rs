@@ -24,7 +24,7 @@ pub(super) struct Rank(u64);
 impl Rank {
     /// The rank of `account`, with its end.
     pub(super) fn of(account: &dyn Account, terms: &Terms<'_>) -> Self {
-        let (used, most) = (account.used(terms), u64::from(terms.limit.most()));
+        let (used, most) = (account.used(terms), u64::from(terms.limit.capacity()));
         let part = match most {
             // It denies with a counter and without.
             0 => 0,
@@ -54,7 +54,7 @@ mod tests {
 
     fn rank(used: u64, most: u32, unit: Unit) -> Rank {
         let limit = Limit::new(most, unit, 1).unwrap();
-        Rank::of(&fixed_window::Account { used }, &Terms::new(&limit, Timestamp::from_secs(60)))
+        Rank::of(&fixed_window::FixedWindow { used }, &Terms::new(&limit, Timestamp::from_secs(60)))
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(rank(9, 10, Unit::Minute).end(), Timestamp::from_secs(120));
         let limit = Limit::new(1, Unit::Year, 1).unwrap();
         let terms = Terms::new(&limit, Timestamp::from_millis(END_MAX));
-        let end = Rank::of(&fixed_window::Account { used: 1 }, &terms).end();
+        let end = Rank::of(&fixed_window::FixedWindow { used: 1 }, &terms).end();
         assert_eq!(end, Timestamp::from_millis(u64::MAX));
     }
 }

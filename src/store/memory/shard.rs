@@ -6,7 +6,7 @@ use std::{fmt, mem};
 
 use hashbrown::{HashTable, hash_table::OccupiedEntry};
 
-use super::{rank::Rank, room::Room};
+use super::{capacity::Capacity, rank::Rank};
 use crate::engine::{
     algorithm::{AnyAccount, Terms, fixed_window},
     key::Counter,
@@ -24,14 +24,14 @@ const SAMPLE: usize = 256;
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Stands in for an account that a call has in its hands.
-const IN_HAND: AnyAccount = AnyAccount::FixedWindow(fixed_window::Account { used: 0 });
+const IN_HAND: AnyAccount = AnyAccount::FixedWindow(fixed_window::FixedWindow { used: 0 });
 
 /// What is kept under one lock.
 #[derive(Default)]
 pub(super) struct Shard {
     table: HashTable<Kept>,
     /// The bucket that was looked at last.
-    hand: usize,
+    clock_hand: usize,
     /// Nothing here ends earlier.
     earliest: Timestamp,
 }
@@ -95,7 +95,7 @@ impl Shard {
         address: Address,
         account: AnyAccount,
         terms: &Terms<'_>,
-        room: &Room,
+        capacity: &Capacity,
     ) -> u64 {
         let rank = Rank::of(account.read(), terms);
         if let Some(kept) = self.table.find_mut(address.hash, |kept| address.is_of(kept)) {
@@ -107,7 +107,7 @@ impl Shard {
         if account.read().is_unused() {
             return 0;
         }
-        let given_up = self.make_room(terms.now, room);
+        let given_up = self.make_room(terms.now, capacity);
         self.earliest = self.earliest.min(rank.end());
         let kept = Kept { hash: address.hash, key: address.key.into(), account, rank };
         self.table.insert_unique(kept.hash, kept, |kept| kept.hash);
@@ -121,11 +121,11 @@ impl Shard {
     }
 
     /// Makes room for one more: by what has ended, or else by the live one that ranks first of some.
-    fn make_room(&mut self, now: Timestamp, room: &Room) -> u64 {
-        if room.is_worth_sweeping() {
-            room.free(self.walk(STEP, now).dropped);
+    fn make_room(&mut self, now: Timestamp, capacity: &Capacity) -> u64 {
+        if capacity.is_worth_sweeping() {
+            capacity.free(self.walk(STEP, now).dropped);
         }
-        if room.take() {
+        if capacity.take() {
             return 0;
         }
         let walked = match self.earliest <= now {
@@ -136,7 +136,7 @@ impl Shard {
         match walked {
             // One of these places is the new counter's.
             Walked { dropped: 1.., .. } => {
-                room.free(walked.dropped - 1);
+                capacity.free(walked.dropped - 1);
                 0
             }
             Walked { lowest: Some((_, bucket)), .. } => {
@@ -145,7 +145,7 @@ impl Shard {
             }
             // A shard with hardly a counter, in a store that is full of them.
             Walked { lowest: None, .. } => {
-                room.exceed();
+                capacity.exceed();
                 0
             }
         }
@@ -163,8 +163,8 @@ impl Shard {
         let mut walked = Walked::default();
         let all = self.table.num_buckets();
         for _ in 0..buckets.min(all) {
-            self.hand = if self.hand + 1 < all { self.hand + 1 } else { 0 };
-            let Ok(entry) = self.table.get_bucket_entry(self.hand) else { continue };
+            self.clock_hand = if self.clock_hand + 1 < all { self.clock_hand + 1 } else { 0 };
+            let Ok(entry) = self.table.get_bucket_entry(self.clock_hand) else { continue };
             let rank = entry.get().rank;
             if rank.end() <= now {
                 entry.remove();
@@ -175,7 +175,7 @@ impl Shard {
                 walked.earliest = Some(rank.end());
             }
             if walked.lowest.is_none_or(|(lowest, _)| rank < lowest) {
-                walked.lowest = Some((rank, self.hand));
+                walked.lowest = Some((rank, self.clock_hand));
             }
         }
         walked

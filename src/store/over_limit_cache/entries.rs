@@ -69,7 +69,7 @@ impl CachedTally {
             State::Fits { remaining } => Verdict::Fits { remaining },
             State::Over { left } if asked() > left => Verdict::Over,
             State::Over { left } => {
-                let most = limit.most();
+                let most = limit.capacity();
                 Verdict::Fits { remaining: u32::try_from(left).map_or(most, |left| left.min(most)) }
             }
         };
@@ -148,7 +148,7 @@ impl Entries {
 
     /// The tally of this counter, under its limit, that counts now.
     pub(super) fn find(&self, hash: u64, counter: &Counter, now: Instant) -> Option<CachedTally> {
-        let entry = self.table.find(hash, |entry| entry.counter.meets(counter))?;
+        let entry = self.table.find(hash, |entry| entry.counter.same_counter(counter))?;
         entry.of(&counter.limit).filter(|tally| tally.counts_at(now)).copied()
     }
 
@@ -191,7 +191,7 @@ impl Entries {
     }
 
     fn entry(&mut self, hash: u64, counter: &Counter) -> Option<&mut Entry> {
-        self.table.find_mut(hash, |entry| entry.counter.meets(counter))
+        self.table.find_mut(hash, |entry| entry.counter.same_counter(counter))
     }
 
     /// `None` if the counter's business ID is too long to be kept.

@@ -15,7 +15,7 @@ use crate::{
     engine::{
         algorithm::{AnyAccount, Terms, fixed_window},
         key,
-        ledger::{self, Charge, Judgement, Posting, Standing},
+        ledger::{self, Charge, CounterState, Judgement, Posting},
         request::Hits,
         rule::WhenDenied,
         time::Timestamp,
@@ -52,7 +52,11 @@ impl TransactionStore {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn look(&self, counter: &key::Counter, clear: Clear) -> Result<Standing, StoreError> {
+    pub async fn look(
+        &self,
+        counter: &key::Counter,
+        clear: Clear,
+    ) -> Result<CounterState, StoreError> {
         self.node.ask(TransactionLook { counter, clear, key_prefix: &self.key_prefix }).await
     }
 
@@ -89,7 +93,7 @@ struct TransactionLook<'look> {
 }
 
 impl Question for TransactionLook<'_> {
-    type Answer = Standing;
+    type Answer = CounterState;
 
     /// A counter that is cleared is read and deleted at once.
     async fn ask(
@@ -97,7 +101,7 @@ impl Question for TransactionLook<'_> {
         connection: &mut Connection,
         assumed_now: Timestamp,
         metrics: &StoreMetrics,
-    ) -> RedisResult<Reply<Standing>> {
+    ) -> RedisResult<Reply<CounterState>> {
         let limit = &self.counter.limit;
         let assumed = limit.window.at(assumed_now);
         let key = self.key_prefix.to_owned() + &self.counter.key(assumed.start);
@@ -116,7 +120,7 @@ impl Question for TransactionLook<'_> {
         let terms = Terms::new(limit, now);
         let outcome = match answers.first().and_then(count) {
             _ if terms.span != assumed => Outcome::Stale,
-            Some(count) => Outcome::Decided(Standing::of(&account(count), &terms)),
+            Some(count) => Outcome::Decided(CounterState::of(&account(count), &terms)),
             None => Outcome::Corrupt(vec![0]),
         };
         Ok(Reply { now, outcome })
@@ -177,7 +181,7 @@ impl<'call> TransactionCall<'call> {
     fn to_charge(&self, counter: usize) -> u64 {
         let (mut sum, mut counted, mut may_fit) = (0_u64, 0_u64, true);
         for charge in self.charges_on(counter) {
-            if let Hits::Take(hits) = charge.hits {
+            if let Hits::Charge(hits) = charge.hits {
                 sum = sum.saturating_add(hits);
                 if charge.counter.limit.when_denied == WhenDenied::Counted {
                     counted = counted.saturating_add(hits).min(Hits::MAX);
@@ -186,7 +190,7 @@ impl<'call> TransactionCall<'call> {
         }
         for charge in self.charges_on(counter) {
             may_fit &= sum <= u64::from(charge.counter.limit.requests_per_unit)
-                || !matches!(charge.hits, Hits::Take(_));
+                || !matches!(charge.hits, Hits::Charge(_));
         }
         if may_fit { sum } else { counted }
     }
@@ -197,7 +201,7 @@ impl<'call> TransactionCall<'call> {
     }
 
     async fn run(&self, connection: &mut Connection, metrics: &StoreMetrics) -> RedisResult<Reply> {
-        let answer = if self.charges.iter().any(|charge| charge.hits.is_give_back()) {
+        let answer = if self.charges.iter().any(|charge| charge.hits.is_refund()) {
             self.watch(connection, metrics).await
         } else {
             match self.count(connection, metrics).await {
@@ -390,7 +394,7 @@ impl CountedKey {
 }
 
 fn account(count: i64) -> AnyAccount {
-    AnyAccount::FixedWindow(fixed_window::Account { used: count.max(0).cast_unsigned() })
+    AnyAccount::FixedWindow(fixed_window::FixedWindow { used: count.max(0).cast_unsigned() })
 }
 
 fn transaction() -> Pipeline {

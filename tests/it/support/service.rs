@@ -218,7 +218,7 @@ pub fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescript
     descriptor
 }
 
-pub fn give_back(descriptor: RateLimitDescriptor, count: u64) -> RateLimitDescriptor {
+pub fn refund(descriptor: RateLimitDescriptor, count: u64) -> RateLimitDescriptor {
     RateLimitDescriptor { is_negative_hits: true, ..hits(descriptor, count) }
 }
 

@@ -3,7 +3,7 @@
 --   key        slot in KEYS
 --   start      first millisecond of the window, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
---   kind       'take', 'look' or 'give'
+--   kind       'charge', 'look' or 'refund'
 --   hits       0 to 2^53 - 1
 --   limit      0 to 2^32 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits

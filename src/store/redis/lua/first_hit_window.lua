@@ -6,12 +6,12 @@ function first_hit_window.read(charge)
   if not value then return value == nil and { key = charge.key, used = 0, stop = 0 } or nil end
   local used, stop = string.match(value, '^(%d+) (%d+)$')
   used, stop = count(used), count(stop)
-  if not used or not stop or stop > now + charge.window + FAR then return nil end
+  if not used or not stop or stop > now + charge.window + MAX_AHEAD_MS then return nil end
   if stop <= now then used, stop = 0, 0 end
   return { key = charge.key, used = used, stop = stop }
 end
 
-function first_hit_window.give_back(account, hits)
+function first_hit_window.refund(account, hits)
   account.changed = account.stop > 0
   account.used = math.max(0, account.used - hits)
 end

@@ -7,7 +7,7 @@ function fixed_window.read(charge)
   return { key = charge.key, before = used, used = used or 0 }
 end
 
-function fixed_window.give_back(account, hits)
+function fixed_window.refund(account, hits)
   account.used = math.max(0, account.used - hits)
 end
 

@@ -40,7 +40,7 @@ local function read_accounts(charges, answers)
     if not account then
       answers[2 * i - 1] = CORRUPT
       -- A refund denies nothing, but a caller must hear that it is lost.
-      local is_lost = charge.kind == 'give' and charge.failure == 'deny'
+      local is_lost = charge.kind == 'refund' and charge.failure == 'deny'
       failures[is_lost and 'error' or charge.failure] = true
     end
   end
@@ -50,9 +50,9 @@ end
 local function refund_and_sum(charges)
   for _, charge in ipairs(charges) do
     local account = charge.account
-    if account and charge.kind == 'give' then
-      charge.algorithm.give_back(account, charge.hits, charge)
-    elseif account and charge.kind == 'take' then
+    if account and charge.kind == 'refund' then
+      charge.algorithm.refund(account, charge.hits, charge)
+    elseif account and charge.kind == 'charge' then
       account.sum = account.sum + charge.hits
     end
   end
@@ -65,9 +65,9 @@ local function vote(charges, answers)
   for i, charge in ipairs(charges) do
     local denies = false
     if not charge.account then
-      denies = charge.kind ~= 'give' and charge.failure == 'deny'
-    elseif charge.kind ~= 'give' then
-      charge.asked = charge.kind == 'take' and charge.account.sum or 1
+      denies = charge.kind ~= 'refund' and charge.failure == 'deny'
+    elseif charge.kind ~= 'refund' then
+      charge.asked = charge.kind == 'charge' and charge.account.sum or 1
       charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'look' then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
@@ -84,7 +84,7 @@ local function charge_all(charges, denied, denied_uncharged)
   for _, charge in ipairs(charges) do
     local stands = charge.fits and not denied or charge.counted
       or charge.mode == 'quota' and not denied_uncharged
-    if charge.account and charge.kind == 'take' and stands then
+    if charge.account and charge.kind == 'charge' and stands then
       charge.algorithm.charge(charge.account, charge)
     end
   end

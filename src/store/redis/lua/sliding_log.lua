@@ -9,7 +9,7 @@ local function log_entry(key, index)
   at, sum, hits = count(at), count(sum), count(hits)
   -- A sum of ours stays far below 2^52: that many hits take a log ten thousand years.
   local ours = at and sum and hits and hits > 0 and hits <= sum and sum < 4503599627370496
-    and at <= now + FAR and (rest == '' or string.find(rest, '^ %S+$'))
+    and at <= now + MAX_AHEAD_MS and (rest == '' or string.find(rest, '^ %S+$'))
   return ours and { at = at, sum = sum, hits = hits, rest = rest } or nil
 end
 
@@ -45,7 +45,7 @@ function sliding_log.read(charge)
   return account
 end
 
-function sliding_log.give_back(account, hits)
+function sliding_log.refund(account, hits)
   account.changed = account.changed or account.used > 0
   while account.used > 0 and hits > 0 do
     local newest = account.last

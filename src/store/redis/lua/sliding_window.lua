@@ -12,7 +12,7 @@ local function weighed(account, charge)
   return account.previous * (charge.stop - now) + account.used * charge.window
 end
 
-function sliding_window.give_back(account, hits)
+function sliding_window.refund(account, hits)
   account.used = math.max(0, account.used - hits)
 end
 
@@ -25,12 +25,12 @@ function sliding_window.charge(account, charge)
 end
 
 function sliding_window.used(account, charge)
-  local before = whole_up(account.previous * (charge.stop - now), charge.window)
+  local before = div_ceil(account.previous * (charge.stop - now), charge.window)
   return math.min(account.used + before, COUNT_MAX)
 end
 
 function sliding_window.remaining(account, charge)
-  return whole(charge.limit * charge.window - weighed(account, charge), charge.window)
+  return div_floor(charge.limit * charge.window - weighed(account, charge), charge.window)
 end
 
 function sliding_window.ends(account, charge)
@@ -45,7 +45,7 @@ function sliding_window.admits_at(account, hits, charge)
     stop, room, previous = stop + charge.window, charge.limit - hits, account.used
   end
   if previous == 0 then return stop - charge.window end
-  return stop - math.min(charge.window, whole(room * charge.window, previous))
+  return stop - math.min(charge.window, div_floor(room * charge.window, previous))
 end
 
 function sliding_window.write(account, charge)

@@ -8,12 +8,12 @@ function token_bucket.read(charge)
   if not value then return value == nil and { key = charge.key, debt = 0, at = now } or nil end
   local debt, at = string.match(value, '^(%d+) (%d+)$')
   debt, at = count(debt), count(at)
-  if not debt or not at or at > now + FAR then return nil end
+  if not debt or not at or at > now + MAX_AHEAD_MS then return nil end
   local paid = math.max(0, now - at) * charge.limit
   return { key = charge.key, debt = math.max(0, debt - paid), at = math.max(at, now) }
 end
 
-function token_bucket.give_back(account, hits, charge)
+function token_bucket.refund(account, hits, charge)
   account.changed = account.changed or account.debt > 0
   account.debt = math.max(0, account.debt - hits * charge.window)
 end
@@ -28,16 +28,16 @@ function token_bucket.charge(account, charge)
 end
 
 function token_bucket.used(account, charge)
-  return whole_up(account.debt, charge.window)
+  return div_ceil(account.debt, charge.window)
 end
 
 function token_bucket.remaining(account, charge)
-  return whole(charge.burst * charge.window - account.debt, charge.window)
+  return div_floor(charge.burst * charge.window - account.debt, charge.window)
 end
 
 local function paid_at(account, debt, charge)
   if charge.limit == 0 then return account.at + charge.window end
-  return account.at + whole_up(debt, charge.limit)
+  return account.at + div_ceil(debt, charge.limit)
 end
 
 function token_bucket.ends(account, charge)
@@ -53,6 +53,6 @@ function token_bucket.write(account, charge)
   if not account.changed then return end
   -- One window longer than it counts: a limit that is lowered meanwhile makes it count longer.
   local paid = account.debt > 0 and paid_at(account, account.debt, charge) or account.at
-  local expiry = math.min(paid + charge.window, account.at + FAR)
+  local expiry = math.min(paid + charge.window, account.at + MAX_AHEAD_MS)
   redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', text(expiry))
 end

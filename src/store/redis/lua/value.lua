@@ -8,7 +8,7 @@ local COUNT_MAX = 9007199254740991
 
 -- No key lives longer, and no time that is kept lies further ahead, but for a window: a hundred years,
 -- in milliseconds. A clock is set back by less.
-local FAR = 3153600000000
+local MAX_AHEAD_MS = 3153600000000
 
 -- The number that some digits say; nil if they say more than COUNT_MAX, or nothing.
 local function count(digits)
@@ -22,13 +22,13 @@ local function text(number)
 end
 
 -- How often `by` goes into a number, exactly.
-local function whole(number, by)
+local function div_floor(number, by)
   return (number - number % by) / by
 end
 
 -- The same, rounded up.
-local function whole_up(number, by)
-  return whole(number, by) + (number % by > 0 and 1 or 0)
+local function div_ceil(number, by)
+  return div_floor(number, by) + (number % by > 0 and 1 or 0)
 end
 
 -- The text at a key; nil if there is none, or false if it holds anything else.

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     engine::{
         key::Counter,
-        ledger::{Charge, Remembered, Standing},
+        ledger::{Charge, CounterState, Remembered},
         request::Hits,
         time::Timestamp,
     },
@@ -51,14 +51,14 @@ pub(in crate::store::redis) struct ScriptLook<'look> {
 }
 
 impl Question for ScriptLook<'_> {
-    type Answer = Standing;
+    type Answer = CounterState;
 
     async fn ask(
         &self,
         connection: &mut Connection,
         assumed_now: Timestamp,
         metrics: &StoreMetrics,
-    ) -> RedisResult<Reply<Standing>> {
+    ) -> RedisResult<Reply<CounterState>> {
         let Self { scripts, counter, clear } = *self;
         let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
         let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
@@ -69,7 +69,7 @@ impl Question for ScriptLook<'_> {
     }
 }
 
-fn read_look(reply: Vec<Value>) -> Option<Reply<Standing>> {
+fn read_look(reply: Vec<Value>) -> Option<Reply<CounterState>> {
     let mut numbers = Vec::new();
     let mut remembered = Vec::new();
     for value in reply {
@@ -86,7 +86,7 @@ fn read_look(reply: Vec<Value>) -> Option<Reply<Standing>> {
     let outcome = match verdict {
         -1 => Outcome::Stale,
         -2 => Outcome::Corrupt(vec![0]),
-        _ => Outcome::Decided(Standing {
+        _ => Outcome::Decided(CounterState {
             used: u64::try_from(used).ok()?,
             remaining: u32::try_from(remaining).ok()?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),

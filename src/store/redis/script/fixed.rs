@@ -62,7 +62,7 @@ pub fn takes(charges: &[Charge]) -> bool {
     (1..=KEYS_MAX).contains(&charges.len())
         && charges.iter().all(is_plain)
         && charges.iter().enumerate().all(|(index, charge)| {
-            charges.iter().skip(index + 1).all(|other| !other.counter.meets(&charge.counter))
+            charges.iter().skip(index + 1).all(|other| !other.counter.same_counter(&charge.counter))
         })
 }
 
@@ -71,7 +71,7 @@ fn is_plain(charge: &Charge) -> bool {
     limit.algorithm == Algorithm::FixedWindow
         && limit.mode == Mode::Enforced
         && limit.when_denied == WhenDenied::Free
-        && matches!(charge.hits, Hits::Take(hits) if hits <= u64::from(limit.requests_per_unit))
+        && matches!(charge.hits, Hits::Charge(hits) if hits <= u64::from(limit.requests_per_unit))
 }
 
 impl FixedRun {
@@ -88,7 +88,7 @@ impl FixedRun {
         for charge in charges {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
-            let hits = if let Hits::Take(hits) = charge.hits { hits } else { 0 };
+            let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
             terms.push(Terms { hits, limit: limit.requests_per_unit, span });
             slots.push(self.slot(charge, span, prefix));
         }

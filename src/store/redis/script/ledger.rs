@@ -40,9 +40,9 @@ impl LedgerRun {
                 false => (0, limit.window.millis(), span.end),
             };
             let (kind, hits) = match *hits {
-                Hits::Take(hits) => ("take", hits),
+                Hits::Charge(hits) => ("charge", hits),
                 Hits::Look => ("look", 0),
-                Hits::GiveBack(hits) => ("give", hits),
+                Hits::Refund(hits) => ("refund", hits),
             };
             let extra = match limit.algorithm {
                 Algorithm::SlidingWindow => {
@@ -154,7 +154,7 @@ mod tests {
         let limit = Arc::new(Limit::new(10, Unit::Hour, 1).unwrap());
         let charge = |_| {
             let counter = Counter::new("shop", &[], Arc::clone(&limit));
-            Charge { counter, hits: Hits::Take(1), caller: None }
+            Charge { counter, hits: Hits::Charge(1), caller: None }
         };
         LedgerRun { calls: vec![(0..charges).map(charge).collect()], ..LedgerRun::default() }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 pub(crate) use self::{pairs::pairs, script::script};
-use crate::{Result, slice::Sample};
+use crate::{Result, trial::Sample};
 
 fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_max(1_000_000_000, 3)?)

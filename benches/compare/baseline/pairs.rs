@@ -20,8 +20,8 @@ use tollkeeper::bench::{Distribution, Numbers, Timetable};
 use super::{histogram, nanos, sample};
 use crate::{
     Result,
-    scenarios::{Rhythm, Scenario},
-    slice::Sample,
+    scenarios::{LoadShape, Scenario},
+    trial::Sample,
 };
 
 /// Connections where a pace is kept.
@@ -31,10 +31,10 @@ const PACED: usize = 64;
 /// on each plain connection.
 pub(crate) fn pairs(port: u16, scenario: &Scenario, slice: Duration) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (connections, rate) = match scenario.rhythm {
-        Rhythm::UnderWay(count) => (count, None),
-        Rhythm::Paced(rate) => (PACED, Some(rate)),
-        Rhythm::HalfOfMaximum => return Err("pairs have no maximum".into()),
+    let (connections, rate) = match scenario.load {
+        LoadShape::UnderWay(count) => (count, None),
+        LoadShape::Paced(rate) => (PACED, Some(rate)),
+        LoadShape::HalfOfMaximum => return Err("pairs have no maximum".into()),
     };
     runtime.block_on(async {
         let lanes = Arc::new(Lanes {

@@ -20,14 +20,14 @@ use super::redis_server::Redis;
 use crate::model::Model;
 
 /// Judges calls, one after the other.
-pub trait Subject {
+pub trait Backend {
     fn name(&self) -> &'static str;
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally>;
     /// Forgets everything.
     fn clear(&mut self);
 }
 
-impl Subject for Model {
+impl Backend for Model {
     fn name(&self) -> &'static str {
         "the model"
     }
@@ -45,7 +45,7 @@ pub fn memory() -> MemoryStore {
     MemoryStore::new(|| unreachable!("time is an argument"))
 }
 
-impl Subject for MemoryStore {
+impl Backend for MemoryStore {
     fn name(&self) -> &'static str {
         "memory"
     }
@@ -140,7 +140,7 @@ impl ScriptInRedis {
     }
 }
 
-impl Subject for ScriptInRedis {
+impl Backend for ScriptInRedis {
     fn name(&self) -> &'static str {
         "redis"
     }

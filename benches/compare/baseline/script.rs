@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{histogram, nanos, sample};
-use crate::{Result, slice::Sample};
+use crate::{Result, trial::Sample};
 
 /// A script that does nothing, on one connection, one call at a time, with no runtime between.
 pub(crate) fn script(port: u16, slice: Duration) -> Result<Sample> {

@@ -1,4 +1,4 @@
-//! One turn of one subject.
+//! One turn of one backend.
 
 use std::{future, thread, time::Duration};
 
@@ -8,10 +8,9 @@ use tollkeeper::{
 };
 
 use crate::{
-    Result, cpu,
+    Result, baseline, cpu,
     processes::{Service, Subjects},
-    ruler,
-    scenarios::{Rhythm, Scenario, Subject},
+    scenarios::{Backend, LoadShape, Scenario},
 };
 
 /// What one turn has shown.
@@ -37,44 +36,44 @@ const PLENTY: usize = 256;
 
 pub(crate) fn measure(
     scenario: &Scenario,
-    subject: Subject,
-    subjects: &Subjects,
+    backend: Backend,
+    backends: &Subjects,
     slice: Duration,
     maximum: Option<f64>,
 ) -> Result<Sample> {
-    let redis = subjects.redis_port;
-    let Some(service) = subjects.service(subject) else {
-        let measure = |slice| match subject {
-            Subject::Script => ruler::script(redis, slice),
-            _ => ruler::pairs(redis, scenario, slice),
+    let redis = backends.redis_port;
+    let Some(service) = backends.service(backend) else {
+        let measure = |slice| match backend {
+            Backend::Script => baseline::script(redis, slice),
+            _ => baseline::pairs(redis, scenario, slice),
         };
         measure(WARMUP)?;
-        let before = cpu::used(subjects.redis.id())?;
+        let before = cpu::used(backends.redis.id())?;
         let sample = measure(slice)?;
-        let used = cpu::used(subjects.redis.id())? - before;
+        let used = cpu::used(backends.redis.id())? - before;
         let decisions = sample.per_second * slice.as_secs_f64();
         let redis_us = used as f64 / 1e3 / decisions;
         return Ok(Sample { service_us: f64::NAN, redis_us, ..sample });
     };
-    let pace = match (scenario.rhythm, maximum) {
-        (Rhythm::UnderWay(count), _) => Pace::Closed(count),
-        (Rhythm::Paced(rate), _) => Pace::Open(rate),
-        (Rhythm::HalfOfMaximum, Some(maximum)) => Pace::Open(maximum / 2.0),
-        (Rhythm::HalfOfMaximum, None) => {
+    let pace = match (scenario.load, maximum) {
+        (LoadShape::UnderWay(count), _) => Pace::Closed(count),
+        (LoadShape::Paced(rate), _) => Pace::Open(rate),
+        (LoadShape::HalfOfMaximum, Some(maximum)) => Pace::Open(maximum / 2.0),
+        (LoadShape::HalfOfMaximum, None) => {
             Pace::Open(run(service, scenario, Pace::Closed(PLENTY), slice)?.per_second() / 2.0)
         }
     };
     run(service, scenario, pace, WARMUP)?;
-    if subject == Subject::Replicas {
-        return replicas(scenario, subjects, slice);
+    if backend == Backend::Replicas {
+        return replicas(scenario, backends, slice);
     }
-    let ids = [service.process.id(), subjects.redis.id()];
+    let ids = [service.process.id(), backends.redis.id()];
     let before = ids.map(cpu::used);
     let report = run(service, scenario, pace, slice)?;
     let after = ids.map(cpu::used);
     let decisions = report.decisions() as f64;
     let [service_us, redis_us] = used(before, after)?.map(|nanos| nanos as f64 / 1e3 / decisions);
-    let redis_us = if subject == Subject::Redis { redis_us } else { f64::NAN };
+    let redis_us = if backend == Backend::Redis { redis_us } else { f64::NAN };
     let micros = |part| report.quantile(part).as_secs_f64() * 1e6;
     Ok(Sample {
         service_us,
@@ -88,11 +87,11 @@ pub(crate) fn measure(
 }
 
 /// Two services at once, each with half of the calls under way.
-fn replicas(scenario: &Scenario, subjects: &Subjects, slice: Duration) -> Result<Sample> {
-    let services = subjects.replicas();
-    let Rhythm::UnderWay(count) = scenario.rhythm else { return Err("not under way".into()) };
+fn replicas(scenario: &Scenario, backends: &Subjects, slice: Duration) -> Result<Sample> {
+    let services = backends.replicas();
+    let LoadShape::UnderWay(count) = scenario.load else { return Err("not under way".into()) };
     let pace = Pace::Closed(count / services.len().max(1));
-    let ids = services.iter().map(|it| it.process.id()).chain([subjects.redis.id()]);
+    let ids = services.iter().map(|it| it.process.id()).chain([backends.redis.id()]);
     let used = || ids.clone().map(cpu::used).collect::<Result<Vec<u64>>>();
     let before = used()?;
     let decisions: f64 = thread::scope(|scope| {

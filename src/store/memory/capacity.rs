@@ -9,7 +9,7 @@ const SWEEP_FROM: usize = 1024;
 
 /// The room that all shards share.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     /// So many counters are kept at most.
     pub(super) counters_max: usize,
     kept: AtomicUsize,
@@ -17,8 +17,8 @@ pub(super) struct Room {
     log_throttle: LogThrottle,
 }
 
-impl Room {
-    /// Room for so many.
+impl Capacity {
+    /// Capacity for so many.
     pub(super) fn new(counters_max: usize, metrics: Option<MemoryMetrics>) -> Self {
         Self {
             counters_max,
