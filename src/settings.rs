@@ -192,6 +192,19 @@ mod tests {
     }
 
     #[test]
+    fn a_number_with_a_plus_sign_is_refused() {
+        for (name, text) in [
+            ("TOLLKEEPER_WORKERS", "+4"),
+            ("TOLLKEEPER_DRAIN", "+5s"),
+            ("TOLLKEEPER_MAX_MESSAGE_BYTES", "+4MiB"),
+            ("TOLLKEEPER_NEAR_LIMIT_RATIO", "+0.5"),
+        ] {
+            let problems = problems(&[(name, text)]);
+            assert!(problems.len() == 1 && problems[0].starts_with(name), "{text}: {problems:?}");
+        }
+    }
+
+    #[test]
     fn a_store_without_a_host_is_refused() {
         for url in [
             "redis://",
