@@ -41,19 +41,19 @@ const HEADER_SETS: OneOf<HeaderSet> = OneOf(&[
 
 impl CallSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let message_bytes_max = reader.read(Setting {
+        let message_bytes_max = reader.read(&Setting {
             flag: "max-message-bytes",
             form: Size { min: 1 << 10, max: 64 << 20 },
             default: "4MiB",
             help: "Maximum size of a request",
         });
-        let descriptors_max = reader.read(Setting {
+        let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",
             form: Whole { min: 1, max: 1000 },
             default: "64",
             help: "Maximum number of descriptors in a request",
         });
-        let echo = reader.read(Setting {
+        let echo = reader.read(&Setting {
             flag: "dynamic-metadata",
             form: OnOff { on: Echo::On, off: Echo::Off, arity: Arity::Switch },
             default: "off",
@@ -65,25 +65,25 @@ impl CallSettings {
 }
 
 fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
-    let set = reader.read(Setting {
+    let set = reader.read(&Setting {
         flag: "headers",
         form: HEADER_SETS,
         default: "none",
         help: "Headers of an answer: the three RateLimit-… ones, those of the IETF draft, or both",
     });
-    let limit = reader.read(Setting {
+    let limit = reader.read(&Setting {
         flag: "header-limit",
         form: HEADER_NAME,
         default: "RateLimit-Limit",
         help: "Name of the header with the limit, for --headers ratelimit",
     });
-    let remaining = reader.read(Setting {
+    let remaining = reader.read(&Setting {
         flag: "header-remaining",
         form: HEADER_NAME,
         default: "RateLimit-Remaining",
         help: "Name of the header with the hits that are left, for --headers ratelimit",
     });
-    let reset = reader.read(Setting {
+    let reset = reader.read(&Setting {
         flag: "header-reset",
         form: HEADER_NAME,
         default: "RateLimit-Reset",

@@ -72,6 +72,11 @@ fn address_or_off(text: &str) -> Result<Option<SocketAddr>, String> {
     address(text).map(Some).map_err(|problem| format!("{problem}, or off"))
 }
 
+/// Reads a number; `parse` alone would take `+5`.
+fn unsigned<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| !text.starts_with('+'))
+}
+
 /// A whole number.
 #[derive(Debug)]
 pub(super) struct Whole<T> {
@@ -88,9 +93,7 @@ impl<T: FromStr + Display + PartialOrd> Form for Whole<T> {
 
     fn read(&self, text: &str) -> Result<T, String> {
         let Self { min, max } = self;
-        // Rust would read a `+` as well.
-        let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = text.parse().ok().filter(|number| is_digits && (min..=max).contains(&number));
+        let number = unsigned(text).filter(|number| (min..=max).contains(&number));
         number.ok_or_else(|| invalid(text, format_args!("a whole number from {min} to {max}")))
     }
 
@@ -111,8 +114,7 @@ impl Form for Ratio {
     }
 
     fn read(&self, text: &str) -> Result<f64, String> {
-        let is_signed = text.starts_with('+');
-        let ratio = text.parse().ok().filter(|ratio| !is_signed && (0.0..=1.0).contains(ratio));
+        let ratio = unsigned(text).filter(|ratio| (0.0..=1.0).contains(ratio));
         ratio.ok_or_else(|| invalid(text, "a number from 0 to 1, such as 0.8"))
     }
 

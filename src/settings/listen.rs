@@ -24,25 +24,25 @@ pub struct ListenSettings {
 impl ListenSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         Self {
-            grpc: reader.read(Setting {
+            grpc: reader.read(&Setting {
                 flag: "grpc-addr",
                 form: ADDRESS,
                 default: "127.0.0.1:8081",
                 help: "Address on which gRPC is served",
             }),
-            http: reader.read(Setting {
+            http: reader.read(&Setting {
                 flag: "http-addr",
                 form: ADDRESS,
                 default: "127.0.0.1:8080",
                 help: "Address on which HTTP is served: /json, health, /metrics and /rules",
             }),
-            admin: reader.read(Setting {
+            admin: reader.read(&Setting {
                 flag: "admin-addr",
                 form: ADDRESS_OR_OFF,
                 default: "127.0.0.1:6070",
                 help: "Address on which counters are shown and reset, without a password",
             }),
-            reflection: reader.read(Setting {
+            reflection: reader.read(&Setting {
                 flag: "reflection",
                 form: SWITCH,
                 default: "off",

@@ -19,13 +19,13 @@ pub struct ProcessSettings {
 
 impl ProcessSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let workers = reader.read_optional(Setting {
+        let workers = reader.read_optional(&Setting {
             flag: "workers",
             form: Whole { min: 1, max: 1024 },
             default: "one per core",
             help: "Number of threads that serve gRPC",
         });
-        let drain = reader.read(Setting {
+        let drain = reader.read(&Setting {
             flag: "drain",
             form: Time { min: Duration::ZERO, max: Duration::from_secs(600) },
             default: "5s",

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     form::Form,
-    row::{Arity, Row, Setting, is_ours, variable},
+    row::{Row, Setting, is_ours, variable},
 };
 
 /// The flags that were typed, without their dashes, with their values.
@@ -71,28 +71,15 @@ impl<'a> SettingReader<'a> {
 
     /// The value, or the default if there is none or a bad one. A bad one is a problem, with which no
     /// service starts.
-    pub(super) fn read<F: Form>(&mut self, setting: Setting<F>) -> F::Value {
-        match self.read_given(&setting) {
+    pub(super) fn read<F: Form>(&mut self, setting: &Setting<F>) -> F::Value {
+        match self.read_optional(setting) {
             Some(value) => value,
             None => setting.form.read(setting.default).expect("defaults are good values"),
         }
     }
 
-    /// The value, if there is one.
-    pub(super) fn read_optional<F: Form>(&mut self, setting: Setting<F>) -> Option<F::Value> {
-        self.read_given(&setting)
-    }
-
-    /// Files and folders; a variable holds several, separated by `:`.
-    pub(super) fn read_paths(&mut self, row: Row) -> Vec<PathBuf> {
-        let typed = self.flags.get(row.flag).map(|paths| paths.iter().map(PathBuf::from).collect());
-        let inherited = || Some(env::split_paths(self.environment.get(&row.variable())?).collect());
-        let paths = typed.or_else(inherited).unwrap_or_default();
-        self.rows.push(row);
-        paths
-    }
-
-    fn read_given<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
+    /// The value, if there is a good one.
+    pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
         self.rows.push(setting.row());
         let (name, value) = self.given(setting.flag)?;
         let read = match value.to_str() {
@@ -100,6 +87,17 @@ impl<'a> SettingReader<'a> {
             None => Err("not UTF-8 text".to_owned()),
         };
         read.map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
+    }
+
+    /// Files and folders; a variable holds several, separated by `:`.
+    pub(super) fn read_paths(&mut self, row: Row) -> Vec<PathBuf> {
+        let paths = match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
+            (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
+            (None, Some(variable)) => env::split_paths(variable).collect(),
+            (None, None) => Vec::new(),
+        };
+        self.rows.push(row);
+        paths
     }
 
     /// The name under which a setting was given, and what was given.
@@ -129,10 +127,4 @@ impl<'a> SettingReader<'a> {
             }
         }
     }
-}
-
-/// The row of a setting that [`SettingReader::read_paths`] reads.
-pub(super) fn paths(flag: &'static str, default: &'static str, help: &'static str) -> Row {
-    let (value, arity) = ("PATH".to_owned(), Arity::Repeated);
-    Row { flag, value, range: None, arity, default, help }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::{
     form::{OnOff, OneOf, SWITCH},
-    reader::{SettingReader, paths},
-    row::{Arity, Setting},
+    reader::SettingReader,
+    row::{Arity, Row, Setting},
 };
 use crate::{
     engine::rule::{Defaults, ModeOverride, OnStoreFailure, WhenDenied},
@@ -30,25 +30,28 @@ const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
 
 impl RuleSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let paths = reader.read_paths(paths(
-            "rules",
-            "the shipped example",
-            "Rule file or folder; may be repeated, and the variable separates several by `:`",
-        ));
-        let when_denied = reader.read(Setting {
+        let paths = reader.read_paths(Row {
+            flag: "rules",
+            value: "PATH".to_owned(),
+            range: None,
+            arity: Arity::Repeated,
+            default: "the shipped example",
+            help: "Rule file or folder; may be repeated, and the variable separates several by `:`",
+        });
+        let when_denied = reader.read(&Setting {
             flag: "count-denied",
             form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
             default: "off",
             help: "Charge denied calls too, except by rules that say `count_denied: false`",
         });
-        let on_store_failure = reader.read(Setting {
+        let on_store_failure = reader.read(&Setting {
             flag: "on-store-failure",
             form: ON_STORE_FAILURE,
             default: "error",
             help: "What rules without on_store_failure do when the store does not answer",
         });
         let mode_override = Self::read_mode(reader);
-        let algorithms = reader.read(Setting {
+        let algorithms = reader.read(&Setting {
             flag: "redis-scripts",
             form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
             default: "on",
@@ -59,13 +62,13 @@ impl RuleSettings {
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {
-        let shadow = reader.read(Setting {
+        let shadow = reader.read(&Setting {
             flag: "shadow-mode",
             form: SWITCH,
             default: "off",
             help: "Count and report, but let every call pass",
         });
-        let quota = reader.read(Setting {
+        let quota = reader.read(&Setting {
             flag: "quota-mode",
             form: SWITCH,
             default: "off",

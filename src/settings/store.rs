@@ -32,32 +32,32 @@ impl StoreSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         Self {
             url: Self::read_url(reader),
-            pool_size: reader.read(Setting {
+            pool_size: reader.read(&Setting {
                 flag: "store-pool-size",
                 form: Whole { min: 1, max: 1000 },
                 default: "16",
                 help: "Maximum number of connections to Redis",
             }),
             key_prefix: Self::read_key_prefix(reader),
-            over_limit_cache: reader.read(Setting {
+            over_limit_cache: reader.read(&Setting {
                 flag: "over-limit-cache",
                 form: Whole { min: 0, max: 10_000_000 },
                 default: "100000",
                 help: "Number of counters to remember, for one second, as over their limit; 0 is off",
             }),
-            memory_counters_max: reader.read(Setting {
+            memory_counters_max: reader.read(&Setting {
                 flag: "memory-counters-max",
                 form: Whole { min: 1000, max: 1_000_000_000 },
                 default: "1000000",
                 help: "Maximum number of counters kept in memory",
             }),
-            decision_budget: reader.read(Setting {
+            decision_budget: reader.read(&Setting {
                 flag: "decision-budget",
                 form: Time { min: Duration::from_millis(1), max: Duration::from_secs(60) },
                 default: "15ms",
                 help: "Maximum duration of a decision; Envoy waits 20ms by default",
             }),
-            replicas: reader.read(Setting {
+            replicas: reader.read(&Setting {
                 flag: "replicas",
                 form: Whole { min: 1, max: 10_000 },
                 default: "1",
@@ -67,13 +67,13 @@ impl StoreSettings {
     }
 
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
-        let url = reader.read(Setting {
+        let url = reader.read(&Setting {
             flag: "store",
             form: Custom { name: "URL", read: store_url },
             default: "memory://",
             help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]",
         });
-        let password = reader.read_optional(Setting {
+        let password = reader.read_optional(&Setting {
             flag: "store-password-file",
             form: Custom { name: "PATH", read: password },
             default: "",
@@ -87,7 +87,7 @@ impl StoreSettings {
     }
 
     fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
-        reader.read(Setting {
+        reader.read(&Setting {
             flag: "key-prefix",
             form: Custom { name: "TEXT", read: key_prefix },
             default: "",

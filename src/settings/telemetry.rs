@@ -33,19 +33,19 @@ const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", Lo
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let level = reader.read(Setting {
+        let level = reader.read(&Setting {
             flag: "log-level",
             form: LEVELS,
             default: "info",
             help: "Least severe level that is logged",
         });
-        let format = reader.read(Setting {
+        let format = reader.read(&Setting {
             flag: "log-format",
             form: FORMATS,
             default: "text",
             help: "Format of log lines, and of the line on stdout that says the service is ready",
         });
-        let near_limit_ratio = reader.read(Setting {
+        let near_limit_ratio = reader.read(&Setting {
             flag: "near-limit-ratio",
             form: Ratio,
             default: "0.8",
