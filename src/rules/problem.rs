@@ -8,7 +8,7 @@ use crate::printable::printable;
 /// Something wrong with the rules, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The file's [name](file_name).
+    /// The file, as it was named; no control characters.
     pub file: String,
     /// Line and column, from 1; `None` if it is about the file itself.
     pub location: Option<(usize, usize)>,

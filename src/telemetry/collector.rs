@@ -16,6 +16,8 @@ use opentelemetry_sdk::{
     trace::{SpanData, SpanExporter},
 };
 
+use crate::store::system_clock;
+
 /// An endpoint, which may take both signals.
 #[derive(Debug)]
 pub(super) struct Collector {
@@ -36,6 +38,21 @@ impl Collector {
     /// The collector whose endpoint is in the environment variable `variable`.
     pub(super) fn new(variable: &str) -> Arc<Self> {
         Arc::new(Self { variable: variable.to_owned(), failing: AtomicU8::new(0) })
+    }
+
+    /// Exports, and reports what came of it.
+    async fn follow(
+        &self,
+        signal: Signal,
+        export: impl Future<Output = OTelSdkResult>,
+    ) -> OTelSdkResult {
+        let outcome = match system_clock().as_millis() {
+            // The exporter would panic, and its thread be gone for good.
+            0 => Err(OTelSdkError::InternalFailure("the clock is before 1970".to_owned())),
+            1.. => export.await,
+        };
+        self.report(signal, &outcome);
+        outcome
     }
 
     fn report(&self, signal: Signal, outcome: &OTelSdkResult) {
@@ -72,9 +89,7 @@ pub(super) struct Reported<E> {
 
 impl<E: SpanExporter> SpanExporter for Reported<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let outcome = self.exporter.export(batch).await;
-        self.collector.report(self.signal, &outcome);
-        outcome
+        self.collector.follow(self.signal, self.exporter.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -96,9 +111,7 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
 
 impl<E: PushMetricExporter> PushMetricExporter for Reported<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        let outcome = self.exporter.export(metrics).await;
-        self.collector.report(self.signal, &outcome);
-        outcome
+        self.collector.follow(self.signal, self.exporter.export(metrics)).await
     }
 
     fn force_flush(&self) -> OTelSdkResult {

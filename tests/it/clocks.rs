@@ -1,6 +1,6 @@
 //! Promise 3: Redis's clock decides, whatever the service's shows, and what happens if it jumps.
 
-use std::{fs, sync::Arc};
+use std::{fs, net::TcpListener, sync::Arc};
 
 use tempfile::TempDir;
 use tollkeeper::{
@@ -16,18 +16,22 @@ use tollkeeper::{
 use crate::algorithms::{BEGIN, charge, limit};
 use crate::support::{
     backends::{Backend as _, ScriptInRedis},
-    fake_clock,
+    eventually, fake_clock,
     redis_server::Redis,
     service::{Options, RULES, Service, descriptor, hits, request, serve, spell},
 };
 
 fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
+    service_at(seconds, rules, redis, &[])
+}
+
+fn service_at(clock: &str, rules: &str, redis: &Redis, environment: &[(&str, &str)]) -> Service {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("rules.yaml");
     fs::write(&file, rules).unwrap();
     let mut command = serve();
     command.args(["--store", &redis.url(), "--decision-budget", "10s", "--rules"]).arg(&file);
-    fake_clock(&mut command).env("FAKETIME", seconds);
+    fake_clock(&mut command).env("FAKETIME", clock).envs(environment.iter().copied());
     Service::spawn(command, folder)
 }
 
@@ -82,7 +86,11 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
 async fn a_clock_before_1970_or_after_9999_panics_no_call() {
     let redis = Redis::start();
     for (round, clock) in ["@1969-06-01 00:00:00", "+270000000000"].into_iter().enumerate() {
-        let service = service_off_by(clock, RULES, &redis);
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let endpoint = format!("http://{gone}");
+        let environment =
+            [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "20")];
+        let service = service_at(clock, RULES, &redis, &environment);
         for left in [9, 8] {
             let call = request("shop", vec![descriptor(&[("user", &format!("alice{round}"))])]);
             let answer = spell(&service.ask(call).await.unwrap());
@@ -91,6 +99,8 @@ async fn a_clock_before_1970_or_after_9999_panics_no_call() {
         let (code, head, body) = service.exchange("GET", "/healthz", b"");
         let told = "the clock of this machine shows no year from 1970 to 9999\n";
         assert_eq!((code, body.as_str()), (503, told), "{clock}: {head}");
+        let warned = || service.log().contains("OTLP collector").then_some(());
+        eventually("an export was tried", warned);
         assert!(!service.log().contains("panicked"), "{clock}: {}", service.log());
     }
 }
