@@ -33,7 +33,7 @@ use crate::{
         over_limit_cache::OverLimitCache,
         redis::{
             RedisStore, TransactionStore,
-            node::Node,
+            node::RedisNode,
             pool::{Pool, PoolOptions},
             script::Scripts,
         },
@@ -233,7 +233,7 @@ fn store(
                 timeout: settings.store.decision_budget,
                 outage,
             };
-            let node = Node::new(Pool::new(options, metrics.clone()), system_clock, metrics);
+            let node = RedisNode::new(Pool::new(options, metrics.clone()), system_clock, metrics);
             let key_prefix = settings.store.key_prefix.clone();
             Ok(match settings.rules.options.algorithms {
                 Algorithms::All => Store::Redis(RedisStore::new(node, Scripts::new(key_prefix))),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub use self::transactions::TransactionStore;
 use self::{
     batcher::Batcher,
-    node::Node,
+    node::RedisNode,
     script::{Scripts, counter::ScriptLook},
 };
 use super::{Clear, StoreError};
@@ -31,14 +31,14 @@ use crate::{
 /// Counters in a Redis that runs scripts: each run decides all calls that wait.
 #[derive(Debug)]
 pub struct RedisStore {
-    node: Node,
+    node: RedisNode,
     scripts: Arc<Scripts>,
     batcher: Batcher,
 }
 
 impl RedisStore {
     /// A store on `node`. It connects when it is first asked.
-    pub fn new(node: Node, scripts: Scripts) -> Self {
+    pub fn new(node: RedisNode, scripts: Scripts) -> Self {
         let scripts = Arc::new(scripts);
         let batcher = Batcher::new(node.clone(), Arc::clone(&scripts));
         Self { node, scripts, batcher }

@@ -10,7 +10,7 @@ use tollkeeper::{
         rule::{Algorithm, Unit},
     },
     rls::pb::rate_limit_response::Code,
-    store::redis::script::Outcome,
+    store::redis::script::RedisOutcome,
 };
 
 use crate::algorithms::{BEGIN, charge, limit};
@@ -163,11 +163,13 @@ fn a_stamp_that_is_not_of_the_present_window_is_refused_by_what_the_clock_aligns
         let call = [charge(name, Hits::Charge(1), &minute)];
         for off_ms in [-60_000, -1, 60_000, 3 * 3_600_000] {
             let answer = redis.answer_stamped(&call, BEGIN.shifted(off_ms), BEGIN);
-            assert_eq!(answer == Outcome::Stale, aligned, "{name}, {off_ms} ms off");
+            assert_eq!(answer == RedisOutcome::Stale, aligned, "{name}, {off_ms} ms off");
         }
         let written = redis.redis.keys().iter().any(|key| key.contains(name));
         assert_eq!(written, !aligned, "a stale call writes nothing");
-        assert!(redis.answer_stamped(&call, BEGIN.plus_millis(59_999), BEGIN) != Outcome::Stale);
+        assert!(
+            redis.answer_stamped(&call, BEGIN.plus_millis(59_999), BEGIN) != RedisOutcome::Stale
+        );
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     algorithms::{BEGIN, charge},
     support::backends::ScriptInRedis,
 };
-use tollkeeper::store::redis::script::Outcome;
+use tollkeeper::store::redis::script::RedisOutcome;
 
 /// The counters, and what they hold; `None` is a corrupt one.
 const COUNTERS: [(&str, Option<u64>); 4] =
@@ -69,8 +69,8 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
         let charges: Vec<Charge> = call.iter().map(|(_, charge)| charge.clone()).collect();
         let outcome = redis.borrow_mut().answer_by_ledger(&charges, BEGIN);
         match outcome {
-            Outcome::Decided(judgement) => prop_assert_eq!(Some(judgement), judged),
-            Outcome::Corrupt(corrupt) => {
+            RedisOutcome::Decided(judgement) => prop_assert_eq!(Some(judgement), judged),
+            RedisOutcome::Corrupt(corrupt) => {
                 prop_assert_eq!(judged, None);
                 let is_corrupt = |index: &usize| COUNTERS[call[*index].0].1.is_none();
                 let expected: Vec<usize> = (0..call.len()).filter(is_corrupt).collect();

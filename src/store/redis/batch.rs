@@ -8,7 +8,9 @@ use redis::RedisResult;
 use super::{
     connection::Connection,
     resp,
-    script::{self, Outcome, Scripts, WriteRefusal, fixed, ledger::LedgerRun, unexpected_reply},
+    script::{
+        self, RedisOutcome, Scripts, WriteRefusal, fixed, ledger::LedgerRun, unexpected_reply,
+    },
 };
 use crate::{
     engine::{ledger::Charge, time::Timestamp},
@@ -56,7 +58,7 @@ pub(super) struct Answers {
     /// Redis's time, unless all runs failed.
     pub(super) now: Option<Timestamp>,
     /// One for each call, in their order.
-    pub(super) outcomes: Vec<RedisResult<Outcome>>,
+    pub(super) outcomes: Vec<RedisResult<RedisOutcome>>,
 }
 
 impl Batch {
@@ -116,9 +118,9 @@ impl Batch {
     /// The outcomes of both runs, in the order of the calls.
     fn in_order(
         &self,
-        fixed: RedisResult<Vec<Outcome>>,
-        ledger: RedisResult<Vec<Outcome>>,
-    ) -> Vec<RedisResult<Outcome>> {
+        fixed: RedisResult<Vec<RedisOutcome>>,
+        ledger: RedisResult<Vec<RedisOutcome>>,
+    ) -> Vec<RedisResult<RedisOutcome>> {
         let mut fixed = fixed.map(Vec::into_iter);
         let mut ledger = ledger.map(Vec::into_iter);
         let mut next = |kind: &ScriptKind| {
@@ -137,17 +139,17 @@ impl Batch {
 fn read(
     reply: Option<RedisResult<Vec<i64>>>,
     now: &mut Option<Timestamp>,
-    read: impl Fn(&[i64]) -> Option<(Timestamp, Vec<Outcome>)>,
-) -> RedisResult<Vec<Outcome>> {
+    read: impl Fn(&[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)>,
+) -> RedisResult<Vec<RedisOutcome>> {
     let reply = reply.ok_or_else(unexpected_reply)??;
     let (told, outcomes) = read(&reply).ok_or_else(unexpected_reply)?;
     *now = Some(told);
     Ok(outcomes)
 }
 
-fn refusal(outcome: &RedisResult<Outcome>) -> Option<WriteRefusal> {
+fn refusal(outcome: &RedisResult<RedisOutcome>) -> Option<WriteRefusal> {
     match outcome {
-        Ok(Outcome::WriteRefused(refusal)) => Some(*refusal),
+        Ok(RedisOutcome::WriteRefused(refusal)) => Some(*refusal),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use super::{
     clock::RedisClock,
     connection::Connection,
     pool::{self, Pool},
-    script::{Outcome, Reply},
+    script::{RedisOutcome, Reply},
 };
 use crate::{
     engine::time::Timestamp,
@@ -26,7 +26,7 @@ pub(super) const QUESTIONS_MAX: u8 = 3;
 
 /// One Redis server.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct RedisNode {
     pub(super) pool: Pool,
     pub(super) clock: Arc<RedisClock>,
     pub(super) metrics: StoreMetrics,
@@ -46,7 +46,7 @@ pub(super) trait Question {
     ) -> impl Future<Output = RedisResult<Reply<Self::Answer>>> + Send;
 }
 
-impl Node {
+impl RedisNode {
     /// The server behind `pool`. `clock` is ours, from which Redis's is guessed.
     pub fn new(pool: Pool, clock: Clock, metrics: StoreMetrics) -> Self {
         Self { pool, clock: Arc::new(RedisClock::new(clock)), metrics }
@@ -62,10 +62,10 @@ impl Node {
             let Reply { now, outcome } = reply.map_err(|error| pool::unavailable(&error))?;
             self.clock.learn(now, sent);
             match outcome {
-                Outcome::Decided(answer) => return Ok(answer),
-                Outcome::Corrupt(charges) => return Err(StoreError::Corrupt(charges)),
-                Outcome::WriteRefused(refusal) => return Err(refusal.into()),
-                Outcome::Stale => assumed_now = now,
+                RedisOutcome::Decided(answer) => return Ok(answer),
+                RedisOutcome::Corrupt(charges) => return Err(StoreError::Corrupt(charges)),
+                RedisOutcome::WriteRefused(refusal) => return Err(refusal.into()),
+                RedisOutcome::Stale => assumed_now = now,
             }
         }
         Err(StoreError::ClockUnsteady)

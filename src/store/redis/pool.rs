@@ -50,9 +50,9 @@ pub struct PoolOptions {
 /// Connections to one Redis. Each worker has its own, since it is its runtime that waits for them; where
 /// there may be too few for that, some share.
 #[derive(Clone)]
-pub struct Pool(Arc<Shared>);
+pub struct Pool(Arc<PoolInner>);
 
-struct Shared {
+struct PoolInner {
     options: PoolOptions,
     metrics: StoreMetrics,
     /// The first is for threads that are no workers.
@@ -77,7 +77,7 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        Self(Arc::new(Shared { options, metrics, parts, evicts: Arc::default() }))
+        Self(Arc::new(PoolInner { options, metrics, parts, evicts: Arc::default() }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -112,7 +112,7 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl PoolInner {
     /// One part of the pool, which connects in the background.
     fn connect(&self) -> bb8::Pool<Manager> {
         let PoolOptions { server, connections_max, timeout, outage, .. } = self.options.clone();

@@ -66,7 +66,7 @@ pub(super) struct Script {
 
 /// What Redis says of one call, or of one look. Unless it is decided, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome<T = Judgement> {
+pub enum RedisOutcome<T = Judgement> {
     /// It was decided.
     Decided(T),
     /// A window is not the present one.
@@ -83,7 +83,7 @@ pub struct Reply<T = Judgement> {
     /// Redis's time.
     pub now: Timestamp,
     /// What it says.
-    pub outcome: Outcome<T>,
+    pub outcome: RedisOutcome<T>,
 }
 
 /// Why a server takes no writes.

@@ -8,8 +8,8 @@ use redis::{ErrorKind, Pipeline, RedisResult, Value, from_redis_value};
 
 use super::{
     connection::Connection,
-    node::{Node, Question},
-    script::{Outcome, Reply, WriteRefusal},
+    node::{Question, RedisNode},
+    script::{RedisOutcome, Reply, WriteRefusal},
 };
 use crate::{
     engine::{
@@ -27,13 +27,13 @@ use crate::{
 /// Counters in a Redis that runs no scripts.
 #[derive(Debug)]
 pub struct TransactionStore {
-    node: Node,
+    node: RedisNode,
     key_prefix: String,
 }
 
 impl TransactionStore {
     /// A store on `node`, on keys that begin with `key_prefix`. It connects when it is first asked.
-    pub fn new(node: Node, key_prefix: String) -> Self {
+    pub fn new(node: RedisNode, key_prefix: String) -> Self {
         Self { node, key_prefix }
     }
 
@@ -119,9 +119,9 @@ impl Question for TransactionLook<'_> {
         let (now, answers) = exchange("MULTI", &look, connection, metrics).await?;
         let terms = Terms::new(limit, now);
         let outcome = match answers.first().and_then(count) {
-            _ if terms.span != assumed => Outcome::Stale,
-            Some(count) => Outcome::Decided(CounterState::of(&account(count), &terms)),
-            None => Outcome::Corrupt(vec![0]),
+            _ if terms.span != assumed => RedisOutcome::Stale,
+            Some(count) => RedisOutcome::Decided(CounterState::of(&account(count), &terms)),
+            None => RedisOutcome::Corrupt(vec![0]),
         };
         Ok(Reply { now, outcome })
     }
@@ -147,7 +147,7 @@ struct CountedKey {
 
 /// What a call comes to.
 struct Settlement {
-    outcome: Outcome,
+    outcome: RedisOutcome,
     /// What each counter is to hold.
     wanted: Vec<u64>,
 }
@@ -300,7 +300,7 @@ impl<'call> TransactionCall<'call> {
         let Settlement { outcome, wanted } = self.judge(&before, now);
 
         let mut write = transaction();
-        if matches!(outcome, Outcome::Decided(_)) {
+        if matches!(outcome, RedisOutcome::Decided(_)) {
             for ((counter, before), wanted) in self.counters.iter().zip(&before).zip(wanted) {
                 if let Some(before) = before {
                     counter.add(&mut write, i128::from(wanted) - i128::from(*before));
@@ -333,8 +333,8 @@ impl<'call> TransactionCall<'call> {
         let Settlement { outcome, wanted } = self.judge(&before, now);
         let used = before.iter().map(|count| count.map_or(0, |count| count.max(0).cast_unsigned()));
         let outcome = match outcome {
-            Outcome::Decided(judgement) if !judgement.denied && !used.eq(wanted) => {
-                Outcome::WriteRefused(refusal)
+            RedisOutcome::Decided(judgement) if !judgement.denied && !used.eq(wanted) => {
+                RedisOutcome::WriteRefused(refusal)
             }
             outcome => outcome,
         };
@@ -355,7 +355,7 @@ impl<'call> TransactionCall<'call> {
             window.at(now) == window.at(self.assumed_now)
         };
         if !self.charges.iter().all(is_present) {
-            return Settlement { outcome: Outcome::Stale, wanted: unchanged() };
+            return Settlement { outcome: RedisOutcome::Stale, wanted: unchanged() };
         }
         let mut accounts: Vec<AnyAccount> =
             before.iter().map(|count| account(count.unwrap_or(0))).collect();
@@ -371,14 +371,14 @@ impl<'call> TransactionCall<'call> {
             postings.push(Posting { account, hits: charge.hits, caller: None, terms });
         }
         let Some(judgement) = ledger::judge(&postings, &mut accounts) else {
-            return Settlement { outcome: Outcome::Corrupt(corrupt), wanted: unchanged() };
+            return Settlement { outcome: RedisOutcome::Corrupt(corrupt), wanted: unchanged() };
         };
         let wanted = accounts.iter().map(|account| match account {
             AnyAccount::FixedWindow(account) => account.used,
             // The rules hold no others where scripts are off.
             _ => 0,
         });
-        Settlement { outcome: Outcome::Decided(judgement), wanted: wanted.collect() }
+        Settlement { outcome: RedisOutcome::Decided(judgement), wanted: wanted.collect() }
     }
 }
 

@@ -9,7 +9,7 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::script::{
-            self, Outcome, ScriptRun,
+            self, RedisOutcome, ScriptRun,
             fixed::{self, FixedRun},
             ledger::LedgerRun,
         },
@@ -82,7 +82,7 @@ impl ScriptInRedis {
         Self { ledger, fixed, redis, connection }
     }
 
-    pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> Outcome {
+    pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> RedisOutcome {
         self.answer_stamped(charges, now, now)
     }
 
@@ -93,7 +93,7 @@ impl ScriptInRedis {
         charges: &[Charge],
         assumed_now: Timestamp,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> RedisOutcome {
         if !fixed::takes(charges) {
             return self.run_ledger(charges, assumed_now, now);
         }
@@ -107,7 +107,7 @@ impl ScriptInRedis {
     }
 
     /// The same, by the script for calls of any kind.
-    pub fn answer_by_ledger(&mut self, charges: &[Charge], now: Timestamp) -> Outcome {
+    pub fn answer_by_ledger(&mut self, charges: &[Charge], now: Timestamp) -> RedisOutcome {
         self.run_ledger(charges, now, now)
     }
 
@@ -116,7 +116,7 @@ impl ScriptInRedis {
         charges: &[Charge],
         assumed_now: Timestamp,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> RedisOutcome {
         let mut run = LedgerRun::default();
         run.add(&charges.into(), assumed_now, "");
         let command = run.command("EVALSHA", &self.ledger);
@@ -147,7 +147,7 @@ impl Backend for ScriptInRedis {
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         match self.answer(charges, now) {
-            Outcome::Decided(judgement) => judgement.tallies,
+            RedisOutcome::Decided(judgement) => judgement.tallies,
             other => panic!("{other:?}"),
         }
     }

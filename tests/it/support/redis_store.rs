@@ -9,7 +9,7 @@ use tollkeeper::{
         outage::Outage,
         redis::{
             RedisStore, TransactionStore,
-            node::Node,
+            node::RedisNode,
             pool::{Pool, PoolOptions},
             script::Scripts,
         },
@@ -32,7 +32,13 @@ pub fn transactions(url: &str, timeout: Duration) -> TransactionStore {
     TransactionStore::new(node(url, 1, 0, system_clock, timeout), String::new())
 }
 
-fn node(url: &str, connections_max: u32, workers: usize, clock: Clock, timeout: Duration) -> Node {
+fn node(
+    url: &str,
+    connections_max: u32,
+    workers: usize,
+    clock: Clock,
+    timeout: Duration,
+) -> RedisNode {
     let options = PoolOptions {
         server: url.into_connection_info().unwrap(),
         connections_max,
@@ -41,5 +47,5 @@ fn node(url: &str, connections_max: u32, workers: usize, clock: Clock, timeout: 
         outage: Outage::default(),
     };
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    Node::new(Pool::new(options, metrics.clone()), clock, metrics)
+    RedisNode::new(Pool::new(options, metrics.clone()), clock, metrics)
 }

@@ -13,20 +13,20 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::{Call, Leader, Mailbox, Queue, Shared};
+use super::queue::{Leader, Mailbox, QueuedCall, SharedQueue};
 use crate::store::{
     StoreError,
     redis::{
         batch::{Batch, ScriptKind, WEIGHT_MAX},
         node::QUESTIONS_MAX,
         pool,
-        script::Outcome,
+        script::RedisOutcome,
     },
 };
 
 /// One worker's. It lives as long as the worker's runtime.
 pub(super) struct Dispatcher {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     index: usize,
     /// How long the last batch took.
     round_trip: Duration,
@@ -49,7 +49,7 @@ impl Drop for Dispatcher {
 
 impl Dispatcher {
     #[expect(clippy::disallowed_methods, reason = "it ends with its worker's runtime")]
-    pub(super) fn start(shared: Arc<Shared>, index: usize) {
+    pub(super) fn start(shared: Arc<SharedQueue>, index: usize) {
         tokio::spawn(Self { shared, index, round_trip: Duration::ZERO }.run());
     }
 
@@ -121,7 +121,7 @@ impl Dispatcher {
 
     /// The calls that go next, if this dispatcher leads and calls wait. As long as more have arrived each
     /// time that it looks, it lets this thread read on; it waits for none that has not arrived.
-    async fn gather(&mut self) -> Option<Vec<Call>> {
+    async fn gather(&mut self) -> Option<Vec<QueuedCall>> {
         let mut known = 0;
         loop {
             let waiting = {
@@ -143,7 +143,7 @@ impl Dispatcher {
     ///
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
     /// more calls arrive than Redis can decide.
-    fn next(&self) -> Option<Vec<Call>> {
+    fn next(&self) -> Option<Vec<QueuedCall>> {
         let timeout = self.shared.node.pool.timeout();
         let waits_at_most = timeout - self.round_trip.min(timeout / 2);
         let now = Instant::now();
@@ -183,7 +183,7 @@ impl Dispatcher {
 }
 
 /// Whether a call still has room in a batch, which it then takes. One alone always has.
-fn take_weight(room: &mut usize, call: &Call, is_first: bool) -> bool {
+fn take_weight(room: &mut usize, call: &QueuedCall, is_first: bool) -> bool {
     let weight = call.kind.weight(&call.charges);
     if !is_first && weight > *room {
         return false;
@@ -192,14 +192,8 @@ fn take_weight(room: &mut usize, call: &Call, is_first: bool) -> bool {
     true
 }
 
-impl Queue {
-    fn is_led_by(&self, mailbox: usize) -> bool {
-        self.leader.is_some_and(|leader| leader.mailbox == mailbox)
-    }
-}
-
 /// Sends a batch, and hands out the answers. Returns how long that took.
-async fn send(shared: &Shared, own: usize, calls: Vec<Call>) -> Duration {
+async fn send(shared: &SharedQueue, own: usize, calls: Vec<QueuedCall>) -> Duration {
     let began = Instant::now();
     // No caller waits longer than this.
     if time::timeout(shared.node.pool.timeout(), shared.exchange(own, calls)).await.is_err() {
@@ -208,8 +202,8 @@ async fn send(shared: &Shared, own: usize, calls: Vec<Call>) -> Duration {
     began.elapsed()
 }
 
-impl Shared {
-    async fn exchange(&self, own: usize, mut calls: Vec<Call>) {
+impl SharedQueue {
+    async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) {
         let mut connection = match self.node.pool.get().await {
             Ok(connection) => connection,
             Err(error) => {
@@ -223,7 +217,7 @@ impl Shared {
         }
         let assumed_now = self.node.clock.now();
         let mut batch = Batch::default();
-        for Call { charges, kind, told, .. } in &calls {
+        for QueuedCall { charges, kind, told, .. } in &calls {
             let assumed_now = told.unwrap_or(assumed_now);
             batch.add(*kind, charges, assumed_now, &self.scripts.key_prefix);
         }
@@ -246,26 +240,26 @@ impl Shared {
     fn hand_out(
         &self,
         own: usize,
-        outcomes: impl Iterator<Item = (Call, Result<Outcome, StoreError>)>,
+        outcomes: impl Iterator<Item = (QueuedCall, Result<RedisOutcome, StoreError>)>,
     ) {
         let (mut again, mut others) = (Vec::new(), Vec::new());
         for (mut call, outcome) in outcomes {
             let answer = match outcome {
-                Ok(Outcome::Decided(judgement)) => Ok(judgement),
-                Ok(Outcome::Stale) if call.stale + 1 < QUESTIONS_MAX => {
+                Ok(RedisOutcome::Decided(judgement)) => Ok(judgement),
+                Ok(RedisOutcome::Stale) if call.stale + 1 < QUESTIONS_MAX => {
                     call.stale += 1;
                     again.push(call);
                     continue;
                 }
-                Ok(Outcome::Stale) => Err(StoreError::ClockUnsteady),
+                Ok(RedisOutcome::Stale) => Err(StoreError::ClockUnsteady),
                 // The other script knows what the limits say of it.
-                Ok(Outcome::Corrupt(_)) if call.kind == ScriptKind::Fixed => {
+                Ok(RedisOutcome::Corrupt(_)) if call.kind == ScriptKind::Fixed => {
                     call.kind = ScriptKind::Ledger;
                     again.push(call);
                     continue;
                 }
-                Ok(Outcome::Corrupt(charges)) => Err(StoreError::Corrupt(charges)),
-                Ok(Outcome::WriteRefused(refusal)) => Err(refusal.into()),
+                Ok(RedisOutcome::Corrupt(charges)) => Err(StoreError::Corrupt(charges)),
+                Ok(RedisOutcome::WriteRefused(refusal)) => Err(refusal.into()),
                 Err(error) => Err(error),
             };
             match self.mailboxes.get(call.mailbox) {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, RedisResult, Value, from_redis_value};
 
 use super::{
-    Outcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp, unexpected_reply,
+    RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp, unexpected_reply,
 };
 use crate::{
     engine::{
@@ -44,10 +44,10 @@ impl ScriptRun for LookRun {
 }
 
 /// A look at one counter.
-pub(in crate::store::redis) struct ScriptLook<'look> {
-    pub(in crate::store::redis) scripts: &'look Scripts,
-    pub(in crate::store::redis) counter: &'look Counter,
-    pub(in crate::store::redis) clear: Clear,
+pub(crate) struct ScriptLook<'look> {
+    pub(crate) scripts: &'look Scripts,
+    pub(crate) counter: &'look Counter,
+    pub(crate) clear: Clear,
 }
 
 impl Question for ScriptLook<'_> {
@@ -84,9 +84,9 @@ fn read_look(reply: Vec<Value>) -> Option<Reply<CounterState>> {
     }
     let [seconds, micros, verdict, used, remaining, reset] = numbers[..] else { return None };
     let outcome = match verdict {
-        -1 => Outcome::Stale,
-        -2 => Outcome::Corrupt(vec![0]),
-        _ => Outcome::Decided(CounterState {
+        -1 => RedisOutcome::Stale,
+        -2 => RedisOutcome::Corrupt(vec![0]),
+        _ => RedisOutcome::Decided(CounterState {
             used: u64::try_from(used).ok()?,
             remaining: u32::try_from(remaining).ok()?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 use redis::Cmd;
 
-use super::{Outcome, ScriptRun, WriteRefusal, timestamp};
+use super::{RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
@@ -33,7 +33,7 @@ pub struct FixedRun {
 /// Items that are judged alike. An item is a call, or several that are equal.
 #[derive(Debug)]
 struct Group {
-    terms: Vec<Terms>,
+    terms: Vec<FixedTerms>,
     /// One for each charge of each item.
     slots: Vec<u8>,
     /// For each item, how many equal calls it is.
@@ -42,7 +42,7 @@ struct Group {
 
 /// What a charge is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Terms {
+struct FixedTerms {
     hits: u64,
     limit: u32,
     span: Span,
@@ -89,7 +89,7 @@ impl FixedRun {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
             let hits = if let Hits::Charge(hits) = charge.hits { hits } else { 0 };
-            terms.push(Terms { hits, limit: limit.requests_per_unit, span });
+            terms.push(FixedTerms { hits, limit: limit.requests_per_unit, span });
             slots.push(self.slot(charge, span, prefix));
         }
         let known = self.groups.iter().position(|group| group.terms == terms);
@@ -105,7 +105,7 @@ impl FixedRun {
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
-    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Outcome>)> {
+    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)> {
         let [seconds, micros, rest @ ..] = reply else { return None };
         let mut rest = rest;
         let now = timestamp(*seconds, *micros)?;
@@ -149,7 +149,7 @@ impl ScriptRun for FixedRun {
         command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.expiries);
         for group in &self.groups {
             command.arg(group.layout());
-            for Terms { hits, limit, span } in &group.terms {
+            for FixedTerms { hits, limit, span } in &group.terms {
                 let [start, stop] = [span.start, span.end].map(Timestamp::as_millis);
                 command.arg(*hits).arg(*limit).arg(start).arg(stop);
             }
@@ -186,16 +186,16 @@ impl Group {
     }
 
     /// What becomes of one of `calls` equal calls, from what their counters had left before the first.
-    fn outcome(&self, left: &[i64], calls: u8, turn: u8, now: Timestamp) -> Option<Outcome> {
+    fn outcome(&self, left: &[i64], calls: u8, turn: u8, now: Timestamp) -> Option<RedisOutcome> {
         if left.contains(&-1) {
-            return Some(Outcome::Stale);
+            return Some(RedisOutcome::Stale);
         }
         if left.contains(&-2) {
             let corrupt = left.iter().enumerate().filter(|(_, left)| **left == -2);
-            return Some(Outcome::Corrupt(corrupt.map(|(charge, _)| charge).collect()));
+            return Some(RedisOutcome::Corrupt(corrupt.map(|(charge, _)| charge).collect()));
         }
         if let Some(refusal) = left.first().copied().and_then(WriteRefusal::from_reply) {
-            return Some(Outcome::WriteRefused(refusal));
+            return Some(RedisOutcome::WriteRefused(refusal));
         }
         let mut admitted = u64::from(calls);
         for (terms, left) in self.terms.iter().zip(left) {
@@ -215,6 +215,6 @@ impl Group {
             };
             judgement.tallies.push(Tally { verdict, reset: now.until(terms.span.end) });
         }
-        Some(Outcome::Decided(judgement))
+        Some(RedisOutcome::Decided(judgement))
     }
 }

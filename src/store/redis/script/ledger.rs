@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{Outcome, ScriptRun, WriteRefusal, timestamp};
+use super::{RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     key::{Counter, short_name},
     ledger::{Charge, Judgement, Tally, Verdict},
@@ -77,7 +77,7 @@ impl LedgerRun {
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
-    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<Outcome>)> {
+    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)> {
         let [seconds, micros, rest @ ..] = reply else { return None };
         let now = timestamp(*seconds, *micros)?;
         let mut rest = rest;
@@ -113,16 +113,16 @@ impl ScriptRun for LedgerRun {
     }
 }
 
-fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<Outcome> {
+fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<RedisOutcome> {
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
     let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
     let denied = match verdict {
         1 => false,
         0 => true,
-        -1 => return Some(Outcome::Stale),
+        -1 => return Some(RedisOutcome::Stale),
         -2 if corrupt.is_empty() => return None,
-        -2 => return Some(Outcome::Corrupt(corrupt)),
-        code => return WriteRefusal::from_reply(code).map(Outcome::WriteRefused),
+        -2 => return Some(RedisOutcome::Corrupt(corrupt)),
+        code => return WriteRefusal::from_reply(code).map(RedisOutcome::WriteRefused),
     };
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
@@ -131,7 +131,7 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<O
             answer => one_tally(*answer)?,
         });
     }
-    Some(Outcome::Decided(Judgement { denied, tallies, corrupt }))
+    Some(RedisOutcome::Decided(Judgement { denied, tallies, corrupt }))
 }
 
 fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
@@ -189,14 +189,14 @@ mod tests {
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
         let tallies = vec![tally(Verdict::Over, 1500), tally(Verdict::Fits { remaining: 7 }, 20)];
         let judgement = Judgement { denied: true, tallies, corrupt: vec![] };
-        assert_eq!(answer, [Outcome::Decided(judgement)]);
+        assert_eq!(answer, [RedisOutcome::Decided(judgement)]);
     }
 
     #[test]
     fn a_reply_names_the_charges_whose_counters_are_corrupt() {
         let read = |verdict| run(2).read(&[1_795_215_600, 0, verdict, 7, 20, -2, 0]).unwrap().1;
-        assert_eq!(read(-2), [Outcome::Corrupt(vec![1])]);
-        let [Outcome::Decided(Judgement { denied: false, corrupt, .. })] = &read(1)[..] else {
+        assert_eq!(read(-2), [RedisOutcome::Corrupt(vec![1])]);
+        let [RedisOutcome::Decided(Judgement { denied: false, corrupt, .. })] = &read(1)[..] else {
             panic!("{:?}", read(1));
         };
         assert_eq!(*corrupt, [1]);

@@ -1,0 +1,154 @@
+//! The queue of calls, which of the dispatchers leads, and where answers are put for the others.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
+
+use crate::{
+    engine::{
+        ledger::{Charge, Judgement},
+        time::Timestamp,
+    },
+    store::{
+        StoreError,
+        redis::{batch::ScriptKind, node::RedisNode, script::Scripts},
+    },
+};
+
+/// A batch that takes longer than this part of the timeout is late.
+pub(super) const LATE_PART: u32 = 8;
+
+/// How long a charge that stands in any case may wait, though its caller has gone.
+pub(super) const DEBITS_WAIT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct SharedQueue {
+    pub(super) queue: Mutex<Queue>,
+    /// One for each dispatcher. The first is for threads that are no workers.
+    pub(super) mailboxes: Vec<Mailbox>,
+    pub(super) node: RedisNode,
+    pub(super) scripts: Arc<Scripts>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) waiting: VecDeque<QueuedCall>,
+    /// Debits and refunds whose callers have gone; they are sent where there is room.
+    pub(super) late: VecDeque<QueuedCall>,
+    /// The dispatcher that sends the next batch. It leads until no call waits.
+    pub(super) leader: Option<Leader>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leader {
+    pub(super) mailbox: usize,
+    /// If it has sent nothing until then, its thread is blocked, and another may take over.
+    pub(super) due: Instant,
+}
+
+/// What reaches one dispatcher.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// That there is something to do: to lead, to watch the leader, or to hand out answers.
+    pub(super) notify: Notify,
+    pub(super) answers: Mutex<Vec<(oneshot::Sender<CallAnswer>, CallAnswer)>>,
+    pub(super) is_running: AtomicBool,
+    /// Whether its dispatcher looks after the leader, for calls of its own worker.
+    pub(super) is_watching: AtomicBool,
+}
+
+pub(super) type CallAnswer = Result<Judgement, StoreError>;
+
+#[derive(Debug)]
+pub(super) struct QueuedCall {
+    pub(super) charges: Arc<[Charge]>,
+    pub(super) kind: ScriptKind,
+    /// How often its window was not the present one, and the time that Redis showed last.
+    pub(super) stale: u8,
+    pub(super) told: Option<Timestamp>,
+    pub(super) since: Instant,
+    pub(super) mailbox: usize,
+    pub(super) answer: oneshot::Sender<CallAnswer>,
+}
+
+impl QueuedCall {
+    /// Whether its caller can still use an answer.
+    pub(super) fn is_awaited(&self, now: Instant, waits_at_most: Duration) -> bool {
+        !self.answer.is_closed() && now.duration_since(self.since) <= waits_at_most
+    }
+
+    /// Whether it is to be charged without a caller: its charges count work that is done.
+    pub(super) fn is_late_debit(&self, now: Instant) -> bool {
+        now.duration_since(self.since) <= DEBITS_WAIT
+            && self.charges.iter().any(Charge::stands_when_denied)
+    }
+}
+
+impl SharedQueue {
+    pub(super) fn new(node: RedisNode, scripts: Arc<Scripts>) -> Self {
+        let mailboxes = (0..=node.pool.workers()).map(|_| Mailbox::default()).collect();
+        Self { queue: Mutex::default(), mailboxes, node, scripts }
+    }
+
+    /// Queues calls that are asked for once more, in front and in their order.
+    pub(super) fn enqueue_again(&self, calls: Vec<QueuedCall>, mailbox: usize) {
+        if calls.is_empty() {
+            return;
+        }
+        let mut queue = self.queue();
+        for call in calls.into_iter().rev() {
+            queue.waiting.push_front(call);
+        }
+        self.find_leader(&mut queue, mailbox, Instant::now());
+    }
+
+    /// Makes this dispatcher the leader if there is none, or if the leader's thread is blocked; else it
+    /// watches the leader.
+    pub(super) fn find_leader(&self, queue: &mut Queue, index: usize, now: Instant) {
+        let Some(mailbox) = self.mailboxes.get(index) else { return };
+        match queue.leader {
+            Some(leader) if leader.mailbox == index => {}
+            Some(leader) if now <= leader.due => {
+                if !mailbox.is_watching.swap(true, Ordering::AcqRel) {
+                    mailbox.notify.notify_one();
+                }
+            }
+            None | Some(_) => {
+                queue.leader = Some(Leader { mailbox: index, due: now + 2 * self.late_after() });
+                mailbox.notify.notify_one();
+            }
+        }
+    }
+
+    /// How long a batch may take before it is late.
+    pub(super) fn late_after(&self) -> Duration {
+        self.node.pool.timeout() / LATE_PART
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing panics while the lock is held, and if it did, the queue would still be whole.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    pub(super) fn is_led_by(&self, mailbox: usize) -> bool {
+        self.leader.is_some_and(|leader| leader.mailbox == mailbox)
+    }
+}
+
+impl Mailbox {
+    pub(super) fn answers(&self) -> MutexGuard<'_, Vec<(oneshot::Sender<CallAnswer>, CallAnswer)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
