@@ -88,6 +88,15 @@ async fn more_descriptors_than_the_setting_are_refused_before_they_are_decoded()
 }
 
 #[tokio::test]
+async fn descriptors_behind_a_group_of_an_unknown_field_are_counted() {
+    let service = Service::start(Options::default());
+    let message = [&[0x4b, 0x4c][..], &[0x12, 0x00].repeat(2_000_000)].concat();
+    let status = send(&service, METHOD, framed(&message)).await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "descriptors: 2000000 exceeds 64");
+}
+
+#[tokio::test]
 async fn more_than_32_entries_are_refused() {
     let entries = vec![("user", "a"); 33];
     let request = request("shop", vec![descriptor(&[("user", "a")]), descriptor(&entries)]);
