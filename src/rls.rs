@@ -1,5 +1,6 @@
 //! The wire: Envoy's rate limit service, version 3. Generated types appear in this folder only.
 
+mod calls;
 mod codec;
 mod connections;
 pub mod decode;
@@ -10,6 +11,7 @@ mod message;
 mod metadata;
 mod serve;
 mod service;
+mod socket;
 
 pub use serve::{Served, serve};
 pub use service::Service;

@@ -9,6 +9,7 @@ use tracing::{Instrument as _, Span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::{
+    calls::Calls,
     codec,
     decode::{Bounds, Decoded},
     encode,
@@ -46,19 +47,21 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers }
     }
 
-    /// Answers a call of [`METHOD`].
+    /// Answers a call of [`METHOD`], one of `calls`.
     ///
     /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
     /// it is moved a few times before it runs.
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin {
+        calls: &Calls,
+    ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let began = Instant::now();
         let span = span(&request);
         let body = request.into_body();
-        Box::pin(async move {
-            let answer = self.decide(body, &span).await;
+        let room = calls.clone();
+        calls.run(async move {
+            let answer = self.decide(body, &room, &span).await;
             let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
             if !span.is_disabled() {
                 span.record("rpc.status_code", status_name(code));
@@ -71,8 +74,13 @@ impl Service {
         })
     }
 
-    async fn decide(&self, body: Incoming, span: &Span) -> Result<pb::RateLimitResponse, Status> {
-        let message = message::read(body, self.message_bytes_max).await?;
+    async fn decide(
+        &self,
+        body: Incoming,
+        calls: &Calls,
+        span: &Span,
+    ) -> Result<pb::RateLimitResponse, Status> {
+        let message = message::read(body, self.message_bytes_max, calls).await?;
         let request = codec::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
         match span.is_disabled() {

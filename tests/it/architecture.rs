@@ -100,11 +100,12 @@ fn tasks_are_spawned_only_where_they_are_awaited() {
         "src/app.rs",
         "src/workers.rs",
         "src/rls/serve.rs",
+        "src/rls/calls.rs",
         "src/http/serve.rs",
         "src/store/redis/lane/driver.rs",
         "src/bench",
     ];
-    only_in("src", &allowed, &["spawn("]);
+    only_in("src", &allowed, &["spawn(", "spawn_on("]);
 }
 
 #[test]

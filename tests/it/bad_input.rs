@@ -8,11 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use prost::Message as _;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest};
+use tokio_stream::StreamExt as _;
+use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::Service as _;
 
@@ -165,6 +167,38 @@ async fn a_message_may_come_in_pieces() {
     }
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "in-pieces")])])).await;
     assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each has counted once");
+}
+
+/// Begins a call with this body, which does not end.
+async fn begin(
+    channel: &mut Channel,
+    body: Vec<u8>,
+) -> impl Future<Output = Option<Status>> + use<> {
+    let first = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from(body))));
+    let body = StreamBody::new(first.chain(tokio_stream::pending()));
+    let request = http::Request::post(METHOD).header("content-type", "application/grpc");
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request.body(Body::new(body)).unwrap());
+    async { Status::from_header_map(response.await.ok()?.headers()) }
+}
+
+#[tokio::test]
+async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection() {
+    let service = Service::start(Options::default());
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    let four_mib = [&[0][..], &(4_u32 << 20).to_be_bytes(), b"abc"].concat();
+    let mut begun = FuturesUnordered::new();
+    for _ in 0..16 {
+        begun.push(begin(&mut channel, four_mib.clone()).await);
+    }
+    let refused = begun.next().await.unwrap().expect("a status");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "messages that arrive in parts: over 67108864 bytes");
+
+    let mut client = RateLimitServiceClient::new(channel.clone());
+    let whole = request("shop", vec![descriptor(&[("user", "a")])]);
+    client.should_rate_limit(whole).await.expect("one that comes in one part is answered");
 }
 
 #[tokio::test]

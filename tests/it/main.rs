@@ -37,6 +37,7 @@ mod memory;
 mod migrating;
 mod model;
 mod over_limit_cache;
+mod peer_gone;
 mod redis;
 mod reload;
 mod steps;

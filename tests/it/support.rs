@@ -1,5 +1,6 @@
 //! Real servers for the tests: each on ports and in a folder of its own, and gone with its test.
 
+pub mod http2;
 pub mod redis_server;
 pub mod redis_store;
 pub mod service;
