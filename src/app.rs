@@ -47,6 +47,9 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long calls that were under way when the listeners closed may take to finish.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
+/// The largest request for reflection, in bytes: it holds a name.
+const REFLECTION_BYTES_MAX: usize = 4 << 10;
+
 /// What ends with an error of its own, or with the service.
 type Tasks = JoinSet<Result<(), Box<dyn Error + Send + Sync>>>;
 
@@ -282,10 +285,10 @@ async fn serve_grpc(
     let mut others = Routes::builder();
     others.add_service(health.grpc());
     if let Some(v1) = v1 {
-        others.add_service(v1);
+        others.add_service(v1.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
     if let Some(v1alpha) = v1alpha {
-        others.add_service(v1alpha);
+        others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
     let served = Served { service: Arc::new(service), others: others.routes().prepare() };
     rls::serve(listener, served, workers, stop).await;

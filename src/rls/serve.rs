@@ -9,7 +9,9 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE,
+};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -31,9 +33,10 @@ use super::{
 use crate::workers::Workers;
 
 /// Bounds on what one connection may ask of us. Calls over this number would wait in Envoy, and be lost
-/// where it ends; each that is open and silent costs about 4 KiB.
+/// where it ends; each that is open and silent costs about 2 KiB.
 const STREAMS_MAX: u32 = 8192;
-const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+/// Whatever Envoy can hand on: it cannot be set to take more than 8 MiB of headers from a client.
+const HEADER_LIST_BYTES_MAX: u32 = 9 << 20;
 /// What a peer may send before it is read: of one call, and of all. It is read as soon as it comes.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
@@ -133,10 +136,27 @@ impl Served {
         }
         let other: Pin<Box<dyn Future<Output = _> + Send>> = match is_ours {
             true => Box::pin(ready(no_grpc())),
-            false => Box::pin(self.others.clone().call(request.map(Body::new)).map(of_others)),
+            false => Box::pin(self.others.clone().call(for_others(request)).map(of_others)),
         };
         other.right_future()
     }
+}
+
+/// The headers that other services may need. As long as they wait for a body they keep those that they
+/// get, so that many large ones would take all memory.
+const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
+const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
+
+fn for_others(request: Request<Incoming>) -> Request<Body> {
+    let (head, body) = request.into_parts();
+    let mut request = Request::post(head.uri.path()).body(Body::new(body)).unwrap_or_default();
+    for name in HEADERS_OF_OTHERS {
+        let value = head.headers.get(&name);
+        if let Some(value) = value.filter(|it| it.len() <= HEADER_OF_OTHERS_BYTES_MAX) {
+            request.headers_mut().insert(name, value.clone());
+        }
+    }
+    request
 }
 
 fn of_others(answered: Result<Response<Body>, Infallible>) -> Response<AnswerBody> {

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
 
-/// A key longer than this would be refused in every request.
-pub(super) const KEY_BYTES_MAX: usize = crate::rls::decode::KEY_BYTES_MAX;
+/// A longer key, in bytes, is most likely a mistake.
+pub(super) const KEY_BYTES_MAX: usize = 256;
 
 /// A value and its place.
 #[derive(Debug, Clone)]

@@ -14,13 +14,16 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use tollkeeper::rls::pb::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient, RateLimitUnit,
+};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::Service as _;
 
 use crate::support::{
     eventually,
-    service::{Options, Service, descriptor, of_bytes, request, spell},
+    http2::{self, Frames},
+    service::{Options, Service, descriptor, of_bytes, request, spell, with_limit},
 };
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -114,10 +117,16 @@ async fn an_empty_key_is_refused() {
 }
 
 #[tokio::test]
-async fn a_key_over_256_bytes_is_refused() {
-    let request = request("shop", vec![of_bytes(&[(&[b'k'; 300], b"v")])]);
-    let message = "descriptors[0].entries[0].key: 300 bytes exceeds 256";
-    refused(request, Code::InvalidArgument, message).await;
+async fn keys_may_have_any_length() {
+    let service = Service::start(Options::default());
+    let long = of_bytes(&[(&[b'k'; 100_000], b"v")]);
+    let unmatched = service.ask(request("shop", vec![long.clone()])).await.unwrap();
+    assert_eq!(spell(&unmatched), "OK: OK -");
+    let overridden = with_limit(long, 1, RateLimitUnit::Year);
+    for expected in ["OK: OK 0/1 YEAR", "OVER_LIMIT: OVER_LIMIT 0/1 YEAR"] {
+        let answer = service.ask(request("shop", vec![overridden.clone()])).await.unwrap();
+        assert_eq!(spell(&answer), expected);
+    }
 }
 
 #[tokio::test]
@@ -258,6 +267,22 @@ fn connect(service: &Service, sent: &[u8]) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.write_all(sent).unwrap();
     stream
+}
+
+/// Each of these takes 9 MiB by HTTP/2's count and 280 KB on the wire, and three times the former in memory.
+#[test]
+fn of_many_calls_with_large_headers_none_keeps_them() {
+    for path in [METHOD, "/grpc.health.v1.Health/Check", "/unknown"] {
+        let mut service = Service::start(Options::default());
+        let frames = (0..20).fold(Frames::default(), |it, _| it.many_headers(path, 280_000));
+        let mut peer = connect(&service, &http2::opening());
+        peer.write_all(&frames.ping().bytes()).unwrap();
+        while http2::read_frame(&mut peer).0 != http2::PING {}
+        let status = format!("/proc/{}/status", service.process().0.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let peak = status.split("VmHWM:").nth(1).unwrap().split_whitespace().next().unwrap();
+        assert!(peak.parse::<u64>().unwrap() < 150_000, "{path}: {peak} KB");
+    }
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

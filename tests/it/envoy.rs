@@ -92,6 +92,13 @@ impl Envoy {
         self.get_at("/", user)
     }
 
+    /// With a trace and the state of a client's choice.
+    fn get_traced(&self, user: &str, state: &[u8]) -> Answer {
+        let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let head = format!("{user}\r\n{trace}\r\ntracestate: ");
+        self.get(&[head.as_bytes(), state].concat())
+    }
+
     fn get_at(&self, path: &str, user: &[u8]) -> Answer {
         let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-user: ");
         let request = [head.as_bytes(), user, b"\r\n\r\n"];
@@ -248,6 +255,29 @@ async fn when_envoy_ends_every_debit_of_its_open_streams_is_counted() {
         });
         drop(held);
         upstream.abort();
+    }
+}
+
+#[test]
+fn a_header_that_a_client_writes_for_our_tracing_does_not_switch_its_limit_off() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    for kilobytes in [0, 17, 50, 1_000] {
+        let user = format!("with-{kilobytes}");
+        let state = format!("a={}", "x".repeat(kilobytes * 1_000));
+        let statuses = [(); 5].map(|()| envoy.get_traced(&user, state.as_bytes()).status);
+        assert_eq!(statuses, [200, 200, 200, 429, 429], "{kilobytes} KB");
+    }
+    // About the most that it takes.
+    envoy.get_traced("with-8000", &[b'x'; 8_000_000]);
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=with-8000")]), 1);
+    // It refuses other control characters.
+    for byte in [b'\t', b' ', b'"', b',', b'=', b'~', 0x80, 0xff] {
+        let user = format!("byte-{byte}");
+        let statuses = [(); 4].map(|()| envoy.get_traced(&user, &[b'a', byte, b'b']).status);
+        assert_eq!(statuses, [200, 200, 200, 429], "{byte}");
     }
 }
 

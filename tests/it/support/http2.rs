@@ -8,7 +8,9 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
 pub const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
@@ -66,6 +68,35 @@ impl Frames {
         }
         let stream = self.stream;
         self.frame(HEADERS, END_HEADERS, stream, &block)
+    }
+
+    /// Opens the next stream with the headers of a gRPC call and so many of 33 bytes, of which each takes one
+    /// byte here.
+    pub fn many_headers(mut self, path: &str, count: usize) -> Self {
+        let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+        block.extend(path.as_bytes());
+        block.extend(b"\x0f\x10\x10application/grpc");
+        if self.stream == 0 {
+            // Into the table.
+            block.extend(b"\x40\x01a\x00");
+        }
+        block.resize(block.len() + count, 0xbe);
+        self.stream += if self.stream == 0 { 1 } else { 2 };
+        let stream = self.stream;
+        let mut frames = self;
+        let parts = block.chunks(16 << 10).enumerate();
+        let last = block.len().div_ceil(16 << 10) - 1;
+        for (number, part) in parts {
+            let kind = if number == 0 { HEADERS } else { CONTINUATION };
+            let flags = if number == last { END_HEADERS } else { 0 };
+            frames = frames.frame(kind, flags, stream, part);
+        }
+        frames
+    }
+
+    /// Asks for an answer to all that was sent before.
+    pub fn ping(self) -> Self {
+        self.frame(PING, 0, 0, &[0; 8])
     }
 
     /// A message in gRPC's frame, on the last stream.
