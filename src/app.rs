@@ -10,7 +10,7 @@ use std::{
 };
 
 use axum::Router;
-use tokio::{net::TcpListener, task::JoinSet, time};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -171,9 +171,11 @@ impl App {
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
+            room: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
         };
         if let Some(admin) = admin {
-            let router = http::counters::router(endpoints.clone());
+            let room = Arc::new(Semaphore::new(http::REQUESTS_MAX));
+            let router = http::counters::router(Http { room, ..endpoints.clone() });
             tasks.spawn(serve_http(admin, router, self.stop.clone()));
         }
         tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));

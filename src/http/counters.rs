@@ -3,7 +3,7 @@
 
 use axum::{
     Json, Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{DefaultBodyLimit, RawQuery, State},
     http::{Request, StatusCode, header},
     middleware::{self, Next},
@@ -35,7 +35,11 @@ pub fn router(http: Http) -> Router {
 }
 
 /// The body is that of `/json`.
-async fn explain(State(http): State<Http>, body: Bytes) -> Result<Json<Value>, Response> {
+async fn explain(
+    State(http): State<Http>,
+    request: Request<Body>,
+) -> Result<Json<Value>, Response> {
+    let (body, _place) = http.body(request).await?;
     let decoded = rls::json::request(&body, http.bounds)
         .map_err(|status| refuse(StatusCode::BAD_REQUEST, status.message()))?;
     let told = http.limiter.explain(&decoded.request).await;

@@ -1,8 +1,9 @@
 //! The HTTP endpoints.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -222,6 +223,87 @@ fn rest(mut stream: TcpStream) -> String {
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     answer
+}
+
+/// Asks each probe on a connection of its own. Whoever is idle or slow is closed after 10 s: they must be
+/// answered before anybody is.
+#[track_caller]
+fn probes_are_answered(service: &Service) {
+    let began = Instant::now();
+    for probe in ["/healthz", "/readyz", "/healthcheck", "/metrics"] {
+        assert_eq!(service.exchange("GET", probe, b"").0, 200, "{probe}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
+/// Whether nothing has come, neither an answer nor the end.
+fn waits(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+const CALL: &str =
+    r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"white"}]}]}"#;
+
+fn head(length: usize) -> String {
+    format!("POST /json HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n\r\n")
+}
+
+/// Reads the answer to a call, after which the connection stays open.
+fn answer(stream: &mut TcpStream) -> String {
+    let (mut answer, mut bytes) = (String::new(), [0; 1024]);
+    while !answer.ends_with("}]}") {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "closed after `{answer}`");
+        answer += std::str::from_utf8(&bytes[..count]).unwrap();
+    }
+    answer
+}
+
+#[test]
+fn probes_are_answered_while_clients_keep_all_connections() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let call = head(CALL.len()) + CALL;
+    let mut kept: Vec<_> = (0..256).map(|_| connect(&service, &call)).collect();
+    for client in &mut kept {
+        assert!(answer(client).starts_with("HTTP/1.1 200 "));
+    }
+    probes_are_answered(&service);
+    let last = kept.last_mut().unwrap();
+    last.write_all(call.as_bytes()).unwrap();
+    assert!(answer(last).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn probes_are_answered_while_silent_clients_take_all_connections() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
+    probes_are_answered(&service);
+    let open = silent.iter().filter(|it| waits(it)).count();
+    assert!(open > 200, "{open} of 300 are still open");
+}
+
+#[test]
+fn probes_are_answered_while_clients_are_half_way_through_a_body() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
+    probes_are_answered(&service);
+    let read = half.iter().filter(|it| waits(it)).count();
+    assert!(read > 100, "{read} of 300 are still read");
+}
+
+#[test]
+fn a_client_in_the_middle_of_a_request_is_not_cut_for_others() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
+    let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
+    eventually("others are closed", || (!waits(&silent[0])).then_some(()));
+    slow.write_all(&CALL.as_bytes()[9..]).unwrap();
+    assert!(answer(&mut slow).starts_with("HTTP/1.1 200 "));
 }
 
 #[tokio::test]
