@@ -3,6 +3,7 @@
 
 pub mod counters;
 mod json;
+mod pages;
 mod serve;
 
 pub use serve::serve;

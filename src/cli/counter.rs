@@ -3,7 +3,12 @@
 use std::{process::ExitCode, time::Duration};
 
 use http_body_util::{BodyExt as _, Empty};
-use hyper::{Method, Request, body::Bytes, client::conn::http1, header};
+use hyper::{
+    Method, Request,
+    body::Bytes,
+    client::conn::http1,
+    header::{self, HeaderValue},
+};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time};
@@ -64,7 +69,6 @@ fn ask(addr: &str, method: Method, path: &str, flags: &Flags) -> Result<Value, S
     let request = Request::builder()
         .method(method)
         .uri(format!("{path}?{query}"))
-        .header(header::HOST, addr)
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -73,9 +77,13 @@ fn ask(addr: &str, method: Method, path: &str, flags: &Flags) -> Result<Value, S
     runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
 }
 
-async fn exchange(addr: &str, request: Request<Empty<Bytes>>) -> Result<Value, String> {
+async fn exchange(addr: &str, mut request: Request<Empty<Bytes>>) -> Result<Value, String> {
     let words = |error: hyper::Error| error.to_string();
     let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
+    // Not by its name, which the service would refuse.
+    let host = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
+    let host = HeaderValue::try_from(host).map_err(|error| error.to_string())?;
+    request.headers_mut().insert(header::HOST, host);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(words)?;
     let answer = async {
         let answer = sender.send_request(request).await.map_err(words)?;

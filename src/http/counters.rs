@@ -5,14 +5,14 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{DefaultBodyLimit, RawQuery, State},
-    http::{Request, StatusCode, header},
+    http::{Request, StatusCode},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde_json::{Value, json};
 
-use super::Http;
+use super::{Http, pages};
 use crate::{
     engine::{
         ledger::{Charge, Remembered, Standing},
@@ -108,10 +108,14 @@ fn unanswered(error: &StoreError) -> Response {
 
 /// A page in an operator's browser must not reach what is open to the operator alone.
 async fn refuse_browsers(request: Request<Body>, next: Next) -> Response {
-    match request.headers().contains_key(header::ORIGIN) {
-        true => refuse(StatusCode::FORBIDDEN, "a web page may not ask this"),
-        false => next.run(request).await,
+    let headers = request.headers();
+    if pages::made_by_page(headers) {
+        return refuse(StatusCode::FORBIDDEN, "a web page may not ask this");
     }
+    if !pages::host_is_no_name(headers) {
+        return refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost");
+    }
+    next.run(request).await
 }
 
 fn refuse(code: StatusCode, message: &str) -> Response {

@@ -9,12 +9,15 @@ use axum::{
 use serde_json::json;
 use tonic::{Code, Status};
 
-use super::Http;
+use super::{Http, pages};
 use crate::{rls, telemetry};
 
-/// 200 or 429 with the answer, 400 for a bad request, 408 and 413 for one that is too slow or too
+/// 200 or 429 with the answer, 400 for a bad request, 403 for a web page's, 408 and 413 for one that is too slow or too
 /// large, 503 where the store gave no answer or too many are under way.
 pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
+    if pages::made_by_page(request.headers()) {
+        return refuse(&Status::permission_denied("a web page may not ask this"));
+    }
     let (body, _place) = match http.body(request).await {
         Ok(arrived) => arrived,
         Err(refusal) => return refusal,
@@ -40,6 +43,7 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
 fn refuse(status: &Status) -> Response {
     let code = match status.code() {
         Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
     let name = telemetry::status_name(status.code());

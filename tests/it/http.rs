@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -174,6 +174,69 @@ fn json_answers_503_where_the_store_gives_no_answer() {
     let (status, _, answer) = post(&service, body);
     assert_eq!(status, 503);
     assert_eq!(answer["error"]["code"], "UNAVAILABLE");
+}
+
+/// The status of a request with these headers.
+fn status(address: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let headers = headers.iter().map(|header| format!("{header}\r\n")).collect::<String>();
+    let head = format!("{request}\r\n{headers}connection: close\r\ncontent-length: {}", body.len());
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    rest(stream).split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_web_page_takes_and_gives_back_nothing() {
+    let service = Service::start(Options::default());
+    let call = |headers: &[&str]| {
+        let host = ["host: shop.example", "content-type: text/plain"];
+        let refund = CALL.replace("]}]}", r#"],"hitsAddend":1,"isNegativeHits":true}]}"#);
+        let statuses = [CALL, refund.as_str()].map(|body| {
+            status(service.http, "POST /json HTTP/1.1", &[&host[..], headers].concat(), body)
+        });
+        assert_eq!(statuses[0], statuses[1]);
+        statuses[0].clone()
+    };
+    assert_eq!(call(&[]), "200");
+    assert_eq!(call(&["sec-fetch-site: none"]), "200");
+    for page in [
+        "origin: http://evil.example",
+        "origin: null",
+        "sec-fetch-site: cross-site",
+        "sec-fetch-site: same-site",
+        "sec-fetch-site: same-origin",
+    ] {
+        assert_eq!(call(&[page]), "403", "{page}");
+    }
+}
+
+#[test]
+fn the_admin_address_is_reached_by_no_web_page_and_under_no_name() {
+    let service = Service::start(Options::default());
+    let (port, own) = (service.admin.port(), format!("host: {}", service.admin));
+    let ask = |headers: &[&str]| {
+        let show = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.1";
+        let reset = "POST /counters/reset?domain=shop&descriptor=user%3Da HTTP/1.1";
+        let asked = [(show, ""), (reset, ""), ("POST /explain HTTP/1.1", CALL)];
+        let statuses = asked.map(|(request, body)| status(service.admin, request, headers, body));
+        assert_eq!(statuses[0], statuses[1]);
+        assert_eq!(statuses[0], statuses[2]);
+        statuses[0].clone()
+    };
+    assert_eq!(ask(&[&own]), "200");
+    assert_eq!(ask(&[&own, "sec-fetch-site: none"]), "200");
+    // Behind a forwarded port the port is another.
+    for host in ["localhost", "localhost:16070", "127.0.0.1", "10.0.0.1:80", "[::1]:6070"] {
+        assert_eq!(ask(&[&format!("host: {host}")]), "200", "{host}");
+    }
+    for host in ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example"] {
+        assert_eq!(ask(&[&format!("host: {host}")]), "403", "{host}");
+    }
+    for page in ["origin: http://evil.example", "sec-fetch-site: cross-site"] {
+        assert_eq!(ask(&[&own, page]), "403", "{page}");
+    }
+    let without = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.0";
+    assert_eq!(status(service.admin, without, &[], ""), "200", "no browser omits it");
 }
 
 #[test]
