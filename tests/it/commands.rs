@@ -105,7 +105,8 @@ fn a_stdout_that_is_full_is_told_and_one_that_is_closed_is_not() {
 #[test]
 fn a_stderr_that_is_full_changes_no_exit_code() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let call = ["call", "--addr", "127.0.0.1:1", "--domain", "x", "a=b"];
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let call = ["call", "--addr", &nobody, "--domain", "x", "a=b"];
     for (words, code) in [
         (&["check", "gone.yaml"][..], 1),
         // Its answer fails first, and then so does the message that says so.

@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Process, root, service::tollkeeper, tool};
+use crate::support::{Process, redis_server::Redis, root, service::tollkeeper, tool};
 
 /// Runs helm on the chart; stdout, or stderr where it fails.
 fn helm(words: &[&str]) -> Result<String, String> {
@@ -182,6 +182,7 @@ fn the_rendered_command_line_starts_the_binary() {
 
         let container =
             object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0].clone();
+        let store = Redis::absent();
         let private = |argument: &Value| {
             let folder = folder.path().to_str().unwrap();
             argument
@@ -192,11 +193,13 @@ fn the_rendered_command_line_starts_the_binary() {
                 .replace("/etc/tollkeeper/rules", folder)
                 .replace("/etc/tollkeeper/secret", folder)
                 // Nobody needs to answer here.
-                .replace("redis.example", "127.0.0.1")
+                .replace("redis.example:6379", &format!("127.0.0.1:{}", store.port))
         };
         let mut command = tollkeeper();
         command
             .args(container["args"].as_array().unwrap().iter().map(private))
+            // The chart leaves it at its default, which is the pod's own.
+            .args(["--admin-addr", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut process = Process::spawn(&mut command);
