@@ -37,6 +37,7 @@ pub mod shutdown;
 pub mod workers;
 
 mod accept;
+mod calls;
 
 pub mod app;
 

@@ -1,6 +1,5 @@
 //! The wire: Envoy's rate limit service, version 3. Generated types appear in this folder only.
 
-mod calls;
 mod codec;
 mod connections;
 pub mod decode;

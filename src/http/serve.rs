@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::accept::accept;
+use crate::{accept::accept, calls::Calls};
 
 /// With this many, one that waits for a request is closed. Further ones wait in the system's queue until
 /// it has.
@@ -46,7 +46,7 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// Answers until `stop` is cancelled, and then finishes what is under way.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
-    let mut clients = Clients::default();
+    let (mut clients, calls) = (Clients::default(), Calls::here());
     loop {
         let is_full = connections.len() == CONNECTIONS_MAX;
         if is_full {
@@ -57,12 +57,14 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             Some(_) = connections.join_next() => {}
             () = time::sleep(ANOTHER_AFTER), if is_full => {}
             stream = accept(&listener, "http"), if !is_full => {
-                connections.spawn(answer(stream, router.clone(), clients.add(), stop.clone()));
+                let client = clients.add(&calls);
+                connections.spawn(answer(stream, router.clone(), client, stop.clone()));
             }
         }
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+    calls.ended().await;
 }
 
 async fn answer(stream: TcpStream, router: Router, client: Arc<Client>, stop: CancellationToken) {
@@ -71,7 +73,7 @@ async fn answer(stream: TcpStream, router: Router, client: Arc<Client>, stop: Ca
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request| {
         client.set(State::Busy);
-        let answer = router.call(request);
+        let answer = client.calls.run(router.call(request));
         let client = Arc::clone(&client);
         async move {
             let answer = answer.await;
@@ -98,6 +100,7 @@ struct Clients(Vec<Weak<Client>>);
 struct Client {
     state: Mutex<State>,
     close: Notify,
+    calls: Calls,
 }
 
 #[derive(Clone, Copy)]
@@ -114,9 +117,9 @@ impl State {
 }
 
 impl Clients {
-    fn add(&mut self) -> Arc<Client> {
-        let client = Client { state: Mutex::new(State::waits()), close: Notify::new() };
-        let client = Arc::new(client);
+    fn add(&mut self, calls: &Calls) -> Arc<Client> {
+        let state = Mutex::new(State::waits());
+        let client = Arc::new(Client { state, close: Notify::new(), calls: calls.clone() });
         self.0.retain(|client| client.strong_count() > 0);
         self.0.push(Arc::downgrade(&client));
         client

@@ -13,10 +13,11 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tokio::time;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time,
+};
 use tonic::{Status, body::Body as TonicBody, metadata::MetadataValue};
-
-use super::calls::Calls;
 
 /// In front of each message: whether it is compressed, and its length in four bytes.
 const PREFIX_BYTES: usize = 5;
@@ -24,14 +25,39 @@ const PREFIX_BYTES: usize = 5;
 /// How long a request may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Reads the message of a request. Where it comes in parts, they take room among `calls`.
+/// Room for messages that have not arrived whole on one connection, in bytes: for as many calls as Envoy
+/// makes at a time by default (1,024), each with all the headers that it takes by default (60 KiB).
+const ARRIVING_BYTES_MAX: usize = 64 << 20;
+
+/// Room for messages that arrive in parts.
+pub(super) struct Room(Semaphore);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Semaphore::new(ARRIVING_BYTES_MAX))
+    }
+}
+
+impl Room {
+    /// Takes room for a message. To wait for others could be to wait for each other: what has been read of
+    /// a message that waits fills the windows through which theirs must come.
+    fn take(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Status> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.try_acquire_many(permits).map_err(|_| {
+            let message = format!("messages that arrive in parts: over {ARRIVING_BYTES_MAX} bytes");
+            Status::resource_exhausted(message)
+        })
+    }
+}
+
+/// Reads the message of a request.
 ///
 /// # Errors
 /// OUT_OF_RANGE for one of more than `bytes_max` bytes, UNIMPLEMENTED for a compressed one, INTERNAL for
 /// what is none, CANCELLED where the caller gave up before it was whole, DEADLINE_EXCEEDED where it takes
 /// over 10 s, RESOURCE_EXHAUSTED where there is no room.
-pub(super) async fn read(body: Incoming, bytes_max: usize, calls: &Calls) -> Result<Bytes, Status> {
-    let mut message = pin!(read_all(body, bytes_max, calls));
+pub(super) async fn read(body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Status> {
+    let mut message = pin!(read_all(body, bytes_max, room));
     // Nearly all have arrived already, and need no timer.
     match message.as_mut().now_or_never() {
         Some(message) => message,
@@ -41,7 +67,7 @@ pub(super) async fn read(body: Incoming, bytes_max: usize, calls: &Calls) -> Res
     }
 }
 
-async fn read_all(mut body: Incoming, bytes_max: usize, calls: &Calls) -> Result<Bytes, Status> {
+async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Status> {
     let (mut received, mut message) = (BytesMut::new(), None);
     loop {
         let is_whole = message.as_ref().is_some_and(|(end, _)| *end <= received.len());
@@ -68,7 +94,7 @@ async fn read_all(mut body: Incoming, bytes_max: usize, calls: &Calls) -> Result
         if message.is_none()
             && let Some(end) = end(&received, bytes_max)?
         {
-            message = Some((end, calls.room(end)?));
+            message = Some((end, room.take(end)?));
         }
     }
     match message {

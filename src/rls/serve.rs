@@ -24,13 +24,12 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    calls::Calls,
     connections::speaking,
-    message::AnswerBody,
+    message::{AnswerBody, Room},
     service::{METHOD, Service},
     socket::Socket,
 };
-use crate::workers::Workers;
+use crate::{calls::Calls, workers::Workers};
 
 /// Bounds on what one connection may ask of us. Calls over this number would wait in Envoy, and be lost
 /// where it ends; each that is open and silent costs about 2 KiB.
@@ -110,9 +109,9 @@ async fn connect(stream: TcpStream, served: Served, stop: CancellationToken, cal
         .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
-    let of_connection = calls.clone();
+    let room = Arc::default();
     let service =
-        service_fn(move |request| served.answer(request, &of_connection).map(Ok::<_, Infallible>));
+        service_fn(move |request| served.answer(request, &calls, &room).map(Ok::<_, Infallible>));
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // How it ended is its peer's affair.
@@ -129,10 +128,13 @@ impl Served {
         &self,
         request: Request<Incoming>,
         calls: &Calls,
+        room: &Arc<Room>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let is_ours = request.uri().path() == METHOD;
         if is_ours && is_grpc(request.headers()) {
-            return Arc::clone(&self.service).answer(request, calls).left_future();
+            return Arc::clone(&self.service)
+                .answer(request, calls, Arc::clone(room))
+                .left_future();
         }
         let other: Pin<Box<dyn Future<Output = _> + Send>> = match is_ours {
             true => Box::pin(ready(no_grpc())),

@@ -9,15 +9,15 @@ use tracing::{Instrument as _, Span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::{
-    calls::Calls,
     codec,
     decode::{Bounds, Decoded},
     encode,
     headers::Headers,
-    message::{self, AnswerBody},
+    message::{self, AnswerBody, Room},
     pb,
 };
 use crate::{
+    calls::Calls,
     limiter::Limiter,
     telemetry::{self, is_server_error, status_name},
 };
@@ -47,7 +47,7 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers }
     }
 
-    /// Answers a call of [`METHOD`], one of `calls`.
+    /// Answers a call of [`METHOD`], one of `calls`, whose message may take of `room`.
     ///
     /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
     /// it is moved a few times before it runs.
@@ -55,11 +55,11 @@ impl Service {
         self: Arc<Self>,
         request: Request<Incoming>,
         calls: &Calls,
+        room: Arc<Room>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let began = Instant::now();
         let span = span(&request);
         let body = request.into_body();
-        let room = calls.clone();
         calls.run(async move {
             let answer = self.decide(body, &room, &span).await;
             let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
@@ -77,10 +77,10 @@ impl Service {
     async fn decide(
         &self,
         body: Incoming,
-        calls: &Calls,
+        room: &Room,
         span: &Span,
     ) -> Result<pb::RateLimitResponse, Status> {
-        let message = message::read(body, self.message_bytes_max, calls).await?;
+        let message = message::read(body, self.message_bytes_max, room).await?;
         let request = codec::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
         match span.is_disabled() {

@@ -100,7 +100,7 @@ fn tasks_are_spawned_only_where_they_are_awaited() {
         "src/app.rs",
         "src/workers.rs",
         "src/rls/serve.rs",
-        "src/rls/calls.rs",
+        "src/calls.rs",
         "src/http/serve.rs",
         "src/store/redis/lane/driver.rs",
         "src/bench",

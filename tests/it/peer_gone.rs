@@ -11,7 +11,7 @@ use crate::support::{
     eventually,
     http2::{self, Frames},
     redis_server::Redis,
-    service::{Options, Service, descriptor, hits, request},
+    service::{Options, Service, descriptor, hits, request, spell},
 };
 
 const RULES: &str = "
@@ -119,6 +119,41 @@ fn calls_that_wait_for_redis_when_their_peer_leaves_and_the_service_ends_are_cou
     redis.signal("CONT");
     assert!(service.process().0.wait().unwrap().success());
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);
+}
+
+/// So do clients of `/json` and of gRPC leave: they give up waiting, and Redis was only slow.
+#[test]
+fn a_call_over_http_whose_client_has_left_is_counted() {
+    let redis = Redis::start();
+    let service = start(&redis.url());
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"tokens","value":"a"}]}]}"#;
+    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}", body.len());
+    for _ in 0..100 {
+        let mut peer = TcpStream::connect(service.http).unwrap();
+        peer.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    }
+    // This one is served after them.
+    assert_eq!(service.get("/healthz"), "OK");
+    redis.signal("CONT");
+    counted(&service, 100);
+}
+
+#[test]
+fn hits_over_the_largest_number_are_as_many_as_fit() {
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = start(store);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        // Envoy makes 2^63 hits of `nan`.
+        for count in [1 << 63, u64::MAX, 1] {
+            let debit = hits(descriptor(&[("tokens", "a")]), count);
+            let answer = runtime.block_on(service.ask(request("shop", vec![debit]))).unwrap();
+            assert_eq!(spell(&answer), "OVER_LIMIT: OVER_LIMIT 0/1000000 YEAR", "{store}: {count}");
+        }
+    }
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("tokens=a")]), (1 << 53) - 1);
 }
 
 /// Closes with a reset instead of an orderly end.
