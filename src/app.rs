@@ -6,7 +6,7 @@ mod ready;
 use std::{error::Error, future::pending, sync::Arc, time::Duration};
 
 use axum::Router;
-use tokio::{net::TcpListener, task::JoinSet, time};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -48,6 +48,9 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long calls in progress may take to finish after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// The largest request for reflection, in bytes: it holds a name.
+const REFLECTION_BYTES_MAX: usize = 4 << 10;
 
 /// Tasks that end with an error, or with the service.
 type Tasks = JoinSet<TaskResult>;
@@ -142,9 +145,11 @@ impl App {
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
+            room: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
         };
         if let Some(admin) = admin {
-            let router = http::counters::router(endpoints.clone());
+            let room = Arc::new(Semaphore::new(http::REQUESTS_MAX));
+            let router = http::counters::router(Http { room, ..endpoints.clone() });
             tasks.spawn(serve_http(admin, router, self.stop.clone()));
         }
         tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));
@@ -278,10 +283,10 @@ async fn serve_grpc(
     let mut others = Routes::builder();
     others.add_service(health.grpc());
     if let Some(v1) = v1 {
-        others.add_service(v1);
+        others.add_service(v1.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
     if let Some(v1alpha) = v1alpha {
-        others.add_service(v1alpha);
+        others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
     let served = Served { service: Arc::new(service), others: others.routes().prepare() };
     rls::serve(listener, served, workers, stop).await;

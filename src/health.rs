@@ -7,6 +7,9 @@ use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::Healt
 /// envoyproxy/ratelimit calls itself. tonic-health would report the first as serving from the start.
 const NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
+/// The largest request for gRPC health, in bytes: it holds a name.
+const REQUEST_BYTES_MAX: usize = 4 << 10;
+
 /// A step in the service's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -58,6 +61,6 @@ impl Health {
     pub fn grpc(&self) -> HealthServer<impl tonic_health::pb::health_server::Health> {
         let service =
             tonic_health::server::HealthService::from_health_reporter(self.reporter.clone());
-        HealthServer::new(service)
+        HealthServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX)
     }
 }

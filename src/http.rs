@@ -3,20 +3,29 @@
 
 pub mod counters;
 mod json;
+mod pages;
 mod serve;
 
 pub use serve::serve;
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     Json, Router,
-    extract::{DefaultBodyLimit, State},
+    body::Bytes,
+    extract::{DefaultBodyLimit, FromRequest as _, Request, State},
     http::{StatusCode, header},
-    response::IntoResponse,
+    response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde_json::{Value, json};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time,
+};
 
 use crate::{
     VERSION,
@@ -30,6 +39,12 @@ use crate::{
     rules::Rules,
     telemetry::Telemetry,
 };
+
+/// How many requests with a body may be under way at a time; fewer than connections.
+pub const REQUESTS_MAX: usize = 128;
+
+/// How long a body may take to arrive.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the endpoints answer from.
 #[derive(Debug, Clone)]
@@ -48,6 +63,27 @@ pub struct Http {
     pub telemetry: Arc<Telemetry>,
     /// The rules in force.
     pub rules: Arc<Rules>,
+    /// [`REQUESTS_MAX`].
+    pub room: Arc<Semaphore>,
+}
+
+impl Http {
+    /// The body of a request, and its place among those under way.
+    ///
+    /// # Errors
+    /// 503 if there is no place, 408 and 413 for a body that is too slow or too large.
+    async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Response> {
+        let Ok(place) = self.room.try_acquire() else {
+            return Err(
+                (StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time").into_response()
+            );
+        };
+        match time::timeout(BODY_WITHIN, Bytes::from_request(request, self)).await {
+            Ok(Ok(body)) => Ok((body, place)),
+            Ok(Err(rejection)) => Err(rejection.into_response()),
+            Err(_) => Err(StatusCode::REQUEST_TIMEOUT.into_response()),
+        }
+    }
 }
 
 /// The endpoints.

@@ -10,6 +10,7 @@ mod precheck;
 mod preface;
 mod serve;
 mod service;
+mod socket;
 
 pub use serve::{Served, serve};
 pub use service::Service;

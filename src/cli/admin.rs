@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
+use hyper::{
+    Method, Request, StatusCode,
+    body::Bytes,
+    client::conn::http1,
+    header::{self, HeaderValue},
+};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time};
@@ -30,7 +35,6 @@ pub(super) fn ask(
     let request = Request::builder()
         .method(method)
         .uri(path_and_query)
-        .header(header::HOST, addr)
         .body(Full::from(body))
         .map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -39,8 +43,12 @@ pub(super) fn ask(
     runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
 }
 
-async fn exchange(addr: &str, request: Request<Full<Bytes>>) -> Result<Value, String> {
+async fn exchange(addr: &str, mut request: Request<Full<Bytes>>) -> Result<Value, String> {
     let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
+    // The address, since the service refuses names: a web page could have chosen them.
+    let host = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
+    let host = HeaderValue::try_from(host).map_err(|error| error.to_string())?;
+    request.headers_mut().insert(header::HOST, host);
     let no_http = |error: hyper::Error| format!("{NOT_TOLLKEEPER} ({error})");
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(no_http)?;
     let answer = async {

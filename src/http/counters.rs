@@ -3,16 +3,16 @@
 
 use axum::{
     Json, Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{DefaultBodyLimit, RawQuery, State},
-    http::{Request, StatusCode, header},
+    http::{Request, StatusCode},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde_json::{Value, json};
 
-use super::Http;
+use super::{Http, pages};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -36,7 +36,11 @@ pub fn router(http: Http) -> Router {
 }
 
 /// The body is that of `/json`.
-async fn explain(State(http): State<Http>, body: Bytes) -> Result<Json<Explanation>, Response> {
+async fn explain(
+    State(http): State<Http>,
+    request: Request<Body>,
+) -> Result<Json<Explanation>, Response> {
+    let (body, _place) = http.body(request).await?;
     let decoded = rls::json::request(&body, http.bounds)
         .map_err(|status| refuse(StatusCode::BAD_REQUEST, status.message()))?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
@@ -105,10 +109,14 @@ fn unanswered(error: &StoreError) -> Response {
 
 /// A page in an operator's browser must not reach what is open to the operator alone.
 async fn refuse_browsers(request: Request<Body>, next: Next) -> Response {
-    match request.headers().contains_key(header::ORIGIN) {
-        true => refuse(StatusCode::FORBIDDEN, "a web page may not ask this"),
-        false => next.run(request).await,
+    let headers = request.headers();
+    if pages::made_by_page(headers) {
+        return refuse(StatusCode::FORBIDDEN, "a web page may not ask this");
     }
+    if !pages::host_is_no_name(headers) {
+        return refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost");
+    }
+    next.run(request).await
 }
 
 fn refuse(code: StatusCode, message: &str) -> Response {

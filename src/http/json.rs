@@ -1,31 +1,26 @@
 //! `POST /json`: a decision for those who do not speak gRPC.
 
-use std::time::Duration;
-
 use axum::{
     Json,
-    body::Bytes,
-    extract::{FromRequest as _, Request, State},
+    extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
-use tokio::time;
 use tonic::{Code, Status};
 
-use super::Http;
+use super::{Http, pages};
 use crate::{rls, telemetry};
 
-/// How long a body may take to arrive.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
-
-/// 200 or 429 with the answer, 400 for a bad request, 408 and 413 for one that is too slow or too
-/// large, 503 where the store gave no answer.
+/// 200 or 429 with the answer, 400 for a bad request, 403 for a web page's, 408 and 413 for one that is too slow or too
+/// large, 503 where the store gave no answer or too many are under way.
 pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
-    let body = match time::timeout(BODY_WITHIN, Bytes::from_request(request, &http)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(rejection)) => return rejection.into_response(),
-        Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+    if pages::made_by_page(request.headers()) {
+        return refuse(&Status::permission_denied("a web page may not ask this"));
+    }
+    let (body, _place) = match http.body(request).await {
+        Ok(arrived) => arrived,
+        Err(refusal) => return refusal,
     };
     let decided = match rls::json::request(&body, http.bounds) {
         Ok(decoded) => rls::decide(&http.limiter, &http.headers, decoded).await,
@@ -48,6 +43,7 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
 fn refuse(status: &Status) -> Response {
     let code = match status.code() {
         Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
     let name = telemetry::status_name(status.code());

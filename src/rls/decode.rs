@@ -11,7 +11,7 @@ use super::{
     pb::{self, rate_limit_response::rate_limit::Unit as WireUnit},
 };
 use crate::engine::{
-    request::{Descriptor, Entry, Hits, KEY_BYTES_MAX, Request},
+    request::{Descriptor, Entry, Hits, Request},
     rule::{Limit, Unit},
 };
 
@@ -98,17 +98,14 @@ pub fn request(message: pb::RateLimitRequest, bounds: Bounds) -> Result<Decoded,
     Ok(Decoded { request, overrides_ignored, echo })
 }
 
+/// Keys and values may have any length: those that are long are digested in the names of counters.
 fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Status> {
-    let entry = |(index, pb::Entry { key, value })| {
-        let refuse = |problem: String| {
+    let entry = |(index, pb::Entry { key, value }): (usize, pb::Entry)| {
+        if key.is_empty() {
             let field = format!("descriptors[{descriptor}].entries[{index}].key");
-            Err(Status::invalid_argument(format!("{field}: {problem}")))
-        };
-        match key.len() {
-            0 => refuse("must not be empty".to_owned()),
-            1..=KEY_BYTES_MAX => Ok(Entry { key, value }),
-            bytes => refuse(format!("{bytes} bytes exceeds {KEY_BYTES_MAX}")),
+            return Err(Status::invalid_argument(format!("{field}: must not be empty")));
         }
+        Ok(Entry { key, value })
     };
     entries.into_iter().enumerate().map(entry).collect()
 }

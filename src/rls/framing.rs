@@ -13,7 +13,10 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tokio::time;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time,
+};
 use tonic::{Status, body::Body as TonicBody, metadata::MetadataValue};
 
 /// In front of each message: whether it is compressed, and its length in four bytes.
@@ -22,13 +25,39 @@ const PREFIX_BYTES: usize = 5;
 /// How long a request may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
+/// Room for messages that have not arrived whole on one connection, in bytes: for as many calls as Envoy
+/// makes at a time by default (1,024), each with all the headers that it takes by default (60 KiB).
+const ARRIVING_BYTES_MAX: usize = 64 << 20;
+
+/// Room for messages that arrive in parts.
+pub(super) struct Room(Semaphore);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Semaphore::new(ARRIVING_BYTES_MAX))
+    }
+}
+
+impl Room {
+    /// Takes room for a message. To wait for others could be to wait for each other: what has been read of
+    /// a message that waits fills the windows through which theirs must come.
+    fn take(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Status> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.try_acquire_many(permits).map_err(|_| {
+            let message = format!("messages that arrive in parts: over {ARRIVING_BYTES_MAX} bytes");
+            Status::resource_exhausted(message)
+        })
+    }
+}
+
 /// Reads the message of a request.
 ///
 /// # Errors
 /// OUT_OF_RANGE for one of more than `bytes_max` bytes, UNIMPLEMENTED for a compressed one, INTERNAL for
-/// what is none, CANCELLED where the caller gave up, DEADLINE_EXCEEDED where it takes over 10 s.
-pub(super) async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
-    let mut message = pin!(read_all(body, bytes_max));
+/// what is none, CANCELLED where the caller gave up before it was whole, DEADLINE_EXCEEDED where it takes
+/// over 10 s, RESOURCE_EXHAUSTED where there is no room.
+pub(super) async fn read(body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Status> {
+    let mut message = pin!(read_all(body, bytes_max, room));
     // Nearly all have arrived already, and need no timer.
     match message.as_mut().now_or_never() {
         Some(message) => message,
@@ -38,31 +67,43 @@ pub(super) async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Stat
     }
 }
 
-async fn read_all(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Status> {
-    let (mut message, mut received) = (None, BytesMut::new());
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Status::cancelled("the request was not finished"))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if message.is_some() {
-            // What comes behind a whole message is no part of it.
+async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Status> {
+    let (mut received, mut message) = (BytesMut::new(), None);
+    loop {
+        let is_whole = message.as_ref().is_some_and(|(end, _)| *end <= received.len());
+        let data = match body.frame().await {
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            // Whoever has sent a whole message and then goes does not take it back.
+            Some(Err(_)) if !is_whole => {
+                return Err(Status::cancelled("the request was not finished"));
+            }
+            Some(Err(_)) | None => break,
+        };
+        // What comes behind a whole message is no part of it.
+        if is_whole {
             continue;
         }
-        if received.is_empty() {
+        if received.is_empty() && body.is_end_stream() {
             // Most messages come in one piece, which is not copied.
             if let Some(end) = end(&data, bytes_max)?.filter(|end| *end <= data.len()) {
-                message = Some(data.slice(PREFIX_BYTES..end));
-                continue;
+                return Ok(data.slice(PREFIX_BYTES..end));
             }
         }
+        // A slice would keep all that was read with it.
         received.extend_from_slice(&data);
-        if let Some(end) = end(&received, bytes_max)?.filter(|end| *end <= received.len()) {
-            message = Some(received.split_to(end).freeze().slice(PREFIX_BYTES..));
+        if message.is_none()
+            && let Some(end) = end(&received, bytes_max)?
+        {
+            message = Some((end, room.take(end)?));
         }
     }
-    message.ok_or_else(|| match received.is_empty() {
-        true => Status::internal("Missing request message."),
-        false => Status::internal("Unexpected EOF decoding stream."),
-    })
+    match message {
+        Some((end, _room)) if end <= received.len() => {
+            Ok(received.split_to(end).freeze().slice(PREFIX_BYTES..))
+        }
+        _ if received.is_empty() => Err(Status::internal("Missing request message.")),
+        _ => Err(Status::internal("Unexpected EOF decoding stream.")),
+    }
 }
 
 /// Where the message ends, once its prefix is there.

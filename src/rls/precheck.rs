@@ -37,8 +37,11 @@ fn count(message: &[u8], bounds: Bounds) -> Result<(), Status> {
     Ok(())
 }
 
-/// The length-delimited fields of a message, by number; ends where it stops being Protobuf.
+/// The length-delimited fields of a message, by number; ends where it stops being Protobuf. Fields of
+/// a group are not the message's own, and are stepped over as the decoder does it.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+    // Counted, not followed: whatever the nesting, this takes no memory. The decoder bounds it.
+    let mut open_groups = 0_usize;
     std::iter::from_fn(move || {
         loop {
             let tag = varint(&mut message)?;
@@ -49,9 +52,13 @@ fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
                 5 => drop(message.split_off(..4)?),
                 2 => {
                     let length = usize::try_from(varint(&mut message)?).ok()?;
-                    return Some((field, message.split_off(..length)?));
+                    let value = message.split_off(..length)?;
+                    if open_groups == 0 {
+                        return Some((field, value));
+                    }
                 }
-                // Groups: proto3 has none, and the decoder says so.
+                3 => open_groups = open_groups.checked_add(1)?,
+                4 => open_groups = open_groups.checked_sub(1)?,
                 _ => return None,
             }
         }
@@ -72,6 +79,8 @@ fn varint(message: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -104,6 +113,78 @@ mod tests {
         assert_eq!(fields(&message).collect::<Vec<_>>(), [(2, &[0x0a, 0x00][..])]);
     }
 
+    #[test]
+    fn groups_are_stepped_over_and_what_is_behind_them_is_counted() {
+        // Group 9 with a varint, a group 1 of its own, and what looks like two descriptors.
+        let group = [0x4b, 0x08, 0x01, 0x0b, 0x12, 0x00, 0x0c, 0x12, 0x00, 0x4c];
+        let message = [&group[..], &[0x12, 0x00].repeat(65)].concat();
+        refused(&message, "descriptors: 65 exceeds 64");
+
+        let entries = [&group[..], &[0x0a, 0x00].repeat(33)].concat();
+        let message = [&[0x12, 76][..], &entries].concat();
+        refused(&message, "descriptors[0].entries: 33 exceeds 32");
+    }
+
+    #[test]
+    fn groups_in_groups_are_left_to_the_decoder_which_bounds_them() {
+        let nested = |depth: usize| [[0x4b].repeat(depth), [0x4c].repeat(depth)].concat();
+        for depth in [99, 101, 1_000_000] {
+            let message = [&nested(depth)[..], &[0x12, 0x00]].concat();
+            count(&message, BOUNDS).expect("one descriptor");
+            let decoded = pb::RateLimitRequest::decode(message.as_slice());
+            assert_eq!(decoded.is_ok(), depth < 100, "{depth}");
+        }
+    }
+
+    /// A field of a number and a wire type, with all that belongs to it.
+    fn field(number: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut field = Vec::new();
+        prost::encoding::encode_varint(u64::from(number << 3 | u32::from(kind)), &mut field);
+        if kind == 2 {
+            prost::encoding::encode_varint(payload.len() as u64, &mut field);
+        }
+        field.extend(payload);
+        if kind == 3 {
+            prost::encoding::encode_varint(u64::from(number << 3 | 4), &mut field);
+        }
+        field
+    }
+
+    /// Fields that no message of ours has, groups among them, one in another.
+    fn unknown() -> impl Strategy<Value = Vec<u8>> {
+        let number = || 9_u32..3_000;
+        let leaf = prop_oneof![
+            (number(), 0_u8..0x80).prop_map(|(number, value)| field(number, 0, &[value])),
+            (number(), any::<[u8; 8]>()).prop_map(|(number, value)| field(number, 1, &value)),
+            (number(), any::<[u8; 4]>()).prop_map(|(number, value)| field(number, 5, &value)),
+            (number(), prop::collection::vec(any::<u8>(), 0..9))
+                .prop_map(|(number, value)| field(number, 2, &value)),
+        ];
+        leaf.prop_recursive(8, 32, 4, move |inner| {
+            // In a group any number may stand, also those of our descriptors and entries.
+            let inside = (1_u32..4, inner.clone()).prop_map(|(number, it)| field(number, 2, &it));
+            let fields = prop::collection::vec(prop_oneof![inner, inside], 0..4);
+            (number(), fields).prop_map(|(number, fields)| field(number, 3, &fields.concat()))
+        })
+    }
+
+    /// The number of entries in each descriptor of a message, and the message, in which unknown fields
+    /// stand before and in the descriptors, and as the content of the entries.
+    fn message() -> impl Strategy<Value = (Vec<usize>, Vec<u8>)> {
+        let entries = prop::collection::vec(unknown(), 0..5);
+        let descriptors = prop::collection::vec((entries, unknown(), unknown()), 0..5);
+        descriptors.prop_map(|descriptors| {
+            let counts = descriptors.iter().map(|(entries, ..)| entries.len()).collect();
+            let mut message = Vec::new();
+            for (entries, inside, before) in descriptors {
+                let entries = entries.iter().map(|it| field(ENTRIES, 2, it));
+                let inside = iter::once(inside).chain(entries).collect::<Vec<_>>().concat();
+                message.extend([before, field(DESCRIPTORS, 2, &inside)].concat());
+            }
+            (counts, message)
+        })
+    }
+
     proptest! {
         /// P33: whatever is counted here, the real decoder sees no more of it.
         #[test]
@@ -114,6 +195,18 @@ mod tests {
             if let Ok(decoded) = pb::RateLimitRequest::decode(message.as_slice()) {
                 prop_assert_eq!(decoded.descriptors.len(), counted);
             }
+        }
+
+        #[test]
+        fn unknown_fields_and_groups_change_no_count((expected, message) in message()) {
+            let decoded = pb::RateLimitRequest::decode(message.as_slice()).expect("it is valid");
+            let decoded = decoded.descriptors.iter().map(|it| it.entries.len()).collect::<Vec<_>>();
+            let counted: Vec<_> = fields(&message)
+                .filter(|(field, _)| *field == DESCRIPTORS)
+                .map(|(_, it)| fields(it).filter(|(field, _)| *field == ENTRIES).count())
+                .collect();
+            prop_assert_eq!(&counted, &expected);
+            prop_assert_eq!(&decoded, &expected);
         }
     }
 }

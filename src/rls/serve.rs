@@ -9,9 +9,11 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE,
+};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
@@ -22,15 +24,21 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    framing::AnswerBody,
+    framing::{AnswerBody, Room},
     preface::speaking,
     service::{METHOD, Service},
+    socket::Socket,
 };
-use crate::workers::Workers;
+use crate::{calls::Calls, workers::Workers};
 
-/// Bounds on what one connection may ask of us.
-const STREAMS_MAX: u32 = 1024;
-const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+/// Bounds on what one connection may ask of us. Calls over this number would wait in Envoy, and be lost
+/// where it ends; each that is open and silent costs about 2 KiB.
+const STREAMS_MAX: u32 = 8192;
+/// Whatever Envoy can hand on: it cannot be set to take more than 8 MiB of headers from a client.
+const HEADER_LIST_BYTES_MAX: u32 = 9 << 20;
+/// What a peer may send before it is read: of one call, and of all. It is read as soon as it comes.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// See RUSTSEC-2024-0003.
 const LOCAL_RESETS_MAX: usize = 1024;
 /// A caller who gives up many calls at once, because we were held up, does nothing wrong. Each can be
@@ -82,44 +90,77 @@ pub async fn serve(
 
 async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationToken) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let mut server = http2::Builder::new(TokioExecutor::new());
+    let calls = Calls::here();
+    connect(stream, served, stop, calls.clone()).await;
+    calls.ended().await;
+}
+
+/// Takes calls until the connection ends.
+async fn connect(stream: TcpStream, served: Served, stop: CancellationToken, calls: Calls) {
+    let (socket, end) = Socket::new(stream);
+    let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
         // gRPC needs none, and hyper panics on a clock before 1970.
         .auto_date_header(false)
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_local_error_reset_streams(LOCAL_RESETS_MAX)
         .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
-    let service = service_fn(move |request| served.answer(request).map(Ok::<_, Infallible>));
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let room = Arc::default();
+    let service =
+        service_fn(move |request| served.answer(request, &calls, &room).map(Ok::<_, Infallible>));
+    let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // How it ended is its peer's affair.
-        _ = &mut connection => return,
+        _ = end.run(connection.as_mut()) => return,
         // One that has just come may not have said what it wants.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSES_WITHIN)); } => {}
     }
     connection.as_mut().graceful_shutdown();
-    drop(connection.await);
+    drop(end.run(connection).await);
 }
 
 impl Served {
     fn answer(
         &self,
         request: Request<Incoming>,
+        calls: &Calls,
+        room: &Arc<Room>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let is_ours = request.uri().path() == METHOD;
         if is_ours && is_grpc(request.headers()) {
-            return Arc::clone(&self.service).answer(request).left_future();
+            return Arc::clone(&self.service)
+                .answer(request, calls, Arc::clone(room))
+                .left_future();
         }
         let other: Pin<Box<dyn Future<Output = _> + Send>> = match is_ours {
             true => Box::pin(ready(no_grpc())),
-            false => Box::pin(self.others.clone().call(request.map(Body::new)).map(of_others)),
+            false => Box::pin(self.others.clone().call(for_others(request)).map(of_others)),
         };
         other.right_future()
     }
+}
+
+/// The headers that other services may need. As long as they wait for a body they keep those that they
+/// get, so that many large ones would take all memory.
+const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
+const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
+
+fn for_others(request: Request<Incoming>) -> Request<Body> {
+    let (head, body) = request.into_parts();
+    let mut request = Request::post(head.uri.path()).body(Body::new(body)).unwrap_or_default();
+    for name in HEADERS_OF_OTHERS {
+        let value = head.headers.get(&name);
+        if let Some(value) = value.filter(|it| it.len() <= HEADER_OF_OTHERS_BYTES_MAX) {
+            request.headers_mut().insert(name, value.clone());
+        }
+    }
+    request
 }
 
 fn of_others(answered: Result<Response<Body>, Infallible>) -> Response<AnswerBody> {

@@ -11,11 +11,12 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use super::{
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, AnswerBody},
+    framing::{self, AnswerBody, Room},
     headers::Headers,
     pb, precheck,
 };
 use crate::{
+    calls::Calls,
     limiter::Limiter,
     telemetry::{self, is_server_error, status_name},
 };
@@ -45,19 +46,21 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers }
     }
 
-    /// Answers a call of [`METHOD`].
+    /// Answers a call of [`METHOD`], one of `calls`, whose message may take of `room`.
     ///
     /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
     /// it is moved a few times before it runs.
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin {
+        calls: &Calls,
+        room: Arc<Room>,
+    ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let began = Instant::now();
         let span = span(&request);
         let body = request.into_body();
-        Box::pin(async move {
-            let answer = self.decide(body, &span).await;
+        calls.run(async move {
+            let answer = self.decide(body, &room, &span).await;
             let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
             if !span.is_disabled() {
                 span.record("rpc.status_code", status_name(code));
@@ -70,8 +73,13 @@ impl Service {
         })
     }
 
-    async fn decide(&self, body: Incoming, span: &Span) -> Result<pb::RateLimitResponse, Status> {
-        let message = framing::read(body, self.message_bytes_max).await?;
+    async fn decide(
+        &self,
+        body: Incoming,
+        room: &Room,
+        span: &Span,
+    ) -> Result<pb::RateLimitResponse, Status> {
+        let message = framing::read(body, self.message_bytes_max, room).await?;
         let request = precheck::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
         match span.is_disabled() {

@@ -215,9 +215,14 @@ pub fn remote_parent(headers: &http::HeaderMap) -> Context {
 
 struct Headers<'a>(&'a http::HeaderMap);
 
+/// A longer trace header is as if absent, which W3C allows from here on. A client may write megabytes into
+/// its `tracestate`, and every span of the call would hold and export them.
+const TRACE_HEADER_BYTES_MAX: usize = 512;
+
 impl Extractor for Headers<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
+        let value = self.0.get(key)?.to_str().ok()?;
+        (value.len() <= TRACE_HEADER_BYTES_MAX).then_some(value)
     }
 
     fn keys(&self) -> Vec<&str> {

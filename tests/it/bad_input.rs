@@ -8,17 +8,22 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use prost::Message as _;
-use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest};
+use tokio_stream::StreamExt as _;
+use tollkeeper::rls::pb::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient, RateLimitUnit,
+};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::Service as _;
 
 use crate::support::{
     eventually,
-    service::{Options, Service, descriptor, of_bytes, request, spell},
+    http2::{self, Frames},
+    service::{Options, Service, descriptor, of_bytes, request, spell, with_limit},
 };
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -88,6 +93,15 @@ async fn more_descriptors_than_the_setting_are_refused_before_they_are_decoded()
 }
 
 #[tokio::test]
+async fn descriptors_behind_a_group_of_an_unknown_field_are_counted() {
+    let service = Service::start(Options::default());
+    let message = [&[0x4b, 0x4c][..], &[0x12, 0x00].repeat(2_000_000)].concat();
+    let status = send(&service, METHOD, framed(&message)).await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "descriptors: 2000000 exceeds 64");
+}
+
+#[tokio::test]
 async fn more_than_32_entries_are_refused() {
     let entries = vec![("user", "a"); 33];
     let request = request("shop", vec![descriptor(&[("user", "a")]), descriptor(&entries)]);
@@ -103,10 +117,16 @@ async fn an_empty_key_is_refused() {
 }
 
 #[tokio::test]
-async fn a_key_over_256_bytes_is_refused() {
-    let request = request("shop", vec![of_bytes(&[(&[b'k'; 300], b"v")])]);
-    let message = "descriptors[0].entries[0].key: 300 bytes exceeds 256";
-    refused(request, Code::InvalidArgument, message).await;
+async fn keys_may_have_any_length() {
+    let service = Service::start(Options::default());
+    let long = of_bytes(&[(&[b'k'; 100_000], b"v")]);
+    let unmatched = service.ask(request("shop", vec![long.clone()])).await.unwrap();
+    assert_eq!(spell(&unmatched), "OK: OK -");
+    let overridden = with_limit(long, 1, RateLimitUnit::Year);
+    for expected in ["OK: OK 0/1 YEAR", "OVER_LIMIT: OVER_LIMIT 0/1 YEAR"] {
+        let answer = service.ask(request("shop", vec![overridden.clone()])).await.unwrap();
+        assert_eq!(spell(&answer), expected);
+    }
 }
 
 #[tokio::test]
@@ -156,6 +176,38 @@ async fn a_message_may_come_in_pieces() {
     }
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "in-pieces")])])).await;
     assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each has counted once");
+}
+
+/// Begins a call with this body, which does not end.
+async fn begin(
+    channel: &mut Channel,
+    body: Vec<u8>,
+) -> impl Future<Output = Option<Status>> + use<> {
+    let first = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from(body))));
+    let body = StreamBody::new(first.chain(tokio_stream::pending()));
+    let request = http::Request::post(METHOD).header("content-type", "application/grpc");
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request.body(Body::new(body)).unwrap());
+    async { Status::from_header_map(response.await.ok()?.headers()) }
+}
+
+#[tokio::test]
+async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection() {
+    let service = Service::start(Options::default());
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    let four_mib = [&[0][..], &(4_u32 << 20).to_be_bytes(), b"abc"].concat();
+    let mut begun = FuturesUnordered::new();
+    for _ in 0..16 {
+        begun.push(begin(&mut channel, four_mib.clone()).await);
+    }
+    let refused = begun.next().await.unwrap().expect("a status");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "messages that arrive in parts: over 67108864 bytes");
+
+    let mut client = RateLimitServiceClient::new(channel.clone());
+    let whole = request("shop", vec![descriptor(&[("user", "a")])]);
+    client.should_rate_limit(whole).await.expect("one that comes in one part is answered");
 }
 
 #[tokio::test]
@@ -215,6 +267,22 @@ fn connect(service: &Service, sent: &[u8]) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.write_all(sent).unwrap();
     stream
+}
+
+/// Each of these takes 9 MiB by HTTP/2's count and 280 KB on the wire, and three times the former in memory.
+#[test]
+fn of_many_calls_with_large_headers_none_keeps_them() {
+    for path in [METHOD, "/grpc.health.v1.Health/Check", "/unknown"] {
+        let mut service = Service::start(Options::default());
+        let frames = (0..20).fold(Frames::default(), |it, _| it.many_headers(path, 280_000));
+        let mut peer = connect(&service, &http2::opening());
+        peer.write_all(&frames.ping().bytes()).unwrap();
+        while http2::read_frame(&mut peer).0 != http2::PING {}
+        let status = format!("/proc/{}/status", service.process().0.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let peak = status.split("VmHWM:").nth(1).unwrap().split_whitespace().next().unwrap();
+        assert!(peak.parse::<u64>().unwrap() < 150_000, "{path}: {peak} KB");
+    }
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

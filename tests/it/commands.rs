@@ -37,7 +37,8 @@ fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
 #[test]
 fn a_stderr_that_is_full_changes_no_exit_code() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let call = ["call", "--addr", "127.0.0.1:1", "--domain", "x", "a=b"];
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let call = ["call", "--addr", &nobody, "--domain", "x", "a=b"];
     for (words, code) in [
         (&["check", "gone.yaml"][..], 1),
         // Writing the answer fails first, and then so does the message about that.

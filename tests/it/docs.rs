@@ -53,6 +53,7 @@ fn the_consoles_of_the_pages_show_what_happens() {
                     .args(words)
                     .current_dir(root())
                     .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+                    .env("TOLLKEEPER_ADMIN_ADDR", service.admin.to_string())
                     .output()
                     .unwrap();
                 let shown =

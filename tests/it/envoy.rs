@@ -1,12 +1,24 @@
 //! The main job: a stock Envoy limits real HTTP traffic through us, counted in a real Redis.
 
 use std::{
+    convert::Infallible,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
 };
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{Empty, StreamBody};
+use hyper::{
+    body::{Frame, Incoming},
+    client, server,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::pending;
 
 use crate::support::{
     Process, eventually,
@@ -31,7 +43,7 @@ descriptors:
 
 struct Envoy {
     public: SocketAddr,
-    _process: Process,
+    process: Process,
     folder: TempDir,
 }
 
@@ -78,11 +90,18 @@ impl Envoy {
             )?;
             listeners.lines().find_map(|line| line.strip_prefix("public::"))?.parse().ok()
         });
-        Self { public, _process: process, folder }
+        Self { public, process, folder }
     }
 
     fn get(&self, user: &[u8]) -> Answer {
         self.get_at("/", user)
+    }
+
+    /// With a trace and the state of a client's choice.
+    fn get_traced(&self, user: &str, state: &[u8]) -> Answer {
+        let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let head = format!("{user}\r\n{trace}\r\ntracestate: ");
+        self.get(&[head.as_bytes(), state].concat())
     }
 
     fn get_at(&self, path: &str, user: &[u8]) -> Answer {
@@ -119,6 +138,9 @@ descriptors:
   - key: case
     value: tokens
     rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
+  - key: case
+    value: held
+    rate_limit: { unit: year, requests_per_unit: 1000000, count_denied: true }
   - { key: case, value: override, rate_limit: { unit: year, requests_per_unit: 99 } }
   - key: generic_key
     value: api
@@ -184,6 +206,84 @@ fn of_debits_at_the_end_of_streams_two_pass_and_the_third_request_is_denied() {
         });
     }
     assert_eq!(envoy.get_at("/tokens", b"x").status, 429);
+}
+
+/// Makes so many requests whose responses do not end, each on a stream of its own.
+async fn hold(envoy: &Envoy, requests: usize) -> Vec<Response<Incoming>> {
+    let socket = tokio::net::TcpStream::connect(envoy.public).await.unwrap();
+    let client = client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut sender, connection) = client.handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    let mut held = Vec::new();
+    for _ in 0..requests {
+        sender.ready().await.unwrap();
+        let request = Request::get("http://x/held").body(Empty::<Bytes>::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        held.push(response);
+    }
+    held
+}
+
+/// An upstream that begins every response and ends none.
+async fn endless(listener: UnixListener) {
+    loop {
+        let (socket, _) = listener.accept().await.unwrap();
+        let service = service_fn(|_: Request<Incoming>| async {
+            let body = StreamBody::new(pending::<Result<Frame<Bytes>, Infallible>>());
+            Ok::<_, Infallible>(Response::new(body))
+        });
+        let mut server = server::conn::http2::Builder::new(TokioExecutor::new());
+        server.max_concurrent_streams(10_000);
+        tokio::spawn(server.serve_connection(TokioIo::new(socket), service));
+    }
+}
+
+/// Envoy then writes the calls of all its streams, and closes the connection without waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_envoy_ends_every_debit_of_its_open_streams_is_counted() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
+    let mut debits = 0;
+    for streams in [300, 2_000] {
+        let mut envoy = Envoy::start(service.grpc);
+        let upstream = UnixListener::bind(envoy.folder.path().join("held.sock")).unwrap();
+        let upstream = tokio::spawn(endless(upstream));
+        let held = hold(&envoy, streams).await;
+        envoy.process.signal("TERM");
+        envoy.process.0.wait().unwrap();
+        debits += streams;
+        eventually(&format!("{debits} debits are counted"), || {
+            let key = redis.keys().into_iter().find(|key| key.contains("case=held"))?;
+            (redis.query::<usize>(&["GET", &key]) == debits).then_some(())
+        });
+        drop(held);
+        upstream.abort();
+    }
+}
+
+#[test]
+fn a_header_that_a_client_writes_for_our_tracing_does_not_switch_its_limit_off() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    for kilobytes in [0, 17, 50, 1_000] {
+        let user = format!("with-{kilobytes}");
+        let state = format!("a={}", "x".repeat(kilobytes * 1_000));
+        let statuses = [(); 5].map(|()| envoy.get_traced(&user, state.as_bytes()).status);
+        assert_eq!(statuses, [200, 200, 200, 429, 429], "{kilobytes} KB");
+    }
+    // About the most that it takes.
+    envoy.get_traced("with-8000", &[b'x'; 8_000_000]);
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=with-8000")]), 1);
+    // It refuses other control characters.
+    for byte in [b'\t', b' ', b'"', b',', b'=', b'~', 0x80, 0xff] {
+        let user = format!("byte-{byte}");
+        let statuses = [(); 4].map(|()| envoy.get_traced(&user, &[b'a', byte, b'b']).status);
+        assert_eq!(statuses, [200, 200, 200, 429], "{byte}");
+    }
 }
 
 fn exchange(address: SocketAddr, request: &[u8]) -> Option<String> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tollkeeper::settings;
 
-use crate::support::{Process, root, service::tollkeeper, tool};
+use crate::support::{Process, redis_server::Redis, root, service::tollkeeper, tool};
 
 /// Runs helm on the chart; stdout, or stderr where it fails.
 fn helm(words: &[&str]) -> Result<String, String> {
@@ -272,6 +272,7 @@ fn the_rendered_command_line_starts_the_binary() {
 
         let container =
             object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0].clone();
+        let store = Redis::absent();
         let private = |argument: &Value| {
             let folder = folder.path().to_str().unwrap();
             argument
@@ -282,11 +283,13 @@ fn the_rendered_command_line_starts_the_binary() {
                 .replace("/etc/tollkeeper/rules", folder)
                 .replace("/etc/tollkeeper/secret", folder)
                 // Nobody needs to answer here.
-                .replace("redis.example", "127.0.0.1")
+                .replace("redis.example:6379", &format!("127.0.0.1:{}", store.port))
         };
         let mut command = tollkeeper();
         command
             .args(container["args"].as_array().unwrap().iter().map(private))
+            // The chart leaves it at its default, which is the pod's own.
+            .args(["--admin-addr", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut process = Process::spawn(&mut command);

@@ -1,8 +1,9 @@
 //! The HTTP endpoints.
 
 use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -183,6 +184,69 @@ fn json_answers_503_where_the_store_gives_no_answer() {
     assert_eq!(answer["error"]["code"], "UNAVAILABLE");
 }
 
+/// The status of a request with these headers.
+fn status(address: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let headers = headers.iter().map(|header| format!("{header}\r\n")).collect::<String>();
+    let head = format!("{request}\r\n{headers}connection: close\r\ncontent-length: {}", body.len());
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    rest(stream).split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_web_page_takes_and_gives_back_nothing() {
+    let service = Service::start(Options::default());
+    let call = |headers: &[&str]| {
+        let host = ["host: shop.example", "content-type: text/plain"];
+        let refund = CALL.replace("]}]}", r#"],"hitsAddend":1,"isNegativeHits":true}]}"#);
+        let statuses = [CALL, refund.as_str()].map(|body| {
+            status(service.http, "POST /json HTTP/1.1", &[&host[..], headers].concat(), body)
+        });
+        assert_eq!(statuses[0], statuses[1]);
+        statuses[0].clone()
+    };
+    assert_eq!(call(&[]), "200");
+    assert_eq!(call(&["sec-fetch-site: none"]), "200");
+    for page in [
+        "origin: http://evil.example",
+        "origin: null",
+        "sec-fetch-site: cross-site",
+        "sec-fetch-site: same-site",
+        "sec-fetch-site: same-origin",
+    ] {
+        assert_eq!(call(&[page]), "403", "{page}");
+    }
+}
+
+#[test]
+fn the_admin_address_is_reached_by_no_web_page_and_under_no_name() {
+    let service = Service::start(Options::default());
+    let (port, own) = (service.admin.port(), format!("host: {}", service.admin));
+    let ask = |headers: &[&str]| {
+        let show = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.1";
+        let reset = "POST /counters/reset?domain=shop&descriptor=user%3Da HTTP/1.1";
+        let asked = [(show, ""), (reset, ""), ("POST /explain HTTP/1.1", CALL)];
+        let statuses = asked.map(|(request, body)| status(service.admin, request, headers, body));
+        assert_eq!(statuses[0], statuses[1]);
+        assert_eq!(statuses[0], statuses[2]);
+        statuses[0].clone()
+    };
+    assert_eq!(ask(&[&own]), "200");
+    assert_eq!(ask(&[&own, "sec-fetch-site: none"]), "200");
+    // Behind a forwarded port the port is another.
+    for host in ["localhost", "localhost:16070", "127.0.0.1", "10.0.0.1:80", "[::1]:6070"] {
+        assert_eq!(ask(&[&format!("host: {host}")]), "200", "{host}");
+    }
+    for host in ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example"] {
+        assert_eq!(ask(&[&format!("host: {host}")]), "403", "{host}");
+    }
+    for page in ["origin: http://evil.example", "sec-fetch-site: cross-site"] {
+        assert_eq!(ask(&[&own, page]), "403", "{page}");
+    }
+    let without = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.0";
+    assert_eq!(status(service.admin, without, &[], ""), "200", "no browser omits it");
+}
+
 #[test]
 fn health_follows_readiness_and_liveness_does_not() {
     let redis = Redis::absent();
@@ -230,6 +294,87 @@ fn rest(mut stream: TcpStream) -> String {
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     answer
+}
+
+/// Asks each probe on a connection of its own. Whoever is idle or slow is closed after 10 s: they must be
+/// answered before anybody is.
+#[track_caller]
+fn probes_are_answered(service: &Service) {
+    let began = Instant::now();
+    for probe in ["/healthz", "/readyz", "/healthcheck", "/metrics"] {
+        assert_eq!(service.exchange("GET", probe, b"").0, 200, "{probe}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
+/// Whether nothing has come, neither an answer nor the end.
+fn waits(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+const CALL: &str =
+    r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"white"}]}]}"#;
+
+fn head(length: usize) -> String {
+    format!("POST /json HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n\r\n")
+}
+
+/// Reads the answer to a call, after which the connection stays open.
+fn answer(stream: &mut TcpStream) -> String {
+    let (mut answer, mut bytes) = (String::new(), [0; 1024]);
+    while !answer.ends_with("}]}") {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "closed after `{answer}`");
+        answer += std::str::from_utf8(&bytes[..count]).unwrap();
+    }
+    answer
+}
+
+#[test]
+fn probes_are_answered_while_clients_keep_all_connections() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let call = head(CALL.len()) + CALL;
+    let mut kept: Vec<_> = (0..256).map(|_| connect(&service, &call)).collect();
+    for client in &mut kept {
+        assert!(answer(client).starts_with("HTTP/1.1 200 "));
+    }
+    probes_are_answered(&service);
+    let last = kept.last_mut().unwrap();
+    last.write_all(call.as_bytes()).unwrap();
+    assert!(answer(last).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn probes_are_answered_while_silent_clients_take_all_connections() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
+    probes_are_answered(&service);
+    let open = silent.iter().filter(|it| waits(it)).count();
+    assert!(open > 200, "{open} of 300 are still open");
+}
+
+#[test]
+fn probes_are_answered_while_clients_are_half_way_through_a_body() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
+    probes_are_answered(&service);
+    let read = half.iter().filter(|it| waits(it)).count();
+    assert!(read > 100, "{read} of 300 are still read");
+}
+
+#[test]
+fn a_client_in_the_middle_of_a_request_is_not_cut_for_others() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
+    let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
+    eventually("others are closed", || (!waits(&silent[0])).then_some(()));
+    slow.write_all(&CALL.as_bytes()[9..]).unwrap();
+    assert!(answer(&mut slow).starts_with("HTTP/1.1 200 "));
 }
 
 #[tokio::test]

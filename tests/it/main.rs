@@ -41,6 +41,7 @@ mod migrating;
 mod model;
 mod modes;
 mod over_limit_cache;
+mod peer_gone;
 mod redis;
 mod reload;
 mod rule_tests;

@@ -1,6 +1,7 @@
 //! Real servers for the tests: each on ports and in a folder of its own, and gone with its test.
 
 pub mod backends;
+pub mod http2;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod redis_store;

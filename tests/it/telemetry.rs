@@ -157,6 +157,31 @@ async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_what_it_asks_of_
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_state_over_512_bytes_is_not_exported_and_its_trace_goes_on() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
+    let mut service = Service::start(Options { environment, ..Options::default() });
+    let mut client = service.client().await;
+    for (trace, length) in [("aa", 512), ("bb", 513)] {
+        let mut call = Request::new(request("shop", vec![descriptor(&[("user", "a")])]));
+        let parent = format!("00-{}-b7ad6b7169203331-01", trace.repeat(16));
+        call.metadata_mut().insert("traceparent", parent.parse().unwrap());
+        let state = format!("a={},b={}", "x".repeat(length - 261), "x".repeat(256));
+        call.metadata_mut().insert("tracestate", state.parse().unwrap());
+        client.should_rate_limit(call).await.unwrap();
+    }
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+
+    let spans = receiver.spans.lock().unwrap();
+    let state = |trace: u8| {
+        let span = spans.iter().find(|span| span.trace_id == [trace; 16]).expect("a span");
+        span.trace_state.len()
+    };
+    assert_eq!([state(0xaa), state(0xbb)], [512, 0]);
+}
+
 #[tokio::test]
 async fn random_names_make_no_series() {
     let service = Service::start(Options::default());

@@ -139,7 +139,7 @@ impl Service {
         let mut stream = TcpStream::connect(address).unwrap();
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
         // A server that refuses may close before it has read everything.

@@ -1,0 +1,128 @@
+//! HTTP/2 frames as a client writes them, for what no well-behaved client does.
+
+use std::{io::Read as _, net::TcpStream};
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// What a client sends first: the preface and empty settings.
+pub fn opening() -> Vec<u8> {
+    let settings = Frames::default().frame(SETTINGS, 0, 0, &[]).bytes();
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat()
+}
+
+/// The kind and the payload of the next frame.
+pub fn read_frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).unwrap();
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    stream.read_exact(&mut payload).unwrap();
+    (head[3], payload)
+}
+
+/// The frames of calls on one connection.
+#[derive(Default)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    /// The stream of the last call.
+    stream: u32,
+}
+
+impl Frames {
+    /// A whole call on the next stream.
+    pub fn call(self, message: &[u8]) -> Self {
+        self.headers().data(message, END_STREAM)
+    }
+
+    /// The same without the end of its stream.
+    pub fn open_call(self, message: &[u8]) -> Self {
+        self.headers().data(message, 0)
+    }
+
+    /// Opens the next stream with the headers of a call.
+    pub fn headers(mut self) -> Self {
+        // By HPACK: `:method: POST`, `:scheme: http`, then what the first call puts into the table.
+        let mut block = vec![0x83, 0x86];
+        match self.stream {
+            0 => {
+                let fields = [(0x44, PATH), (0x41, "test"), (0x5f, "application/grpc")];
+                for (name, value) in fields {
+                    block.extend([name, u8::try_from(value.len()).unwrap()]);
+                    block.extend(value.as_bytes());
+                }
+                self.stream = 1;
+            }
+            _ => {
+                block.extend([0xc0, 0xbf, 0xbe]);
+                self.stream += 2;
+            }
+        }
+        let stream = self.stream;
+        self.frame(HEADERS, END_HEADERS, stream, &block)
+    }
+
+    /// Opens the next stream with the headers of a gRPC call and so many of 33 bytes, of which each takes one
+    /// byte here.
+    pub fn many_headers(mut self, path: &str, count: usize) -> Self {
+        let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+        block.extend(path.as_bytes());
+        block.extend(b"\x0f\x10\x10application/grpc");
+        if self.stream == 0 {
+            // Into the table.
+            block.extend(b"\x40\x01a\x00");
+        }
+        block.resize(block.len() + count, 0xbe);
+        self.stream += if self.stream == 0 { 1 } else { 2 };
+        let stream = self.stream;
+        let mut frames = self;
+        let parts = block.chunks(16 << 10).enumerate();
+        let last = block.len().div_ceil(16 << 10) - 1;
+        for (number, part) in parts {
+            let kind = if number == 0 { HEADERS } else { CONTINUATION };
+            let flags = if number == last { END_HEADERS } else { 0 };
+            frames = frames.frame(kind, flags, stream, part);
+        }
+        frames
+    }
+
+    /// Asks for an answer to all that was sent before.
+    pub fn ping(self) -> Self {
+        self.frame(PING, 0, 0, &[0; 8])
+    }
+
+    /// A message in gRPC's frame, on the last stream.
+    fn data(self, message: &[u8], flags: u8) -> Self {
+        let length = u32::try_from(message.len()).unwrap();
+        let framed = [&[0], &length.to_be_bytes()[..], message].concat();
+        let stream = self.stream;
+        self.frame(DATA, flags, stream, &framed)
+    }
+
+    /// Gives up the last stream: CANCEL.
+    pub fn reset(self) -> Self {
+        let stream = self.stream;
+        self.frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())
+    }
+
+    pub fn frame(mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Self {
+        let length = u32::try_from(payload.len()).unwrap();
+        self.bytes.extend(&length.to_be_bytes()[1..]);
+        self.bytes.extend([kind, flags]);
+        self.bytes.extend(stream.to_be_bytes());
+        self.bytes.extend(payload);
+        self
+    }
+
+    pub fn bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
