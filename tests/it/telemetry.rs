@@ -374,8 +374,10 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     assert_eq!(refused(), [""; 0], "nobody looked at it");
     ask("looked", 2).await;
     assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
-    let log = service.log();
-    let line = log.lines().find(|line| line.contains("count_denied")).expect("a warning");
+    let line = eventually("a warning", || {
+        let log = service.log();
+        log.lines().find(|line| line.contains("count_denied")).map(str::to_owned)
+    });
     assert!(line.contains("looked") && line.contains("rules.yaml:4"), "{line}");
 
     // A rule that a reload removed is forgotten, with the looks at it.
