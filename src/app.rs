@@ -145,11 +145,11 @@ impl App {
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
-            room: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
+            places: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
         };
         if let Some(admin) = admin {
-            let room = Arc::new(Semaphore::new(http::REQUESTS_MAX));
-            let router = http::counters::router(Http { room, ..endpoints.clone() });
+            let places = Arc::new(Semaphore::new(http::REQUESTS_MAX));
+            let router = http::counters::router(Http { places, ..endpoints.clone() });
             tasks.spawn(serve_http(admin, router, self.stop.clone()));
         }
         tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));

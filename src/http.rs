@@ -63,8 +63,8 @@ pub struct Http {
     pub telemetry: Arc<Telemetry>,
     /// The rules in force.
     pub rules: Arc<Rules>,
-    /// [`REQUESTS_MAX`].
-    pub room: Arc<Semaphore>,
+    /// Places for requests with a body: [`REQUESTS_MAX`].
+    pub places: Arc<Semaphore>,
 }
 
 impl Http {
@@ -73,7 +73,7 @@ impl Http {
     /// # Errors
     /// 503 if there is no place, 408 and 413 for a body that is too slow or too large.
     async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Response> {
-        let Ok(place) = self.room.try_acquire() else {
+        let Ok(place) = self.places.try_acquire() else {
             return Err(
                 (StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time").into_response()
             );

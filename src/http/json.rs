@@ -12,8 +12,8 @@ use tonic::{Code, Status};
 use super::{Http, pages};
 use crate::{rls, telemetry};
 
-/// 200 or 429 with the answer, 400 for a bad request, 403 for a web page's, 408 and 413 for one that is too slow or too
-/// large, 503 where the store gave no answer or too many are under way.
+/// 200 or 429 with the answer, 400 for a bad request, 403 for a web page's, 408 and 413 for one that is
+/// too slow or too large, 503 where the store gave no answer or too many are under way.
 pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
     if pages::made_by_page(request.headers()) {
         return refuse(&Status::permission_denied("a web page may not ask this"));

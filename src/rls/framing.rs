@@ -26,8 +26,9 @@ const PREFIX_BYTES: usize = 5;
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Room for messages that have not arrived whole on one connection, in bytes: for as many calls as Envoy
-/// makes at a time by default (1,024), each with all the headers that it takes by default (60 KiB).
-const ARRIVING_BYTES_MAX: usize = 64 << 20;
+/// makes at a time by default (1,024), each with all the headers that it takes by default (60 KiB); or for
+/// one of the most that `--max-message-bytes` may say.
+const ARRIVING_BYTES_MAX: usize = PREFIX_BYTES + (64 << 20);
 
 /// Room for messages that arrive in parts.
 pub(super) struct Room(Semaphore);

@@ -137,6 +137,14 @@ async fn a_message_of_5_mb_is_refused() {
 }
 
 #[tokio::test]
+async fn a_message_as_large_as_the_setting_can_be_is_taken() {
+    let flags = &["--max-message-bytes", "64MiB"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let large = request("shop", vec![of_bytes(&[(b"user", &vec![b'v'; (64 << 20) - 100])])]);
+    assert_eq!(spell(&service.ask(large).await.unwrap()), "OK: OK 9/10 YEAR");
+}
+
+#[tokio::test]
 async fn strange_domains_are_unknown_domains() {
     let service = Service::start(Options::default());
     for domain in ["\0", "{x}", "a\r\nb", "домен", &"d".repeat(1_000_000)] {
@@ -203,7 +211,7 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
     }
     let refused = begun.next().await.unwrap().expect("a status");
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "messages that arrive in parts: over 67108864 bytes");
+    assert_eq!(refused.message(), "messages that arrive in parts: over 67108869 bytes");
 
     let mut client = RateLimitServiceClient::new(channel.clone());
     let whole = request("shop", vec![descriptor(&[("user", "a")])]);
