@@ -40,6 +40,7 @@ pub mod shutdown;
 pub mod workers;
 
 mod accept;
+mod grpc;
 mod printable;
 
 mod did_you_mean;

@@ -13,7 +13,7 @@ mod service;
 
 pub use serve::{Served, serve};
 pub use service::Service;
-pub(crate) use service::{METHOD, decide};
+pub(crate) use service::decide;
 
 /// Envoy's messages, compiled from `proto/`.
 #[expect(missing_docs, clippy::all, reason = "generated")]

@@ -21,12 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
-use super::{
-    framing::AnswerBody,
-    preface::speaking,
-    service::{METHOD, Service},
+use super::{framing::AnswerBody, preface::speaking, service::Service};
+use crate::{
+    grpc::{self, METHOD_PATH},
+    workers::Workers,
 };
-use crate::workers::Workers;
 
 /// Bounds on what one connection may ask of us.
 const STREAMS_MAX: u32 = 1024;
@@ -110,7 +109,7 @@ impl Served {
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
-        let is_ours = request.uri().path() == METHOD;
+        let is_ours = request.uri().path() == METHOD_PATH;
         if is_ours && is_grpc(request.headers()) {
             return Arc::clone(&self.service).answer(request).left_future();
         }
@@ -132,7 +131,7 @@ fn of_others(answered: Result<Response<Body>, Infallible>) -> Response<AnswerBod
 /// Whether a request says that it is gRPC.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    kind.is_some_and(|kind| kind.starts_with(grpc::CONTENT_TYPE.as_bytes()))
 }
 
 /// What the protocol wants one to hear who does not speak it.

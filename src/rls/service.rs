@@ -16,12 +16,10 @@ use super::{
     pb, precheck,
 };
 use crate::{
+    grpc,
     limiter::Limiter,
     telemetry::{self, is_server_error, status_name},
 };
-
-/// The path of the one method.
-pub(crate) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
 ///
@@ -45,7 +43,7 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers }
     }
 
-    /// Answers a call of [`METHOD`].
+    /// Answers a call of [`grpc::METHOD`].
     ///
     /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
     /// it is moved a few times before it runs.
@@ -84,11 +82,11 @@ impl Service {
 fn span(request: &Request<Incoming>) -> Span {
     let span = tracing::info_span!(
         "call",
-        otel.name = telemetry::RPC_METHOD,
+        otel.name = grpc::METHOD,
         otel.kind = "server",
         otel.status_code = tracing::field::Empty,
         rpc.system.name = "grpc",
-        rpc.method = telemetry::RPC_METHOD,
+        rpc.method = grpc::METHOD,
         rpc.status_code = tracing::field::Empty,
     );
     if !span.is_disabled() {
