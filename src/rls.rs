@@ -12,8 +12,7 @@ mod serve;
 mod service;
 
 pub use serve::{Served, serve};
-pub use service::Service;
-pub(crate) use service::decide;
+pub use service::{Service, decide};
 
 /// Envoy's messages, compiled from `proto/`.
 #[expect(missing_docs, clippy::all, reason = "generated")]

@@ -97,7 +97,7 @@ fn span(request: &Request<Incoming>) -> Span {
 }
 
 /// One decoded request, decided: what gRPC and HTTP have in common.
-pub(crate) async fn decide(
+pub async fn decide(
     limiter: &Limiter,
     headers: &Headers,
     decoded: Decoded,
