@@ -16,8 +16,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         // Entries borrow from the received message instead of copying it.
         .bytes(".envoy.extensions.common.ratelimit.v3")
-        // The server side is ours (src/rls/service.rs): it bounds a message before it decodes it.
-        .build_server(false)
         // A value of a descriptor must not reach a log through `{:?}`.
         .skip_debug([".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"])
         .compile_fds(descriptors)?;

@@ -3,9 +3,11 @@
 use tokio::sync::watch;
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 
+use crate::grpc;
+
 /// The names under which gRPC health answers: the server, the service, and what
 /// envoyproxy/ratelimit calls itself. tonic-health would report the first as serving from the start.
-const NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+const NAMES: [&str; 3] = ["", grpc::SERVICE, "ratelimit"];
 
 /// The largest request for gRPC health, in bytes: it holds a name.
 const REQUEST_BYTES_MAX: usize = 4 << 10;

@@ -41,6 +41,7 @@ pub mod workers;
 
 mod accept;
 mod calls;
+mod grpc;
 mod printable;
 
 mod did_you_mean;

@@ -13,8 +13,7 @@ mod service;
 mod socket;
 
 pub use serve::{Served, serve};
-pub use service::Service;
-pub(crate) use service::{METHOD, decide};
+pub use service::{Service, decide};
 
 /// Envoy's messages, compiled from `proto/`.
 #[expect(missing_docs, clippy::all, reason = "generated")]

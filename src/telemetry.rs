@@ -11,7 +11,5 @@ mod provider;
 
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics};
-pub(crate) use metrics::{
-    RPC_METHOD, in_span, is_server_error, redis_error_type, status_name, store_span,
-};
+pub(crate) use metrics::{in_span, is_server_error, redis_error_type, status_name, store_span};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions, remote_parent};

@@ -1,11 +1,11 @@
-//! What processor time a process has used, to the nanosecond: the scheduler counts it for each
-//! thread, while /proc/PID/stat ticks once in 10 ms.
+//! The processor time of a process, in nanoseconds. The scheduler counts it for each thread; /proc/PID/stat
+//! only counts ticks of 10 ms.
 
 use std::{fs, path::PathBuf};
 
 use crate::Result;
 
-/// Nanoseconds that all threads of the process have run. None may end in between.
+/// Nanoseconds that the threads of the process have run. A thread that ends takes its part with it.
 pub(crate) fn used(process: u32) -> Result<u64> {
     let tasks = PathBuf::from(format!("/proc/{process}/task"));
     let mut sum = 0;

@@ -1,7 +1,7 @@
-//! What a decision costs, beside what it cannot cost less than: `cargo bench --bench compare`.
+//! Measures what a decision costs against lower bounds of that cost: `cargo bench --bench compare`.
 //!
-//! In one run, in turns: an empty gRPC handler, tollkeeper on memory and on Redis, and Redis asked
-//! directly. docs/bench.md tells what is measured and against what.
+//! One run measures, in turns, an empty gRPC handler, tollkeeper on memory and on Redis, the same
+//! served by tonic, and Redis on its own. docs/bench.md describes the scenarios and backends.
 
 mod baseline;
 mod cpu;
@@ -10,11 +10,14 @@ mod processes;
 mod report;
 mod scenarios;
 mod targets;
+mod tonic_server;
+mod tonic_service;
 mod trial;
 
 use std::{
     error::Error,
     io::{self, IsTerminal as _},
+    path::PathBuf,
     process::ExitCode,
     sync::{
         Arc,
@@ -25,44 +28,64 @@ use std::{
 };
 
 use clap::Parser as _;
-use tollkeeper::shutdown::Signals;
+use tollkeeper::{shutdown::Signals, workers::Workers};
 
 use crate::{
-    processes::Subjects,
-    report::{Form, Table},
-    scenarios::SCENARIOS,
+    processes::Backends,
+    report::{Table, TableStyle},
+    scenarios::{SCENARIOS, Scenario},
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[derive(Debug, clap::Parser)]
 struct Flags {
-    /// One round of short slices: shows that it works, and no more
+    /// Run one round of short turns, to see that everything works
     #[arg(long)]
     quick: bool,
-    /// How often each backend has its turn
+    /// Number of turns of each backend
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
-    /// How long a turn is, in milliseconds
+    /// Duration of a turn, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 800)]
     slice: u64,
-    /// Only the scenarios whose name contains this; may be repeated
+    /// Run only the scenarios whose name contains this; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Prints Markdown
+    /// Print Markdown tables
     #[arg(long)]
     markdown: bool,
-    /// Is the empty handler: the benchmark starts itself as one
+    /// Be one of the services: the benchmark starts itself with this
     #[arg(long, hide = true)]
-    empty_handler: bool,
-    /// What cargo says to every benchmark
+    serve: Option<Served>,
+    /// Store of the service
+    #[arg(long, hide = true, default_value = "memory://")]
+    store: String,
+    /// Rule files of the service
+    #[arg(long, hide = true)]
+    rules: Vec<PathBuf>,
+    /// Passed by cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }
 
+/// The services that are not tollkeeper's own.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Served {
+    /// The empty handler, on tokio's usual runtime.
+    Empty,
+    /// The empty handler, on tollkeeper's workers.
+    EmptyOnWorkers,
+    /// tollkeeper's limiter and stores behind tonic, on tollkeeper's workers.
+    Tonic,
+}
+
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let ended = if flags.empty_handler { empty::serve() } else { compare(&flags) };
+    let ended = match flags.serve {
+        Some(served) => serve(served, &flags),
+        None => compare(&flags),
+    };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -72,21 +95,29 @@ fn main() -> ExitCode {
     }
 }
 
+fn serve(served: Served, flags: &Flags) -> Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(async {
+        match served {
+            Served::Empty => tonic_server::on_this_runtime(empty::routes()).await,
+            Served::EmptyOnWorkers => {
+                let count = thread::available_parallelism()?.get();
+                tonic_server::on_workers(empty::routes(), &Workers::start(count)?, count).await
+            }
+            Served::Tonic => tonic_service::serve(&flags.store, &flags.rules).await,
+        }
+    })
+}
+
 fn compare(flags: &Flags) -> Result<()> {
     let (rounds, slice) = if flags.quick { (1, 200) } else { (flags.rounds, flags.slice) };
-    let named = |name: &str| flags.only.is_empty() || flags.only.iter().any(|it| name.contains(it));
-    let scenarios: Vec<_> = SCENARIOS.iter().filter(|it| named(it.name)).collect();
-    if scenarios.is_empty() {
-        let names: Vec<_> = SCENARIOS.iter().map(|it| it.name).collect();
-        return Err(format!("--only: none of {}", names.join(", ")).into());
-    }
+    let scenarios = selected(&flags.only)?;
     let interrupted = watch_signals()?;
-    let backends = Subjects::start(&scenarios)?;
+    let backends = Backends::start(&scenarios)?;
     let mut table = Table::default();
     for round in 0..rounds {
         for scenario in &scenarios {
             let mut turns = scenario.backends.to_vec();
-            // Forth and back, so that none always follows the same one.
+            // In alternating order, so that no backend always follows the same one.
             if round % 2 == 1 {
                 turns.reverse();
             }
@@ -107,28 +138,41 @@ fn compare(flags: &Flags) -> Result<()> {
         }
     }
     progress("");
-    let form = if flags.markdown { Form::Markdown } else { Form::Text };
+    let style = if flags.markdown { TableStyle::Markdown } else { TableStyle::Text };
     println!("{}", report::machine());
-    println!("\n{}", table.show(form));
-    println!("{}", targets::show(&table, form));
+    println!("\n{}", table.show(style));
+    println!("{}", targets::show(&table, style));
     Ok(())
 }
 
-/// Set by SIGINT and SIGTERM, which would else end us and not the processes that we have started.
+/// The scenarios whose name contains one of these; all of them if there are none.
+fn selected(only: &[String]) -> Result<Vec<&'static Scenario>> {
+    let mut scenarios: Vec<&Scenario> = SCENARIOS.iter().collect();
+    if !only.is_empty() {
+        scenarios.retain(|scenario| only.iter().any(|part| scenario.name.contains(part)));
+    }
+    if scenarios.is_empty() {
+        let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        return Err(format!("--only: must be part of one of: {}", names.join(", ")).into());
+    }
+    Ok(scenarios)
+}
+
+/// Set by SIGINT and SIGTERM, which would otherwise end this process and leave its children running.
 #[expect(clippy::disallowed_methods, reason = "it runs as long as the process")]
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::listen() })?;
     let interrupted = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&interrupted);
+    let flag = Arc::clone(&interrupted);
     thread::spawn(move || {
         runtime.block_on(signals.next());
-        told.store(true, Relaxed);
+        flag.store(true, Relaxed);
     });
     Ok(interrupted)
 }
 
-/// Writes over the line on stderr, if someone looks at it.
+/// Overwrites the line on stderr, if that is a terminal.
 fn progress(line: &str) {
     if io::stderr().is_terminal() {
         eprint!("\r\x1b[K{line}");

@@ -1,4 +1,4 @@
-//! The processes that are measured: private to the run, and gone with it.
+//! The processes that are measured. They belong to one run, and end with it.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use crate::{
     scenarios::{Backend, Scenario, rules},
 };
 
-/// Everything that the scenarios need.
-pub(crate) struct Subjects {
+/// The processes of all backends of a run.
+pub(crate) struct Backends {
     services: BTreeMap<Backend, Service>,
-    /// Besides the one among the others.
+    /// Of [`Backend::Replicas`]; the first one is in `services`.
     second_replica: Option<Service>,
     pub(crate) redis: Process,
     pub(crate) redis_port: u16,
@@ -33,7 +33,7 @@ pub(crate) struct Service {
     pub(crate) process: Process,
 }
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -49,50 +49,39 @@ impl Drop for Process {
     }
 }
 
-impl Subjects {
+impl Backends {
     pub(crate) fn start(scenarios: &[&Scenario]) -> Result<Self> {
         let folder = TempDir::new()?;
         let (redis, redis_port) = start_redis(&folder)?;
         let mut services = BTreeMap::new();
-        for backend in scenarios.iter().flat_map(|it| it.backends) {
-            if !services.contains_key(backend) {
-                let command = match backend {
-                    Backend::Empty => empty_handler()?,
-                    Backend::Memory => tollkeeper(&folder, 0, "memory://")?,
-                    Backend::Redis | Backend::Replicas => {
-                        tollkeeper(&folder, 0, &format!("redis://127.0.0.1:{redis_port}"))?
-                    }
-                    Backend::FewRules => tollkeeper(&folder, 10, "memory://")?,
-                    Backend::ManyRules => tollkeeper(&folder, 10_000, "memory://")?,
-                    Backend::Pairs | Backend::Script => continue,
-                };
+        for backend in scenarios.iter().flat_map(|scenario| scenario.backends) {
+            if !services.contains_key(backend)
+                && let Some(command) = command(*backend, &folder, redis_port)?
+            {
                 services.insert(*backend, Service::start(command)?);
             }
         }
-        let second_replica = match services.contains_key(&Backend::Replicas) {
-            true => Some(Service::start(tollkeeper(
-                &folder,
-                0,
-                &format!("redis://127.0.0.1:{redis_port}"),
-            )?)?),
-            false => None,
+        let second_replica = if services.contains_key(&Backend::Replicas) {
+            command(Backend::Replicas, &folder, redis_port)?.map(Service::start).transpose()?
+        } else {
+            None
         };
         Ok(Self { services, second_replica, redis, redis_port, _folder: folder })
     }
 
-    /// All that share Redis for the backend of that name.
+    /// Both services of [`Backend::Replicas`].
     pub(crate) fn replicas(&self) -> Vec<&Service> {
         self.service(Backend::Replicas).into_iter().chain(&self.second_replica).collect()
     }
 
-    /// The service of this backend; Redis itself is none.
+    /// The service of this backend, unless it is Redis itself.
     pub(crate) fn service(&self, backend: Backend) -> Option<&Service> {
         self.services.get(&backend)
     }
 }
 
 impl Service {
-    /// Starts it, and waits for the line that tells where it listens.
+    /// Starts it, and waits for the line with its address.
     fn start(mut command: Command) -> Result<Self> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut process = Process(child.map_err(|error| format!("{command:?}: {error}"))?);
@@ -105,33 +94,65 @@ impl Service {
     }
 }
 
-fn empty_handler() -> Result<Command> {
+/// How the service of a backend is started; `None` for Redis itself.
+fn command(backend: Backend, folder: &TempDir, redis_port: u16) -> Result<Option<Command>> {
+    let redis = format!("redis://127.0.0.1:{redis_port}");
+    let command = match backend {
+        Backend::Empty => itself(&["--serve", "empty"])?,
+        Backend::EmptyOnWorkers => itself(&["--serve", "empty-on-workers"])?,
+        Backend::TonicMemory => with_store(itself(&["--serve", "tonic"])?, folder, 0, "memory://")?,
+        Backend::TonicRedis => with_store(itself(&["--serve", "tonic"])?, folder, 0, &redis)?,
+        Backend::Memory => with_store(tollkeeper(), folder, 0, "memory://")?,
+        Backend::Redis | Backend::Replicas => with_store(tollkeeper(), folder, 0, &redis)?,
+        Backend::FewRules => with_store(tollkeeper(), folder, 10, "memory://")?,
+        Backend::ManyRules => with_store(tollkeeper(), folder, 10_000, "memory://")?,
+        Backend::Pairs | Backend::Script => return Ok(None),
+    };
+    Ok(Some(without_settings(command)))
+}
+
+fn itself(flags: &[&str]) -> Result<Command> {
     let mut command = Command::new(env::current_exe()?);
-    command.arg("--empty-handler");
+    command.args(flags);
+    Ok(command)
+}
+
+fn tollkeeper() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+    command.args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]);
+    command.args(["--admin-addr", "off", "--log-level", "error"]);
+    command
+}
+
+/// Gives a service its store, and rules with `paths` values of one key.
+fn with_store(
+    mut command: Command,
+    folder: &TempDir,
+    paths: usize,
+    store: &str,
+) -> Result<Command> {
+    let file = folder.path().join(format!("{paths}.yaml"));
+    fs::write(&file, rules(paths))?;
+    command.args(["--store", store, "--rules"]).arg(file);
     Ok(command)
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "what the environment sets must not reach the service"
+    reason = "settings in the environment must not reach the service"
 )]
-fn tollkeeper(folder: &TempDir, paths: usize, store: &str) -> Result<Command> {
-    let file = folder.path().join(format!("{paths}.yaml"));
-    fs::write(&file, rules(paths))?;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+fn without_settings(mut command: Command) -> Command {
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("TOLLKEEPER_") || name.starts_with("OTEL_") {
             command.env_remove(&*name);
         }
     }
-    command.args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]);
-    command.args(["--admin-addr", "off", "--log-level", "error", "--store", store, "--rules"]);
-    command.arg(file);
-    Ok(command)
+    command
 }
 
-/// Redis cannot bind port 0 and tell; if someone takes the port in between, it ends and we say so.
+/// Redis cannot choose a free port. If the port is taken before Redis binds it, Redis ends, which is an
+/// error.
 fn start_redis(folder: &TempDir) -> Result<(Process, u16)> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let child = Command::new("redis-server")

@@ -7,14 +7,14 @@ use crate::{
     trial::Sample,
 };
 
-/// How tables look.
+/// How tables are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum TableStyle {
     Text,
     Markdown,
 }
 
-/// All samples.
+/// The samples of all turns.
 #[derive(Debug, Default)]
 pub(crate) struct Table(BTreeMap<(&'static str, Backend), Vec<Sample>>);
 
@@ -23,7 +23,7 @@ impl Table {
         self.0.entry((scenario.name, backend)).or_default().push(sample);
     }
 
-    /// One sample for each round; none, where it was not measured.
+    /// One sample for each round; empty if the backend was not measured in this scenario.
     pub(crate) fn samples(&self, scenario: &str, backend: Backend) -> &[Sample] {
         let found = self.0.iter().find(|(key, _)| **key == (scenario, backend));
         found.map_or(&[], |(_, samples)| samples)
@@ -41,54 +41,62 @@ impl Table {
         numbers.get(numbers.len() / 2).copied().filter(|number| number.is_finite())
     }
 
-    /// How many decisions a second the backend has made at its best, on keys like those of `half`.
+    /// The most decisions a second that the backend has made, on keys like those of `half`.
     pub(crate) fn maximum(&self, backend: Backend) -> Option<f64> {
-        let of = |name| self.median(name, backend, |it| it.per_second);
-        of("spread 64").into_iter().chain(of("spread 256")).reduce(f64::max)
+        let medians = ["spread 64", "spread 256"]
+            .map(|scenario| self.median(scenario, backend, |sample| sample.per_second));
+        medians.into_iter().flatten().reduce(f64::max)
     }
 
-    pub(crate) fn show(&self, form: Form) -> String {
-        let heads =
-            ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed %"];
-        let mut lines = vec![line(form, ["scenario", "backend"], heads.map(str::to_owned))];
-        lines.extend(rule(form, heads.len()));
+    pub(crate) fn show(&self, style: TableStyle) -> String {
+        let mut lines = vec![line(style, ["scenario", "backend"], HEADS.map(str::to_owned))];
+        lines.extend(rule(style, HEADS.len()));
         for scenario in SCENARIOS {
             for backend in scenario.backends {
-                let cell = |digits: usize, number: fn(&Sample) -> f64| {
-                    let median = self.median(scenario.name, *backend, number);
-                    median.map_or_else(|| "-".to_owned(), |it| format!("{it:.digits$}"))
-                };
-                let cells = [
-                    cell(2, |it| it.service_us),
-                    cell(2, |it| it.redis_us),
-                    cell(0, |it| it.per_second),
-                    cell(0, |it| it.p50_us),
-                    cell(0, |it| it.p99_us),
-                    cell(0, |it| it.p999_us),
-                    cell(1, |it| it.failed),
-                ];
                 if !self.samples(scenario.name, *backend).is_empty() {
-                    lines.push(line(form, [scenario.name, &backend.to_string()], cells));
+                    let cells = COLUMNS.map(|column| self.cell(scenario.name, *backend, column));
+                    lines.push(line(style, [scenario.name, &backend.to_string()], cells));
                 }
             }
         }
         lines.concat()
     }
+
+    fn cell(&self, scenario: &str, backend: Backend, (digits, number): Column) -> String {
+        let median = self.median(scenario, backend, number);
+        median.map_or_else(|| "-".to_owned(), |median| format!("{median:.digits$}"))
+    }
 }
+
+/// The number in a column, and its digits after the point.
+type Column = (usize, fn(&Sample) -> f64);
+
+const HEADS: [&str; 7] =
+    ["service us", "Redis us", "a second", "p50 us", "p99 us", "p99.9 us", "failed %"];
+
+const COLUMNS: [Column; 7] = [
+    (2, |sample| sample.service_us),
+    (2, |sample| sample.redis_us),
+    (0, |sample| sample.per_second),
+    (0, |sample| sample.p50_us),
+    (0, |sample| sample.p99_us),
+    (0, |sample| sample.p999_us),
+    (1, |sample| sample.failed),
+];
 
 /// One line of a table: words on the left, numbers on the right.
 pub(crate) fn line<const WORDS: usize, const NUMBERS: usize>(
-    form: Form,
+    style: TableStyle,
     words: [&str; WORDS],
     numbers: [String; NUMBERS],
 ) -> String {
-    match form {
-        Form::Text => {
-            let words: String = words.iter().map(|word| format!("{word:<14} ")).collect();
-            let numbers: String = numbers.iter().map(|it| format!("{it:>12}")).collect();
+    match style {
+        TableStyle::Text => {
+            let words: String = words.iter().map(|word| format!("{word:<24} ")).collect();
+            let numbers: String = numbers.iter().map(|number| format!("{number:>12}")).collect();
             format!("{}\n", (words + &numbers).trim_end())
         }
-        Form::Markdown => {
+        TableStyle::Markdown => {
             let numbers = numbers.iter().map(|number| number.trim());
             let cells: Vec<&str> = words.into_iter().chain(numbers).collect();
             format!("| {} |\n", cells.join(" | "))
@@ -96,28 +104,30 @@ pub(crate) fn line<const WORDS: usize, const NUMBERS: usize>(
     }
 }
 
-/// What Markdown wants below the head.
-fn rule(form: Form, numbers: usize) -> Option<String> {
-    (form == Form::Markdown).then(|| format!("| --- | --- |{}\n", " ---: |".repeat(numbers)))
+/// The line that Markdown needs below the head.
+fn rule(style: TableStyle, numbers: usize) -> Option<String> {
+    (style == TableStyle::Markdown).then(|| format!("| --- | --- |{}\n", " ---: |".repeat(numbers)))
 }
 
-/// On what it was measured.
+/// The machine, and the versions of what was measured.
 pub(crate) fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let first_words = |program: &str, words: usize| {
-        let output = Command::new(program).arg("--version").output();
-        let text = output.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
-        text.unwrap_or_default().split(' ').take(words).collect::<Vec<_>>().join(" ")
-    };
     format!(
         "{model}, {cores} cores; Linux {}; {}; {}; tollkeeper {}",
         kernel.trim_end(),
-        first_words("redis-server", 3),
-        first_words("rustc", 2),
+        version("redis-server", 3),
+        version("rustc", 2),
         env!("CARGO_PKG_VERSION"),
     )
+}
+
+/// The first words that a program prints as its version.
+fn version(program: &str, words: usize) -> String {
+    let Ok(output) = Command::new(program).arg("--version").output() else { return String::new() };
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.split(' ').take(words).collect::<Vec<_>>().join(" ")
 }

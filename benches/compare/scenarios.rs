@@ -1,12 +1,12 @@
-//! What is asked of whom.
+//! The scenarios: which calls are made, how many, and to which backends.
 
 use std::fmt;
 
-/// One row of the table for each backend.
+/// A kind of load. The table has one row for each of its backends.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// What descriptors are asked: key and value, with `{}` for the number of a key.
+    /// The descriptors of a call: key and value, with `{}` for the number of a key.
     pub(crate) descriptors: &'static [(&'static str, &'static str)],
     pub(crate) keys: usize,
     pub(crate) connections: usize,
@@ -14,33 +14,39 @@ pub(crate) struct Scenario {
     pub(crate) backends: &'static [Backend],
 }
 
-/// How calls follow each other.
+/// How many calls are made, and when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoadShape {
-    /// So many under way at any time.
+    /// This number of calls under way at any time.
     UnderWay(usize),
-    /// So many a second.
+    /// Calls per second.
     Paced(f64),
-    /// Half as many as the backend can.
+    /// Half of the backend's maximum rate.
     HalfOfMaximum,
 }
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Backend {
-    /// A gRPC service that decides nothing.
+    /// A gRPC service that decides nothing, by tonic on tokio's usual runtime.
     Empty,
+    /// The same on tollkeeper's workers.
+    EmptyOnWorkers,
+    /// tollkeeper's limiter and memory store, served by tonic on tollkeeper's workers.
+    TonicMemory,
+    /// tollkeeper's limiter and Redis store, served by tonic on tollkeeper's workers.
+    TonicRedis,
     Memory,
     Redis,
-    /// Two on one Redis, each with half of the calls.
+    /// Two services on one Redis, each with half of the calls.
     Replicas,
-    /// In memory, among 10 rules.
+    /// The memory store, with 10 rules to search.
     FewRules,
-    /// In memory, among 10,000.
+    /// The memory store, with 10,000 rules to search.
     ManyRules,
-    /// Redis itself, asked for `INCRBY` and `EXPIRE` on plain connections.
+    /// Redis itself: `INCRBY` and `EXPIRE` on plain connections.
     Pairs,
-    /// Redis itself, asked for a script that does nothing, one call at a time.
+    /// Redis itself: a script that does nothing, one call at a time.
     Script,
 }
 
@@ -48,6 +54,9 @@ impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Empty => "empty handler",
+            Self::EmptyOnWorkers => "empty handler on workers",
+            Self::TonicMemory => "tonic on workers, memory",
+            Self::TonicRedis => "tonic on workers, Redis",
             Self::Memory => "memory",
             Self::Redis => "Redis store",
             Self::Replicas => "two replicas",
@@ -59,16 +68,21 @@ impl fmt::Display for Backend {
     }
 }
 
-use Backend::{Empty, FewRules, ManyRules, Memory, Pairs, Redis, Replicas, Script};
+use Backend::{
+    Empty, EmptyOnWorkers, FewRules, ManyRules, Memory, Pairs, Redis, Replicas, Script,
+    TonicMemory, TonicRedis,
+};
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
 const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
+const ALL_AND_TONIC: &[Backend] =
+    &[Empty, EmptyOnWorkers, TonicMemory, Memory, TonicRedis, Redis, Pairs];
 
-/// All of them, in the order of the table.
+/// All scenarios, in the order of the table.
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    scenario("spread 64", SPREAD, 10_000, LoadShape::UnderWay(64), ALL),
-    scenario("spread 256", SPREAD, 10_000, LoadShape::UnderWay(256), ALL),
+    scenario("spread 64", SPREAD, 10_000, LoadShape::UnderWay(64), ALL_AND_TONIC),
+    scenario("spread 256", SPREAD, 10_000, LoadShape::UnderWay(256), ALL_AND_TONIC),
     scenario("hot 64", HOT, 1, LoadShape::UnderWay(64), ALL),
     scenario("hot 256", HOT, 1, LoadShape::UnderWay(256), ALL),
     scenario("load B", HOT, 1, LoadShape::UnderWay(200), &[Empty, Memory, Redis]),
@@ -120,12 +134,12 @@ const fn scenario(
     Scenario { name, descriptors, keys, connections: 4, load, backends }
 }
 
-/// The same on so many connections.
+/// `scenario` on another number of connections.
 const fn on(connections: usize, scenario: Scenario) -> Scenario {
     Scenario { connections, ..scenario }
 }
 
-/// The rules of a service; `paths` of them are there to be searched among.
+/// The rules of a service; `paths` of them are for exact values of one key.
 pub(crate) fn rules(paths: usize) -> String {
     const PLENTY: &str = "rate_limit: { unit: day, requests_per_unit: 4000000000 }";
     let mut rules = "domain: compare\ndescriptors:\n".to_owned();

@@ -9,51 +9,40 @@ use tollkeeper::{
 
 use crate::{
     Result, baseline, cpu,
-    processes::{Service, Subjects},
+    processes::{Backends, Service},
     scenarios::{Backend, LoadShape, Scenario},
 };
 
-/// What one turn has shown.
+/// The measurements of one turn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
-    /// Processor time of the service for a decision, in microseconds; NaN where there is no service.
+    /// Processor time of the service per decision, in microseconds; NaN if there is no service.
     pub(crate) service_us: f64,
-    /// The same of Redis.
+    /// Processor time of Redis per decision, in microseconds; NaN if Redis is not asked.
     pub(crate) redis_us: f64,
     pub(crate) per_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
-    /// The part of the calls, in percent, that got no decision or could not be made.
+    /// The part of the calls that got no decision or could not be made, in percent.
     pub(crate) failed: f64,
 }
 
-/// Calls before those that count: connections, caches and the store's own warm up.
+/// Duration of the calls before the measurement, so that connections and caches are warm.
 const WARMUP: Duration = Duration::from_millis(100);
 
-/// Under way where the maximum is asked for.
+/// Calls under way when the maximum rate is measured.
 const PLENTY: usize = 256;
 
 pub(crate) fn measure(
     scenario: &Scenario,
     backend: Backend,
-    backends: &Subjects,
+    backends: &Backends,
     slice: Duration,
     maximum: Option<f64>,
 ) -> Result<Sample> {
-    let redis = backends.redis_port;
     let Some(service) = backends.service(backend) else {
-        let measure = |slice| match backend {
-            Backend::Script => baseline::script(redis, slice),
-            _ => baseline::pairs(redis, scenario, slice),
-        };
-        measure(WARMUP)?;
-        let before = cpu::used(backends.redis.id())?;
-        let sample = measure(slice)?;
-        let used = cpu::used(backends.redis.id())? - before;
-        let decisions = sample.per_second * slice.as_secs_f64();
-        let redis_us = used as f64 / 1e3 / decisions;
-        return Ok(Sample { service_us: f64::NAN, redis_us, ..sample });
+        return measure_redis(scenario, backend, backends, slice);
     };
     let pace = match (scenario.load, maximum) {
         (LoadShape::UnderWay(count), _) => Pace::Closed(count),
@@ -65,57 +54,106 @@ pub(crate) fn measure(
     };
     run(service, scenario, pace, WARMUP)?;
     if backend == Backend::Replicas {
-        return replicas(scenario, backends, slice);
+        return measure_replicas(scenario, backends, slice);
     }
-    let ids = [service.process.id(), backends.redis.id()];
-    let before = ids.map(cpu::used);
+    let service_before = cpu::used(service.process.id())?;
+    let redis_before = cpu::used(backends.redis.id())?;
     let report = run(service, scenario, pace, slice)?;
-    let after = ids.map(cpu::used);
     let decisions = report.decisions() as f64;
-    let [service_us, redis_us] = used(before, after)?.map(|nanos| nanos as f64 / 1e3 / decisions);
-    let redis_us = if backend == Backend::Redis { redis_us } else { f64::NAN };
-    let micros = |part| report.quantile(part).as_secs_f64() * 1e6;
+    let service_us = micros_each(cpu::used(service.process.id())? - service_before, decisions);
+    let redis_us = match backend {
+        Backend::Redis | Backend::TonicRedis => {
+            micros_each(cpu::used(backends.redis.id())? - redis_before, decisions)
+        }
+        _ => f64::NAN,
+    };
     Ok(Sample {
         service_us,
         redis_us,
         per_second: report.per_second(),
-        p50_us: micros(0.5),
-        p99_us: micros(0.99),
-        p999_us: micros(0.999),
+        p50_us: quantile_us(&report, 0.5),
+        p99_us: quantile_us(&report, 0.99),
+        p999_us: quantile_us(&report, 0.999),
         failed: 100.0 * (1.0 - decisions / (report.calls() + report.not_sent) as f64),
     })
 }
 
-/// Two services at once, each with half of the calls under way.
-fn replicas(scenario: &Scenario, backends: &Subjects, slice: Duration) -> Result<Sample> {
-    let services = backends.replicas();
-    let LoadShape::UnderWay(count) = scenario.load else { return Err("not under way".into()) };
-    let pace = Pace::Closed(count / services.len().max(1));
-    let ids = services.iter().map(|it| it.process.id()).chain([backends.redis.id()]);
-    let used = || ids.clone().map(cpu::used).collect::<Result<Vec<u64>>>();
-    let before = used()?;
-    let decisions: f64 = thread::scope(|scope| {
-        let run =
-            |service| move || run(service, scenario, pace, slice).map_err(|it| it.to_string());
-        let runs: Vec<_> = services.iter().map(|it| scope.spawn(run(*it))).collect();
-        let reports =
-            runs.into_iter().map(|run| run.join().map_err(|_| "a run has ended early")?);
-        reports
-            .map(|report| report.map(|it| it.decisions() as f64))
-            .sum::<std::result::Result<f64, String>>()
-    })?;
-    let mut used = used()?.into_iter().zip(before).map(|(after, before)| after - before);
-    let micros = |nanos: u64| nanos as f64 / 1e3 / decisions;
-    let redis_us = used.next_back().map_or(f64::NAN, micros);
-    let per_second = decisions / slice.as_secs_f64();
-    let [p50_us, p99_us, p999_us] = [f64::NAN; 3];
-    let service_us = micros(used.sum());
-    Ok(Sample { service_us, redis_us, per_second, p50_us, p99_us, p999_us, failed: 0.0 })
+/// Redis on its own.
+fn measure_redis(
+    scenario: &Scenario,
+    backend: Backend,
+    backends: &Backends,
+    slice: Duration,
+) -> Result<Sample> {
+    baseline(scenario, backend, backends, WARMUP)?;
+    let before = cpu::used(backends.redis.id())?;
+    let sample = baseline(scenario, backend, backends, slice)?;
+    let used = cpu::used(backends.redis.id())? - before;
+    let redis_us = micros_each(used, sample.per_second * slice.as_secs_f64());
+    Ok(Sample { service_us: f64::NAN, redis_us, ..sample })
 }
 
-fn used(before: [Result<u64>; 2], after: [Result<u64>; 2]) -> Result<[u64; 2]> {
-    let ([service_before, redis_before], [service, redis]) = (before, after);
-    Ok([service? - service_before?, redis? - redis_before?])
+fn baseline(
+    scenario: &Scenario,
+    backend: Backend,
+    backends: &Backends,
+    slice: Duration,
+) -> Result<Sample> {
+    match backend {
+        Backend::Script => baseline::script(backends.redis_port, slice),
+        _ => baseline::pairs(backends.redis_port, scenario, slice),
+    }
+}
+
+/// Two services at once, each with half of the calls under way.
+fn measure_replicas(scenario: &Scenario, backends: &Backends, slice: Duration) -> Result<Sample> {
+    let LoadShape::UnderWay(count) = scenario.load else { return Err("not under way".into()) };
+    let services = backends.replicas();
+    let pace = Pace::Closed(count / services.len().max(1));
+    let services_before = used_by_all(&services)?;
+    let redis_before = cpu::used(backends.redis.id())?;
+    let decisions = thread::scope(|scope| {
+        let mut runs = Vec::new();
+        for service in &services {
+            runs.push(scope.spawn(|| decisions(service, scenario, pace, slice)));
+        }
+        let mut sum = 0.0;
+        for run in runs {
+            sum += run.join().map_err(|_| "a run has ended early")??;
+        }
+        Ok::<f64, String>(sum)
+    })?;
+    Ok(Sample {
+        service_us: micros_each(used_by_all(&services)? - services_before, decisions),
+        redis_us: micros_each(cpu::used(backends.redis.id())? - redis_before, decisions),
+        per_second: decisions / slice.as_secs_f64(),
+        p50_us: f64::NAN,
+        p99_us: f64::NAN,
+        p999_us: f64::NAN,
+        failed: 0.0,
+    })
+}
+
+fn decisions(
+    service: &Service,
+    scenario: &Scenario,
+    pace: Pace,
+    time: Duration,
+) -> std::result::Result<f64, String> {
+    let report = run(service, scenario, pace, time).map_err(|error| error.to_string())?;
+    Ok(report.decisions() as f64)
+}
+
+fn used_by_all(services: &[&Service]) -> Result<u64> {
+    services.iter().map(|service| cpu::used(service.process.id())).sum()
+}
+
+fn micros_each(nanos: u64, decisions: f64) -> f64 {
+    nanos as f64 / 1e3 / decisions
+}
+
+fn quantile_us(report: &Report, part: f64) -> f64 {
+    report.quantile(part).as_secs_f64() * 1e6
 }
 
 fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Result<Report> {
@@ -137,13 +175,11 @@ fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Re
 }
 
 fn request(scenario: &Scenario) -> RateLimitRequest {
-    let descriptor = |(key, value): &(&'static str, &'static str)| RateLimitDescriptor {
-        entries: vec![Entry { key: (*key).into(), value: (*value).into() }],
-        ..Default::default()
-    };
-    RateLimitRequest {
-        domain: "compare".to_owned(),
-        descriptors: scenario.descriptors.iter().map(descriptor).collect(),
-        hits_addend: 0,
+    let mut request = RateLimitRequest { domain: "compare".to_owned(), ..Default::default() };
+    for (key, value) in scenario.descriptors {
+        let entry = Entry { key: (*key).into(), value: (*value).into() };
+        let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+        request.descriptors.push(descriptor);
     }
+    request
 }

@@ -8,6 +8,8 @@ use hyper::body::Incoming;
 use prost::Message as _;
 use tonic::Code;
 
+use crate::grpc::PREFIX_BYTES;
+
 /// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -24,9 +26,6 @@ struct Head {
 
 /// The value of `RateLimitResponse.Code.OVER_LIMIT`.
 const OVER_LIMIT: i32 = 2;
-
-/// Before a message gRPC writes whether it is compressed, and its length.
-const PREFIX: usize = 5;
 
 /// Reads an answer to its end.
 ///
@@ -45,7 +44,7 @@ pub(super) async fn read(response: Response<Incoming>) -> Result<Answer, Code> {
         }
     }
     end.unwrap_or(Err(Code::Unknown))?;
-    let message = message.get(PREFIX..).ok_or(Code::Internal)?;
+    let message = message.get(PREFIX_BYTES..).ok_or(Code::Internal)?;
     match Head::decode(message).map_err(|_| Code::Internal)?.overall_code {
         OVER_LIMIT => Ok(Answer::OverLimit),
         _ => Ok(Answer::Ok),

@@ -6,7 +6,10 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::keys::{Distribution, Numbers};
-use crate::rls::pb::{RateLimitDescriptor, RateLimitRequest};
+use crate::{
+    grpc::{self, PREFIX_BYTES},
+    rls::pb::{RateLimitDescriptor, RateLimitRequest},
+};
 
 /// What stands for the number of a key.
 const PLACEHOLDER: &[u8] = b"{}";
@@ -54,10 +57,8 @@ impl Calls {
         };
         let drawn: Vec<Bytes> = descriptors.iter().map(draw).collect();
         let length = head.len() + drawn.iter().map(Bytes::len).sum::<usize>();
-        let mut frame = Vec::with_capacity(5 + length);
-        frame.push(0);
-        // A request of 4 GiB is none that anyone types.
-        frame.extend(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        let mut frame = Vec::with_capacity(PREFIX_BYTES + length);
+        frame.extend(grpc::prefix(length));
         frame.extend_from_slice(head);
         drawn.iter().for_each(|descriptor| frame.extend_from_slice(descriptor));
         frame.into()

@@ -22,7 +22,7 @@ use tokio::{net::TcpStream, time};
 use tonic::Code;
 
 use super::answer::{self, Answer};
-use crate::rls::METHOD;
+use crate::grpc;
 
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,10 +44,13 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn open(addr: &str) -> Result<Self, String> {
-        let uri = Uri::builder().scheme(uri::Scheme::HTTP).authority(addr).path_and_query(METHOD);
+        let uri = Uri::builder()
+            .scheme(uri::Scheme::HTTP)
+            .authority(addr)
+            .path_and_query(grpc::METHOD_PATH);
         let uri = uri.build().map_err(|_| "not HOST:PORT".to_owned())?;
         let headers = [
-            (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+            (header::CONTENT_TYPE, HeaderValue::from_static(grpc::CONTENT_TYPE)),
             (header::TE, HeaderValue::from_static("trailers")),
         ];
         Ok(Self {

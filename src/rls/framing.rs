@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
@@ -19,8 +19,7 @@ use tokio::{
 };
 use tonic::{Status, body::Body as TonicBody, metadata::MetadataValue};
 
-/// In front of each message: whether it is compressed, and its length in four bytes.
-const PREFIX_BYTES: usize = 5;
+use crate::grpc::{self, PREFIX_BYTES};
 
 /// How long a request may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
@@ -150,12 +149,10 @@ pub(super) enum AnswerBody {
 pub(super) fn write(message: &impl Message) -> Response<AnswerBody> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
-    framed.put_u8(0);
-    // Our answers are far below 4 GiB: a request's descriptors are counted.
-    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    framed.extend_from_slice(&grpc::prefix(length));
     message.encode_raw(&mut framed);
     let mut response = Response::new(AnswerBody::Message(framed.freeze()));
-    let grpc = HeaderValue::from_static("application/grpc");
+    let grpc = HeaderValue::from_static(grpc::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, grpc);
     response
 }

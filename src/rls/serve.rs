@@ -26,10 +26,14 @@ use tower::Service as _;
 use super::{
     framing::{AnswerBody, Room},
     preface::speaking,
-    service::{METHOD, Service},
+    service::Service,
     socket::Socket,
 };
-use crate::{calls::Calls, workers::Workers};
+use crate::{
+    calls::Calls,
+    grpc::{self, METHOD_PATH},
+    workers::Workers,
+};
 
 /// Bounds on what one connection may ask of us. Calls over this number would wait in Envoy, and be lost
 /// where it ends; each that is open and silent costs about 2 KiB.
@@ -132,7 +136,7 @@ impl Served {
         calls: &Calls,
         room: &Arc<Room>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
-        let is_ours = request.uri().path() == METHOD;
+        let is_ours = request.uri().path() == METHOD_PATH;
         if is_ours && is_grpc(request.headers()) {
             return Arc::clone(&self.service)
                 .answer(request, calls, Arc::clone(room))
@@ -173,7 +177,7 @@ fn of_others(answered: Result<Response<Body>, Infallible>) -> Response<AnswerBod
 /// Whether a request says that it is gRPC.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    kind.is_some_and(|kind| kind.starts_with(grpc::CONTENT_TYPE.as_bytes()))
 }
 
 /// What the protocol wants one to hear who does not speak it.

@@ -17,12 +17,10 @@ use super::{
 };
 use crate::{
     calls::Calls,
+    grpc,
     limiter::Limiter,
     telemetry::{self, is_server_error, status_name},
 };
-
-/// The path of the one method.
-pub(crate) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
 ///
@@ -46,7 +44,7 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers }
     }
 
-    /// Answers a call of [`METHOD`], one of `calls`, whose message may take of `room`.
+    /// Answers a call of [`grpc::METHOD`], one of `calls`, whose message may take of `room`.
     ///
     /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
     /// it is moved a few times before it runs.
@@ -92,11 +90,11 @@ impl Service {
 fn span(request: &Request<Incoming>) -> Span {
     let span = tracing::info_span!(
         "call",
-        otel.name = telemetry::RPC_METHOD,
+        otel.name = grpc::METHOD,
         otel.kind = "server",
         otel.status_code = tracing::field::Empty,
         rpc.system.name = "grpc",
-        rpc.method = telemetry::RPC_METHOD,
+        rpc.method = grpc::METHOD,
         rpc.status_code = tracing::field::Empty,
     );
     if !span.is_disabled() {
@@ -107,7 +105,7 @@ fn span(request: &Request<Incoming>) -> Span {
 }
 
 /// One decoded request, decided: what gRPC and HTTP have in common.
-pub(crate) async fn decide(
+pub async fn decide(
     limiter: &Limiter,
     headers: &Headers,
     decoded: Decoded,

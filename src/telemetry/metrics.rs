@@ -15,14 +15,17 @@ use tonic::Code;
 use tracing::{Instrument as _, Span};
 
 use super::labels::RuleLabels;
-use crate::VERSION;
-use crate::engine::{
-    decision::{Decision, Outcome},
-    request::{Hits, Request},
-    rule::Rule,
-    rule_set::RuleSet,
+use crate::{
+    VERSION,
+    engine::{
+        decision::{Decision, Outcome},
+        request::{Hits, Request},
+        rule::Rule,
+        rule_set::RuleSet,
+    },
+    grpc,
+    rules::Loaded,
 };
-use crate::rules::Loaded;
 
 /// Seconds. The conventions' own start at 5 ms, where Envoy's patience of 20 ms is nearly over.
 const BOUNDARIES: [f64; 12] =
@@ -31,9 +34,6 @@ const BOUNDARIES: [f64; 12] =
 /// The most hits of one descriptor that are counted. Callers may ask for up to 2^53 at once, and
 /// Prometheus reads counters as floats: from 2^53 on it would not see single hits any more.
 const HITS_MAX: u64 = u32::MAX as u64;
-
-/// The full name of our method.
-pub(crate) const RPC_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Records the version, as a gauge that is always 1.
 pub(super) fn build_info(meter: &Meter) {
@@ -96,7 +96,7 @@ impl CallMetrics {
         let status = status_name(code);
         let mut attributes = vec![
             KeyValue::new("rpc.system.name", "grpc"),
-            KeyValue::new("rpc.method", RPC_METHOD),
+            KeyValue::new("rpc.method", grpc::METHOD),
             KeyValue::new("rpc.status_code", status),
         ];
         if is_server_error(code) {

@@ -24,71 +24,53 @@ use crate::{
     trial::Sample,
 };
 
-/// Connections where a pace is kept.
-const PACED: usize = 64;
+/// Number of connections in an open loop.
+const CONNECTIONS_PACED: usize = 64;
 
-/// `INCRBY` and `EXPIRE` for each descriptor of a decision, all in one write, one decision under way
-/// on each plain connection.
+/// `INCRBY` and `EXPIRE` for each descriptor of a decision, all in one write. Each plain connection has
+/// one decision under way.
 pub(crate) fn pairs(port: u16, scenario: &Scenario, slice: Duration) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (connections, rate) = match scenario.load {
         LoadShape::UnderWay(count) => (count, None),
-        LoadShape::Paced(rate) => (PACED, Some(rate)),
+        LoadShape::Paced(rate) => (CONNECTIONS_PACED, Some(rate)),
         LoadShape::HalfOfMaximum => return Err("pairs have no maximum".into()),
     };
+    let shared = Arc::new(Shared::new(scenario, rate)?);
     runtime.block_on(async {
-        let lanes = Arc::new(Lanes {
-            numbers: Mutex::new(Numbers::new(scenario.keys, Distribution::Uniform)),
-            keys: scenario
-                .descriptors
-                .iter()
-                .map(|(key, value)| format!("{key}_{value}"))
-                .collect(),
-            latency: Mutex::new(histogram()?),
-            due: rate.map(|_| Due::default()),
-        });
-        let mut tasks = JoinSet::new();
         let mut streams = Vec::new();
         for _ in 0..connections {
             let stream = TcpStream::connect(("127.0.0.1", port)).await?;
             stream.set_nodelay(true)?;
             streams.push(stream);
         }
+        let mut tasks = JoinSet::new();
         let began = Instant::now();
         for stream in streams {
-            tasks.spawn(Arc::clone(&lanes).drive(stream));
+            tasks.spawn(Arc::clone(&shared).drive(stream));
         }
-        let paced = async {
-            let Some((rate, due)) = rate.zip(lanes.due.as_ref()) else {
-                return future::pending().await;
-            };
-            let mut timetable = Timetable::start(began, rate);
-            loop {
-                timetable.next().await.for_each(|since| due.add(since));
-            }
-        };
         tokio::select! {
-            () = paced => {}
+            () = shared.keep_pace(began, rate) => {}
             () = time::sleep(slice) => {}
             Some(ended) = tasks.join_next() => ended??,
         }
         tasks.shutdown().await;
-        let latency = lanes.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        let latency = shared.latency.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(sample(&latency, slice))
     })
 }
 
 /// What the connections share.
-struct Lanes {
+struct Shared {
     numbers: Mutex<Numbers>,
     /// One for each descriptor, with `{}` for the number.
     keys: Vec<String>,
     latency: Mutex<Histogram<u64>>,
-    /// Where a pace is kept.
+    /// Only in an open loop.
     due: Option<Due>,
 }
 
-/// Decisions that are due, and since when.
+/// The decisions that are due, with the time since when.
 struct Due {
     since: Mutex<VecDeque<Instant>>,
     count: Semaphore,
@@ -116,7 +98,30 @@ impl Due {
     }
 }
 
-impl Lanes {
+impl Shared {
+    fn new(scenario: &Scenario, rate: Option<f64>) -> Result<Self> {
+        let keys = scenario.descriptors.iter().map(|(key, value)| format!("{key}_{value}"));
+        Ok(Self {
+            numbers: Mutex::new(Numbers::new(scenario.keys, Distribution::Uniform)),
+            keys: keys.collect(),
+            latency: Mutex::new(histogram()?),
+            due: rate.map(|_| Due::default()),
+        })
+    }
+
+    /// Adds decisions when they are due; never ends.
+    async fn keep_pace(&self, began: Instant, rate: Option<f64>) {
+        let Some((rate, due)) = rate.zip(self.due.as_ref()) else {
+            return future::pending().await;
+        };
+        let mut timetable = Timetable::start(began, rate);
+        loop {
+            for since in timetable.next().await {
+                due.add(since);
+            }
+        }
+    }
+
     async fn drive(self: Arc<Self>, mut stream: TcpStream) -> io::Result<()> {
         let replies = 2 * self.keys.len();
         let mut buffer = [0; 256];
@@ -130,13 +135,11 @@ impl Lanes {
             stream.write_all(command.as_bytes()).await?;
             let mut lines = 0;
             while lines < replies {
-                match stream.read(&mut buffer).await? {
-                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    read => {
-                        let ends = buffer.iter().take(read).filter(|byte| **byte == b'\n');
-                        lines += ends.count();
-                    }
+                let read = stream.read(&mut buffer).await?;
+                if read == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
                 }
+                lines += buffer.iter().take(read).filter(|byte| **byte == b'\n').count();
             }
             let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
             latency.saturating_record(nanos(began.elapsed()));

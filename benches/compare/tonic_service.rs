@@ -1,0 +1,149 @@
+//! tollkeeper's limiter and stores behind tonic's generated server code: what the hand-written gRPC
+//! service is compared with.
+
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
+
+use tollkeeper::{
+    limiter::Limiter,
+    rls::{
+        self,
+        decode::{self, Bounds},
+        headers::Headers,
+        pb::{
+            RateLimitRequest, RateLimitResponse,
+            envoy::service::ratelimit::v3::rate_limit_service_server::{
+                RateLimitService, RateLimitServiceServer,
+            },
+        },
+    },
+    rules::{self, Rules},
+    settings::{self, Environment, Settings, StoreUrl, TypedFlags},
+    store::{
+        Store,
+        fallback::Fallback,
+        guard::Guard,
+        memory::MemoryStore,
+        outage::Outage,
+        over_limit_cache::OverLimitCache,
+        redis::{
+            RedisStore,
+            node::Node,
+            pool::{Pool, PoolOptions},
+            script::Scripts,
+        },
+        system_clock,
+    },
+    telemetry::{CallMetrics, MemoryMetrics, StoreMetrics, Telemetry},
+    workers::Workers,
+};
+use tonic::{Code, Request, Response, Status, service::Routes};
+
+use crate::{Result, tonic_server};
+
+struct Service {
+    limiter: Arc<Limiter>,
+    bounds: Bounds,
+    headers: Arc<Headers>,
+    metrics: CallMetrics,
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Service {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> std::result::Result<Response<RateLimitResponse>, Status> {
+        let began = Instant::now();
+        let answer = self.decide(request.into_inner()).await;
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        self.metrics.call(began, code);
+        answer.map(Response::new)
+    }
+}
+
+impl Service {
+    async fn decide(
+        &self,
+        request: RateLimitRequest,
+    ) -> std::result::Result<RateLimitResponse, Status> {
+        let request = decode::request(request, self.bounds)?;
+        rls::decide(&self.limiter, &self.headers, request).await
+    }
+}
+
+/// Serves with the default settings, but for the store and the rules.
+pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
+    let settings = settings(store, rules)?;
+    let rules = rules::load(&settings.rules.paths, settings.rules.options)
+        .map_err(|problems| format!("{problems:?}"))?;
+    let rules = Arc::new(Rules::new(rules));
+    let telemetry = Telemetry::start(&settings.telemetry.export)?;
+    telemetry.install(settings.telemetry.log);
+    let outage = Outage::default();
+    let store = Arc::new(new_store(&settings, &telemetry, outage.clone()));
+    let count = settings.process.workers;
+    let workers = Workers::start(count)?;
+    let reached = Arc::clone(&store);
+    workers.each(move || reached_by(Arc::clone(&reached))).await;
+    let guard = guard(&settings, &telemetry, store, outage);
+    let metrics = CallMetrics::new(&telemetry.meter(), settings.telemetry.near_limit_ratio);
+    let service = Service {
+        limiter: Arc::new(Limiter::new(rules, guard, metrics.clone())),
+        bounds: settings.calls.bounds,
+        headers: Arc::clone(&settings.calls.headers),
+        metrics,
+    };
+    let server = RateLimitServiceServer::new(service)
+        .max_decoding_message_size(settings.calls.message_bytes_max);
+    tonic_server::on_workers(Routes::new(server), &workers, count).await
+}
+
+fn settings(store: &str, rules: &[PathBuf]) -> Result<Settings> {
+    let flags = TypedFlags::from([
+        ("store", vec![OsString::from(store)]),
+        ("rules", rules.iter().map(OsString::from).collect()),
+        ("log-level", vec!["error".into()]),
+    ]);
+    let resolved = settings::resolve(&flags, &Environment::default());
+    if resolved.problems.is_empty() {
+        Ok(resolved.settings)
+    } else {
+        Err(resolved.problems.join("; ").into())
+    }
+}
+
+async fn reached_by(store: Arc<Store>) {
+    store.reached().await;
+}
+
+fn new_store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Store {
+    let StoreUrl::Redis(server) = &settings.store.url else {
+        return Store::Memory(in_memory(settings, telemetry));
+    };
+    let metrics = StoreMetrics::new(&telemetry.meter());
+    let options = PoolOptions {
+        server: server.clone(),
+        connections_max: settings.store.pool_size,
+        workers: settings.process.workers,
+        timeout: settings.store.decision_budget,
+        outage,
+    };
+    let node = Node::new(Pool::new(options, metrics.clone()), system_clock, metrics);
+    Store::Redis(RedisStore::new(node, Scripts::new(settings.store.key_prefix.clone())))
+}
+
+fn in_memory(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
+    let metrics = MemoryMetrics::new(&telemetry.meter());
+    MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics)
+}
+
+fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>, outage: Outage) -> Guard {
+    let cached = match &settings.store.url {
+        StoreUrl::Memory => 0,
+        StoreUrl::Redis(_) => settings.store.over_limit_cache,
+    };
+    let over_limit =
+        OverLimitCache::new(cached, system_clock, StoreMetrics::new(&telemetry.meter()));
+    let fallback = Fallback::new(in_memory(settings, telemetry), settings.store.replicas);
+    Guard::new(store, over_limit, fallback, settings.store.decision_budget, outage)
+}
