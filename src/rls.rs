@@ -8,6 +8,8 @@ pub mod json;
 mod metadata;
 mod precheck;
 mod preface;
+pub mod refusal;
+pub(crate) mod reset;
 mod serve;
 mod service;
 mod socket;

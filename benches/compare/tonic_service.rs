@@ -27,7 +27,7 @@ use tollkeeper::{
         over_limit_cache::OverLimitCache,
         redis::{
             RedisStore,
-            node::Node,
+            node::RedisNode,
             pool::{Pool, PoolOptions},
             script::Scripts,
         },
@@ -66,8 +66,10 @@ impl Service {
         &self,
         request: RateLimitRequest,
     ) -> std::result::Result<RateLimitResponse, Status> {
-        let request = decode::request(request, self.bounds)?;
-        rls::decide(&self.limiter, &self.headers, request).await
+        let request =
+            decode::request(request, self.bounds.echo).map_err(|refusal| refusal.status())?;
+        let answer = rls::decide(&self.limiter, &self.headers, request).await;
+        answer.map_err(|refusal| refusal.status())
     }
 }
 
@@ -128,7 +130,7 @@ fn new_store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Stor
         timeout: settings.store.decision_budget,
         outage,
     };
-    let node = Node::new(Pool::new(options, metrics.clone()), system_clock, metrics);
+    let node = RedisNode::new(Pool::new(options, metrics.clone()), system_clock, metrics);
     Store::Redis(RedisStore::new(node, Scripts::new(settings.store.key_prefix.clone())))
 }
 

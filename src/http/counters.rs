@@ -42,7 +42,7 @@ async fn explain(
 ) -> Result<Json<Explanation>, Response> {
     let (body, _place) = http.body(request).await?;
     let decoded = rls::json::request(&body, http.bounds)
-        .map_err(|status| refuse(StatusCode::BAD_REQUEST, status.message()))?;
+        .map_err(|refusal| refuse(StatusCode::BAD_REQUEST, &refusal.to_string()))?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     explanation.map(Json).map_err(|error| unanswered(&error))
 }

@@ -7,28 +7,26 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::json;
-use tonic::{Code, Status};
 
 use super::{Http, pages};
-use crate::{rls, telemetry};
+use crate::{
+    rls::{self, pb::RateLimitResponse, refusal::Refusal},
+    telemetry,
+};
 
 /// 200 or 429 with the answer, 400 for a bad request, 403 for a web page's, 408 and 413 for one that is
 /// too slow or too large, 503 where the store gave no answer or too many are under way.
 pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
     if pages::made_by_page(request.headers()) {
-        return refuse(&Status::permission_denied("a web page may not ask this"));
+        return refuse(&Refusal::WebPage);
     }
     let (body, _place) = match http.body(request).await {
         Ok(arrived) => arrived,
         Err(refusal) => return refusal,
     };
-    let decided = match rls::json::request(&body, http.bounds) {
-        Ok(decoded) => rls::decide(&http.limiter, &http.headers, decoded).await,
-        Err(status) => Err(status),
-    };
-    let answer = match decided {
+    let answer = match decide_body(&http, &body).await {
         Ok(answer) => answer,
-        Err(status) => return refuse(&status),
+        Err(refusal) => return refuse(&refusal),
     };
     let body = Json(rls::json::response(&answer));
     match rls::json::retry_after(&answer) {
@@ -40,13 +38,13 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
     }
 }
 
-fn refuse(status: &Status) -> Response {
-    let code = match status.code() {
-        Code::InvalidArgument => StatusCode::BAD_REQUEST,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    let name = telemetry::status_name(status.code());
-    let error = json!({ "error": { "code": name, "message": status.message() } });
-    (code, Json(error)).into_response()
+async fn decide_body(http: &Http, body: &[u8]) -> Result<RateLimitResponse, Refusal> {
+    let decoded = rls::json::request(body, http.bounds)?;
+    rls::decide(&http.limiter, &http.headers, decoded).await
+}
+
+fn refuse(refusal: &Refusal) -> Response {
+    let (code, status) = refusal.codes();
+    let error = json!({ "code": telemetry::status_name(code), "message": refusal.to_string() });
+    (status, Json(json!({ "error": error }))).into_response()
 }

@@ -4,11 +4,11 @@
 //! error for "allow". What only an operator sets is.
 
 use prost_types::Struct;
-use tonic::Status;
 
 use super::{
     metadata,
     pb::{self, rate_limit_response::rate_limit::Unit as WireUnit},
+    refusal::Refusal,
 };
 use crate::engine::{
     request::{Descriptor, Entry, Hits, Request},
@@ -48,44 +48,41 @@ pub struct Decoded {
 }
 
 impl Bounds {
-    pub(super) fn check_descriptors(self, count: usize) -> Result<(), Status> {
+    pub(super) fn check_descriptors(self, count: usize) -> Result<(), Refusal> {
         let max = self.descriptors_max;
         if count > max {
-            return Err(Status::invalid_argument(format!("descriptors: {count} exceeds {max}")));
+            return Err(Refusal::Invalid(format!("descriptors: {count} exceeds {max}")));
         }
         Ok(())
     }
 
-    pub(super) fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Status> {
+    pub(super) fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Refusal> {
         if count > ENTRIES_MAX {
-            let message =
-                format!("descriptors[{descriptor}].entries: {count} exceeds {ENTRIES_MAX}");
-            return Err(Status::invalid_argument(message));
+            let field = format!("descriptors[{descriptor}].entries");
+            return Err(Refusal::Invalid(format!("{field}: {count} exceeds {ENTRIES_MAX}")));
         }
         Ok(())
     }
 }
 
-/// Checks a message and fills in its defaults.
+/// Checks a message, whose descriptors and entries are within [`Bounds`], and fills in its defaults.
 ///
 /// # Errors
-/// INVALID_ARGUMENT, with the field and the bound.
-pub fn request(message: pb::RateLimitRequest, bounds: Bounds) -> Result<Decoded, Status> {
+/// If the domain, all descriptors or a key is missing.
+pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Refusal> {
     if message.domain.is_empty() {
-        return Err(Status::invalid_argument("domain: must not be empty"));
+        return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
     }
     if message.descriptors.is_empty() {
-        return Err(Status::invalid_argument("descriptors: at least 1"));
+        return Err(Refusal::Invalid("descriptors: at least 1".to_owned()));
     }
-    bounds.check_descriptors(message.descriptors.len())?;
 
-    let echo = (bounds.echo == Echo::On).then(|| metadata::echo(&message));
+    let echo = (echo == Echo::On).then(|| metadata::echo(&message));
     // Absent and 0 look the same here, and both count as 1.
     let hits = u64::from(message.hits_addend.max(1));
     let mut overrides_ignored = 0;
     let mut descriptors = Vec::with_capacity(message.descriptors.len());
     for (index, descriptor) in message.descriptors.into_iter().enumerate() {
-        bounds.check_entries(index, descriptor.entries.len())?;
         let limit = descriptor.limit.as_ref().and_then(limit_override);
         overrides_ignored += u64::from(descriptor.limit.is_some() && limit.is_none());
         descriptors.push(Descriptor {
@@ -99,15 +96,16 @@ pub fn request(message: pb::RateLimitRequest, bounds: Bounds) -> Result<Decoded,
 }
 
 /// Keys and values may have any length: those that are long are digested in the names of counters.
-fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Status> {
-    let entry = |(index, pb::Entry { key, value }): (usize, pb::Entry)| {
+fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Refusal> {
+    let mut decoded = Vec::with_capacity(entries.len());
+    for (index, pb::Entry { key, value }) in entries.into_iter().enumerate() {
         if key.is_empty() {
             let field = format!("descriptors[{descriptor}].entries[{index}].key");
-            return Err(Status::invalid_argument(format!("{field}: must not be empty")));
+            return Err(Refusal::Invalid(format!("{field}: must not be empty")));
         }
-        Ok(Entry { key, value })
-    };
-    entries.into_iter().enumerate().map(entry).collect()
+        decoded.push(Entry { key, value });
+    }
+    Ok(decoded)
 }
 
 /// A descriptor's own hits replace the request's, and an explicit 0 looks without counting.

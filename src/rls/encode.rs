@@ -1,9 +1,6 @@
-//! From a decision to the wire's answer, complete for every descriptor, and from a store's failure
-//! to a gRPC status.
+//! From a decision to the wire's answer, complete for every descriptor.
 
 use std::time::Duration;
-
-use tonic::Status;
 
 use prost_types::Struct;
 
@@ -13,12 +10,10 @@ use super::pb::{
     RateLimitResponse,
     rate_limit_response::{Code as WireCode, DescriptorStatus, RateLimit, rate_limit},
 };
-use crate::{
-    engine::{
-        decision::{Code, Decision, Outcome},
-        rule::{Limit, Unit},
-    },
-    store::StoreError,
+use super::reset::seconds;
+use crate::engine::{
+    decision::{Code, Decision, Outcome},
+    rule::{Limit, Unit},
 };
 
 /// The answer for a decision, with these headers, and with metadata that begins so.
@@ -53,15 +48,6 @@ fn descriptor(outcome: &Outcome) -> DescriptorStatus {
     }
 }
 
-/// The most that a `google.protobuf.Duration` may hold: 10,000 years.
-const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
-
-/// Rounded up, and at least 1: Envoy drops fractions, and 0 would ask for a retry at once.
-pub(crate) fn seconds(reset: Duration) -> i64 {
-    let whole = reset.as_secs() + u64::from(reset.subsec_nanos() > 0);
-    i64::try_from(whole.max(1)).unwrap_or(DURATION_SECONDS_MAX).min(DURATION_SECONDS_MAX)
-}
-
 fn code(code: Code) -> WireCode {
     match code {
         Code::Ok => WireCode::Ok,
@@ -85,25 +71,4 @@ fn current_limit(limit: &Limit) -> RateLimit {
         unit: unit.into(),
         unit_multiplier: (limit.unit_multiplier > 1).then_some(limit.unit_multiplier),
     }
-}
-
-/// The gRPC status for a call without an answer. Envoy treats all of them alike: by default it lets
-/// the call pass, and with `failure_mode_deny` it does not.
-///
-/// | failure | status |
-/// | --- | --- |
-/// | the store is gone, slow, or does not hold still | UNAVAILABLE |
-/// | a counter holds something else | UNAVAILABLE: for its rule there is no store |
-pub fn failure(error: &StoreError) -> Status {
-    let message = match error {
-        // What Redis said may name hosts; that is for the log.
-        StoreError::Unavailable(_) => "store unavailable".to_owned(),
-        StoreError::TimedOut
-        | StoreError::NoConnection
-        | StoreError::ClockUnsteady
-        | StoreError::Corrupt(_) => {
-            format!("store unavailable: {error}")
-        }
-    };
-    Status::unavailable(message)
 }

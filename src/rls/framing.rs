@@ -17,8 +17,9 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time,
 };
-use tonic::{Status, body::Body as TonicBody, metadata::MetadataValue};
+use tonic::{Status, body::Body as TonicBody};
 
+use super::refusal::Refusal;
 use crate::grpc::{self, PREFIX_BYTES};
 
 /// How long a request may take to arrive.
@@ -41,11 +42,10 @@ impl Default for Room {
 impl Room {
     /// Takes room for a message. To wait for others could be to wait for each other: what has been read of
     /// a message that waits fills the windows through which theirs must come.
-    fn take(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Status> {
+    fn take(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refusal> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.0.try_acquire_many(permits).map_err(|_| {
-            let message = format!("messages that arrive in parts: over {ARRIVING_BYTES_MAX} bytes");
-            Status::resource_exhausted(message)
+            Refusal::Busy(format!("messages that arrive in parts: over {ARRIVING_BYTES_MAX} bytes"))
         })
     }
 }
@@ -53,21 +53,19 @@ impl Room {
 /// Reads the message of a request.
 ///
 /// # Errors
-/// OUT_OF_RANGE for one of more than `bytes_max` bytes, UNIMPLEMENTED for a compressed one, INTERNAL for
-/// what is none, CANCELLED where the caller gave up before it was whole, DEADLINE_EXCEEDED where it takes
-/// over 10 s, RESOURCE_EXHAUSTED where there is no room.
-pub(super) async fn read(body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Status> {
+/// If it is longer than `bytes_max`, compressed, malformed or unfinished, takes over 10 s, or finds no room.
+pub(super) async fn read(body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Refusal> {
     let mut message = pin!(read_all(body, bytes_max, room));
     // Nearly all have arrived already, and need no timer.
     match message.as_mut().now_or_never() {
         Some(message) => message,
         None => Box::pin(time::timeout(ARRIVES_WITHIN, message))
             .await
-            .unwrap_or_else(|_| Err(Status::deadline_exceeded("the request did not arrive"))),
+            .unwrap_or_else(|_| Err(Refusal::TooSlow)),
     }
 }
 
-async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Status> {
+async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Refusal> {
     let (mut received, mut message) = (BytesMut::new(), None);
     loop {
         let is_whole = message.as_ref().is_some_and(|(end, _)| *end <= received.len());
@@ -75,7 +73,7 @@ async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<B
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             // Whoever has sent a whole message and then goes does not take it back.
             Some(Err(_)) if !is_whole => {
-                return Err(Status::cancelled("the request was not finished"));
+                return Err(Refusal::Unfinished);
             }
             Some(Err(_)) | None => break,
         };
@@ -101,34 +99,26 @@ async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<B
         Some((end, _room)) if end <= received.len() => {
             Ok(received.split_to(end).freeze().slice(PREFIX_BYTES..))
         }
-        _ if received.is_empty() => Err(Status::internal("Missing request message.")),
-        _ => Err(Status::internal("Unexpected EOF decoding stream.")),
+        _ if received.is_empty() => Err(Refusal::Malformed("the message is missing".to_owned())),
+        _ => Err(Refusal::Malformed("the message is cut short".to_owned())),
     }
 }
 
 /// Where the message ends, once its prefix is there.
-fn end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Status> {
+fn end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Refusal> {
     if received.len() < PREFIX_BYTES {
         return Ok(None);
     }
     match received.get_u8() {
         0 => {}
-        1 => return Err(compressed()),
-        flag => return Err(Status::internal(format!("flag {flag} in front of a message"))),
+        1 => return Err(Refusal::Compressed),
+        flag => return Err(Refusal::Malformed(format!("unknown flag {flag} before a message"))),
     }
-    let length = usize::try_from(received.get_u32()).unwrap_or(usize::MAX);
-    if length > bytes_max {
-        return Err(Status::out_of_range(format!("message: {length} bytes exceeds {bytes_max}")));
+    let bytes = usize::try_from(received.get_u32()).unwrap_or(usize::MAX);
+    if bytes > bytes_max {
+        return Err(Refusal::TooLong { bytes, bytes_max });
     }
-    Ok(Some(PREFIX_BYTES + length))
-}
-
-/// We understand no compression, and say so.
-fn compressed() -> Status {
-    let mut status = Status::unimplemented("compressed requests are not supported");
-    let identity = MetadataValue::from_static("identity");
-    status.metadata_mut().insert("grpc-accept-encoding", identity);
-    status
+    Ok(Some(PREFIX_BYTES + bytes))
 }
 
 /// A gRPC answer: one message, or none where the status stands in the headers.

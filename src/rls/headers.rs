@@ -6,7 +6,7 @@
 //!
 //! Nothing in them comes from a request.
 
-use super::{encode::seconds, pb::envoy::config::core::v3::HeaderValue};
+use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
     decision::{Code, Decision, Met, Outcome, Status},
     key,

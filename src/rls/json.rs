@@ -16,6 +16,7 @@ use super::{
         envoy::config::core::v3::HeaderValue,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
+    refusal::Refusal,
 };
 
 /// What the setting for descriptors can be at most. A list ends here, before the setting is asked.
@@ -61,10 +62,10 @@ struct Override {
 /// Reads and checks a request.
 ///
 /// # Errors
-/// INVALID_ARGUMENT, with the place in the text or the field and its bound.
-pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, tonic::Status> {
-    let Object::<Request>(request) = serde_json::from_slice(body)
-        .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
+/// If it is not such JSON, with the line and column, or exceeds a bound, with the field.
+pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
+    let Object::<Request>(request) =
+        serde_json::from_slice(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
     let descriptors = request.descriptors.map_or_else(Vec::new, |list| list.0);
     bounds.check_descriptors(descriptors.len())?;
     let message = pb::RateLimitRequest {
@@ -76,10 +77,10 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, tonic::Status> {
             .collect::<Result<_, _>>()?,
         hits_addend: number(request.hits_addend, "hitsAddend", u32::MAX)?.unwrap_or(0),
     };
-    decode::request(message, bounds)
+    decode::request(message, bounds.echo)
 }
 
-fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescriptor, tonic::Status> {
+fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescriptor, Refusal> {
     let entry = |Object(Entry { key, value })| pb::Entry {
         key: key.unwrap_or_default().into(),
         value: value.unwrap_or_default().into(),
@@ -94,7 +95,7 @@ fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescripto
     })
 }
 
-fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverride, tonic::Status> {
+fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverride, Refusal> {
     let requests = format!("{field}.requestsPerUnit");
     Ok(pb::RateLimitOverride {
         requests_per_unit: number(written.requests_per_unit, &requests, u32::MAX)?.unwrap_or(0),
@@ -108,18 +109,16 @@ fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverrid
 }
 
 /// An unknown name is refused, as protobuf's JSON asks; an unknown number is kept, and ignored later.
-fn unit(value: Option<Scalar>, field: &str) -> Result<i32, tonic::Status> {
+fn unit(value: Option<Scalar>, field: &str) -> Result<i32, Refusal> {
     let unit = match &value {
         None => Some(0),
         Some(Scalar::Text(name)) => pb::RateLimitUnit::from_str_name(name).map(i32::from),
         Some(Scalar::Number(number)) => number.as_i64().and_then(|it| i32::try_from(it).ok()),
     };
-    unit.ok_or_else(|| {
-        tonic::Status::invalid_argument(format!("{field}: must be the name of a unit"))
-    })
+    unit.ok_or_else(|| Refusal::Invalid(format!("{field}: must be the name of a unit")))
 }
 
-fn number<T>(value: Option<Scalar>, field: &str, max: T) -> Result<Option<T>, tonic::Status>
+fn number<T>(value: Option<Scalar>, field: &str, max: T) -> Result<Option<T>, Refusal>
 where
     T: TryFrom<u64> + std::fmt::Display,
 {
@@ -136,9 +135,7 @@ where
         }),
     };
     let number = whole.and_then(|number: u64| T::try_from(number).ok());
-    let refuse = || {
-        tonic::Status::invalid_argument(format!("{field}: must be a whole number from 0 to {max}"))
-    };
+    let refuse = || Refusal::Invalid(format!("{field}: must be a whole number from 0 to {max}"));
     number.map(Some).ok_or_else(refuse)
 }
 

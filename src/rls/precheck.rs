@@ -3,22 +3,22 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use tonic::Status;
 
 use super::{
     decode::{self, Bounds, Decoded},
     pb,
+    refusal::Refusal,
 };
 
 /// Decodes a request within bounds.
 ///
 /// # Errors
-/// INVALID_ARGUMENT, with the field and the bound; INTERNAL for what is not Protobuf.
-pub(super) fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Status> {
+/// If it exceeds a bound, or is not Protobuf.
+pub(super) fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
     count(&message, bounds)?;
     let message = pb::RateLimitRequest::decode(message)
-        .map_err(|error| Status::internal(error.to_string()))?;
-    decode::request(message, bounds)
+        .map_err(|error| Refusal::Malformed(error.to_string()))?;
+    decode::request(message, bounds.echo)
 }
 
 /// The tags of `RateLimitRequest.descriptors` and `RateLimitDescriptor.entries`.
@@ -27,7 +27,7 @@ const ENTRIES: u32 = 1;
 
 /// Refuses a message of too many descriptors, or a descriptor of too many entries. What is not
 /// Protobuf is left to the decoder.
-fn count(message: &[u8], bounds: Bounds) -> Result<(), Status> {
+fn count(message: &[u8], bounds: Bounds) -> Result<(), Refusal> {
     let descriptors = || fields(message).filter(|(field, _)| *field == DESCRIPTORS);
     bounds.check_descriptors(descriptors().count())?;
     for (index, (_, descriptor)) in descriptors().enumerate() {
@@ -88,7 +88,7 @@ mod tests {
 
     #[track_caller]
     fn refused(message: &[u8], expected: &str) {
-        assert_eq!(count(message, BOUNDS).expect_err("too many").message(), expected);
+        assert_eq!(count(message, BOUNDS).expect_err("too many").to_string(), expected);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use tonic::{Code, Status};
+use tonic::Code;
 use tracing::{Instrument as _, Span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
@@ -14,6 +14,7 @@ use super::{
     framing::{self, AnswerBody, Room},
     headers::Headers,
     pb, precheck,
+    refusal::Refusal,
 };
 use crate::{
     calls::Calls,
@@ -59,7 +60,7 @@ impl Service {
         let body = request.into_body();
         calls.run(async move {
             let answer = self.decide(body, &room, &span).await;
-            let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+            let code = answer.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
             if !span.is_disabled() {
                 span.record("rpc.status_code", status_name(code));
                 if is_server_error(code) {
@@ -67,7 +68,10 @@ impl Service {
                 }
             }
             self.limiter.metrics().call(began, code);
-            answer.map_or_else(Status::into_http, |response| framing::write(&response))
+            match answer {
+                Ok(response) => framing::write(&response),
+                Err(refusal) => refusal.status().into_http(),
+            }
         })
     }
 
@@ -76,7 +80,7 @@ impl Service {
         body: Incoming,
         room: &Room,
         span: &Span,
-    ) -> Result<pb::RateLimitResponse, Status> {
+    ) -> Result<pb::RateLimitResponse, Refusal> {
         let message = framing::read(body, self.message_bytes_max, room).await?;
         let request = precheck::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
@@ -109,10 +113,8 @@ pub async fn decide(
     limiter: &Limiter,
     headers: &Headers,
     decoded: Decoded,
-) -> Result<pb::RateLimitResponse, Status> {
+) -> Result<pb::RateLimitResponse, Refusal> {
     limiter.metrics().overrides_ignored(decoded.overrides_ignored);
-    let decision = limiter.decide(&decoded.request).await;
-    decision
-        .map(|it| encode::response(&it, headers, decoded.echo))
-        .map_err(|error| encode::failure(&error))
+    let decision = limiter.decide(&decoded.request).await?;
+    Ok(encode::response(&decision, headers, decoded.echo))
 }
