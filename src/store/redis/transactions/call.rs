@@ -1,0 +1,289 @@
+//! One call as transactions: what it charges, and what it corrects when the answers are known.
+
+use redis::{Pipeline, RedisResult, Value};
+
+use super::exchange::{account, count, exchange, transaction};
+use crate::{
+    engine::{
+        algorithm::{AnyAccount, Terms},
+        ledger::{self, Charge, Posting},
+        request::Hits,
+        rule::WhenDenied,
+        time::Timestamp,
+    },
+    store::redis::{
+        connection::Connection,
+        script::{RedisOutcome, Reply, WriteRefusal},
+    },
+    telemetry::StoreMetrics,
+};
+
+/// A call's charges, and the counters that they are on.
+pub(super) struct TransactionCall<'call> {
+    charges: &'call [Charge],
+    counters: Vec<CountedKey>,
+    /// For each charge, the index of its counter.
+    counter_of: Vec<usize>,
+    assumed_now: Timestamp,
+}
+
+/// A key that charges of the call are on.
+struct CountedKey {
+    key: String,
+    /// How long a new key lives, in milliseconds. Not an instant: one in the past would delete it.
+    ttl_ms: u64,
+    /// What is charged before the answer is known; nothing, where it cannot fit.
+    charged: u64,
+}
+
+/// What a call comes to.
+struct Settlement {
+    outcome: RedisOutcome,
+    /// What each counter is to hold.
+    wanted: Vec<u64>,
+}
+
+impl<'call> TransactionCall<'call> {
+    pub(super) fn new(charges: &'call [Charge], key_prefix: &str, assumed_now: Timestamp) -> Self {
+        let (counters, counter_of) = (Vec::new(), Vec::new());
+        let mut call = Self { charges, counters, counter_of, assumed_now };
+        for charge in charges {
+            let span = charge.counter.limit.window.at(assumed_now);
+            let key = key_prefix.to_owned() + &charge.counter.key(span.start);
+            let known = call.counters.iter().position(|counter| counter.key == key);
+            let index = known.unwrap_or_else(|| {
+                let expiry = charge.counter.expiry(span.end).as_millis();
+                let ttl_ms = expiry.saturating_sub(assumed_now.as_millis()).max(1);
+                call.counters.push(CountedKey { key, ttl_ms, charged: 0 });
+                call.counters.len() - 1
+            });
+            call.counter_of.push(index);
+        }
+        for index in 0..call.counters.len() {
+            let charged = call.to_charge(index);
+            if let Some(counter) = call.counters.get_mut(index) {
+                counter.charged = charged;
+            }
+        }
+        call
+    }
+
+    /// All takes on a counter, if they may fit, or those that count in any case.
+    fn to_charge(&self, counter: usize) -> u64 {
+        let (mut sum, mut counted, mut may_fit) = (0_u64, 0_u64, true);
+        for charge in self.charges_on(counter) {
+            if let Hits::Charge(hits) = charge.hits {
+                sum = sum.saturating_add(hits);
+                if charge.counter.limit.when_denied == WhenDenied::Counted {
+                    counted = counted.saturating_add(hits).min(Hits::MAX);
+                }
+            }
+        }
+        for charge in self.charges_on(counter) {
+            may_fit &= sum <= u64::from(charge.counter.limit.requests_per_unit)
+                || !matches!(charge.hits, Hits::Charge(_));
+        }
+        if may_fit { sum } else { counted }
+    }
+
+    fn charges_on(&self, counter: usize) -> impl Iterator<Item = &Charge> {
+        let charges = self.charges.iter().zip(&self.counter_of);
+        charges.filter(move |(_, index)| **index == counter).map(|(charge, _)| charge)
+    }
+
+    pub(super) async fn run(
+        &self,
+        connection: &mut Connection,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Reply> {
+        let answer = if self.charges.iter().any(|charge| charge.hits.is_refund()) {
+            self.watch(connection, metrics).await
+        } else {
+            match self.count(connection, metrics).await {
+                Ok(None) => self.watch(connection, metrics).await,
+                Ok(Some(reply)) => Ok(reply),
+                Err(error) => Err(error),
+            }
+        };
+        match answer.as_ref().err().and_then(WriteRefusal::from_error) {
+            Some(refusal) => self.judge_unwritten(refusal, connection, metrics).await,
+            None => answer,
+        }
+    }
+
+    /// Charges, judges by the answers, and corrects. `None`, with nothing charged, if a counter is
+    /// negative: a refund was floored while it held hits that another call then gave back. What it
+    /// lacks must be added once, so it is repaired under WATCH.
+    async fn count(
+        &self,
+        connection: &mut Connection,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Option<Reply>> {
+        let mut charge = transaction();
+        for counter in &self.counters {
+            if counter.charged == 0 {
+                charge.cmd("GET").arg(&counter.key);
+            } else {
+                counter.add(&mut charge, i128::from(counter.charged));
+            }
+        }
+        charge.cmd("TIME");
+        let (now, answers) = exchange("MULTI", &charge, connection, metrics).await?;
+
+        let before = |(counter, answer): (&CountedKey, &Value)| {
+            let before = count(answer)?.checked_sub_unsigned(counter.charged)?;
+            Some(before).filter(|count| *count <= Hits::MAX.cast_signed())
+        };
+        let before: Vec<Option<i64>> = self.counters.iter().zip(&answers).map(before).collect();
+        let is_negative = before.iter().flatten().any(|count| *count < 0);
+        let verdict = if is_negative { None } else { Some(self.judge(&before, now)) };
+
+        let mut correct = transaction();
+        for (index, (counter, answer)) in self.counters.iter().zip(&answers).enumerate() {
+            let before = before.get(index).copied().flatten();
+            let wanted = verdict.as_ref().and_then(|verdict| verdict.wanted.get(index));
+            let added = match (before, wanted, answer) {
+                // Nothing was added to a value that is no number.
+                (None, _, Value::ServerError(_)) => 0,
+                (Some(before), Some(wanted), _) => {
+                    i128::from(*wanted) - i128::from(before) - i128::from(counter.charged)
+                }
+                _ => -i128::from(counter.charged),
+            };
+            counter.add(&mut correct, added);
+        }
+        if !correct.is_empty() {
+            metrics.round_trip("MULTI", connection.pipeline(&correct)).await?;
+        }
+        Ok(verdict.map(|verdict| Reply { now, outcome: verdict.outcome }))
+    }
+
+    /// Reads, judges, and writes if nothing has changed meanwhile; else again.
+    async fn watch(
+        &self,
+        connection: &mut Connection,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Reply> {
+        // The decision budget ends this, if nothing else does.
+        loop {
+            match self.watch_once(connection, metrics).await {
+                Ok(Some(reply)) => return Ok(reply),
+                Ok(None) => {}
+                Err(error) => {
+                    // It may still watch, and the next transaction on it would not run.
+                    connection.retire();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    async fn watch_once(
+        &self,
+        connection: &mut Connection,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Option<Reply>> {
+        let mut look = redis::pipe();
+        look.ignore_errors();
+        look.cmd("WATCH").arg(self.keys()).ignore();
+        for key in self.keys() {
+            look.cmd("GET").arg(key);
+        }
+        look.cmd("TIME");
+        let (now, answers) = exchange("WATCH", &look, connection, metrics).await?;
+        let before: Vec<Option<i64>> = answers.iter().map(count).collect();
+        let Settlement { outcome, wanted } = self.judge(&before, now);
+
+        let mut write = transaction();
+        if matches!(outcome, RedisOutcome::Decided(_)) {
+            for ((counter, before), wanted) in self.counters.iter().zip(&before).zip(wanted) {
+                if let Some(before) = before {
+                    counter.add(&mut write, i128::from(wanted) - i128::from(*before));
+                }
+            }
+        }
+        // It also ends the watch where there is nothing to write.
+        write.cmd("TIME");
+        let written = metrics.round_trip("MULTI", connection.pipeline(&write)).await?;
+        Ok(written.map(|_| Reply { now, outcome }))
+    }
+
+    /// Judges a call where the server takes no writes: one that is denied, or that writes nothing, has an
+    /// answer all the same.
+    async fn judge_unwritten(
+        &self,
+        refusal: WriteRefusal,
+        connection: &mut Connection,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Reply> {
+        // Without memory a server refuses every command inside of a transaction.
+        let mut look = redis::pipe();
+        look.ignore_errors();
+        for key in self.keys() {
+            look.cmd("GET").arg(key);
+        }
+        look.cmd("TIME");
+        let (now, answers) = exchange("GET", &look, connection, metrics).await?;
+        let before: Vec<Option<i64>> = answers.iter().map(count).collect();
+        let Settlement { outcome, wanted } = self.judge(&before, now);
+        let used = before.iter().map(|count| count.map_or(0, |count| count.max(0).cast_unsigned()));
+        let outcome = match outcome {
+            RedisOutcome::Decided(judgement) if !judgement.denied && !used.eq(wanted) => {
+                RedisOutcome::WriteRefused(refusal)
+            }
+            outcome => outcome,
+        };
+        Ok(Reply { now, outcome })
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.counters.iter().map(|counter| counter.key.as_str()).collect()
+    }
+
+    /// The verdict, by what the counters held at `now`; `None` is a corrupt counter. A negative count is
+    /// read as 0.
+    fn judge(&self, before: &[Option<i64>], now: Timestamp) -> Settlement {
+        let used = |count: &Option<i64>| count.map_or(0, |count| count.max(0).cast_unsigned());
+        let unchanged = || before.iter().map(used).collect();
+        let is_present = |charge: &Charge| {
+            let window = &charge.counter.limit.window;
+            window.at(now) == window.at(self.assumed_now)
+        };
+        if !self.charges.iter().all(is_present) {
+            return Settlement { outcome: RedisOutcome::Stale, wanted: unchanged() };
+        }
+        let mut accounts: Vec<AnyAccount> =
+            before.iter().map(|count| account(count.unwrap_or(0))).collect();
+        let mut postings = Vec::with_capacity(self.charges.len());
+        let mut corrupt = Vec::new();
+        for (index, (charge, counter)) in self.charges.iter().zip(&self.counter_of).enumerate() {
+            let is_readable = before.get(*counter).is_some_and(Option::is_some);
+            if !is_readable {
+                corrupt.push(index);
+            }
+            let terms = Terms::new(&charge.counter.limit, now);
+            let account = is_readable.then_some(*counter);
+            postings.push(Posting { account, hits: charge.hits, caller: None, terms });
+        }
+        let Some(judgement) = ledger::judge(&postings, &mut accounts) else {
+            return Settlement { outcome: RedisOutcome::Corrupt(corrupt), wanted: unchanged() };
+        };
+        let wanted = accounts.iter().map(|account| match account {
+            AnyAccount::FixedWindow(account) => account.used,
+            // The rules hold no others where scripts are off.
+            _ => 0,
+        });
+        Settlement { outcome: RedisOutcome::Decided(judgement), wanted: wanted.collect() }
+    }
+}
+
+impl CountedKey {
+    /// The key is created with its TTL, and only then counted.
+    fn add(&self, pipeline: &mut Pipeline, hits: i128) {
+        if hits != 0 {
+            pipeline.cmd("SET").arg(&self.key).arg(0);
+            pipeline.arg("PX").arg(self.ttl_ms).arg("NX").ignore();
+            pipeline.cmd("INCRBY").arg(&self.key).arg(hits.to_string());
+        }
+    }
+}
