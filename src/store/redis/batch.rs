@@ -109,7 +109,7 @@ impl Batch {
         let error_type = ran.error_type.or(refused.map(|refusal| refusal.code().to_owned()));
         metrics.record("EVALSHA", ran.took, error_type);
         if refused == Some(WriteRefusal::Replica) {
-            // A server that was demoted is not asked again on this connection.
+            // A demoted server must not be asked again on this connection.
             connection.retire();
         }
         Answers { now, outcomes }

@@ -18,7 +18,7 @@ use super::resp;
 /// What a batch's reply takes, and more.
 const READ_AT_ONCE: usize = 4096;
 
-/// Bytes to and from a server: TCP, or what stands in for it.
+/// Bytes to and from a server: TCP, or another transport.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -77,12 +77,12 @@ impl<S: Stream> Connection<S> {
         self.usable = false;
     }
 
-    /// Whether the server has closed it, or sent something that was not asked for.
+    /// Whether the server has closed it, or has sent something without being asked.
     pub(super) fn is_closed(&mut self) -> bool {
         self.stream.read(&mut [0]).now_or_never().is_some()
     }
 
-    /// Sends commands that are written already, and reads so many replies, each by `read`; where the
+    /// Sends encoded commands, and reads this number of replies, each by `read`; where the
     /// network fails, that is what the missing ones are. If this is dropped half-way, or the server's
     /// state is in doubt, the connection will not be used again.
     pub(super) async fn exchange<T>(
@@ -137,7 +137,7 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Runs several commands in a row; an error of one is among the answers. `None` if it is a
-    /// transaction that was not run, because a key that was watched has changed.
+    /// transaction that did not run, because a watched key has changed.
     ///
     /// # Errors
     /// Those of the network, and of Redis where it ran none of them; a server that refuses the commands
@@ -156,10 +156,10 @@ impl<S: Stream> Connection<S> {
     }
 }
 
-/// What says nothing about the connection or who the server is: it answers, and will again. The rest
-/// is no answer of Redis's, or one of a server that somebody else may have replaced by now.
+/// Whether an error says nothing about the connection and the server's role: the next command may succeed.
+/// Other errors are not Redis's answers, or come from a server that may have been replaced by now.
 fn is_harmless(error: &RedisError) -> bool {
-    // An error inside of a script is told in the words of another one by older servers.
+    // Older servers wrap an error inside of a script into the text of another one.
     let is_read_only = || error.detail().is_some_and(|detail| detail.contains("-READONLY"));
     match error.code() {
         None | Some("READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH") => false,

@@ -23,13 +23,13 @@ use crate::{
     workers,
 };
 
-/// How long a new connection may take. Calls do not wait that long: connecting goes on behind them.
+/// How long opening a connection may take. Calls do not wait that long: it continues in the background.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// After this, a connection is replaced, so that a server behind a moved name is found.
+/// A connection is replaced after this time, so that a server whose DNS name has moved is found.
 const LIFETIME_MAX: Duration = Duration::from_secs(600);
 
-/// Fewer connections are not kept apart: a worker needs several where answers are late.
+/// Minimum number of connections of one worker: it needs several where answers are late.
 const PART_MIN: usize = 4;
 
 /// How to build a pool.
@@ -37,18 +37,18 @@ const PART_MIN: usize = 4;
 pub struct PoolOptions {
     /// Where Redis is, and how to log in there.
     pub server: ConnectionInfo,
-    /// The most connections, at least 1.
+    /// Maximum number of connections, at least 1.
     pub connections_max: u32,
-    /// How many workers there are, each of which keeps connections of its own if that is possible.
+    /// Number of workers. Each keeps connections of its own if there are enough.
     pub workers: usize,
     /// How long a call may wait for one, and then for an answer.
     pub timeout: Duration,
-    /// Hears of connections that cannot be made.
+    /// Is notified of connections that cannot be opened.
     pub outage: Outage,
 }
 
-/// Connections to one Redis. Each worker has its own, since it is its runtime that waits for them; where
-/// there may be too few for that, some share.
+/// Connections to one Redis. Each worker has its own, since its runtime waits for them; if there are too few,
+/// workers share.
 #[derive(Clone)]
 pub struct Pool(Arc<PoolInner>);
 

@@ -3,13 +3,13 @@
 
 use redis::{ErrorKind, RedisResult, Value, from_redis_value, parse_redis_value};
 
-/// No reply to our commands comes near it; who says more is no Redis.
+/// Upper bound on a reply's size. No reply to our commands comes near it.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
 /// How many bytes the first reply takes; `None` while it is incomplete.
 ///
 /// # Errors
-/// If this is no reply, or one of absurd length.
+/// If this is not a reply, or longer than that.
 pub(super) fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
     let (mut at, mut missing) = (0_usize, 1_usize);
     while missing > 0 {
@@ -28,7 +28,7 @@ pub(super) fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
     Ok((at <= received.len()).then_some(at))
 }
 
-/// What stands behind `$` and `*`; `None` for -1, which says that there is nothing.
+/// The length after `$` and `*`; `None` for -1, which means a null value.
 fn length(digits: &[u8]) -> RedisResult<Option<usize>> {
     if digits == b"-1" {
         return Ok(None);

@@ -139,7 +139,7 @@ impl Dispatcher {
         }
     }
 
-    /// The calls that go next, at least one; `None` if none waits, and then nobody leads.
+    /// The calls of the next batch, at least one; `None` if none waits, and then no dispatcher leads.
     ///
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
     /// more calls arrive than Redis can decide.

@@ -28,7 +28,7 @@ use crate::{
 /// A batch that takes longer than this part of the timeout is late.
 pub(super) const LATE_PART: u32 = 8;
 
-/// How long a charge that stands in any case may wait, though its caller has gone.
+/// How long a debit or a refund may wait after its caller has gone.
 pub(super) const DEBITS_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

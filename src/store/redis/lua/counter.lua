@@ -1,4 +1,4 @@
--- Looks at one counter, and clears it if told so; no hit comes in between.
+-- Looks at one counter, and clears it on request, with no hit in between.
 --
 -- KEYS     the counter, and of a sliding window the one before
 -- ARGV     1 and one look, see charge.lua; 'show' or 'clear'

@@ -1,6 +1,6 @@
 -- Decides calls on fixed windows that are enforced and not charged when denied: the usual ones, and so the
--- script that must be cheap. It adds first, and takes back what does not fit: a run is atomic, so nobody
--- sees that, and a counter that admits is accessed once. Each call is judged by itself, all or nothing.
+-- script that must be cheap. It adds first, and takes back what does not fit: a run is atomic, so no
+-- client sees that, and a counter that admits is accessed once. Each call is judged by itself, all or nothing.
 --
 -- KEYS     the counters, 1 to 96
 -- ARGV     the expiries of the keys, then groups. A group is items that are judged alike; an item is one
@@ -31,7 +31,7 @@ local COUNT_MAX = 9007199254740991
 
 assert(#arguments[1] == 6 * #keys, 'six bytes for each key')
 
--- The keys that do not exist, by their slots; nil if all of them do, as they mostly do.
+-- The slots of the keys that do not exist; nil if all of them exist, which is the usual case.
 local absent
 if call('EXISTS', unpack(keys)) < #keys then
   absent = {}
@@ -50,7 +50,7 @@ local function read_count(key)
   return count <= COUNT_MAX and count or nil
 end
 
--- Adds to a counter. Returns what it held before, or nil if that is no count; then it is unchanged.
+-- Adds to a counter. Returns what it held before; nil, with nothing added, if that is not a count.
 local function add(slot, hits)
   local key = keys[slot]
   local count = hits == 1 and try('INCR', key) or try('INCRBY', key, hits)
@@ -96,26 +96,26 @@ local function read_group(at)
 end
 
 -- Takes back what was added for calls of an item that are not admitted, and creates the counters that do
--- not exist. Its slots begin at `first`, and its part of the reply behind `told`.
-local function take_back(layout, hits, first, told, admitted)
+-- not exist. Its slots begin at `first`, and its part of the reply follows the first `filled`.
+local function take_back(layout, hits, first, filled, admitted)
   local charges = layout[2]
   local surplus = admitted - layout[first + charges]
   for charge = 1, charges do
     local slot = layout[first + charge - 1]
     if absent and absent[slot] then
       if admitted > 0 then create(slot, hits[charge] * admitted) end
-    elseif surplus < 0 and not refusal and reply[told + charge] ~= CORRUPT then
+    elseif surplus < 0 and not refusal and reply[filled + charge] ~= CORRUPT then
       call('INCRBY', keys[slot], hits[charge] * surplus)
     end
   end
   if refusal and admitted > 0 then
-    for charge = 1, charges do reply[told + charge] = refusal end
+    for charge = 1, charges do reply[filled + charge] = refusal end
   end
 end
 
 -- Judges the items of a group one after the other: adds the hits of all calls of an item, and writes to the
--- reply, behind `told`, what each counter had left. Returns where the reply then ends.
-local function try_items(layout, hits, limits, told)
+-- reply, behind the first `filled`, what each counter had left. Returns the length of the reply then.
+local function try_items(layout, hits, limits, filled)
   local charges, absent, reply, floor = layout[2], absent, reply, floor
   for first = 3, #layout, charges + 1 do
     local calls = layout[first + charges]
@@ -126,24 +126,24 @@ local function try_items(layout, hits, limits, told)
       local left = before and limits[charge] - before or CORRUPT
       if before and left < 0 then left = 0 end
       if left < asked * admitted then admitted = left > 0 and floor(left / asked) or 0 end
-      reply[told + charge] = left
+      reply[filled + charge] = left
     end
-    if absent or refusal or admitted < calls then take_back(layout, hits, first, told, admitted) end
-    told = told + charges
+    if absent or refusal or admitted < calls then take_back(layout, hits, first, filled, admitted) end
+    filled = filled + charges
   end
-  return told
+  return filled
 end
 
-local at, told = 2, 2
+local at, filled = 2, 2
 while arguments[at] do
   local layout, hits, limits, is_present
   layout, hits, limits, is_present, at = read_group(at)
   if is_present then
-    told = try_items(layout, hits, limits, told)
+    filled = try_items(layout, hits, limits, filled)
   else
     for _ = 1, layout[1] * layout[2] do
-      told = told + 1
-      reply[told] = STALE
+      filled = filled + 1
+      reply[filled] = STALE
     end
   end
 end

@@ -58,8 +58,8 @@ local function refund_and_sum(charges)
   end
 end
 
--- What fits is asked before anything is charged; so is all that a look answers. Returns whether the call is
--- denied, and whether a charge denies it that then costs nothing.
+-- Everything is judged before anything is charged, and looks are answered then. Returns whether the call is
+-- denied, and whether a charge denies it that costs nothing then.
 local function vote(charges, answers)
   local denied, denied_uncharged, quotas, quotas_fit = false, false, false, false
   for i, charge in ipairs(charges) do

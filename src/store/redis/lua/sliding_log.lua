@@ -1,5 +1,5 @@
 -- The time of every hit that still counts: a list, the oldest first, of 'at sum hits caller'. The sum
--- is that of all hits since the list began, so that what is used needs no walk; `at` is in Unix
+-- covers all hits since the list began, so that no walk is needed to know what is used; `at` is in Unix
 -- milliseconds and never before the entry in front; the caller may be missing.
 local sliding_log = {}
 
@@ -13,8 +13,8 @@ local function log_entry(key, index)
   return ours and { at = at, sum = sum, hits = hits, rest = rest } or nil
 end
 
--- The first place from `from` to before `to` whose entry is as `wanted` says, in a list where all that
--- follow are so too; `to` if there is none; nil if one cannot be read.
+-- Binary search: the first index from `from` to before `to` whose entry is `wanted`, in a list where all
+-- later entries are wanted too; `to` if there is none; nil if an entry cannot be read.
 local function log_search(account, from, to, wanted)
   while from < to do
     local middle = math.floor((from + to) / 2)

@@ -1,5 +1,5 @@
 -- Two clock-aligned counters, the present one and the one before, weighed. All is reckoned in hits
--- times milliseconds; a limit times its window stays below 2^53, and what goes beyond is over anyway.
+-- times milliseconds; a limit times its window is below 2^53, and anything above that is over the limit anyway.
 local sliding_window = { aligned = true }
 
 function sliding_window.read(charge)

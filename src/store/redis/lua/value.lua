@@ -21,7 +21,7 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- How often `by` goes into a number, exactly.
+-- A number divided by `by`, rounded down, exactly.
 local function div_floor(number, by)
   return (number - number % by) / by
 end
@@ -31,14 +31,14 @@ local function div_ceil(number, by)
   return div_floor(number, by) + (number % by > 0 and 1 or 0)
 end
 
--- The text at a key; nil if there is none, or false if it holds anything else.
+-- The text at a key; nil if the key does not exist, false if it holds another type.
 local function read_text(key)
   local value = redis.pcall('GET', key)
   if type(value) == 'table' then return false end
   return value or nil
 end
 
--- The count at a key; nil if there is none, or false if it holds anything else.
+-- The count at a key; nil if the key does not exist, false if it holds something else.
 local function read_count(key)
   local value = read_text(key)
   if not value then return value end

@@ -1,5 +1,5 @@
-//! Calls on fixed windows, as `lua/fixed.lua` takes them: many in one run. Equal counters are named
-//! once, equal calls are one item, and what their limits say is written once for all that are alike.
+//! Calls on fixed windows, as `lua/fixed.lua` takes them: many in one run. Equal counters are named once,
+//! equal calls are one item, and calls with equal hits, limits and windows share one group of arguments.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -14,7 +14,7 @@ use crate::engine::{
     time::{Span, Timestamp},
 };
 
-/// The most keys of one run. It keeps Redis for less than 0.3 ms, and a byte names each of them.
+/// Maximum number of keys in one run, which keeps Redis busy for less than 0.3 ms. A byte holds a slot.
 pub const KEYS_MAX: usize = 96;
 
 /// Calls that share one run.
@@ -75,7 +75,7 @@ fn is_plain(charge: &Charge) -> bool {
 }
 
 impl FixedRun {
-    /// Whether there is no call.
+    /// Whether it has no calls.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }

@@ -22,7 +22,7 @@ pub struct LedgerRun {
 }
 
 impl LedgerRun {
-    /// Whether there is no call.
+    /// Whether it has no calls.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }

@@ -143,7 +143,7 @@ impl<'call> TransactionCall<'call> {
             let before = before.get(index).copied().flatten();
             let wanted = verdict.as_ref().and_then(|verdict| verdict.wanted.get(index));
             let added = match (before, wanted, answer) {
-                // Nothing was added to a value that is no number.
+                // Nothing was added to a value that is not a number.
                 (None, _, Value::ServerError(_)) => 0,
                 (Some(before), Some(wanted), _) => {
                     i128::from(*wanted) - i128::from(before) - i128::from(counter.charged)

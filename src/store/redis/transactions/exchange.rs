@@ -45,7 +45,7 @@ pub(super) async fn exchange(
     Ok((Timestamp::from_millis(seconds.saturating_mul(1000) + micros / 1000), answers))
 }
 
-/// The count in an answer; `None` if it is none. It may be negative, see `TransactionCall::count`.
+/// The count in an answer; `None` if it holds something else. It may be negative, see `TransactionCall::count`.
 pub(super) fn count(answer: &Value) -> Option<i64> {
     match answer {
         Value::Nil => Some(0),
