@@ -93,7 +93,9 @@ async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page(
     );
     assert_eq!(in_force(&service)["version"], before["version"]);
     assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
-    assert!(service.log().contains("unknown key `limits`"), "{}", service.log());
+    let log = service.log();
+    assert!(log.contains("rules not loaded, 1 problem; the last good ones stay"), "{log}");
+    assert!(log.contains("unknown key `limits`"), "{log}");
     assert!(service.get("/metrics").contains("ratelimit_rules_last_reload_successful 0"));
 
     fs::remove_file(&service.rules).unwrap();
