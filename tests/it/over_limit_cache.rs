@@ -60,7 +60,7 @@ fn cached(service: &Service) -> u64 {
 }
 
 #[tokio::test]
-async fn of_denied_calls_redis_is_asked_one_in_a_second() {
+async fn of_denied_calls_one_a_second_reaches_redis() {
     let redis = Redis::start();
     let service = service(&redis);
     use_up(&service).await;
@@ -74,7 +74,7 @@ async fn of_denied_calls_redis_is_asked_one_in_a_second() {
 }
 
 #[tokio::test]
-async fn a_size_of_0_turns_it_off_and_so_does_a_redis_without_scripts() {
+async fn a_size_of_0_turns_the_cache_off_and_so_does_a_redis_without_scripts() {
     let redis = Redis::start();
     let flags = &["--over-limit-cache", "0"];
     let off = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
@@ -92,7 +92,7 @@ async fn a_size_of_0_turns_it_off_and_so_does_a_redis_without_scripts() {
 }
 
 #[tokio::test]
-async fn a_refund_is_seen_at_once_where_it_passes_by_and_soon_elsewhere() {
+async fn a_refund_is_seen_at_once_by_its_replica_and_soon_by_others() {
     let redis = Redis::start();
     let (here, elsewhere) = (service(&redis), service(&redis));
     use_up(&here).await;
@@ -109,7 +109,7 @@ async fn a_refund_is_seen_at_once_where_it_passes_by_and_soon_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_counter_that_was_reset_is_over_no_more_at_once() {
+async fn a_counter_admits_hits_at_once_after_its_reset() {
     let redis = Redis::start();
     let service = service(&redis);
     use_up(&service).await;
@@ -144,7 +144,7 @@ async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
 }
 
 #[tokio::test]
-async fn what_is_too_much_for_some_is_not_for_others() {
+async fn a_cached_denial_holds_only_for_as_many_hits_on_the_same_limit() {
     let redis = Redis::start();
     let service = service(&redis);
     let user = |count| vec![hits(descriptor(&[("user", "a")]), count)];
@@ -158,7 +158,7 @@ async fn what_is_too_much_for_some_is_not_for_others() {
 }
 
 #[tokio::test]
-async fn a_sibling_is_not_charged_and_says_what_it_has() {
+async fn a_sibling_of_a_cached_denial_is_not_charged_and_shows_what_is_left() {
     let redis = Redis::start();
     let service = service(&redis);
     let tenant = || descriptor(&[("tenant", "acme")]);
@@ -176,7 +176,7 @@ async fn a_sibling_is_not_charged_and_says_what_it_has() {
 
 /// Work that is done is counted in a denied call too, so Redis must hear of each.
 #[tokio::test]
-async fn what_counts_when_denied_is_charged_as_ever() {
+async fn count_denied_charges_every_hit_despite_the_cache() {
     let redis = Redis::start();
     let service = service(&redis);
     use_up(&service).await;
@@ -207,7 +207,7 @@ fn limits() -> Vec<Arc<Limit>> {
 
 /// While one replica alone asks, the cache denies nothing that the store would not deny then.
 #[test]
-fn nothing_is_denied_that_the_store_would_admit() {
+fn the_cache_denies_nothing_that_the_store_would_admit() {
     const STEPS: u32 = 50_000;
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
     let (cache, store) = (OverLimitCache::new(100, || BEGIN, metrics), memory());

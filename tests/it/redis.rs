@@ -76,7 +76,7 @@ async fn a_key_is_readable_and_ends_after_its_window() {
 }
 
 #[tokio::test]
-async fn looks_refunds_and_denied_calls_make_no_key() {
+async fn looks_refunds_and_denied_calls_create_no_key() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = || descriptor(&[("user", "alice")]);
@@ -118,7 +118,7 @@ fn three_hours_fast() -> Timestamp {
 }
 
 #[tokio::test]
-async fn redis_clock_decides_whatever_ours_shows() {
+async fn redis_time_decides_whatever_the_services_clock_shows() {
     let redis = Redis::start();
     let (right, wrong) = (store(&redis, system_clock), store(&redis, three_hours_fast));
     // A window's end between two of these calls would start another count; a week has few ends.
@@ -134,7 +134,7 @@ async fn redis_clock_decides_whatever_ours_shows() {
 }
 
 #[tokio::test]
-async fn a_stale_stamp_is_refused_and_asked_once_more() {
+async fn a_stale_call_is_refused_and_sent_once_more() {
     let redis = Redis::start();
     let wrong = store(&redis, three_hours_fast);
     let call = [charge("alice", Unit::Hour, Hits::Charge(1), 10)];
@@ -157,7 +157,7 @@ fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64
 }
 
 #[test]
-fn a_window_that_is_not_the_present_one_is_refused_and_nothing_written() {
+fn a_window_that_is_not_the_current_one_is_refused_without_a_write() {
     let redis = Redis::start();
     let now = redis.query::<Vec<i64>>(&["TIME"])[0];
     for (start, length) in [(now + 1000, 1000), (now - 1000, 1000), (now - 9000, 10)] {
@@ -210,7 +210,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
 }
 
 #[tokio::test]
-async fn a_counter_that_holds_no_count_harms_its_own_call_only() {
+async fn a_corrupt_counter_affects_only_its_own_call() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = |name: &str| descriptor(&[("user", name)]);
@@ -239,7 +239,7 @@ async fn a_counter_that_holds_no_count_harms_its_own_call_only() {
 }
 
 #[tokio::test]
-async fn a_counter_that_only_just_is_one_is_over_every_limit() {
+async fn the_largest_valid_count_is_over_every_limit() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = || descriptor(&[("user", "planted")]);
@@ -345,7 +345,7 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
 }
 
 #[tokio::test]
-async fn a_replica_is_unavailable_and_its_connection_not_kept() {
+async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
     let redis = Redis::start();
     let flags = &["--store-pool-size", "1"];
     let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
@@ -391,7 +391,7 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
+async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
     let redis = Redis::start();
     let store = store(&redis, system_clock);
     let big = [charge("big", Unit::Year, Hits::Charge(1), 1_000_000)];
@@ -407,7 +407,7 @@ async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_password_comes_from_a_file_and_is_nowhere_shown() {
+async fn a_password_is_read_from_a_file_and_never_shown() {
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret-canary"]);
     let folder = tempfile::TempDir::new().unwrap();
@@ -422,7 +422,7 @@ async fn a_password_comes_from_a_file_and_is_nowhere_shown() {
 }
 
 #[tokio::test]
-async fn a_redis_in_cluster_mode_is_refused_in_words() {
+async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
@@ -432,7 +432,7 @@ async fn a_redis_in_cluster_mode_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_redis_that_evicts_counters_is_a_warning_and_is_logged_once() {
+async fn a_redis_that_may_evict_counters_is_one_warning() {
     let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     service.wait_until_ready();
@@ -487,7 +487,7 @@ async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
 }
 
 #[test]
-fn in_memory_time_is_an_argument_and_the_window_turns() {
+fn a_window_in_memory_ends_by_the_time_that_is_passed_in() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     let at = |ms, hits| {
         let tallies = store
@@ -501,7 +501,7 @@ fn in_memory_time_is_an_argument_and_the_window_turns() {
 }
 
 #[test]
-fn in_memory_what_has_ended_is_swept() {
+fn ended_counters_in_memory_are_swept() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     for second in 0..100 {
         for user in 0..100 {

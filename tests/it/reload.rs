@@ -51,7 +51,7 @@ async fn a_changed_limit_keeps_its_count() {
 }
 
 #[tokio::test]
-async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kept() {
+async fn a_changed_algorithm_or_unit_starts_a_new_count_and_keeps_the_old_one() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = Service::start(Options { rules: &rules(3), store, ..Options::default() });
@@ -77,7 +77,7 @@ async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kep
 }
 
 #[tokio::test]
-async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page() {
+async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_stay() {
     let service = Service::start(Options { rules: &rules(3), ..Options::default() });
     let before = in_force(&service);
     assert_eq!(before["files"][0], service.rules.display().to_string());

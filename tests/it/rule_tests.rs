@@ -70,7 +70,7 @@ fn calls_have_times_hits_and_expectations() {
 }
 
 #[test]
-fn a_failed_test_shows_what_was_expected_and_what_came() {
+fn a_failed_test_shows_the_expected_and_the_actual_decision() {
     check_failure(
         "      - { call: [k=v, k=w], hits: 2, expect: OVER_LIMIT, remaining: [1, 0], rule: [k, j] }\n",
         "    ./rules.test.yaml:7:9, at 0s: k=v k=w
@@ -111,7 +111,7 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
 }
 
 #[test]
-fn what_is_no_test_is_a_problem_with_its_location() {
+fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
     for (calls, problem) in [
         ("      - { call: k, expect: OK }\n", "7:17: call: an entry is written key=value"),
         ("      - { call: k=v, at: soon }\n", "7:26: at: must be a time such as 500ms"),
@@ -194,7 +194,7 @@ tests:
 ";
 
 #[test]
-fn in_json_every_test_is_listed() {
+fn the_json_report_lists_every_test() {
     let (code, stdout, stderr) = test_file("a.test.yaml", MIXED, &["--format", "json"]);
     assert_eq!((code, stderr.as_str()), (Some(1), ""));
     let failure = "./a.test.yaml:4:49, at 0s: k=v\n  expected: OVER_LIMIT\n  actual:   OK";
@@ -216,7 +216,7 @@ fn in_json_every_test_is_listed() {
 
 /// Read by another program, as a CI system would.
 #[test]
-fn in_junit_every_test_and_every_problem_is_a_case() {
+fn the_junit_report_has_a_case_for_every_test_and_every_problem() {
     let read = "import sys, xml.etree.ElementTree as tree\n\
                 for case in tree.fromstring(sys.stdin.buffer.read()).iter('testcase'):\n\
                 \x20 inner = [(it.tag, it.get('message')) for it in case]\n\

@@ -30,7 +30,7 @@ fn satisfied(schema: &str, folder: &Path) -> Vec<bool> {
 }
 
 #[test]
-fn the_schemas_in_docs_are_the_programs() {
+fn the_schemas_in_docs_are_those_that_the_program_prints() {
     for (flags, file) in [
         (&["schema"][..], "docs/rules.schema.json"),
         (&["schema", "--tests"], "docs/tests.schema.json"),

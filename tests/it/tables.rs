@@ -96,7 +96,7 @@ fn run(words: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn the_paths_of_http_are_on_the_page_of_settings() {
+fn the_http_paths_are_on_the_page_of_settings() {
     let mut routes = BTreeSet::new();
     for file in ["src/http.rs", "src/http/counters.rs"] {
         let source = fs::read_to_string(root().join(file)).unwrap();
@@ -213,7 +213,7 @@ async fn scrape_with_memory() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_metrics_of_the_page_are_those_of_a_scrape_with_their_labels() {
+async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
     let mut scraped = labels_of(&[scrape_with_redis().await, scrape_with_memory().await]);
     // The resource attributes, which OpenTelemetry adds.
     scraped.remove("target_info, gauge");

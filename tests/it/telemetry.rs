@@ -101,7 +101,7 @@ impl Receiver {
 const CANARY: &str = "canary-7f3a";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_what_it_asks_of_redis() {
+async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_its_redis_command() {
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
     let mut service = Service::start(Options {
@@ -158,7 +158,7 @@ async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_what_it_asks_of_
 }
 
 #[tokio::test]
-async fn random_names_make_no_series() {
+async fn random_names_create_no_series() {
     let service = Service::start(Options::default());
     let mut client = service.client().await;
     let mut ask = async |name: String| {
@@ -176,7 +176,7 @@ async fn random_names_make_no_series() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_gone_costs_no_decision_and_no_long_exit() {
+async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let endpoint = format!("http://{gone}");
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
@@ -256,7 +256,7 @@ async fn every_rule_has_a_series_of_its_own_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn a_rules_metrics_show_values_only_where_it_asks_and_a_thousand_at_most() {
+async fn metrics_show_values_only_of_rules_that_ask_for_it_and_at_most_a_thousand() {
     let rules = "
 domain: shop
 descriptors:
@@ -361,7 +361,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
 }
 
 #[tokio::test]
-async fn hits_are_told_by_how_near_they_came() {
+async fn hits_are_counted_by_how_near_they_are_to_the_limit() {
     let rules = "
 domain: shop
 descriptors:
@@ -407,7 +407,7 @@ async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_silent_holds_the_exit_up_for_3_s_and_a_second_signal_ends_that() {
+async fn a_silent_collector_delays_the_exit_and_a_second_signal_ends_the_wait() {
     // The system takes connections for it, and nobody ever answers one.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());

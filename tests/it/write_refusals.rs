@@ -47,7 +47,7 @@ fn spell(answer: &Result<Judgement, StoreError>) -> String {
 }
 
 #[tokio::test]
-async fn what_is_exhausted_is_denied_and_what_would_be_admitted_fails_with_the_reason() {
+async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() {
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
