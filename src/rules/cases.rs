@@ -187,7 +187,7 @@ impl Reader<'_> {
         let hits = self.integer(node, "hits").and_then(|hits| i64::try_from(hits).ok());
         match hits {
             None => {
-                let message = "hits: must be a whole number; 0 checks, a negative one gives back";
+                let message = "hits: must be a whole number; 0 checks without counting, a negative number refunds";
                 self.problem(node.location, message);
                 None
             }

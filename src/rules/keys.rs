@@ -240,7 +240,7 @@ pub(super) static CALL: KeyTable = KeyTable {
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
-            "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number gives back",
+            "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number refunds",
         ),
         key("expect", Shape::OneOf(code_names), "Decision for the call: OK or OVER_LIMIT"),
         key("remaining", Shape::Other(numbers), "Hits left for each descriptor, or a list of them"),
