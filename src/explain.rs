@@ -247,7 +247,7 @@ impl Matched {
             Found::NoLimit => Self::NoLimit,
             Found::Nothing => Self::NoRule,
             Found::Rule(found) => {
-                let (rule, written_at) = (found.path.to_string(), found.place.clone());
+                let (rule, written_at) = (found.path.to_string(), found.location.clone());
                 match found.policy {
                     Policy::Limited(_) => Self::Rule { rule, written_at },
                     Policy::Unlimited => Self::UnlimitedRule { rule, written_at },
@@ -270,7 +270,7 @@ fn replaced(found: &Found<'_>, found_by_each: &[Found<'_>]) -> Vec<Replaced> {
                 name: name.to_string(),
                 limit: limit.to_string(),
                 by: by.path.to_string(),
-                written_at: by.place.clone(),
+                written_at: by.location.clone(),
             });
         }
     }

@@ -22,7 +22,7 @@ use crate::{
     },
     rules::{
         self, LoadOptions, Problem,
-        cases::{self, Call, Case},
+        cases::{self, Case, TestCall},
     },
     store::memory::MemoryStore,
 };
@@ -90,20 +90,20 @@ fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
         let decision = plan.settle(tallies, denied);
         let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
         if let Some(difference) = difference {
-            let Call { location, at, written, .. } = call;
+            let TestCall { location, at, written, .. } = call;
             return Err(format!("{location}, at {at}: {}\n{difference}", written.join(" ")));
         }
     }
     Ok(())
 }
 
-fn difference(call: &Call, decision: &Decision) -> Option<String> {
+fn difference(call: &TestCall, decision: &Decision) -> Option<String> {
     let (expected, actual) = (expected(call), actual(call, decision));
     (expected != actual).then(|| format!("  expected: {expected}\n  actual:   {actual}"))
 }
 
 /// A descriptor without a rule is a typo, unless the test says so.
-fn unmatched(rules: &RuleSet, call: &Call, decision: &Decision) -> Option<String> {
+fn unmatched(rules: &RuleSet, call: &TestCall, decision: &Decision) -> Option<String> {
     if call.rules.is_some() {
         return None;
     }
@@ -120,12 +120,12 @@ fn unmatched(rules: &RuleSet, call: &Call, decision: &Decision) -> Option<String
     Some(format!("  {problem}\n  if that is meant, write `rule: {NO_RULE}`"))
 }
 
-fn expected(call: &Call) -> String {
+fn expected(call: &TestCall) -> String {
     spell(call.code, call.remaining.as_deref(), call.rules.as_deref())
 }
 
 /// As much of the decision as something is expected of.
-fn actual(call: &Call, decision: &Decision) -> String {
+fn actual(call: &TestCall, decision: &Decision) -> String {
     let code = match decision.code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",

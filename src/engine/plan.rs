@@ -202,8 +202,8 @@ mod tests {
     fn rules() -> RuleSet {
         let mut rules = RuleSet::default();
         let rule = |policy| {
-            let (path, place) = ("p", "f:1".into());
-            Some(Arc::new(Rule::new(path, place, policy)))
+            let (path, location) = ("p", "f:1".into());
+            Some(Arc::new(Rule::new(path, location, policy)))
         };
         let domain = rules.domain_mut("shop");
         let limit = |requests, unit| Arc::new(Limit::new(requests, unit, 1).unwrap());

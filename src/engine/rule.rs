@@ -272,7 +272,7 @@ pub struct Rule {
     /// configured names and values only.
     pub path: Arc<str>,
     /// Where it is written: `file:line`.
-    pub place: String,
+    pub location: String,
     /// What it says.
     pub policy: Policy,
     /// The names of limits that do not count in a call that meets this rule.
@@ -287,10 +287,10 @@ pub struct Rule {
 
 impl Rule {
     /// A rule that says this and nothing else.
-    pub fn new(path: impl Into<Arc<str>>, place: String, policy: Policy) -> Self {
+    pub fn new(path: impl Into<Arc<str>>, location: String, policy: Policy) -> Self {
         let path = path.into();
         let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
-        Self { path, place, policy, replaces, shared, shown, metadata }
+        Self { path, location, policy, replaces, shared, shown, metadata }
     }
 }
 

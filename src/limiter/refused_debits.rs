@@ -50,10 +50,10 @@ impl RefusedDebits {
         let told = seen.get_mut(&id)?;
         if *told == Told::NotYet {
             *told = Told::Yes;
-            let (rule, place) = (&*rule.path, &rule.place);
+            let (rule, location) = (&*rule.path, &rule.location);
             tracing::warn!(
                 rule,
-                place,
+                location,
                 "this rule gets looks, and a debit of it was refused: if its hits tell of work that \
                  is done, it needs `count_denied: true`"
             );

@@ -1,4 +1,4 @@
-//! Tests of rules, as written: calls at times, and what is expected of each.
+//! Reads tests of rules: calls, their times, and the decisions that are expected.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use super::{
     keys::{CALL, SUITE, TEST},
     problem::{Findings, Problem},
     reader::{Fields, Reader},
-    yaml::{Content, Location, Node},
+    yaml::{Content, Location, YamlNode},
 };
 use crate::engine::{
     descriptor_syntax,
@@ -15,10 +15,10 @@ use crate::engine::{
     time::Timestamp,
 };
 
-/// Where time starts if a test does not say it: 1 January 2026, 00:00 UTC, a Thursday.
+/// Start of a test without `start`: 1 January 2026, 00:00 UTC, a Thursday.
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 
-/// One file of tests.
+/// A file of tests.
 #[derive(Debug)]
 pub struct Suite {
     /// The rules to test.
@@ -30,22 +30,22 @@ pub struct Suite {
 /// One test.
 #[derive(Debug)]
 pub struct Case {
-    /// What it claims.
+    /// The name: what the test claims.
     pub name: String,
-    /// Where it is written: `file:line:column`.
+    /// Its location: `file:line:column`.
     pub location: String,
     /// Its calls, in order of time.
-    pub calls: Vec<Call>,
+    pub calls: Vec<TestCall>,
 }
 
-/// One call, and what is expected.
+/// One call of a test, and the expected decision.
 #[derive(Debug)]
-pub struct Call {
-    /// Where it is written: `file:line:column`.
+pub struct TestCall {
+    /// Its location: `file:line:column`.
     pub location: String,
     /// The time as written, such as `1m`.
     pub at: String,
-    /// The time.
+    /// The time of the call.
     pub now: Timestamp,
     /// The request.
     pub request: Request,
@@ -55,12 +55,12 @@ pub struct Call {
     pub code: Option<&'static str>,
     /// Hits left for each descriptor.
     pub remaining: Option<Vec<u32>>,
-    /// What each descriptor matches: a rule's path, or `none`.
+    /// The rule that each descriptor matches, by its path, or `none`.
     pub rules: Option<Vec<String>>,
 }
 
-/// The files of tests at these paths: the files themselves and, in folders, every `*.test.yaml` and
-/// `*.test.yml`. With them come the problems: what cannot be read, and folders without such a file.
+/// Finds test files: each path that is a file and, in folders, every `*.test.yaml` and `*.test.yml`. Also
+/// returns the problems: paths that cannot be read, and folders without a test file.
 pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
     let none = "no .test.yaml or .test.yml file in this folder";
     let found = files::find(paths, files::is_tests, none);
@@ -78,7 +78,7 @@ pub fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let root = reader.root(&source.text, "a test file starts with `rules:`");
     let folder = path.parent().unwrap_or(Path::new(""));
     let suite = root.and_then(|root| reader.suite(&root, folder));
-    // A number that is probably a mistake makes a test that claims something else.
+    // Warnings too: a test with a mistaken number would claim something else.
     findings.problems.append(&mut findings.warnings);
     findings.problems.sort();
     match suite {
@@ -88,7 +88,7 @@ pub fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
 }
 
 impl Reader<'_> {
-    fn suite(&mut self, root: &Node, folder: &Path) -> Option<Suite> {
+    fn suite(&mut self, root: &YamlNode, folder: &Path) -> Option<Suite> {
         let fields = self.fields(root, &SUITE)?;
         let rules = self.texts(&fields, "rules").unwrap_or_default();
         let mut cases = Vec::new();
@@ -99,14 +99,14 @@ impl Reader<'_> {
         Some(Suite { rules, cases })
     }
 
-    fn case(&mut self, node: &Node) -> Option<Case> {
+    fn case(&mut self, node: &YamlNode) -> Option<Case> {
         let fields = self.fields(node, &TEST)?;
         let start = match fields.node("start") {
             None => START,
             Some(node) => self.start(node)?,
         };
         let domain = fields.text("domain").map(|domain| domain.value).unwrap_or_default();
-        let mut calls: Vec<Call> = Vec::new();
+        let mut calls: Vec<TestCall> = Vec::new();
         for node in self.list(&fields, "calls") {
             let above = calls.last().map(|call| (call.at.clone(), call.now));
             let above = above.unwrap_or_else(|| ("0s".to_owned(), start));
@@ -116,7 +116,7 @@ impl Reader<'_> {
         Some(Case { name, location: self.located(node), calls })
     }
 
-    fn start(&mut self, node: &Node) -> Option<Timestamp> {
+    fn start(&mut self, node: &YamlNode) -> Option<Timestamp> {
         let instant: Option<jiff::Timestamp> = self.scalar(node, "start")?.parse().ok();
         let millis = instant.and_then(|instant| u64::try_from(instant.as_millisecond()).ok());
         if millis.is_none() {
@@ -125,14 +125,14 @@ impl Reader<'_> {
         millis.map(Timestamp::from_millis)
     }
 
-    /// `above` is the time of the call above.
+    /// `above` is the time of the previous call.
     fn call(
         &mut self,
-        node: &Node,
+        node: &YamlNode,
         domain: &str,
         start: Timestamp,
         above: (String, Timestamp),
-    ) -> Option<Call> {
+    ) -> Option<TestCall> {
         let fields = self.fields(node, &CALL)?;
         let (at, now) = match fields.node("at") {
             None => above,
@@ -151,7 +151,7 @@ impl Reader<'_> {
             }
         }
         let count = written.len();
-        Some(Call {
+        Some(TestCall {
             location: self.located(node),
             at,
             now,
@@ -166,7 +166,7 @@ impl Reader<'_> {
     /// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.
     fn time(
         &mut self,
-        node: &Node,
+        node: &YamlNode,
         start: Timestamp,
         (above, not_before): &(String, Timestamp),
     ) -> Option<(String, Timestamp)> {
@@ -183,11 +183,11 @@ impl Reader<'_> {
         Some((text.to_owned(), now))
     }
 
-    fn hits(&mut self, node: &Node) -> Option<Hits> {
+    fn hits(&mut self, node: &YamlNode) -> Option<Hits> {
         let hits = self.integer(node, "hits").and_then(|hits| i64::try_from(hits).ok());
         match hits {
             None => {
-                let message = "hits: must be a whole number; 0 checks, a negative one gives back";
+                let message = "hits: must be a whole number; 0 checks without counting, a negative number refunds";
                 self.problem(node.location, message);
                 None
             }
@@ -197,7 +197,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text, or a list of them; at least one.
+    /// A text or a list of texts; at least one.
     fn texts(&mut self, fields: &Fields<'_>, name: &str) -> Option<Vec<(Location, String)>> {
         let mut texts = Vec::new();
         for node in self.one_or_more(fields, name)? {
@@ -210,6 +210,7 @@ impl Reader<'_> {
         Some(texts)
     }
 
+    /// One text for each of `count` descriptors.
     fn texts_of_each(
         &mut self,
         fields: &Fields<'_>,
@@ -221,6 +222,7 @@ impl Reader<'_> {
         Some(texts.into_iter().map(|(_, text)| text).collect())
     }
 
+    /// One number for each of `count` descriptors.
     fn numbers(&mut self, fields: &Fields<'_>, name: &str, count: usize) -> Option<Vec<u32>> {
         let mut numbers = Vec::new();
         for node in self.one_or_more(fields, name)? {
@@ -239,11 +241,12 @@ impl Reader<'_> {
         }
     }
 
+    /// The items of a list, or the one value that is written in place of a list.
     fn one_or_more<'node>(
         &mut self,
         fields: &Fields<'node>,
         name: &str,
-    ) -> Option<Vec<&'node Node>> {
+    ) -> Option<Vec<&'node YamlNode>> {
         let node = fields.node(name)?;
         match &node.content {
             Content::List(_) => Some(self.list(fields, name)),
@@ -251,7 +254,7 @@ impl Reader<'_> {
         }
     }
 
-    fn list<'node>(&mut self, fields: &Fields<'node>, name: &str) -> Vec<&'node Node> {
+    fn list<'node>(&mut self, fields: &Fields<'node>, name: &str) -> Vec<&'node YamlNode> {
         let Some(node) = fields.node(name) else { return Vec::new() };
         match &node.content {
             Content::List(items) if !items.is_empty() => items.iter().collect(),
@@ -262,12 +265,14 @@ impl Reader<'_> {
         }
     }
 
-    fn located(&self, node: &Node) -> String {
+    /// A location as `file:line:column`.
+    fn located(&self, node: &YamlNode) -> String {
         let (line, column) = node.location;
         format!("{}:{line}:{column}", self.file)
     }
 }
 
+/// A duration such as `90s`, in milliseconds.
 fn millis(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! From rules as written to a [`RuleSet`]: what only shows when everything is seen together.
+//! Compiles the rules of all files to a [`RuleSet`], and checks what concerns several of them.
 
 mod limit;
 mod lint;
@@ -9,9 +9,9 @@ pub(super) use self::limit::LOG_HITS_MAX;
 use self::lint::Names;
 use super::{
     options::LoadOptions,
-    problem::{Findings, Problem},
+    problem::{Findings, Problem, Problems},
     reader::Located,
-    schema::{Descriptor, File, Step},
+    schema::{File, PathStep, WrittenDescriptor},
 };
 use crate::engine::{
     key::short_name,
@@ -35,19 +35,21 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
     compiler.rules
 }
 
-/// What is written on the way from a domain to a rule, one for each entry.
+/// The path from a domain to a rule: one item for each entry of a descriptor.
 #[derive(Default)]
 struct Path {
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
+    /// The pattern that the entry's values share.
     shared: Vec<Option<Arc<str>>>,
+    /// Whether metrics show the entry's value.
     values: Vec<bool>,
 }
 
 struct Compiler<'a> {
     rules: RuleSet,
     options: LoadOptions,
-    /// Where each path of each domain was written first.
-    seen: HashMap<(String, Vec<Step>), String>,
+    /// The first location of each path of each domain.
+    seen: HashMap<(String, Vec<PathStep>), String>,
     names: Names,
     findings: &'a mut Findings,
 }
@@ -58,7 +60,7 @@ impl Compiler<'_> {
         file: &str,
         domain: &str,
         path: &mut Path,
-        Located { location, value: written }: Located<Descriptor>,
+        Located { location, value: written }: Located<WrittenDescriptor>,
     ) {
         let shared = written.value.as_deref().filter(|_| written.share_threshold);
         path.shared.push(shared.map(Arc::from));
@@ -73,7 +75,8 @@ impl Compiler<'_> {
         self.names.add(file, domain, &written);
         let policy = self.policy(file, &path.steps, &written);
         let rule = policy.map(|policy| Arc::new(rule(policy, path, here, &written)));
-        let steps: Vec<_> = path.steps.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+        let steps = path.steps.iter().map(|(key, value)| (key.as_str(), value.as_deref()));
+        let steps: Vec<_> = steps.collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
         lint::siblings(file, &written.descriptors, self.findings);
         for descriptor in written.descriptors {
@@ -84,24 +87,25 @@ impl Compiler<'_> {
         path.steps.pop();
     }
 
-    /// `None` where nothing limits, or where there is a problem.
-    fn policy(&mut self, file: &str, path: &[Step], written: &Descriptor) -> Option<Policy> {
+    /// `None` if there is no limit, or a problem.
+    fn policy(
+        &mut self,
+        file: &str,
+        path: &[PathStep],
+        written: &WrittenDescriptor,
+    ) -> Option<Policy> {
         if written.limits.iter().any(|limit| limit.value.unlimited) {
             return Some(Policy::Unlimited);
         }
         let mut limits: Vec<Arc<Limit>> = Vec::new();
         for item in &written.limits {
-            let mut problem = |location, message: String| {
-                self.findings.problems.push(Problem::at(file, location, message));
-            };
-            let Some(limit) = limit::compile(item, written, path, self.options, &mut problem)
-            else {
-                continue;
-            };
-            if limits.iter().any(|other| one_counter(other, &limit)) {
+            let mut problems = Problems { file, findings: &mut *self.findings };
+            let limit = limit::compile(item, written, path, self.options, &mut problems);
+            let Some(limit) = limit else { continue };
+            if limits.iter().any(|other| share_counter(other, &limit)) {
                 let message = "rate_limits: another item has the same algorithm and window, so both \
                                would share a counter";
-                problem(item.location, message.to_owned());
+                problems.add(item.location, message);
             }
             limits.push(Arc::new(limit));
         }
@@ -109,7 +113,7 @@ impl Compiler<'_> {
     }
 }
 
-fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rule {
+fn rule(policy: Policy, path: &Path, location: String, written: &WrittenDescriptor) -> Rule {
     let replaces = written.limits.iter().flat_map(|limit| &limit.value.replaces);
     let is_shared = path.shared.iter().any(Option::is_some);
     Rule {
@@ -117,11 +121,12 @@ fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rul
         shared: if is_shared { path.shared.clone() } else { Vec::new() },
         shown: shown(path, written.detailed_metric),
         metadata: written.metadata.clone().map(Arc::new),
-        ..Rule::new(spell(&path.steps), place, policy)
+        ..Rule::new(spell(&path.steps), location, policy)
     }
 }
 
-/// A pattern that values share is shown in any case, since it is what is counted.
+/// What metrics show of each entry; `None` for the path as written. A shared pattern is always shown,
+/// because all its values have one counter.
 fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
     if !detailed && !path.values.contains(&true) {
         return None;
@@ -137,15 +142,15 @@ fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
     Some(shown)
 }
 
-fn one_counter(one: &Limit, other: &Limit) -> bool {
+fn share_counter(one: &Limit, other: &Limit) -> bool {
     short_name(&one.algorithm) == short_name(&other.algorithm) && one.window == other.window
 }
 
-fn spell(path: &[Step]) -> String {
+fn spell(path: &[PathStep]) -> String {
     path.iter().map(spell_step).collect::<Vec<_>>().join("|")
 }
 
-fn spell_step((key, value): &Step) -> String {
+fn spell_step((key, value): &PathStep) -> String {
     match value {
         Some(value) => format!("{key}={value}"),
         None => key.clone(),

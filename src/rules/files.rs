@@ -7,32 +7,33 @@ use std::{
 
 use super::problem::{Problem, file_name};
 
-/// A larger file is refused unread.
+/// Largest size of a file; a larger one is refused unread.
 const BYTES_MAX: u64 = 8 << 20;
 
 /// One file's text.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// See [`file_name`].
+    /// As [`file_name`] gives it.
     pub(super) name: String,
     pub(super) text: String,
 }
 
-/// Files that were found, and what kept others from being found.
+/// The files that were found, and the problems of the paths that could not be read.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundFiles {
     pub(super) files: Vec<PathBuf>,
     pub(super) problems: Vec<Problem>,
 }
 
-/// The files themselves and, in folders, those that are `wanted`, at any depth and in the order of their
-/// paths. Names that start with a dot are skipped, since Kubernetes and editors keep copies there.
+/// Finds files: each path that is a file and, in each folder, at any depth and in the order of their paths,
+/// the files that are `wanted`. Names that start with a dot are skipped, since Kubernetes and editors keep
+/// copies there.
 ///
-/// A folder without any is a problem; `none` says so.
-pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> Found {
-    let mut all = Found::default();
+/// A folder without such a file is a problem, with the message `none`.
+pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> FoundFiles {
+    let mut all = FoundFiles::default();
     for path in paths {
-        let mut found = Found::default();
+        let mut found = FoundFiles::default();
         find_below(path, wanted, &mut found);
         if found.files.is_empty() && found.problems.is_empty() {
             found.problems.push(Problem::of_file(path, none));
@@ -43,7 +44,7 @@ pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> 
     all
 }
 
-fn find_below(path: &Path, wanted: fn(&Path) -> bool, found: &mut Found) {
+fn find_below(path: &Path, wanted: fn(&Path) -> bool, found: &mut FoundFiles) {
     let folder = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => read_folder(path, wanted, &[], found),
         Ok(_) => {
@@ -53,16 +54,16 @@ fn find_below(path: &Path, wanted: fn(&Path) -> bool, found: &mut Found) {
         Err(error) => Err(error),
     };
     if let Err(error) = folder {
-        found.problems.push(Problem::of_file(path, error.to_string()));
+        found.problems.push(unreadable(path, &error));
     }
 }
 
-/// `above` are the folders on the way here: a link may lead back to one.
+/// `above` are the folders on the path to this one: a link may lead back to one of them.
 fn read_folder(
     folder: &Path,
     wanted: fn(&Path) -> bool,
     above: &[PathBuf],
-    found: &mut Found,
+    found: &mut FoundFiles,
 ) -> io::Result<()> {
     let above = &[above, &[fs::canonicalize(folder)?]].concat();
     let mut paths = Vec::new();
@@ -75,9 +76,9 @@ fn read_folder(
         if hidden {
             continue;
         }
-        // One that cannot be read hides no other.
+        // Go on after an entry that cannot be read.
         if let Err(error) = read_entry(&path, wanted, above, found) {
-            found.problems.push(Problem::of_file(&path, error.to_string()));
+            found.problems.push(unreadable(&path, &error));
         }
     }
     Ok(())
@@ -87,7 +88,7 @@ fn read_entry(
     path: &Path,
     wanted: fn(&Path) -> bool,
     above: &[PathBuf],
-    found: &mut Found,
+    found: &mut FoundFiles,
 ) -> io::Result<()> {
     if !fs::metadata(path)?.is_dir() {
         if wanted(path) {
@@ -103,8 +104,7 @@ fn read_entry(
 }
 
 pub(super) fn read(path: &Path) -> Result<Source, Problem> {
-    let of_file = |error: io::Error| Problem::of_file(path, error.to_string());
-    let metadata = fs::metadata(path).map_err(of_file)?;
+    let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
     if !metadata.is_file() {
         return Err(Problem::of_file(path, "not a regular file"));
     }
@@ -112,14 +112,18 @@ pub(super) fn read(path: &Path) -> Result<Source, Problem> {
         let message = format!("{} bytes exceed {BYTES_MAX} (8 MiB)", metadata.len());
         return Err(Problem::of_file(path, message));
     }
-    let bytes = fs::read(path).map_err(of_file)?;
+    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Source { name: file_name(path), text }),
         Err(_) => Err(Problem::of_file(path, "not UTF-8 text")),
     }
 }
 
-/// Not the tests beside them.
+fn unreadable(path: &Path, error: &io::Error) -> Problem {
+    Problem::of_file(path, error.to_string())
+}
+
+/// A YAML file that is not a test.
 pub(super) fn is_rules(path: &Path) -> bool {
     is_yaml(path) && !is_tests(path)
 }

@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 
 use super::{
     compile::LOG_HITS_MAX,
-    keys::{self, Key, Level, Need, Shape},
+    keys::{self, Key, KeyTable, Need, Shape},
 };
 use crate::engine::{request::Hits, rule::Unit, time::Window};
 
 /// The schema of a rule file, in draft 2020-12.
 pub fn schema_of_rules() -> Value {
-    let mut descriptor = level(&keys::DESCRIPTOR);
+    let mut descriptor = mapping(&keys::DESCRIPTOR);
     extend(&mut descriptor, json!({ "allOf": descriptor_conditions() }));
-    let mut rate_limit = level(&keys::LIMIT);
+    let mut rate_limit = mapping(&keys::LIMIT);
     extend(
         &mut rate_limit,
         json!({
@@ -24,11 +24,11 @@ pub fn schema_of_rules() -> Value {
     );
     document(
         "tollkeeper rules",
-        level(&keys::FILE),
+        mapping(&keys::FILE),
         json!({
             "descriptor": descriptor,
             "rate_limit": rate_limit,
-            "replaced": level(&keys::REPLACED),
+            "replaced": mapping(&keys::REPLACED),
         }),
     )
 }
@@ -37,8 +37,8 @@ pub fn schema_of_rules() -> Value {
 pub fn schema_of_tests() -> Value {
     document(
         "tollkeeper rule tests",
-        level(&keys::SUITE),
-        json!({ "test": level(&keys::TEST), "call": level(&keys::CALL) }),
+        mapping(&keys::SUITE),
+        json!({ "test": mapping(&keys::TEST), "call": mapping(&keys::CALL) }),
     )
 }
 
@@ -48,10 +48,10 @@ fn document(title: &str, mut root: Value, definitions: Value) -> Value {
     root
 }
 
-fn level(level: &Level) -> Value {
+fn mapping(table: &KeyTable) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
-    for key in level.keys {
+    for key in table.keys {
         properties.insert(key.name.to_owned(), property(key));
         if key.need == Need::Required {
             required.push(key.name);
@@ -67,7 +67,7 @@ fn level(level: &Level) -> Value {
 
 fn property(key: &Key) -> Value {
     let mut schema = match key.shape {
-        // What looks like a number or a truth is taken as the text that is written.
+        // A number or boolean is read as the text that is written.
         Shape::Text { bytes_max } => {
             let mut text = match key.need {
                 Need::Required => {
@@ -94,7 +94,7 @@ fn property(key: &Key) -> Value {
 }
 
 fn descriptor_conditions() -> Vec<Value> {
-    let log = is("algorithm", &in_any_case(&["sliding_log"]));
+    let log = algorithm("sliding_log");
     let no_log = json!({
         "properties": {
             "rate_limit": { "not": log },
@@ -109,10 +109,8 @@ fn descriptor_conditions() -> Vec<Value> {
     ]
 }
 
-/// What holds of every limit but an unlimited one.
+/// The conditions on every limit, except unlimited ones.
 fn limit_conditions() -> Vec<Value> {
-    let algorithm = |name: &str| is("algorithm", &in_any_case(&[name]));
-    let at_most = |key: &str, max: u64| json!({ "properties": { key: { "maximum": max } } });
     let (log, bucket) = (algorithm("sliding_log"), algorithm("token_bucket"));
     let days = json!({
         "required": ["unit"],
@@ -136,7 +134,7 @@ fn limit_conditions() -> Vec<Value> {
         let is_unit = is("unit", &in_any_case(&[unit.name()]));
         let units_max = Window::SECONDS_MAX / unit.seconds();
         conditions.push(when(&is_unit, &at_most("unit_multiplier", units_max)));
-        // Longer windows allow less, which a schema cannot compute.
+        // A `unit_multiplier` lowers the maximum, which a schema cannot compute.
         let hits_max = Hits::MAX / (unit.seconds() * 1000);
         if hits_max >= u64::from(u32::MAX) {
             continue;
@@ -152,20 +150,29 @@ fn limit_conditions() -> Vec<Value> {
     conditions
 }
 
+fn algorithm(name: &str) -> Value {
+    is("algorithm", &in_any_case(&[name]))
+}
+
+fn at_most(key: &str, max: u64) -> Value {
+    json!({ "properties": { key: { "maximum": max } } })
+}
+
 fn when(condition: &Value, then: &Value) -> Value {
     json!({ "if": condition, "then": then })
 }
 
-/// The key is there, and its value satisfies the schema.
+/// The key is present, and its value satisfies the schema.
 fn is(key: &str, schema: &Value) -> Value {
     json!({ "type": "object", "required": [key], "properties": { key: schema } })
 }
 
+/// The key is present, and its value is not null.
 fn is_set(key: &str) -> Value {
     is(key, &json!({ "not": { "type": "null" } }))
 }
 
-/// The words that an editor offers, and those in another case that are as good.
+/// Words that an editor offers, and the same words in any other case.
 fn offered_in_any_case(words: &[&str]) -> Value {
     json!({ "anyOf": [{ "enum": words }, in_any_case(words)] })
 }

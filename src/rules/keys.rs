@@ -8,10 +8,10 @@ use crate::engine::{
     rule::{Algorithm, OnStoreFailure, Unit},
 };
 
-/// A mapping, and the keys that it may have.
+/// The keys of one kind of mapping.
 #[derive(Debug)]
-pub(super) struct Level {
-    /// What a message calls it.
+pub(super) struct KeyTable {
+    /// The mapping's name in messages.
     pub(super) name: &'static str,
     pub(super) keys: &'static [Key],
 }
@@ -21,7 +21,7 @@ pub(super) struct Key {
     pub(super) name: &'static str,
     pub(super) need: Need,
     pub(super) shape: Shape,
-    /// What it means, for editors and docs/rules.md.
+    /// Its meaning, for editors and docs/rules.md.
     pub(super) help: &'static str,
 }
 
@@ -31,10 +31,10 @@ pub(super) enum Need {
     Required,
 }
 
-/// What a value looks like.
+/// The form of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Shape {
-    /// Any scalar, as it is written.
+    /// Any scalar, as written.
     Text {
         bytes_max: usize,
     },
@@ -49,8 +49,8 @@ pub(super) enum Shape {
     Other(fn() -> Value),
 }
 
-/// What a file of rules may say.
-pub(super) static FILE: Level = Level {
+/// The keys at the top of a rule file.
+pub(super) static FILE: KeyTable = KeyTable {
     name: "a rule file",
     keys: &[
         required("domain", TEXT, "Name by which requests select these rules"),
@@ -58,8 +58,8 @@ pub(super) static FILE: Level = Level {
     ],
 };
 
-/// What a descriptor may say.
-pub(super) static DESCRIPTOR: Level = Level {
+/// The keys of a descriptor.
+pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     name: "a descriptor",
     keys: &[
         required(
@@ -122,8 +122,8 @@ pub(super) static DESCRIPTOR: Level = Level {
     ],
 };
 
-/// What a limit may say.
-pub(super) static LIMIT: Level = Level {
+/// The keys of a limit.
+pub(super) static LIMIT: KeyTable = KeyTable {
     name: "a rate_limit",
     keys: &[
         key(
@@ -182,14 +182,14 @@ pub(super) static LIMIT: Level = Level {
     ],
 };
 
-/// What an item of `replaces` may say.
-pub(super) static REPLACED: Level = Level {
+/// The key of an item of `replaces`.
+pub(super) static REPLACED: KeyTable = KeyTable {
     name: "an item of `replaces`",
     keys: &[required("name", TEXT, "Name of a limit that is ignored")],
 };
 
-/// What a file of tests may say.
-pub(super) static SUITE: Level = Level {
+/// The keys at the top of a test file.
+pub(super) static SUITE: KeyTable = KeyTable {
     name: "a test file",
     keys: &[
         required(
@@ -205,15 +205,15 @@ pub(super) static SUITE: Level = Level {
     ],
 };
 
-/// What one test may say.
-pub(super) static TEST: Level = Level {
+/// The keys of one test.
+pub(super) static TEST: KeyTable = KeyTable {
     name: "a test",
     keys: &[
-        required("name", TEXT, "What the test claims"),
+        required("name", TEXT, "Name of the test: what it claims"),
         required("domain", TEXT, "Domain of all calls"),
         key(
             "start",
-            // YAML's own times are no JSON.
+            // YAML has a type for times, and JSON has not.
             Shape::Other(|| json!({})),
             "Time at which the test starts, such as 2026-03-29T00:30:00Z; 2026-01-01T00:00:00Z if absent",
         ),
@@ -221,8 +221,8 @@ pub(super) static TEST: Level = Level {
     ],
 };
 
-/// What one call of a test may say.
-pub(super) static CALL: Level = Level {
+/// The keys of one call of a test.
+pub(super) static CALL: KeyTable = KeyTable {
     name: "a call",
     keys: &[
         key(
@@ -240,7 +240,7 @@ pub(super) static CALL: Level = Level {
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
-            "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number gives back",
+            "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number refunds",
         ),
         key("expect", Shape::OneOf(code_names), "Decision for the call: OK or OVER_LIMIT"),
         key("remaining", Shape::Other(numbers), "Hits left for each descriptor, or a list of them"),
@@ -263,8 +263,8 @@ const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
     Key { name, need: Need::Required, shape, help }
 }
 
-impl Level {
-    /// The names of its keys.
+impl KeyTable {
+    /// The keys' names.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.keys.iter().map(|key| key.name)
     }

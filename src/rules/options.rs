@@ -1,11 +1,11 @@
-//! What the settings say of all rules.
+//! How rules are loaded, as the settings say.
 
 use crate::engine::rule::Defaults;
 
-/// What the settings say of all rules.
+/// How rules are loaded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
-    /// What limits do that do not say it themselves.
+    /// Values for limits that do not set them.
     pub defaults: Defaults,
     /// Which algorithms the store can run.
     pub algorithms: Algorithms,

@@ -1,18 +1,18 @@
-//! What is wrong with a file, and where.
+//! A problem of a rule file or test file: its location and a message.
 
 use std::{fmt, path::Path};
 
 use super::yaml::Location;
 use crate::printable::printable;
 
-/// Something wrong with the rules, and where.
+/// A problem of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The file, as it was named; no control characters.
     pub file: String,
-    /// Line and column, from 1; `None` if it is about the file itself.
+    /// Line and column, from 1; `None` if the problem is the file itself.
     pub location: Option<(usize, usize)>,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is allowed.
     pub message: String,
 }
 
@@ -29,7 +29,7 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, location, message } = self;
-        // What a file holds adds no line to a log.
+        // The content of a file must not add a line to a log.
         let message = printable(message.as_bytes());
         match location {
             Some((line, column)) => write!(f, "{file}:{line}:{column}: {message}"),
@@ -38,14 +38,30 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The path as it was given, in a form that any log line can hold.
+/// The path as given, with control characters escaped.
 pub(crate) fn file_name(path: &Path) -> String {
     printable(path.as_os_str().as_encoded_bytes())
 }
 
-/// What a look at files has found: problems refuse them, warnings do not.
+/// The problems and warnings of some files. Problems make the files invalid, warnings do not.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
+}
+
+/// Collects the problems and warnings of one file.
+pub(super) struct Problems<'a> {
+    pub(super) file: &'a str,
+    pub(super) findings: &'a mut Findings,
+}
+
+impl Problems<'_> {
+    pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.problems.push(Problem::at(self.file, location, message));
+    }
+
+    pub(super) fn warn(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.warnings.push(Problem::at(self.file, location, message));
+    }
 }

@@ -1,12 +1,12 @@
-//! Reads mappings by the table of keys, and collects what is wrong with them.
+//! Reads mappings by their tables of keys, and collects the problems.
 //!
-//! Reading goes on after a problem, so that one look finds them all.
+//! Reading goes on after a problem, so that all problems of a file are reported at once.
 
 use super::{
-    keys::{self, Key, Level, Need, Shape},
+    keys::{self, Key, KeyTable, Need, Shape},
     problem::{Findings, Problem},
     scalar::{self, Plain},
-    yaml::{self, Content, Location, Node, Style},
+    yaml::{self, Content, Location, Style, YamlNode},
 };
 use crate::did_you_mean::hint;
 
@@ -31,19 +31,19 @@ pub(super) struct Fields<'node> {
 
 struct Field<'node> {
     name: &'static str,
-    node: &'node Node,
-    /// `None` where it is null, or where there is a problem.
+    node: &'node YamlNode,
+    /// `None` if it is null, or has a problem.
     value: Option<Value<'node>>,
 }
 
-/// A value of the shape that its key asks for.
+/// A value of its key's shape.
 #[derive(Debug, Clone)]
 enum Value<'node> {
     Text(String),
     Whole(u32),
     Switch(bool),
     Word(&'static str),
-    Other(&'node Node),
+    Other(&'node YamlNode),
 }
 
 impl<'node> Fields<'node> {
@@ -56,12 +56,12 @@ impl<'node> Fields<'node> {
         Some(Located { location: field.node.location, value: field.value.clone()? })
     }
 
-    /// Where this key is written with nothing behind it.
+    /// The location of this key's null, if the key is written with no value.
     pub(super) fn null(&self, name: &str) -> Option<Location> {
         self.find(name).filter(|field| field.node.is_null()).map(|field| field.node.location)
     }
 
-    /// A text that is not empty: an empty one is an absent one, as in envoyproxy/ratelimit.
+    /// A text that is not empty; an empty one counts as absent, as in envoyproxy/ratelimit.
     pub(super) fn text(&self, name: &str) -> Option<Located<String>> {
         let Located { location, value: Value::Text(value) } = self.get(name)? else { return None };
         Some(Located { location, value }).filter(|text| !text.value.is_empty())
@@ -79,12 +79,17 @@ impl<'node> Fields<'node> {
         Some(Located { location, value })
     }
 
+    /// Whether this switch is written and true.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.switch(name).is_some_and(|switch| switch.value)
+    }
+
     pub(super) fn word(&self, name: &str) -> Option<Located<&'static str>> {
         let Located { location, value: Value::Word(value) } = self.get(name)? else { return None };
         Some(Located { location, value })
     }
 
-    pub(super) fn node(&self, name: &str) -> Option<&'node Node> {
+    pub(super) fn node(&self, name: &str) -> Option<&'node YamlNode> {
         match self.get(name)?.value {
             Value::Other(node) => Some(node),
             _ => None,
@@ -92,7 +97,7 @@ impl<'node> Fields<'node> {
     }
 }
 
-impl Node {
+impl YamlNode {
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.content, Content::Scalar(text, Style::Plain)
             if scalar::resolve(text) == Plain::Null)
@@ -108,47 +113,47 @@ impl Reader<'_> {
         self.findings.warnings.push(Problem::at(self.file, location, message));
     }
 
-    /// Parses the file; `starts` says what one starts with.
-    pub(super) fn root(&mut self, text: &str, starts: &str) -> Option<Node> {
+    /// Parses the file. `hint` ends the message about an empty one.
+    pub(super) fn root(&mut self, text: &str, hint: &str) -> Option<YamlNode> {
         match yaml::parse(text) {
             Ok(Some(root)) => return Some(root),
-            Ok(None) => self.problem((1, 1), format!("the file is empty; {starts}")),
+            Ok(None) => self.problem((1, 1), format!("the file is empty; {hint}")),
             Err((location, message)) => self.problem(location, message),
         }
         None
     }
 
-    /// The pairs of a mapping, checked by the table of its keys.
+    /// The pairs of a mapping, checked by its table of keys.
     pub(super) fn fields<'node>(
         &mut self,
-        node: &'node Node,
-        level: &'static Level,
+        node: &'node YamlNode,
+        table: &'static KeyTable,
     ) -> Option<Fields<'node>> {
         let Content::Map(written) = &node.content else {
-            let names: Vec<_> = level.names().collect();
+            let names: Vec<_> = table.names().collect();
             let message =
-                format!("{} must be a mapping with the keys {}", level.name, names.join(", "));
+                format!("{} must be a mapping with the keys {}", table.name, names.join(", "));
             self.problem(node.location, message);
             return None;
         };
         let mut fields = Fields { location: node.location, fields: Vec::new() };
         for (key, value) in written {
             let Content::Scalar(name, _) = &key.content else {
-                self.problem(key.location, format!("a key of {} must be text", level.name));
+                self.problem(key.location, format!("a key of {} must be text", table.name));
                 continue;
             };
-            match level.find(name) {
-                None => self.problem(key.location, unknown(name, level)),
-                Some(key_of_level) if fields.find(key_of_level.name).is_some() => {
+            match table.find(name) {
+                None => self.problem(key.location, unknown(name, table)),
+                Some(known) if fields.find(known.name).is_some() => {
                     self.problem(key.location, format!("{name}: duplicate key"));
                 }
-                Some(key_of_level) => {
-                    let read = self.value(key_of_level, value);
-                    fields.fields.push(Field { name: key_of_level.name, node: value, value: read });
+                Some(known) => {
+                    let read = self.value(known, value);
+                    fields.fields.push(Field { name: known.name, node: value, value: read });
                 }
             }
         }
-        for key in level.keys.iter().filter(|key| key.need == Need::Required) {
+        for key in table.keys.iter().filter(|key| key.need == Need::Required) {
             let field = fields.find(key.name);
             if field.is_none_or(|field| field.node.is_null()) {
                 let location = field.map_or(node.location, |field| field.node.location);
@@ -158,7 +163,7 @@ impl Reader<'_> {
         Some(fields)
     }
 
-    fn value<'node>(&mut self, key: &Key, node: &'node Node) -> Option<Value<'node>> {
+    fn value<'node>(&mut self, key: &Key, node: &'node YamlNode) -> Option<Value<'node>> {
         if node.is_null() {
             return None;
         }
@@ -181,8 +186,12 @@ impl Reader<'_> {
         }
     }
 
-    /// The text of a scalar, as it is written.
-    pub(super) fn scalar<'node>(&mut self, node: &'node Node, name: &str) -> Option<&'node str> {
+    /// The text of a scalar, as written; empty for null.
+    pub(super) fn scalar<'node>(
+        &mut self,
+        node: &'node YamlNode,
+        name: &str,
+    ) -> Option<&'node str> {
         match &node.content {
             Content::Scalar(..) if node.is_null() => Some(""),
             Content::Scalar(text, _) => Some(text),
@@ -195,7 +204,7 @@ impl Reader<'_> {
 
     pub(super) fn one_of(
         &mut self,
-        node: &Node,
+        node: &YamlNode,
         name: &str,
         words: &[&'static str],
     ) -> Option<&'static str> {
@@ -214,9 +223,10 @@ impl Reader<'_> {
     }
 
     /// A whole number as envoyproxy/ratelimit reads it, from `min` to `u32::MAX`.
-    pub(super) fn whole(&mut self, node: &Node, name: &str, min: u32) -> Option<u32> {
+    pub(super) fn whole(&mut self, node: &YamlNode, name: &str, min: u32) -> Option<u32> {
         let whole = self.integer(node, name);
-        let number = whole.and_then(|whole| u32::try_from(whole).ok()).filter(|it| *it >= min);
+        let number =
+            whole.and_then(|whole| u32::try_from(whole).ok()).filter(|number| *number >= min);
         if number.is_none() {
             let message = format!("{name}: must be a whole number from {min} to {}", u32::MAX);
             self.problem(node.location, message);
@@ -225,17 +235,17 @@ impl Reader<'_> {
     }
 
     /// A whole number without quotes.
-    pub(super) fn integer(&mut self, node: &Node, name: &str) -> Option<i128> {
+    pub(super) fn integer(&mut self, node: &YamlNode, name: &str) -> Option<i128> {
         let Content::Scalar(text, Style::Plain) = &node.content else { return None };
         let Plain::Whole(whole) = scalar::resolve(text) else { return None };
-        if whole.is_octal_in_disguise {
+        if whole.looks_decimal {
             let message = format!("{name}: `{}` is octal, and means {}", shown(text), whole.value);
             self.warning(node.location, message);
         }
         Some(whole.value)
     }
 
-    fn switch(&mut self, node: &Node, name: &str) -> Option<bool> {
+    fn switch(&mut self, node: &YamlNode, name: &str) -> Option<bool> {
         if let Content::Scalar(text, Style::Plain) = &node.content
             && let Plain::Switch(on) = scalar::resolve(text)
         {
@@ -246,23 +256,23 @@ impl Reader<'_> {
     }
 }
 
-/// The message for a key that is not one of its level: where it belongs, or what is near.
-fn unknown(name: &str, level: &'static Level) -> String {
+/// The message for a key that its table does not have: the level where it belongs, or the nearest key.
+fn unknown(name: &str, table: &'static KeyTable) -> String {
     let levels = [&keys::FILE, &keys::DESCRIPTOR, &keys::LIMIT];
-    let depth = |of: &Level| levels.iter().position(|other| std::ptr::eq(*other, of));
-    let home = levels.into_iter().find(|other| other.find(name).is_some());
-    if let (Some(here), Some(there)) = (depth(level), home.and_then(depth)) {
+    let here = levels.iter().position(|level| std::ptr::eq(*level, table));
+    let there = levels.iter().position(|level| level.find(name).is_some());
+    if let (Some(here), Some(there)) = (here, there) {
         return format!("unknown key `{name}` here; it belongs {}", way(here, there));
     }
-    let suggestion = hint(name, level.names());
+    let suggestion = hint(name, table.names());
     if suggestion.is_empty() {
-        let names: Vec<_> = level.names().collect();
+        let names: Vec<_> = table.names().collect();
         return format!("unknown key `{}`; allowed here: {}", shown(name), names.join(", "));
     }
     format!("unknown key `{}`{suggestion}", shown(name))
 }
 
-/// From one depth of a rule file (0 its top, 1 a descriptor, 2 a rate_limit) to another.
+/// The way from one level of a rule file (0 the file, 1 a descriptor, 2 a rate_limit) to another.
 fn way(here: usize, there: usize) -> &'static str {
     match (here, there) {
         (_, 0) => "at the top of the file",
@@ -273,7 +283,7 @@ fn way(here: usize, there: usize) -> &'static str {
     }
 }
 
-/// The text for a message: one line, and not too long.
+/// The text in a form for messages: on one line, at most 60 characters.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

@@ -1,23 +1,23 @@
-//! What a scalar without quotes means, as envoyproxy/ratelimit's YAML library (1.1, with `0o` of 1.2)
-//! understands it: `010` is eight, `yes` is true.
+//! The meaning of a scalar without quotes, as in envoyproxy/ratelimit's YAML library (YAML 1.1, with `0o` of
+//! 1.2): `010` is eight, `yes` is true.
 
 /// The meaning of a scalar without quotes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Plain {
     Null,
     Switch(bool),
-    Whole(Whole),
-    /// Any other number, which may be infinite or none.
+    Whole(WholeNumber),
+    /// Any other number, which may be infinite or not a number.
     Float(f64),
     Text,
 }
 
 /// A whole number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct WholeNumber {
     pub(super) value: i128,
-    /// Whether reading its digits as decimal ones gives another number: `010`.
-    pub(super) is_octal_in_disguise: bool,
+    /// Whether its digits, read as decimal, are another number: `010`.
+    pub(super) looks_decimal: bool,
 }
 
 pub(super) fn resolve(text: &str) -> Plain {
@@ -43,7 +43,7 @@ pub(super) fn resolve(text: &str) -> Plain {
     if let Some(whole) = whole(&text) {
         return Plain::Whole(whole);
     }
-    // Rust would read words as well: `+inf`, `-nan`.
+    // Rust's parser would accept words as well: `+inf`, `-nan`.
     let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     match text.parse() {
         Ok(number) if is_decimal && f64::is_finite(number) => Plain::Float(number),
@@ -51,8 +51,8 @@ pub(super) fn resolve(text: &str) -> Plain {
     }
 }
 
-/// At most 64 bits count as a number.
-fn whole(text: &str) -> Option<Whole> {
+/// A whole number of at most 64 bits, in any base.
+fn whole(text: &str) -> Option<WholeNumber> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (radix, digits) = match unsigned.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, unsigned.get(2..)?),
@@ -61,14 +61,14 @@ fn whole(text: &str) -> Option<Whole> {
         [b'0', _, ..] => (8, unsigned.get(1..)?),
         _ => (10, unsigned),
     };
-    // Rust would take a second sign.
+    // Rust's parser would accept a second sign.
     if !digits.starts_with(|first: char| first.is_digit(radix)) {
         return None;
     }
     let magnitude = i128::from(u64::from_str_radix(digits, radix).ok()?);
-    let is_octal_in_disguise = unsigned.parse().is_ok_and(|decimal: i128| decimal != magnitude);
+    let looks_decimal = unsigned.parse().is_ok_and(|decimal: i128| decimal != magnitude);
     let value = if text.starts_with('-') { -magnitude } else { magnitude };
-    Some(Whole { value, is_octal_in_disguise })
+    Some(WholeNumber { value, looks_decimal })
 }
 
 #[cfg(test)]
@@ -83,9 +83,9 @@ mod tests {
         }
     }
 
-    /// What gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses, makes of the same text.
+    /// The values are those of gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
     #[test]
-    fn numbers_are_those_that_the_incumbent_reads() {
+    fn numbers_have_the_values_that_the_incumbent_reads() {
         for (text, value) in [
             ("10", 10),
             ("010", 8),
@@ -124,19 +124,22 @@ mod tests {
     }
 
     #[test]
-    fn an_octal_number_is_in_disguise_only_where_its_digits_would_mean_another_one() {
-        let is_in_disguise = |text| match resolve(text) {
-            Plain::Whole(whole) => whole.is_octal_in_disguise,
-            _ => false,
-        };
-        assert!(is_in_disguise("010") && is_in_disguise("0_17"));
+    fn an_octal_number_looks_decimal_only_if_its_digits_read_as_decimal_are_another_number() {
+        assert!(looks_decimal("010") && looks_decimal("0_17"));
         for text in ["10", "007", "0o10", "0x10", "0b11", "1_000", "0"] {
-            assert!(!is_in_disguise(text), "{text}");
+            assert!(!looks_decimal(text), "{text}");
+        }
+    }
+
+    fn looks_decimal(text: &str) -> bool {
+        match resolve(text) {
+            Plain::Whole(whole) => whole.looks_decimal,
+            _ => false,
         }
     }
 
     #[test]
-    fn words_are_switches_and_null_in_three_spellings_only() {
+    fn booleans_and_null_are_read_in_three_spellings_only() {
         for text in ["yes", "Yes", "YES", "on", "y", "Y", "true"] {
             assert_eq!(resolve(text), Plain::Switch(true), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Rules as written: what a file says, before its rules are seen together.
+//! Rules as written in one file, before the rules of all files are compiled together.
 
 use std::collections::HashSet;
 
@@ -8,22 +8,22 @@ use super::{
     problem::Findings,
     reader::{Fields, Located, Reader, shown},
     scalar::{self, Plain},
-    yaml::{Content, Location, Node, Style},
+    yaml::{Content, Location, Style, YamlNode},
 };
 use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
 
-/// A step of a rule's path: a key and, where one is set, a value.
-pub(super) type Step = (String, Option<String>);
+/// A step of a rule's path: a key, and a value if one is written.
+pub(super) type PathStep = (String, Option<String>);
 
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) name: String,
     pub(super) domain: String,
-    pub(super) descriptors: Vec<Located<Descriptor>>,
+    pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Descriptor {
+pub(super) struct WrittenDescriptor {
     pub(super) key: String,
     pub(super) value: Option<String>,
     /// From `rate_limit` or `rate_limits`; empty for an allowlist.
@@ -34,20 +34,20 @@ pub(super) struct Descriptor {
     pub(super) value_to_metric: bool,
     pub(super) share_threshold: bool,
     pub(super) metadata: Option<Metadata>,
-    pub(super) descriptors: Vec<Located<Descriptor>>,
+    pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
 
 #[derive(Debug)]
 pub(super) struct RateLimit {
-    /// Absent counts as 0, as in envoyproxy/ratelimit: always over the limit.
+    /// Absent counts as 0, as in envoyproxy/ratelimit: every call is over the limit.
     pub(super) requests_per_unit: Option<u32>,
     pub(super) unit: Option<Located<Unit>>,
     /// Number of units in a window; absent counts as 1.
     pub(super) unit_multiplier: u32,
     pub(super) unlimited: bool,
-    /// Whether denied calls are charged; absent leaves it to the setting.
+    /// Whether denied calls are charged; if absent, `--count-denied` decides.
     pub(super) count_denied: Option<bool>,
-    /// One of the engine's names.
+    /// One of [`Algorithm::NAMES`].
     pub(super) algorithm: &'static str,
     pub(super) burst: Option<Located<u32>>,
     pub(super) time_zone: Option<Located<String>>,
@@ -57,7 +57,7 @@ pub(super) struct RateLimit {
     pub(super) replaces: Vec<Located<String>>,
 }
 
-/// Reads one file. `None` if it has no usable domain.
+/// Reads one file. `None` if it has no valid domain.
 pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
     let mut reader = Reader { file: &source.name, findings };
     let root = reader.root(&source.text, "a rule file starts with `domain:`")?;
@@ -65,7 +65,7 @@ pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
 }
 
 impl Reader<'_> {
-    fn file(&mut self, root: &Node) -> Option<File> {
+    fn file(&mut self, root: &YamlNode) -> Option<File> {
         if is_config_map(root) {
             let message = "this is a Kubernetes ConfigMap, not a rule file; mount it and pass the folder \
                            to --rules, or save the text below `data` as a file of its own";
@@ -78,7 +78,7 @@ impl Reader<'_> {
         Some(File { name: self.file.to_owned(), domain, descriptors })
     }
 
-    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<Descriptor>> {
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
         let Some(node) = fields.node("descriptors") else { return Vec::new() };
         let Content::List(items) = &node.content else {
             self.problem(node.location, "descriptors: must be a list");
@@ -87,26 +87,25 @@ impl Reader<'_> {
         items.iter().filter_map(|item| self.descriptor(item)).collect()
     }
 
-    fn descriptor(&mut self, node: &Node) -> Option<Located<Descriptor>> {
+    fn descriptor(&mut self, node: &YamlNode) -> Option<Located<WrittenDescriptor>> {
         let fields = self.fields(node, &DESCRIPTOR)?;
         let location = fields.location;
         let descriptors = self.descriptors(&fields);
         let limits = self.limits(&fields);
         let metadata = fields.node("metadata").and_then(|node| self.metadata(node));
-        let is_on = |name| fields.switch(name).is_some_and(|switch| switch.value);
         let value = fields.text("value").map(|value| value.value);
-        let share_threshold = is_on("share_threshold");
+        let share_threshold = fields.is_on("share_threshold");
         if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
             self.problem(location, "share_threshold: needs a `value` with a `*`");
         }
-        let value = Descriptor {
+        let value = WrittenDescriptor {
             key: fields.text("key")?.value,
             value,
             limits,
-            shadow_mode: is_on("shadow_mode"),
-            quota_mode: is_on("quota_mode"),
-            detailed_metric: is_on("detailed_metric"),
-            value_to_metric: is_on("value_to_metric"),
+            shadow_mode: fields.is_on("shadow_mode"),
+            quota_mode: fields.is_on("quota_mode"),
+            detailed_metric: fields.is_on("detailed_metric"),
+            value_to_metric: fields.is_on("value_to_metric"),
             share_threshold,
             metadata,
             descriptors,
@@ -137,9 +136,9 @@ impl Reader<'_> {
         limits
     }
 
-    fn rate_limit(&mut self, node: &Node) -> Option<Located<RateLimit>> {
+    fn rate_limit(&mut self, node: &YamlNode) -> Option<Located<RateLimit>> {
         let fields = self.fields(node, &LIMIT)?;
-        let unlimited = fields.switch("unlimited").is_some_and(|switch| switch.value);
+        let unlimited = fields.is_on("unlimited");
         let unit = self.unit(&fields, unlimited);
         let mode = fields.word("on_store_failure").map(|word| word.value);
         let name = fields.text("name").map(|name| name.value);
@@ -155,7 +154,9 @@ impl Reader<'_> {
             burst: fields.whole("burst"),
             time_zone: fields.text("time_zone"),
             remember: fields.text("remember"),
-            on_store_failure: OnStoreFailure::ALL.into_iter().find(|it| Some(it.name()) == mode),
+            on_store_failure: OnStoreFailure::ALL
+                .into_iter()
+                .find(|known| Some(known.name()) == mode),
             replaces: self.replaces(&fields, name.as_deref()),
             name,
         };
@@ -180,8 +181,8 @@ impl Reader<'_> {
         Some(Located { location: node.location, value: unit })
     }
 
-    /// envoyproxy/ratelimit refuses a unit here, and ignores any other word.
-    fn unit_of_unlimited(&mut self, node: &Node, names: &[&str]) {
+    /// envoyproxy/ratelimit refuses a known unit here, and ignores any other word.
+    fn unit_of_unlimited(&mut self, node: &YamlNode, names: &[&str]) {
         let Some(text) = self.scalar(node, "unit") else { return };
         if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
             self.problem(node.location, "unit: not allowed with `unlimited: true`");
@@ -207,9 +208,8 @@ impl Reader<'_> {
                 self.problem(item.location, "replaces: write each item as `- name: other_limit`");
                 continue;
             }
-            let Some(name) = self.fields(item, &REPLACED).and_then(|it| it.text("name")) else {
-                continue;
-            };
+            let Some(fields) = self.fields(item, &REPLACED) else { continue };
+            let Some(name) = fields.text("name") else { continue };
             if own == Some(&name.value) {
                 self.problem(item.location, "replaces: a limit cannot replace itself");
             }
@@ -218,7 +218,7 @@ impl Reader<'_> {
         names
     }
 
-    fn metadata(&mut self, node: &Node) -> Option<Metadata> {
+    fn metadata(&mut self, node: &YamlNode) -> Option<Metadata> {
         if !matches!(node.content, Content::Map(_)) {
             self.problem(node.location, "metadata: must be a mapping");
             return None;
@@ -226,7 +226,7 @@ impl Reader<'_> {
         Some(self.tree(node, Keys::Outermost))
     }
 
-    fn tree(&mut self, node: &Node, keys: Keys) -> Metadata {
+    fn tree(&mut self, node: &YamlNode, keys: Keys) -> Metadata {
         match &node.content {
             Content::Scalar(text, Style::Quoted) => Metadata::Text(text.clone()),
             Content::Scalar(text, Style::Plain) => self.plain(node.location, text),
@@ -248,9 +248,9 @@ impl Reader<'_> {
         }
     }
 
-    /// envoyproxy/ratelimit takes the outermost keys as they are written, and turns inner ones such as
-    /// `on` and `010` into `true` and `8`.
-    fn metadata_key<'node>(&mut self, key: &'node Node, keys: Keys) -> Option<&'node str> {
+    /// envoyproxy/ratelimit keeps the outermost keys as written, and turns inner keys such as `on` and `010`
+    /// into `true` and `8`.
+    fn metadata_key<'node>(&mut self, key: &'node YamlNode, keys: Keys) -> Option<&'node str> {
         match &key.content {
             Content::Scalar(name, Style::Plain)
                 if keys == Keys::Inner && scalar::resolve(name) != Plain::Text =>
@@ -271,8 +271,10 @@ impl Reader<'_> {
         match scalar::resolve(text) {
             Plain::Null => Metadata::Null,
             Plain::Switch(on) => Metadata::Truth(on),
-            // The answer carries doubles.
-            #[expect(clippy::cast_precision_loss, reason = "so does the incumbent's")]
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a protobuf Struct holds doubles; the incumbent loses the same"
+            )]
             Plain::Whole(whole) => Metadata::Number(whole.value as f64),
             Plain::Float(number) if number.is_finite() => Metadata::Number(number),
             Plain::Float(_) => {
@@ -285,20 +287,19 @@ impl Reader<'_> {
     }
 }
 
-/// Which keys of `metadata` are read.
+/// The level of a key in `metadata`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keys {
     Outermost,
     Inner,
 }
 
-/// Pasted from `kubectl get`: the rules are text below one of its keys.
-fn is_config_map(root: &Node) -> bool {
+/// Whether the file is a ConfigMap, pasted from `kubectl get`: its rules are text below one of its keys.
+fn is_config_map(root: &YamlNode) -> bool {
     let Content::Map(pairs) = &root.content else { return false };
-    pairs.iter().any(|(key, value)| {
-        let text = |node: &Node, expected: &str| {
-            matches!(&node.content, Content::Scalar(text, _) if text == expected)
-        };
-        text(key, "kind") && text(value, "ConfigMap")
-    })
+    pairs.iter().any(|(key, value)| is_text(key, "kind") && is_text(value, "ConfigMap"))
+}
+
+fn is_text(node: &YamlNode, expected: &str) -> bool {
+    matches!(&node.content, Content::Scalar(text, _) if text == expected)
 }

@@ -1,61 +1,31 @@
-//! Rules in force, and how they change while the service runs: by content, and the last good ones
-//! stay.
+//! The rules in force, and their reload while the service runs: when the content of the files changes. If
+//! the new content has a problem, the last good rules stay.
 
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use tokio::{task::spawn_blocking, time};
 
-use super::{Compiled, LoadOptions, Problem, Read, Version, compile_all, read_all};
-use crate::engine::rule_set::RuleSet;
+use super::{
+    load::{InForce, RuleFiles, Version, compile_files},
+    options::LoadOptions,
+    problem::Problem,
+};
 
-/// How often the files are read. Asking the system for changes instead would miss some: network
-/// file systems tell of none, and kubelet swaps a link.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the files are read. The system's notifications would miss changes: network file systems send
+/// none, and kubelet swaps a link.
+const READ_EVERY: Duration = Duration::from_millis(500);
 
-/// The rules in force, behind a handle whose holders need not know where they come from.
+/// The rules in force. Its users need not know where the rules come from.
 #[derive(Debug)]
 pub struct Rules {
     current: ArcSwap<InForce>,
-    /// What is wrong with the newest content, if it could not be taken.
+    /// The problems of the newest content, if it could not be loaded.
     problems: Mutex<Vec<Problem>>,
-}
-
-/// One set of rules, and since when.
-#[derive(Debug)]
-pub struct InForce {
-    /// The rules.
-    pub rules: RuleSet,
-    /// Tells one content from another.
-    pub version: Version,
-    /// When they were loaded.
-    pub since: SystemTime,
-    /// The files that they come from.
-    pub files: Vec<String>,
-    /// What is allowed, and hardly meant.
-    pub warnings: Vec<Problem>,
-}
-
-impl InForce {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "for /rules, which shows when the rules were loaded"
-    )]
-    pub(super) fn now(compiled: Compiled, version: Version) -> Self {
-        let Compiled { rules, files, warnings } = compiled;
-        Self { rules, version, since: SystemTime::now(), files, warnings }
-    }
-
-    /// Tells the warnings in the log.
-    pub fn warn(&self) {
-        for warning in &self.warnings {
-            tracing::warn!("{warning}");
-        }
-    }
 }
 
 impl Rules {
@@ -64,18 +34,18 @@ impl Rules {
         Self { current: ArcSwap::from_pointee(first), problems: Mutex::new(Vec::new()) }
     }
 
-    /// The rules for one call, which sees this version to its end.
+    /// The rules for one call, which keeps this version to its end.
     pub fn current(&self) -> Arc<InForce> {
         self.current.load_full()
     }
 
-    /// Puts other rules in force.
+    /// Puts the next rules in force.
     pub fn replace(&self, next: InForce) {
         self.current.store(Arc::new(next));
         self.set_problems(Vec::new());
     }
 
-    /// What is wrong with the newest content; empty if it is in force.
+    /// The problems of the newest content; empty if it is in force.
     pub fn problems(&self) -> Vec<Problem> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -85,37 +55,37 @@ impl Rules {
     }
 }
 
-/// What to watch, and how to read it.
+/// The files to watch, and the options to load them with.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// Files and folders.
     pub paths: Vec<PathBuf>,
-    /// For rules that do not say it themselves.
+    /// Defaults for all rules, and the algorithms that the store can run.
     pub options: LoadOptions,
 }
 
-/// Keeps `rules` at what the files say, for ever.
+/// Keeps `rules` up to date with the files. Never returns.
 pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)) {
-    let mut watcher = Watcher::new(rules, watched, compile_all);
+    let mut watcher = Watcher::new(rules, watched, compile_files);
     loop {
-        time::sleep(LOOK_EVERY).await;
-        if let Some(loaded) = watcher.look().await {
+        time::sleep(READ_EVERY).await;
+        if let Some(loaded) = watcher.poll().await {
             on_load(loaded);
         }
     }
 }
 
-/// What compiles the files. A test passes one that panics.
-type Compile = fn(Read, LoadOptions) -> Result<Compiled, Vec<Problem>>;
+/// Compiles the files. A test passes one that panics.
+type Compile = fn(RuleFiles, LoadOptions) -> Result<InForce, Vec<Problem>>;
 
-/// Follows the files from one look to the next.
+/// Follows the files from one read to the next.
 struct Watcher {
     rules: Arc<Rules>,
     watched: Watched,
     compile: Compile,
-    /// The newest content that was compiled, or could not be.
+    /// The newest content that was compiled, with or without success.
     tried: Version,
-    /// What the last look saw.
+    /// The content of the last read.
     seen: Version,
 }
 
@@ -125,17 +95,17 @@ impl Watcher {
         Self { rules, watched, compile, tried: version.clone(), seen: version }
     }
 
-    /// Reads the files, and loads them if they are new.
+    /// Reads the files, and loads them if they have changed.
     ///
-    /// New content counts once two looks in a row saw the same: a file may be half written, and of
-    /// several files one may be newer than the other.
-    async fn look(&mut self) -> Option<Loaded> {
+    /// New content is loaded once two reads in a row have found the same: a file may be half written, or some
+    /// files may be newer than others.
+    async fn poll(&mut self) -> Option<Loaded> {
         let paths = self.watched.paths.clone();
-        let read = match off_thread(move || read_all(&paths)).await {
+        let read = match off_thread(move || RuleFiles::read(&paths)).await {
             Ok(read) => read,
-            Err(problem) => Read { problems: vec![problem], ..Read::default() },
+            Err(problem) => RuleFiles { problems: vec![problem], ..RuleFiles::default() },
         };
-        let version = Version::of(&read);
+        let version = read.version();
         let settled = version == self.seen;
         self.seen = version.clone();
         if !settled || version == self.tried {
@@ -145,16 +115,15 @@ impl Watcher {
         let (compile, options) = (self.compile, self.watched.options);
         let compiled = off_thread(move || compile(read, options)).await;
         Some(match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
-            Ok(compiled) => {
+            Ok(next) => {
                 tracing::info!(%version, "rules loaded");
-                let next = InForce::now(compiled, version);
                 next.warn();
                 self.rules.replace(next);
                 Loaded::Good
             }
             Err(problems) => {
-                let count = problems.len();
-                tracing::error!(%version, "rules not loaded, {count} problems; the last good ones stay");
+                let count = count(problems.len());
+                tracing::error!(%version, "rules not loaded, {count}; the last good ones stay");
                 for problem in &problems {
                     tracing::error!("{problem}");
                 }
@@ -165,8 +134,15 @@ impl Watcher {
     }
 }
 
-/// Runs `work` on a thread of its own. If it panics, that is a problem of the rules, and no reason to end
-/// the service or to stop watching.
+fn count(problems: usize) -> String {
+    match problems {
+        1 => "1 problem".to_owned(),
+        more => format!("{more} problems"),
+    }
+}
+
+/// Runs `work` on a thread of its own. A panic becomes a problem of the rules: it must not end the service,
+/// nor the watching.
 async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
@@ -177,7 +153,7 @@ async fn off_thread<T: Send + 'static>(
     })
 }
 
-/// What became of new content.
+/// The outcome of loading new content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
     /// It is in force.
@@ -193,9 +169,9 @@ mod tests {
     use super::*;
     use crate::rules::load;
 
-    fn compile_or_panic(read: Read, options: LoadOptions) -> Result<Compiled, Vec<Problem>> {
-        assert!(!read.sources[0].text.contains("panic"), "as the text asks");
-        compile_all(read, options)
+    fn compile_or_panic(read: RuleFiles, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
+        assert!(!read.sources[0].text.contains("panic"), "a bug");
+        compile_files(read, options)
     }
 
     #[tokio::test]
@@ -207,19 +183,19 @@ mod tests {
         let first = load(&watched.paths, watched.options).unwrap();
         let rules = Arc::new(Rules::new(first));
         let mut watcher = Watcher::new(Arc::clone(&rules), watched, compile_or_panic);
-        assert_eq!(watcher.look().await, None);
+        assert_eq!(watcher.poll().await, None);
 
         fs::write(&file, "domain: panic").unwrap();
-        assert_eq!(watcher.look().await, None, "not settled yet");
-        assert_eq!(watcher.look().await, Some(Loaded::Bad));
-        assert_eq!(watcher.look().await, None, "reported once");
+        assert_eq!(watcher.poll().await, None, "not settled yet");
+        assert_eq!(watcher.poll().await, Some(Loaded::Bad));
+        assert_eq!(watcher.poll().await, None, "reported once");
         let problems = rules.problems();
         assert!(problems[0].message.contains("panicked"), "{problems:?}");
         assert!(rules.current().rules.domain("first").is_some());
 
         fs::write(&file, "domain: second").unwrap();
-        assert_eq!(watcher.look().await, None);
-        assert_eq!(watcher.look().await, Some(Loaded::Good));
+        assert_eq!(watcher.poll().await, None);
+        assert_eq!(watcher.poll().await, Some(Loaded::Good));
         assert_eq!(rules.problems(), []);
         assert!(rules.current().rules.domain("second").is_some());
     }

@@ -1,27 +1,26 @@
 //! YAML as a tree in which every node knows its location. Scalars keep the text that was written:
-//! whether `no` or `1.10` is a word or a number is for the reader to say. Merge keys (`<<`) are
-//! expanded.
+//! the reader decides whether `no` or `1.10` is a word or a number. Merge keys (`<<`) are expanded.
 
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
-/// Aliases make small files large; a tree over this many nodes is refused.
+/// Most nodes of a tree, aliases included: they can make a small file expand to a large tree.
 const NODES_MAX: usize = 1_000_000;
 
-/// Deeper nesting is refused. Rules nest two levels for each entry of a descriptor.
+/// Deepest nesting. Rules nest two levels for each entry of a descriptor.
 const DEPTH_MAX: usize = 128;
 
 /// Line and column, both from 1.
 pub(super) type Location = (usize, usize);
 
-/// What is not YAML that is read here, and where.
-type Refused = (Location, String);
+/// The first problem of a text: its location and a message.
+type YamlError = (Location, String);
 
-type Pairs = Vec<(Node, Node)>;
+type Pairs = Vec<(YamlNode, YamlNode)>;
 
 #[derive(Debug, Clone)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) location: Location,
     pub(super) content: Content,
 }
@@ -29,35 +28,40 @@ pub(super) struct Node {
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Scalar(String, Style),
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     Map(Pairs),
 }
 
-/// Whether a scalar is text for certain.
+/// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// Without quotes: it may mean a number, a truth or nothing.
+    /// Without quotes: it may mean a number, a boolean or null.
     Plain,
+    /// In quotes, or tagged `!!str`: always text.
     Quoted,
 }
 
-impl Node {
-    /// How deep it nests, itself counted.
+impl YamlNode {
+    /// Levels of nesting, including this node's own.
     fn depth(&self) -> usize {
         1 + match &self.content {
             Content::Scalar(..) => 0,
             Content::List(items) => items.iter().map(Self::depth).max().unwrap_or(0),
             Content::Map(pairs) => {
-                pairs.iter().map(|(k, v)| k.depth().max(v.depth())).max().unwrap_or(0)
+                let depths = pairs.iter().map(|(key, value)| key.depth().max(value.depth()));
+                depths.max().unwrap_or(0)
             }
         }
     }
 
+    /// Nodes below this one, and the node itself.
     fn nodes(&self) -> usize {
         1 + match &self.content {
             Content::Scalar(..) => 0,
             Content::List(items) => items.iter().map(Self::nodes).sum(),
-            Content::Map(pairs) => pairs.iter().map(|(k, v)| k.nodes() + v.nodes()).sum(),
+            Content::Map(pairs) => {
+                pairs.iter().map(|(key, value)| key.nodes() + value.nodes()).sum()
+            }
         }
     }
 
@@ -65,7 +69,7 @@ impl Node {
         matches!(&self.content, Content::Scalar(text, Style::Plain) if text == "<<")
     }
 
-    /// The text of a key.
+    /// The text of a key, if it is a scalar.
     fn name(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar(text, _) => Some(text),
@@ -74,28 +78,28 @@ impl Node {
     }
 }
 
-/// A collection that is still open.
-struct Open {
-    node: Node,
+/// A list or mapping whose end has not been read yet.
+struct OpenCollection {
+    node: YamlNode,
     /// The key that waits for its value.
-    key: Option<Node>,
+    key: Option<YamlNode>,
     anchor: usize,
 }
 
 #[derive(Default)]
 struct Builder {
-    open: Vec<Open>,
-    anchors: HashMap<usize, Node>,
+    open: Vec<OpenCollection>,
+    anchors: HashMap<usize, YamlNode>,
     nodes: usize,
     documents: usize,
-    root: Option<Node>,
+    root: Option<YamlNode>,
 }
 
-/// Parses one document; `None` if there is nothing but comments.
+/// Parses one document; `None` if it is empty or has only comments.
 ///
 /// # Errors
-/// The first thing that is not YAML, that is refused, or that exceeds a bound.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, Refused> {
+/// The first syntax error, unsupported construct or exceeded bound.
+pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, YamlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -107,7 +111,7 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>, Refused> {
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Refused> {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), YamlError> {
         let at = location(&span.start);
         match event {
             Event::DocumentStart(_) => {
@@ -123,7 +127,7 @@ impl Builder {
                     _ => Style::Quoted,
                 };
                 let content = Content::Scalar(text.into_owned(), style);
-                self.add(Node { location: at, content }, anchor)?;
+                self.add(YamlNode { location: at, content }, anchor)?;
             }
             Event::Alias(anchor) => {
                 let Some(mut node) = self.anchors.get(&anchor).cloned() else {
@@ -145,7 +149,7 @@ impl Builder {
                 self.begin(at, Content::Map(vec![]), anchor)?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                if let Some(Open { mut node, anchor, .. }) = self.open.pop() {
+                if let Some(OpenCollection { mut node, anchor, .. }) = self.open.pop() {
                     if let Content::Map(pairs) = node.content {
                         node.content = Content::Map(merge(pairs)?);
                     }
@@ -157,18 +161,22 @@ impl Builder {
         Ok(())
     }
 
-    fn begin(&mut self, at: Location, content: Content, anchor: usize) -> Result<(), Refused> {
+    fn begin(&mut self, at: Location, content: Content, anchor: usize) -> Result<(), YamlError> {
         if self.open.len() == DEPTH_MAX {
             return Err((at, format!("nested deeper than {DEPTH_MAX}")));
         }
-        self.open.push(Open { node: Node { location: at, content }, key: None, anchor });
+        self.open.push(OpenCollection {
+            node: YamlNode { location: at, content },
+            key: None,
+            anchor,
+        });
         Ok(())
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), Refused> {
+    fn add(&mut self, node: YamlNode, anchor: usize) -> Result<(), YamlError> {
         self.nodes += 1;
         if anchor != 0 {
-            // It is kept a second time, for its aliases.
+            // A copy is stored for its aliases.
             self.nodes += node.nodes();
         }
         if self.nodes > NODES_MAX {
@@ -193,8 +201,8 @@ impl Builder {
     }
 }
 
-/// Expands `<<`: what is written beside it comes first, then the first source that has a key.
-fn merge(mut pairs: Pairs) -> Result<Pairs, Refused> {
+/// Expands `<<`: the mapping's own pairs take precedence, then the earlier source.
+fn merge(mut pairs: Pairs) -> Result<Pairs, YamlError> {
     let Some(index) = pairs.iter().position(|(key, _)| key.is_merge_key()) else {
         return Ok(pairs);
     };
@@ -205,7 +213,7 @@ fn merge(mut pairs: Pairs) -> Result<Pairs, Refused> {
     let sources = sources(value).ok_or_else(|| {
         (key.location, "<<: must be a mapping, an alias of one, or a list of these".to_owned())
     })?;
-    // The reader looks up keys by name, and there may be many: they are compared by hash.
+    // By hash, because a mapping may have many keys.
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, (key, _)) in pairs.iter().enumerate() {
         seen.extend(key.name().map(|name| (name.to_owned(), index)));
@@ -216,7 +224,7 @@ fn merge(mut pairs: Pairs) -> Result<Pairs, Refused> {
             continue;
         };
         match seen.get(name) {
-            // envoyproxy/ratelimit would take the merged value here, YAML's own rule the written one.
+            // Here envoyproxy/ratelimit takes the merged value, and YAML's own rule the written one.
             Some(written) if *written < index => {
                 let message = format!("<<: must come before `{name}`, which it merges as well");
                 return Err((key.location, message));
@@ -231,22 +239,24 @@ fn merge(mut pairs: Pairs) -> Result<Pairs, Refused> {
     Ok(pairs)
 }
 
-fn sources(value: Node) -> Option<Vec<Pairs>> {
+/// The mappings that the value of a `<<` names.
+fn sources(value: YamlNode) -> Option<Vec<Pairs>> {
     match value.content {
         Content::Map(pairs) => Some(vec![pairs]),
         Content::List(items) => {
-            let pairs = |item: Node| match item.content {
-                Content::Map(pairs) => Some(pairs),
-                Content::Scalar(..) | Content::List(_) => None,
-            };
-            items.into_iter().map(pairs).collect()
+            let mut sources = Vec::new();
+            for item in items {
+                let Content::Map(pairs) = item.content else { return None };
+                sources.push(pairs);
+            }
+            Some(sources)
         }
         Content::Scalar(..) => None,
     }
 }
 
 /// `!` and `!!str` make a plain scalar text.
-fn scalar_style(at: Location, tag: Option<&Tag>) -> Result<Style, Refused> {
+fn scalar_style(at: Location, tag: Option<&Tag>) -> Result<Style, YamlError> {
     match tag {
         None => Ok(Style::Plain),
         Some(tag) if tag.handle.is_empty() && tag.suffix == "!" => Ok(Style::Quoted),
@@ -254,7 +264,7 @@ fn scalar_style(at: Location, tag: Option<&Tag>) -> Result<Style, Refused> {
     }
 }
 
-fn check_tag(at: Location, tag: Option<&Tag>, allowed: &str) -> Result<(), Refused> {
+fn check_tag(at: Location, tag: Option<&Tag>, allowed: &str) -> Result<(), YamlError> {
     match tag {
         Some(tag) if !(tag.is_yaml_core_schema() && tag.suffix == allowed) => {
             Err((at, format!("the only tag allowed here is `!!{allowed}`")))

@@ -1,4 +1,4 @@
-//! What each algorithm does, as timelines that run on the model, in memory and in Redis.
+//! Each algorithm's decisions over time: timelines that run on the model, in memory and in Redis.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     support::backends::{Backend, ScriptInRedis, memory},
 };
 
-/// 1 January 2100, 00:00 UTC: after real time, and where a year of the calendar begins.
+/// 1 January 2100, 00:00 UTC: later than the real time, and the start of a calendar year.
 pub const BEGIN: Timestamp = Timestamp::from_secs(4_102_444_800);
 
 pub fn charge(user: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
@@ -30,34 +30,40 @@ pub fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
 
 pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
 
-/// Runs a timeline on one counter, mode_override. `0.2s +2 ok 1 left` takes two hits 0.2 s after
-/// [`BEGIN`], which pass and leave one; `?` looks, `-2` gives back; `over in 0.8s` is a refusal and
-/// its reset.
+/// Runs a timeline on one counter of every backend. A line such as `0.2s +2 ok 1 left` charges two hits
+/// 0.2 s after [`BEGIN`], which pass and leave one; `?` is a look, `-2` refunds two; `over in 0.8s` is a
+/// denial and its reset.
 #[track_caller]
 fn check(limit: Limit, timeline: &str) {
     let limit = Arc::new(limit);
-    let expected: Vec<&str> = timeline.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
+    let expected: Vec<&str> =
+        timeline.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut redis = ScriptInRedis::start();
     let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
     for backend in backends {
-        let run = |line: &&str| {
-            let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
-            let now = BEGIN.plus_millis((seconds * 1000.0).round() as u64);
-            let hits = match what.split_at(1) {
-                ("+", hits) => Hits::Charge(hits.parse().unwrap()),
-                ("-", hits) => Hits::Refund(hits.parse().unwrap()),
-                _ => Hits::Look,
-            };
-            let [tally] = backend.charge(&[charge("alice", hits, &limit)], now)[..] else {
-                panic!("one charge has one tally");
-            };
-            format!("{at} {what} {}", spell(tally))
-        };
-        let happened: Vec<String> = expected.iter().map(run).collect();
-        assert_eq!(happened.join("\n"), expected.join("\n"), "on {}", backend.name());
+        let mut actual = Vec::new();
+        for line in &expected {
+            actual.push(run(backend, &limit, line));
+        }
+        assert_eq!(actual.join("\n"), expected.join("\n"), "on {}", backend.name());
     }
     redis.redis.assert_no_key_leaks();
+}
+
+/// Runs the time and hits of one line, and returns the line with the actual result.
+fn run(backend: &mut dyn Backend, limit: &Arc<Limit>, line: &str) -> String {
+    let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+    let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
+    let now = BEGIN.plus_millis((seconds * 1000.0).round() as u64);
+    let hits = match what.split_at(1) {
+        ("+", hits) => Hits::Charge(hits.parse().unwrap()),
+        ("-", hits) => Hits::Refund(hits.parse().unwrap()),
+        _ => Hits::Look,
+    };
+    let [tally] = backend.charge(&[charge("alice", hits, limit)], now)[..] else {
+        panic!("one charge has one tally");
+    };
+    format!("{at} {what} {}", spell(tally))
 }
 
 fn spell(tally: Tally) -> String {
@@ -68,7 +74,7 @@ fn spell(tally: Tally) -> String {
 }
 
 #[test]
-fn a_fixed_window_turns_with_the_clock() {
+fn a_fixed_window_is_aligned_to_the_clock() {
     check(
         limit(3, Unit::Second, Algorithm::FixedWindow),
         "0.2s +2 ok 1 left
@@ -89,13 +95,13 @@ fn a_fixed_window_of_several_units_is_aligned_to_the_epoch() {
 }
 
 #[test]
-fn a_calendars_day_ends_at_its_zones_midnight() {
+fn a_calendar_day_ends_at_midnight_of_its_time_zone() {
     let berlin = Calendar::new(Unit::Day, "Europe/Berlin").unwrap();
     let day = Limit {
         window: Window::of_calendar(berlin),
         ..limit(2, Unit::Day, Algorithm::FixedWindow)
     };
-    // It is one o'clock in Berlin: 23 hours are left.
+    // In Berlin it is 01:00, so 23 hours are left.
     check(day, "0s +2 ok 0 left\n1s ? over in 82799s\n82799s ? over in 1s\n82800s ? ok 2 left");
 }
 
@@ -119,7 +125,7 @@ fn a_first_hit_window_opens_at_the_first_hit() {
 }
 
 #[test]
-fn a_sliding_log_counts_any_span() {
+fn a_sliding_log_limits_every_span_of_its_length() {
     check(
         limit(3, Unit::Second, LOG),
         "0.2s +2 ok 1 left
@@ -141,7 +147,7 @@ fn a_sliding_log_counts_any_span() {
 }
 
 #[test]
-fn a_sliding_window_weighs_the_one_before() {
+fn a_sliding_window_weights_the_previous_window() {
     check(
         limit(10, Unit::Second, Algorithm::SlidingWindow),
         "0.0s +10 ok 0 left
@@ -173,14 +179,14 @@ fn a_token_bucket_refills_at_an_even_rate() {
 }
 
 #[test]
-fn a_bucket_that_never_refills_says_some_time() {
+fn a_bucket_that_never_refills_still_reports_a_reset() {
     let limit = limit(0, Unit::Second, Algorithm::TokenBucket { burst: 0 });
     let counted = Limit { when_denied: WhenDenied::Counted, ..limit };
     check(counted, "0s ? over in 0s\n1s +1 over in 1s\n2s ? over in 1s");
 }
 
 #[test]
-fn work_that_is_done_counts_though_it_does_not_fit() {
+fn count_denied_charges_hits_that_do_not_fit() {
     let counted = |algorithm| Limit {
         when_denied: WhenDenied::Counted,
         ..limit(10, Unit::Second, algorithm)
@@ -200,18 +206,18 @@ fn one_of_each() -> Vec<Arc<Limit>> {
     let bucket = Algorithm::TokenBucket { burst: 10 };
     let all =
         [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket];
-    all.into_iter().map(|it| Arc::new(limit(10, Unit::Second, it))).collect()
+    all.map(|algorithm| Arc::new(limit(10, Unit::Second, algorithm))).to_vec()
 }
 
-/// Promise 2d, 2e: wherever the charge that does not fit stands, and whatever it and its siblings are
-/// counted by, no sibling is charged.
+/// Promises 2d and 2e: no sibling is charged, whatever the position of the charge that does not fit, and
+/// whatever the algorithms.
 #[test]
 fn a_denied_call_charges_no_sibling_of_any_algorithm() {
     let mut redis = ScriptInRedis::start();
     let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
     for backend in backends {
         for denies in one_of_each() {
-            for place in 0..=one_of_each().len() {
+            for index in 0..=one_of_each().len() {
                 for hits in [Hits::Charge(11), Hits::Look] {
                     let name = backend.name();
                     backend.clear();
@@ -219,16 +225,15 @@ fn a_denied_call_charges_no_sibling_of_any_algorithm() {
                         backend.charge(&[charge("full", Hits::Charge(10), &denies)], BEGIN);
                     }
                     let siblings = one_of_each();
-                    let ask = |hits| siblings.iter().map(move |it| charge("sibling", hits, it));
-                    let mut call: Vec<Charge> = ask(Hits::Charge(3)).collect();
-                    call.insert(place, charge("full", hits, &denies));
+                    let mut call = charge_siblings(Hits::Charge(3), &siblings);
+                    call.insert(index, charge("full", hits, &denies));
                     let verdicts: Vec<_> =
                         backend.charge(&call, BEGIN).iter().map(|tally| tally.verdict).collect();
                     let mut expected = vec![Verdict::Fits { remaining: 10 }; siblings.len()];
-                    expected.insert(place, Verdict::Over);
-                    assert_eq!(verdicts, expected, "{name}: {denies:?} at {place}");
+                    expected.insert(index, Verdict::Over);
+                    assert_eq!(verdicts, expected, "{name}: {denies:?} at {index}");
 
-                    let looks: Vec<Charge> = ask(Hits::Look).collect();
+                    let looks = charge_siblings(Hits::Look, &siblings);
                     for tally in backend.charge(&looks, BEGIN) {
                         assert_eq!(tally.verdict, Verdict::Fits { remaining: 10 }, "{name}");
                     }
@@ -238,32 +243,41 @@ fn a_denied_call_charges_no_sibling_of_any_algorithm() {
     }
 }
 
-/// Promise 2a, 2b, 2c, on every algorithm: refunds come first and stand though the call is denied,
-/// hits on one counter are summed, looks see refunds and no charges.
+fn charge_siblings(hits: Hits, limits: &[Arc<Limit>]) -> Vec<Charge> {
+    limits.iter().map(|limit| charge("sibling", hits, limit)).collect()
+}
+
+/// Promises 2a, 2b and 2c: refunds apply first, even in a denied call; hits on one counter are summed; looks
+/// see the call's refunds and not its charges.
 #[test]
-fn refunds_sums_and_looks_are_alike_on_every_algorithm() {
+fn refunds_sums_and_looks_work_alike_in_every_algorithm() {
     let mut redis = ScriptInRedis::start();
     let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
     for backend in backends {
         for limit in one_of_each() {
             backend.clear();
-            let mut ask = |calls: &[Hits], expected: &[Option<u32>]| {
-                let calls: Vec<_> = calls.iter().map(|hits| charge("a", *hits, &limit)).collect();
-                let left = |tally: &Tally| match tally.verdict {
-                    Verdict::Fits { remaining } => Some(remaining),
-                    Verdict::Over => None,
-                };
-                let happened: Vec<_> = backend.charge(&calls, BEGIN).iter().map(left).collect();
-                assert_eq!(happened, expected, "{}: {limit:?}", backend.name());
+            // One call of these hits; the hits that each charge leaves, or `None` if it is over.
+            let mut check = |call: &[Hits], expected: &[Option<u32>]| {
+                let call: Vec<_> = call.iter().map(|hits| charge("a", *hits, &limit)).collect();
+                let tallies = backend.charge(&call, BEGIN);
+                let actual: Vec<_> = tallies.iter().map(left).collect();
+                assert_eq!(actual, expected, "{}: {limit:?}", backend.name());
             };
             use Hits::{Charge, Look, Refund};
-            ask(&[Charge(6), Charge(5)], &[None, None]);
-            ask(&[Charge(6), Look, Charge(4)], &[Some(0), Some(10), Some(0)]);
-            ask(&[Charge(2), Refund(3)], &[Some(1), Some(1)]);
-            ask(&[Charge(4), Refund(2), Look], &[None, Some(3), Some(3)]);
-            ask(&[Refund(Hits::MAX)], &[Some(10)]);
-            ask(&[Charge(Hits::MAX), Charge(Hits::MAX)], &[None, None]);
-            ask(&[Look], &[Some(10)]);
+            check(&[Charge(6), Charge(5)], &[None, None]);
+            check(&[Charge(6), Look, Charge(4)], &[Some(0), Some(10), Some(0)]);
+            check(&[Charge(2), Refund(3)], &[Some(1), Some(1)]);
+            check(&[Charge(4), Refund(2), Look], &[None, Some(3), Some(3)]);
+            check(&[Refund(Hits::MAX)], &[Some(10)]);
+            check(&[Charge(Hits::MAX), Charge(Hits::MAX)], &[None, None]);
+            check(&[Look], &[Some(10)]);
         }
+    }
+}
+
+fn left(tally: &Tally) -> Option<u32> {
+    match tally.verdict {
+        Verdict::Fits { remaining } => Some(remaining),
+        Verdict::Over => None,
     }
 }

@@ -67,12 +67,12 @@ fn the_engine_names_no_io_no_wire_and_no_clock() {
 }
 
 #[test]
-fn generated_types_stay_with_the_wire() {
+fn generated_types_are_used_only_by_the_wire_code_and_clients() {
     only_in("src", &["src/rls", "src/cli/call.rs", "src/bench/calls.rs"], &["pb::Rate", "rls::pb"]);
 }
 
 #[test]
-fn only_the_rules_know_yaml() {
+fn only_the_rules_parse_yaml() {
     only_in("src", &["src/rules"], &["saphyr"]);
 }
 
@@ -85,12 +85,12 @@ fn the_limiter_names_no_json_and_no_clock() {
 }
 
 #[test]
-fn only_one_place_spells_keys() {
+fn only_one_file_spells_keys() {
     only_in("src", &["src/engine/key.rs"], &["tk1:"]);
 }
 
 #[test]
-fn every_dependency_is_defended() {
+fn every_dependency_has_its_reason_in_architecture_md() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let (_, defended) = page.split_once("## Dependencies").unwrap();

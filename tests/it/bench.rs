@@ -1,5 +1,4 @@
-//! The load generator, against a real service. Its counts are exact; how fast anything is decides
-//! no test.
+//! The load generator, against a real service. The tests check its counts, never a speed.
 
 use std::{
     io::Read as _,
@@ -23,10 +22,10 @@ fn bench(addr: &str, flags: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
-/// The same, as far as the JSON goes; its counts must add up.
+/// Runs `tollkeeper bench --json` and checks that the counts of its report add up.
 #[track_caller]
 fn measure(service: &Service, flags: &[&str]) -> Value {
-    // It ends with its calls, long before its time is over.
+    // It ends after `--calls`, long before this duration.
     let flags = [&["--json", "--duration", "1h"], flags].concat();
     let (code, stdout, stderr) = bench(&service.grpc.to_string(), &flags);
     assert_eq!(stderr, "");
@@ -58,7 +57,7 @@ fn check(report: &Value, ok: u64, over_limit: u64) {
 }
 
 #[test]
-fn a_limit_admits_exactly_its_number_in_a_closed_loop() {
+fn exactly_the_limit_passes_in_a_closed_loop() {
     let service = Service::start(Options::default());
     let report = measure(&service, &["--calls", "500", "user=alice"]);
     check(&report, 10, 490);
@@ -70,7 +69,7 @@ fn a_limit_admits_exactly_its_number_in_a_closed_loop() {
 }
 
 #[test]
-fn a_limit_admits_exactly_its_number_in_an_open_loop() {
+fn exactly_the_limit_passes_in_an_open_loop() {
     let service = Service::start(Options::default());
     let report = measure(&service, &["--rate", "2000", "--calls", "300", "user=alice"]);
     check(&report, 10, 290);
@@ -79,12 +78,12 @@ fn a_limit_admits_exactly_its_number_in_an_open_loop() {
 }
 
 #[test]
-fn each_key_has_its_own_limit_and_each_descriptor_its_own_number() {
+fn each_key_has_its_own_limit_and_each_descriptor_its_own_key() {
     let service = Service::start(Options::default());
     let sequence = ["--distribution", "sequential", "--keys", "20"];
     let report = measure(&service, &[&sequence[..], &["--calls", "400", "user=a{}"]].concat());
     check(&report, 200, 200);
-    // Two numbers for each call: 20 users are asked 10 times in 100 calls.
+    // Two keys for each call: 20 users get 10 hits each in 100 calls.
     let flags = [&sequence[..], &["--calls", "101", "user=b{}", "user=b{}"]].concat();
     check(&measure(&service, &flags), 100, 1);
     for distribution in ["uniform", "zipf"] {
@@ -96,22 +95,21 @@ fn each_key_has_its_own_limit_and_each_descriptor_its_own_number() {
 }
 
 #[test]
-fn what_is_asked_in_the_warm_up_does_not_count() {
+fn calls_of_the_warm_up_are_not_in_the_report() {
     let service = Service::start(Options::default());
     let report = measure(&service, &["--warmup", "1s", "--calls", "20", "user=alice"]);
     check(&report, 0, 20);
 }
 
 #[test]
-fn words_and_bars_tell_the_same() {
+fn the_report_for_people_has_counts_percentiles_and_bars() {
     let service = Service::start(Options::default());
     let flags = ["--calls", "30", "user=alice"];
     let (code, stdout, stderr) = bench(&service.grpc.to_string(), &flags);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     let words: Vec<_> = stdout.split_whitespace().collect();
-    let tells = |expected: [&str; 2]| words.windows(2).any(|pair| pair == expected);
     for expected in [["OK", "10"], ["OVER_LIMIT", "20"], ["decisions", "a"], ["up", "to"]] {
-        assert!(tells(expected), "{expected:?} is not in\n{stdout}");
+        assert!(words.windows(2).any(|pair| pair == expected), "{expected:?} is not in\n{stdout}");
     }
     for name in ["p50", "p90", "p99", "p99.9", "p99.99", "max", "##"] {
         assert!(stdout.contains(name), "{name} is not in\n{stdout}");
@@ -119,7 +117,7 @@ fn words_and_bars_tell_the_same() {
 }
 
 #[test]
-fn its_time_ends_a_run() {
+fn a_run_ends_after_its_duration() {
     let service = Service::start(Options::default());
     for pace in [["--concurrency", "2"], ["--rate", "100"]] {
         let flags = [&pace[..], &["--json", "--duration", "1s", "free=x"]].concat();
@@ -131,13 +129,13 @@ fn its_time_ends_a_run() {
 }
 
 #[test]
-fn an_interrupted_run_tells_what_it_has_measured() {
+fn an_interrupted_run_reports_what_it_has_measured() {
     let service = Service::start(Options::default());
     let mut command = tollkeeper();
     command.args(["bench", "--addr", &service.grpc.to_string(), "--domain", "shop"]);
     command.args(["--duration", "1h", "--json", "free=x"]).stdout(Stdio::piped());
     let mut process = Process::spawn(&mut command);
-    eventually("it makes calls", || service.get("/metrics").contains("free").then_some(()));
+    eventually("the first calls", || service.get("/metrics").contains("free").then_some(()));
     process.signal("INT");
     let mut stdout = String::new();
     process.0.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
@@ -147,7 +145,7 @@ fn an_interrupted_run_tells_what_it_has_measured() {
 }
 
 #[test]
-fn errors_are_counted_by_their_names() {
+fn errors_are_counted_by_their_status() {
     let service = Service::start(Options::default());
     let descriptors = ["a=b"; 65];
     let report = measure(&service, &[&["--calls", "9"], &descriptors[..]].concat());
@@ -155,8 +153,8 @@ fn errors_are_counted_by_their_names() {
 }
 
 #[test]
-fn a_connection_that_is_lost_is_an_error_and_is_made_again() {
-    // What listens takes each connection and closes it.
+fn a_lost_connection_is_an_error_and_is_opened_again() {
+    // The listener accepts each connection and closes it.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     thread::spawn(move || listener.incoming().for_each(drop::<std::io::Result<TcpStream>>));
@@ -169,8 +167,8 @@ fn a_connection_that_is_lost_is_an_error_and_is_made_again() {
 }
 
 #[test]
-fn answers_that_never_come_are_waited_for_in_bounds_and_counted() {
-    // The system takes the connections, and nobody reads from them.
+fn calls_that_get_no_answer_end_at_a_deadline_and_are_counted() {
+    // The system accepts the connections, and no program reads from them.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let (code, stdout, _) =
@@ -181,18 +179,18 @@ fn answers_that_never_come_are_waited_for_in_bounds_and_counted() {
 }
 
 #[test]
-fn where_nobody_listens_the_program_ends_with_1() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let (code, stdout, stderr) = bench(&nobody, &["--threads", "2", "user=a"]);
+fn a_server_that_cannot_be_reached_exits_with_1() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, stdout, stderr) = bench(&gone, &["--threads", "2", "user=a"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    assert_eq!(stderr, format!("{nobody}: Connection refused (os error 111)\n"));
+    assert_eq!(stderr, format!("{gone}: Connection refused (os error 111)\n"));
     let (code, _, stderr) = bench("nowhere.invalid:8081", &["user=a"]);
     assert!(code == Some(1) && stderr.starts_with("nowhere.invalid:8081: "), "{stderr}");
 }
 
 #[test]
 fn bad_flags_are_reported_with_their_bounds() {
-    for (flags, told) in [
+    for (flags, message) in [
         (&["--keys", "0"][..], "'--keys <N>': 0 is not in 1..=1000000"),
         (&["--concurrency", "10001"], "'--concurrency <N>': 10001 is not in 1..=10000"),
         (&["--rate", "0"], "'--rate <N>': 0 is not in 1..=1000000"),
@@ -209,6 +207,6 @@ fn bad_flags_are_reported_with_their_bounds() {
     ] {
         let (code, stdout, stderr) = bench("not asked", &[flags, &["user=a"]].concat());
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "for {flags:?}: {stderr}");
-        assert!(stderr.contains(told), "for {flags:?}: {stderr}");
+        assert!(stderr.contains(message), "for {flags:?}: {stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! `tollkeeper check`: what it accepts, refuses and warns about, in rule files.
+//! `tollkeeper check`: the rule files that it accepts, refuses or warns about.
 
 use std::os::unix::fs::symlink;
 
@@ -9,14 +9,13 @@ use crate::support::{
     service::{serve, tollkeeper},
 };
 
-/// Runs `tollkeeper check` on one file of this text.
+/// Runs `tollkeeper check` on one file of this text, and compares its output without warnings.
 #[track_caller]
 fn check(rules: &str, expected: &str) {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
     let (code, stdout, stderr) =
         run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
-    // Warnings are another matter.
     let problems: String = stderr
         .lines()
         .filter(|line| !line.starts_with("warning: "))
@@ -26,7 +25,7 @@ fn check(rules: &str, expected: &str) {
     assert_eq!(code, Some(i32::from(!expected.starts_with("ok"))));
 }
 
-/// Compares the warnings of `check` on one file of this text, which is good.
+/// Compares the warnings of `check` on one file of this text, which is valid.
 #[track_caller]
 fn check_warnings(rules: &str, expected: &str) {
     let folder = TempDir::new().unwrap();
@@ -36,7 +35,7 @@ fn check_warnings(rules: &str, expected: &str) {
 }
 
 #[test]
-fn a_probable_mistake_is_a_warning_and_no_problem() {
+fn a_probable_mistake_is_a_warning_not_a_problem() {
     check_warnings(
         "\
 domain: shop
@@ -53,25 +52,25 @@ descriptors:
   - key: file
     value: ab
   - key: user
-    value: nobody
+    value: guest
   - key: user
     descriptors:
       - key: role
   - key: plan
-    rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: nobody }] }
+    rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: guest }] }
 ",
         "\
 warning: rules.yaml:6:5: never matches: all its values match the pattern `a*` in line 3 first
 warning: rules.yaml:8:17: requests_per_unit: 0 denies every call
 warning: rules.yaml:11:17: requests_per_unit: missing; it counts as 0, which denies every call
 warning: rules.yaml:18:9: has no limit and no descriptors below it, so it has no effect
-warning: rules.yaml:20:71: replaces: no limit in this domain is named `nobody`
+warning: rules.yaml:20:71: replaces: no limit in this domain is named `guest`
 ",
     );
 }
 
 #[test]
-fn the_shipped_rules_are_good() {
+fn the_shipped_rules_are_valid() {
     let (code, stdout, _) =
         run(tollkeeper().current_dir(root()).args(["check", "examples/rules.yaml"]));
     assert_eq!((code, stdout.as_str()), (Some(0), "ok: 4 rules in 1 domain\n"));
@@ -124,7 +123,7 @@ rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors
 }
 
 #[test]
-fn what_is_not_a_rule_file_is_refused_in_words() {
+fn a_file_that_is_not_a_rule_file_is_refused_with_its_reason() {
     check("", "rules.yaml:1:1: the file is empty; a rule file starts with `domain:`\n");
     check("# nothing\n", "rules.yaml:1:1: the file is empty; a rule file starts with `domain:`\n");
     check(
@@ -141,7 +140,7 @@ fn what_is_not_a_rule_file_is_refused_in_words() {
     check("domain: a\ndescriptors: 5\n", "rules.yaml:2:14: descriptors: must be a list\n");
 }
 
-/// Checks a rule of this limit, and compares the message without its place.
+/// Checks a rule with this limit, and compares the first message, without its location.
 #[track_caller]
 fn check_limit(limit: &str, expected: &str) {
     let folder = TempDir::new().unwrap();
@@ -149,14 +148,17 @@ fn check_limit(limit: &str, expected: &str) {
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
     let (_, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
     let lines = stdout + &stderr;
-    let told = lines.lines().find(|line| !line.starts_with("warning: ")).unwrap_or_default();
-    let place = told.strip_prefix("rules.yaml:4:").and_then(|rest| rest.split_once(": "));
-    let told = place.map_or(told, |(_, message)| message);
-    assert_eq!(told.replace("ok: 1 rule in 1 domain", "ok").trim_end(), expected, "{limit}");
+    let line = lines.lines().find(|line| !line.starts_with("warning: ")).unwrap_or_default();
+    let after_line = line.strip_prefix("rules.yaml:4:");
+    let message = match after_line.and_then(|after_line| after_line.split_once(": ")) {
+        Some((_column, message)) => message,
+        None => line,
+    };
+    assert_eq!(message.replace("ok: 1 rule in 1 domain", "ok").trim_end(), expected, "{limit}");
 }
 
 #[test]
-fn every_algorithm_refuses_what_it_does_not_have() {
+fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     check_limit("unit: day, algorithm: sliding_log, remember: k", "ok");
     check_limit("unit: day, algorithm: TOKEN_BUCKET, requests_per_unit: 5, burst: 9", "ok");
     check_limit("unit: week, time_zone: europe/berlin", "ok");
@@ -202,7 +204,7 @@ fn every_algorithm_refuses_what_it_does_not_have() {
 }
 
 #[test]
-fn what_scripts_could_not_compute_exactly_is_refused() {
+fn limits_that_scripts_cannot_compute_exactly_are_refused() {
     check_limit("unit: year, algorithm: token_bucket, requests_per_unit: 285616", "ok");
     check_limit(
         "unit: year, algorithm: token_bucket, requests_per_unit: 285617",
@@ -215,7 +217,7 @@ fn what_scripts_could_not_compute_exactly_is_refused() {
 }
 
 #[test]
-fn numbers_are_whole_and_units_are_known() {
+fn numbers_must_be_whole_and_units_known() {
     let number = "requests_per_unit: must be a whole number from 0 to 4294967295";
     for wrong in ["-1", "1.5", "1e9", "'5'", "4294967296", "[]", "many", "08", "_1", "1:30", ".inf"]
     {
@@ -249,7 +251,7 @@ fn numbers_are_whole_and_units_are_known() {
 }
 
 #[test]
-fn a_misspelt_value_gets_the_nearest_one() {
+fn the_nearest_word_is_suggested_for_a_misspelt_value() {
     let units = "unit: must be one of: second, minute, hour, day, week, month, year; not";
     check_limit("unit: minutes", &format!("{units} `minutes`; did you mean `minute`?"));
     check_limit("unit: DAYS", &format!("{units} `DAYS`; did you mean `day`?"));
@@ -280,7 +282,7 @@ descriptors:
 }
 
 #[test]
-fn a_key_at_the_wrong_level_is_sent_to_the_right_one() {
+fn a_key_at_the_wrong_level_is_reported_with_the_right_level() {
     check_limit(
         "unit: day, shadow_mode: true",
         "unknown key `shadow_mode` here; it belongs in the descriptor, one level up",
@@ -301,7 +303,7 @@ rules.yaml:4:36: unknown key `domain` here; it belongs at the top of the file
 }
 
 #[test]
-fn a_pasted_config_map_gets_one_sentence() {
+fn a_pasted_config_map_is_one_problem_that_says_what_to_do() {
     check(
         "\
 apiVersion: v1
@@ -317,7 +319,7 @@ data:
 }
 
 #[test]
-fn warnings_fail_a_strict_check_only() {
+fn warnings_fail_the_check_only_with_strict() {
     let folder = TempDir::new().unwrap();
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day }\n";
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
@@ -330,7 +332,7 @@ fn warnings_fail_a_strict_check_only() {
 }
 
 #[test]
-fn in_json_a_check_lists_problems_and_warnings_with_their_locations() {
+fn the_json_report_lists_problems_and_warnings_with_their_locations() {
     let folder = TempDir::new().unwrap();
     let check = |rules: &str, flags: &[&str]| {
         std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
@@ -380,7 +382,7 @@ fn the_keys_of_a_descriptor_are_checked_too() {
 }
 
 #[test]
-fn calendars_have_days_and_longer_of_a_known_zone_one_at_a_time() {
+fn a_time_zone_needs_a_known_name_and_a_single_unit_of_day_or_longer() {
     check_limit("unit: hour, time_zone: UTC", "time_zone: needs a unit of day or longer, not hour");
     check_limit(
         "unit: day, time_zone: Europe/Atlantis",
@@ -393,7 +395,7 @@ fn calendars_have_days_and_longer_of_a_known_zone_one_at_a_time() {
 }
 
 #[test]
-fn several_limits_on_one_descriptor_have_counters_of_their_own() {
+fn limits_of_one_descriptor_must_not_share_a_counter() {
     let rules =
         |limits: &str| format!("domain: d\ndescriptors:\n  - key: k\n    rate_limits: {limits}\n");
     let both = "[{ unit: second, requests_per_unit: 5 }, { unit: day, requests_per_unit: 9 }]";
@@ -422,22 +424,22 @@ fn several_limits_on_one_descriptor_have_counters_of_their_own() {
 }
 
 #[test]
-fn a_log_under_count_denied_must_say_that_it_does_not() {
+fn a_sliding_log_under_count_denied_must_set_it_to_false() {
     let folder = TempDir::new().unwrap();
     let rules =
         "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, algorithm: sliding_log } }]";
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
     let flags = ["--count-denied", "--rules", "rules.yaml"];
-    let (code, _, told) = run(serve().current_dir(&folder).args(flags));
+    let (code, _, stderr) = run(serve().current_dir(&folder).args(flags));
     assert_eq!(code, Some(2));
     assert!(
-        told.contains("count_denied: is on for all rules, but not possible with sliding_log"),
-        "{told}"
+        stderr.contains("count_denied: is on for all rules, but not possible with sliding_log"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn alias_bombs_and_deep_nests_are_refused() {
+fn alias_bombs_and_deep_nesting_are_refused() {
     let mut bomb = "domain: a\nx0: &x0 [a,a,a,a,a,a,a,a,a,a]\n".to_owned();
     for level in 1..10 {
         let below = format!("*x{},", level - 1).repeat(10);
@@ -449,7 +451,7 @@ fn alias_bombs_and_deep_nests_are_refused() {
     for level in 1..200 {
         nest += &format!("k{level}: &k{level} {open}*k{}{close}\n", level - 1);
     }
-    let anchors: String = (0..100).map(|it| format!("&b{it} [")).collect();
+    let anchors: String = (0..100).map(|level| format!("&b{level} [")).collect();
     let kept = format!("domain: a\nx: {anchors}{}0{}", "0,".repeat(100_000), "]".repeat(100));
     let deep = format!("domain: a\ndescriptors: {}", "[".repeat(10_000));
     for text in [bomb, nest, kept, deep] {
@@ -464,7 +466,7 @@ fn alias_bombs_and_deep_nests_are_refused() {
 }
 
 #[test]
-fn words_that_yaml_takes_for_something_else_stay_words() {
+fn numbers_and_booleans_are_read_as_written_where_text_is_expected() {
     check(
         "\u{feff}domain: 1.10\r\ndescriptors:\r\n  - key: no\r\n    value: 0123\r\n    rate_limit: {unit: DAY}\r\n",
         "ok: 1 rule in 1 domain\n",
@@ -472,7 +474,7 @@ fn words_that_yaml_takes_for_something_else_stay_words() {
 }
 
 #[test]
-fn of_a_folder_the_yaml_files_count_and_files_of_one_domain_add_up() {
+fn only_the_yaml_files_of_a_folder_are_read_and_files_of_one_domain_add_up() {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     std::fs::create_dir_all(folder.path().join("..2026/x")).unwrap();
@@ -521,7 +523,7 @@ fn files_that_cannot_be_read_are_reported_by_name() {
 }
 
 #[test]
-fn an_entry_of_a_folder_that_cannot_be_read_is_reported_by_path_and_hides_no_other() {
+fn an_unreadable_entry_of_a_folder_is_reported_by_path_and_the_others_are_read() {
     let folder = TempDir::new().unwrap();
     let rules = folder.path().join("rules");
     std::fs::create_dir_all(rules.join("more")).unwrap();

@@ -1,4 +1,4 @@
-//! Promise 3: Redis's clock decides, whatever the service's shows, and what happens if it jumps.
+//! Promise 3: Redis's time decides, whatever the service's clock shows, also if Redis's clock jumps.
 
 use std::{fs, net::TcpListener, sync::Arc};
 
@@ -48,7 +48,7 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
         let call = request("shop", vec![hits(descriptor(&[("user", "alice")]), count)]);
         service.ask(call).await.unwrap()
     };
-    // An hour may end between two of these calls; then they begin again.
+    // If an hour ends between two of these calls, they are made again.
     for _ in 0..2 {
         redis.query::<()>(&["FLUSHALL"]);
         let begin = redis.query::<Vec<i64>>(&["TIME"])[0];
@@ -81,9 +81,9 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
     panic!("two hours ended within seconds");
 }
 
-/// A machine whose clock was never set. HTTP/1 needs a date, which has four digits for the year.
+/// The clock of a machine may never have been set. HTTP/1 answers need a date, whose year has four digits.
 #[tokio::test]
-async fn a_clock_before_1970_or_after_9999_panics_no_call() {
+async fn no_call_panics_if_the_clock_is_before_1970_or_after_9999() {
     let redis = Redis::start();
     for (round, clock) in ["@1969-06-01 00:00:00", "+270000000000"].into_iter().enumerate() {
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -97,16 +97,16 @@ async fn a_clock_before_1970_or_after_9999_panics_no_call() {
             assert_eq!(answer, format!("OK: OK {left}/10 YEAR"), "{clock}");
         }
         let (code, head, body) = service.exchange("GET", "/healthz", b"");
-        let told = "the clock of this machine shows no year from 1970 to 9999\n";
-        assert_eq!((code, body.as_str()), (503, told), "{clock}: {head}");
+        let expected = "the clock of this machine shows no year from 1970 to 9999\n";
+        assert_eq!((code, body.as_str()), (503, expected), "{clock}: {head}");
         let warned = || service.log().contains("OTLP collector").then_some(());
-        eventually("an export was tried", warned);
+        eventually("an export fails", warned);
         assert!(!service.log().contains("panicked"), "{clock}: {}", service.log());
     }
 }
 
 #[tokio::test]
-async fn a_calendars_window_ends_at_midnight_of_its_zone() {
+async fn a_calendar_window_ends_at_midnight_of_its_time_zone() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 9, time_zone: Asia/Tokyo } }]";
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
@@ -114,7 +114,7 @@ async fn a_calendars_window_ends_at_midnight_of_its_zone() {
         let now = redis.query::<Vec<i64>>(&["TIME"])[0];
         let call = request("shop", vec![descriptor(&[("user", "alice")])]);
         let answer = service.ask(call).await.unwrap();
-        // In Tokyo it is nine hours later all year, and midnight with it.
+        // Tokyo is nine hours ahead of UTC all year.
         let left = 86_400 - (now + 9 * 3600) % 86_400;
         let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
         assert!((left - reset).rem_euclid(86_400) <= 30, "{reset} s, expected {left}");
@@ -122,10 +122,10 @@ async fn a_calendars_window_ends_at_midnight_of_its_zone() {
     assert!(redis.key("alice").starts_with("tk1:fw:day@Asia/Tokyo:{shop|user=alice}:"));
 }
 
-/// A real Redis does not run under a false clock (its allocator asks for the time before the library
-/// is ready), so here the script is told the time.
+/// A real Redis does not run under libfaketime, because its allocator reads the time before the library is
+/// ready. So the test passes the time to the script.
 #[test]
-fn a_redis_whose_clock_jumps_is_followed_and_no_answer_is_absurd() {
+fn windows_follow_a_redis_clock_that_jumps_and_resets_stay_in_range() {
     let mut redis = ScriptInRedis::start();
     let day = Arc::new(limit(10, Unit::Day, Algorithm::FixedWindow));
     let noon = BEGIN.plus_millis(43_200_000);
@@ -141,7 +141,7 @@ fn a_redis_whose_clock_jumps_is_followed_and_no_answer_is_absurd() {
     for hours in [1, -1, 11, -12, 0] {
         assert_eq!(ask(hours, 3), Verdict::Over, "{hours} hours off, in the same day");
     }
-    // Another day is a fresh window, once; and the one before is what it was.
+    // The next day is a new window, and the previous one keeps its count.
     assert_eq!(ask(24, 10), Verdict::Fits { remaining: 0 });
     assert_eq!(ask(24, 1), Verdict::Over);
     assert_eq!(ask(0, 2), Verdict::Fits { remaining: 0 });
@@ -149,7 +149,7 @@ fn a_redis_whose_clock_jumps_is_followed_and_no_answer_is_absurd() {
 }
 
 #[test]
-fn a_stamp_that_is_not_of_the_present_window_is_refused_by_what_the_clock_aligns() {
+fn clock_aligned_algorithms_refuse_an_assumed_time_outside_the_current_window() {
     let mut redis = ScriptInRedis::start();
     for algorithm in [
         Algorithm::FixedWindow,
@@ -174,7 +174,7 @@ fn a_stamp_that_is_not_of_the_present_window_is_refused_by_what_the_clock_aligns
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_edges_of_short_windows_no_call_fails_and_none_is_admitted_too_much() {
+async fn no_call_fails_and_none_passes_over_the_limit_where_short_windows_end() {
     let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: second, requests_per_unit: 20 } }]";
     let redis = Redis::start();
     let right = Service::start(Options { rules, store: &redis.url(), ..Options::default() });

@@ -23,9 +23,9 @@ fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
         let mut command = tollkeeper();
         command.current_dir(root()).args(words);
         let output = command.stdout(full.try_clone().unwrap()).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert_eq!(told, "stdout: No space left on device (os error 28)\n");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr, "stdout: No space left on device (os error 28)\n");
 
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -41,7 +41,7 @@ fn a_stderr_that_is_full_changes_no_exit_code() {
     let call = ["call", "--addr", &nobody, "--domain", "x", "a=b"];
     for (words, code) in [
         (&["check", "gone.yaml"][..], 1),
-        // Writing the answer fails first, and then so does the message about that.
+        // Writing the output fails, and then the message about that fails.
         (&["check", "examples/rules.yaml"], 1),
         (&["test", "gone.test.yaml"], 1),
         (&["explain", "--domain", "example", "user"], 2),
@@ -71,7 +71,7 @@ fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
 }
 
 #[test]
-fn a_negative_number_is_a_bad_value_and_no_unknown_flag() {
+fn a_negative_number_is_a_bad_value_not_an_unknown_flag() {
     let (code, _, stderr) = run(serve().args(["--max-descriptors", "-1", "--drain", "-1"]));
     assert_eq!(code, Some(2));
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_switch_that_is_off_on_the_command_line_overrides_a_variable_that_is_on() {
     let rules =
         "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, algorithm: sliding_log } }]";
     std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
-    // With good settings it goes on to its address, which is taken.
+    // With valid settings it goes on to listen, and exits with 1, since its address is taken.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let start = |flags: &[&str]| {
@@ -183,7 +183,7 @@ fn an_address_in_use_ends_the_program_with_1() {
 }
 
 #[test]
-fn when_ready_one_line_has_addresses_store_rules_and_a_call_to_try() {
+fn the_ready_line_has_addresses_store_rules_and_a_call_to_try() {
     let mut command = serve();
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Process::spawn(&mut command);
@@ -195,12 +195,12 @@ fn when_ready_one_line_has_addresses_store_rules_and_a_call_to_try() {
     assert!(addresses.starts_with("tollkeeper ready: grpc 127.0.0.1:"), "{line}");
     let (code, stdout, stderr) = run(tollkeeper().args(call.split(' ')));
     assert_eq!(code, Some(0), "{stdout}{stderr}");
-    assert!(stdout.contains("left of 3 per minute"), "the call meets a rule: {stdout}");
+    assert!(stdout.contains("left of 3 per minute"), "the call matches a rule: {stdout}");
 }
 
 #[test]
 fn a_closed_stdout_does_not_stop_the_service() {
-    // The reader goes away before the ready line is written.
+    // The reader closes the pipe before the ready line is written.
     let mut command = serve();
     command.args(["--drain", "0s"]).stdout(Stdio::piped());
     let mut process = {
@@ -222,11 +222,7 @@ fn the_exit_code_of_call_is_the_decision() {
     let call = |flags: &[&str]| {
         let flags = [&["call", "--addr", &addr, "--domain", "shop"], flags].concat();
         let (code, stdout, stderr) = run(tollkeeper().args(flags));
-        // Only the year knows how many seconds are left of it.
-        let words = stdout
-            .split(' ')
-            .map(|word| if word.parse::<u64>().is_ok_and(|it| it > 1000) { "N" } else { word });
-        (code, words.collect::<Vec<_>>().join(" ") + &stderr)
+        (code, without_large_numbers(&stdout) + &stderr)
     };
     let ok = |left: &str| {
         (Some(0), format!("OK\n  user=two: OK, {left} left of 2 per year, resets in N s\n"))
@@ -243,7 +239,17 @@ fn the_exit_code_of_call_is_the_decision() {
     assert_eq!(call(&["user"]), (Some(2), problem.to_owned()));
 }
 
-/// What a terminal would take for a command, or for a line of ours.
+/// The text with N for each number over 1000: the seconds until the year ends differ from run to run.
+fn without_large_numbers(text: &str) -> String {
+    let mut words = Vec::new();
+    for word in text.split(' ') {
+        let is_large = word.parse::<u64>().is_ok_and(|number| number > 1000);
+        words.push(if is_large { "N" } else { word });
+    }
+    words.join(" ")
+}
+
+/// A terminal would interpret them, and a line end could forge a line of output.
 #[test]
 fn call_escapes_control_characters_of_its_arguments() {
     let service = Service::start(Options::default());
@@ -251,8 +257,8 @@ fn call_escapes_control_characters_of_its_arguments() {
     let call = |addr: &str, descriptor: &str| {
         run(tollkeeper().args(["call", "--addr", addr, "--domain", "shop", descriptor]))
     };
-    let (code, stdout, stderr) = call(&addr, "nobody=\x1b[31mx\nOVER_LIMIT");
-    let expected = "OK\n  nobody=\\x1b[31mx\\x0aOVER_LIMIT: OK, no limit\n";
+    let (code, stdout, stderr) = call(&addr, "other=\x1b[31mx\nOVER_LIMIT");
+    let expected = "OK\n  other=\\x1b[31mx\\x0aOVER_LIMIT: OK, no limit\n";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), expected, ""));
     let (code, _, stderr) = call(&addr, "\x1b[31m");
     let expected = "\\x1b[31m: an entry is written key=value\n";
@@ -263,7 +269,7 @@ fn call_escapes_control_characters_of_its_arguments() {
 }
 
 #[test]
-fn what_a_rule_file_and_its_name_hold_adds_no_line_to_log_or_output() {
+fn line_ends_in_a_rule_file_or_its_name_add_no_line_to_log_or_output() {
     let folder = TempDir::new().unwrap();
     let rules = folder.path().join("rules");
     std::fs::create_dir(&rules).unwrap();
@@ -283,13 +289,17 @@ fn what_a_rule_file_and_its_name_hold_adds_no_line_to_log_or_output() {
     let log = service.log();
     assert!(log.contains(&format!("{shown}:2:37: requests_per_unit: missing")), "{log}");
     assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
-    assert_eq!(service.get("/rules").matches("x0aFORGED").count(), 2, "file and place");
+    assert_eq!(
+        service.get("/rules").matches("x0aFORGED").count(),
+        2,
+        "in `files` and in `written_at`"
+    );
 }
 
 #[test]
 fn the_exit_code_of_call_on_an_error_is_1() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let flags = ["call", "--addr", &nobody, "--domain", "shop", "user=a"];
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let flags = ["call", "--addr", &gone, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("refused"), "{stderr}");
@@ -303,19 +313,17 @@ fn the_exit_code_of_call_on_an_error_is_1() {
 
 #[test]
 fn clients_suggest_the_address_that_was_probably_meant() {
-    let hint = |words: &[&str]| {
-        let (code, stdout, stderr) = run(tollkeeper().args(words).args(["--domain", "d", "k=v"]));
+    for (command, addr, meant) in [
+        (&["call"][..], "http://localhost:8081", "localhost:8081"),
+        (&["bench"], "localhost", "localhost:8081"),
+        (&["counter", "show"], "localhost", "localhost:6070"),
+    ] {
+        let flags = ["--addr", addr, "--domain", "d", "k=v"];
+        let (code, stdout, stderr) = run(tollkeeper().args(command).args(flags));
         assert_eq!((code, stdout.as_str()), (Some(2), ""));
-        stderr
-    };
-    let meant = |addr: &str, meant: &str| {
-        format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n")
-    };
-    let url = "http://localhost:8081";
-    assert_eq!(hint(&["call", "--addr", url]), meant(url, "localhost:8081"));
-    assert_eq!(hint(&["bench", "--addr", "localhost"]), meant("localhost", "localhost:8081"));
-    let counter = ["counter", "show", "--addr", "localhost"];
-    assert_eq!(hint(&counter), meant("localhost", "localhost:6070"));
+        let expected = format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
+        assert_eq!(stderr, expected);
+    }
 }
 
 #[test]
@@ -337,7 +345,7 @@ fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
 
 #[test]
 fn log_lines_are_coloured_only_on_a_terminal_and_never_with_no_color() {
-    // It logs a warning and ends, for the address is taken. Python gives it a terminal of its own.
+    // The service logs a warning and exits, since its address is taken. Python runs it on a terminal.
     const IN_TERMINAL: &str = "import pty, sys; pty.spawn(sys.argv[1:])";
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let flags = ["serve", "--grpc-addr", &taken.local_addr().unwrap().to_string()];
@@ -356,6 +364,6 @@ fn log_lines_are_coloured_only_on_a_terminal_and_never_with_no_color() {
     assert!(coloured.contains('\x1b'), "{coloured:?}");
     let mut in_terminal = Command::new(tool("python"));
     in_terminal.args(["-c", IN_TERMINAL, "env", "NO_COLOR=1"]).arg(tollkeeper().get_program());
-    let asked = log(&mut in_terminal);
-    assert!(!asked.contains('\x1b'), "{asked:?}");
+    let without_color = log(&mut in_terminal);
+    assert!(!without_color.contains('\x1b'), "{without_color:?}");
 }

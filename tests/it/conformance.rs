@@ -1,5 +1,5 @@
-//! The wire is Envoy's: checked with two independent generations of its protos, in Rust and Python,
-//! and by the standard services beside ours.
+//! Conformance to Envoy's protocol: clients generated from its protos, in Rust and in Python, and the
+//! standard gRPC services for health and reflection.
 
 use std::{
     io::Write as _,
@@ -46,7 +46,7 @@ fn theirs() -> RateLimitRequest {
 }
 
 #[test]
-fn requests_of_envoys_protos_are_byte_for_byte_ours() {
+fn requests_have_the_same_bytes_as_those_of_envoys_protos() {
     let bytes = theirs().encode_to_vec();
     let ours = tollkeeper::rls::pb::RateLimitRequest::decode(bytes.as_slice()).unwrap();
     assert_eq!(ours.encode_to_vec(), bytes);
@@ -100,7 +100,7 @@ fn a_python_client_gets_the_same_answers() {
 }
 
 #[tokio::test]
-async fn grpc_health_answers_under_all_three_names_and_drains() {
+async fn grpc_health_answers_to_three_names_and_reports_the_drain() {
     let flags = &["--drain", "60s"];
     let mut service = Service::start(Options { flags, ..Options::default() });
     service.wait_until_ready();
@@ -119,33 +119,33 @@ async fn grpc_health_answers_under_all_three_names_and_drains() {
     while service.exchange("GET", "/readyz", b"").0 == 200 {
         tokio::task::yield_now().await;
     }
-    // Calls are still answered while callers go elsewhere.
+    // Calls are still answered, so that callers have time to go elsewhere.
     assert_eq!(statuses().await, ["NOT_SERVING"; 3]);
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success(), "a second signal ends it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_call_fails_on_a_connection_that_lives_through_the_drain() {
+async fn no_call_fails_on_a_connection_that_stays_open_during_the_drain() {
     let mut service = Service::start(Options { flags: &["--drain", "5s"], ..Options::default() });
     service.wait_until_ready();
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(service.client().await);
     }
-    let (tell, told) = tokio::sync::watch::channel(false);
+    let (drain, draining) = tokio::sync::watch::channel(false);
     let mut calls = tokio::task::JoinSet::new();
     for mut client in clients {
-        let told = told.clone();
+        let draining = draining.clone();
         calls.spawn(async move {
             let mut count = 0;
-            // Until health says to go elsewhere, and then ten more.
+            // Until health reports the drain, and then ten more calls.
             let mut left = 10;
             while left > 0 {
                 let call = ours::request("shop", vec![ours::descriptor(&[("free", "x")])]);
                 client.should_rate_limit(call).await.unwrap();
                 count += 1;
-                left -= u32::from(*told.borrow());
+                left -= u32::from(*draining.borrow());
             }
             count
         });
@@ -154,7 +154,7 @@ async fn no_call_fails_on_a_connection_that_lives_through_the_drain() {
     while service.exchange("GET", "/readyz", b"").0 == 200 {
         tokio::task::yield_now().await;
     }
-    tell.send(true).unwrap();
+    drain.send(true).unwrap();
     while let Some(count) = calls.join_next().await {
         assert!(count.unwrap() >= 10);
     }
@@ -170,7 +170,7 @@ async fn an_unknown_service_has_no_health() {
 }
 
 #[tokio::test]
-async fn reflection_is_there_in_both_versions_where_the_flag_says_so() {
+async fn the_flag_turns_on_reflection_in_both_versions() {
     let service = Service::start(Options { flags: &["--reflection"], ..Options::default() });
     let (name, host) = ("envoy.service.ratelimit.v3.RateLimitService", String::new());
     {

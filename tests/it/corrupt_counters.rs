@@ -1,4 +1,4 @@
-//! Promise 7: the verdict on calls that meet corrupt counters is the same in Rust and in Lua.
+//! Promise 7: Rust and Lua judge calls on corrupt counters alike.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 use tollkeeper::store::redis::script::RedisOutcome;
 
-/// The counters, and what they hold; `None` is a corrupt one.
+/// The counters and their counts; `None` is a corrupt counter.
 const COUNTERS: [(&str, Option<u64>); 4] =
     [("unused", Some(0)), ("full", Some(5)), ("bad", None), ("worse", None)];
 

@@ -1,4 +1,4 @@
-//! Looking at one counter, and resetting it: the admin address and `tollkeeper counter`.
+//! Counters are shown and reset on the admin address and by `tollkeeper counter`.
 
 use std::process::Output;
 
@@ -47,36 +47,43 @@ fn counter(service: &Service, action: &str, descriptor: &str) -> Output {
     tollkeeper().args(words).output().unwrap()
 }
 
-/// What the command prints, but for times.
+/// The output of the command, without resets.
 #[track_caller]
-fn told(service: &Service, action: &str, descriptor: &str) -> String {
+fn output(service: &Service, action: &str, descriptor: &str) -> String {
     let output = counter(service, action, descriptor);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{action} {descriptor}: {stderr}");
     let text = String::from_utf8(output.stdout).unwrap();
-    let line = |line: &str| line.split(", resets").next().unwrap().to_owned();
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
+    let lines: Vec<&str> =
+        text.lines().map(|line| line.split(", resets").next().unwrap()).collect();
+    lines.join("\n")
 }
 
-async fn take(service: &Service, descriptor: RateLimitDescriptor) -> String {
+async fn ask(service: &Service, descriptor: RateLimitDescriptor) -> String {
     spell(&service.ask(request("shop", vec![descriptor])).await.unwrap())
 }
 
 async fn every_algorithm_is_shown_and_reset(service: &Service, algorithms: &[&str]) {
     for name in algorithms {
-        let it = || descriptor(&[(name, "a,b")]);
+        let counted = || descriptor(&[(name, "a,b")]);
         let text = format!(r"{name}=a\,b");
-        assert_eq!(told(service, "show", &text), format!("{name}: 0 used of 10 per year, 10 left"));
-        assert_eq!(take(service, hits(it(), 3)).await, "OK: OK 7/10 YEAR");
-        let standing = told(service, "show", &text);
-        let standing = standing.lines().next().unwrap();
-        assert_eq!(standing, format!("{name}: 3 used of 10 per year, 7 left"));
-        // A look changes nothing.
-        assert_eq!(take(service, it()).await, "OK: OK 6/10 YEAR");
-        let reset = told(service, "reset", &text);
+        assert_eq!(
+            output(service, "show", &text),
+            format!("{name}: 0 used of 10 per year, 10 left")
+        );
+        assert_eq!(ask(service, hits(counted(), 3)).await, "OK: OK 7/10 YEAR");
+        let shown = output(service, "show", &text);
+        let first = shown.lines().next().unwrap();
+        assert_eq!(first, format!("{name}: 3 used of 10 per year, 7 left"));
+        // Showing a counter does not charge it.
+        assert_eq!(ask(service, counted()).await, "OK: OK 6/10 YEAR");
+        let reset = output(service, "reset", &text);
         assert_eq!(reset, format!("{name}: 4 of 10 per year were used; now 0"));
-        assert_eq!(told(service, "show", &text), format!("{name}: 0 used of 10 per year, 10 left"));
-        assert_eq!(take(service, hits(it(), 10)).await, "OK: OK 0/10 YEAR");
+        assert_eq!(
+            output(service, "show", &text),
+            format!("{name}: 0 used of 10 per year, 10 left")
+        );
+        assert_eq!(ask(service, hits(counted(), 10)).await, "OK: OK 0/10 YEAR");
     }
 }
 
@@ -98,7 +105,7 @@ async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
 }
 
 #[tokio::test]
-async fn the_rights_that_the_page_on_redis_names_are_enough_for_every_algorithm() {
+async fn the_acl_rights_of_the_page_on_redis_suffice_for_every_algorithm() {
     let page = std::fs::read_to_string(root().join("docs/redis.md")).unwrap();
     let rights = page.lines().find(|line| line.starts_with("ACL SETUSER tollkeeper ")).unwrap();
     let redis = Redis::start();
@@ -109,14 +116,14 @@ async fn the_rights_that_the_page_on_redis_names_are_enough_for_every_algorithm(
 }
 
 #[tokio::test]
-async fn a_log_tells_when_and_who() {
+async fn a_sliding_log_is_shown_with_times_and_callers() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = Service::start(Options { rules: RULES, store, ..Options::default() });
         let by = |name| descriptor(&[("door", "x"), ("caller", name)]);
-        take(&service, hits(by("al ice"), 2)).await;
-        take(&service, by("al ice")).await;
-        let shown = told(&service, "show", "door=x,caller=al ice");
+        ask(&service, hits(by("al ice"), 2)).await;
+        ask(&service, by("al ice")).await;
+        let shown = output(&service, "show", "door=x,caller=al ice");
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[0], "sliding_log: 3 used of 10 per year, 7 left");
         assert!(
@@ -131,22 +138,22 @@ async fn a_log_tells_when_and_who() {
 }
 
 #[tokio::test]
-async fn each_of_several_limits_is_shown_and_the_answer_tells_the_tightest() {
+async fn each_limit_of_a_descriptor_is_shown_and_the_answer_has_the_tightest() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
-    let it = || hits(descriptor(&[("two", "x")]), 4);
-    assert_eq!(take(&service, it()).await, "OK: OK 6/10 YEAR");
+    let four = || hits(descriptor(&[("two", "x")]), 4);
+    assert_eq!(ask(&service, four()).await, "OK: OK 6/10 YEAR");
     let shown = "fixed_window: 4 used of 10 per year, 6 left\n\
                  token_bucket: 4 used of 20 per year, 16 left";
-    assert_eq!(told(&service, "show", "two=x"), shown);
-    assert_eq!(take(&service, it()).await, "OK: OK 2/10 YEAR");
-    assert_eq!(take(&service, it()).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    // The denied call charged neither.
-    assert!(told(&service, "show", "two=x").contains("8 used of 20"));
+    assert_eq!(output(&service, "show", "two=x"), shown);
+    assert_eq!(ask(&service, four()).await, "OK: OK 2/10 YEAR");
+    assert_eq!(ask(&service, four()).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    // The denied call charged neither limit.
+    assert!(output(&service, "show", "two=x").contains("8 used of 20"));
 }
 
-/// GETSET's promise.
+/// The count that a reset returns is exactly what it removed, as with GETSET.
 #[tokio::test(flavor = "multi_thread")]
-async fn between_reading_and_clearing_no_hit_is_lost() {
+async fn a_reset_under_load_loses_no_hit() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = Service::start(Options { rules: RULES, store, ..Options::default() });
@@ -168,21 +175,21 @@ async fn between_reading_and_clearing_no_hit_is_lost() {
             let body: Value = serde_json::from_str(&body).unwrap();
             body["counters"][0]["used"].as_u64().unwrap()
         };
-        let mut cleared = 0;
+        let mut removed = 0;
         while let Some(ended) = clients.join_next().await {
             ended.unwrap();
-            cleared += (0..20).map(|_| reset()).sum::<u64>();
+            removed += (0..20).map(|_| reset()).sum::<u64>();
         }
-        assert_eq!(cleared + reset(), 1000, "on {store}");
+        assert_eq!(removed + reset(), 1000, "on {store}");
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_shown_is_told_in_words() {
+async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
     for (descriptor, problem) in [
         ("free=x", "no limit counts this descriptor"),
-        ("nobody=x", "no limit counts this descriptor"),
+        ("unknown=x", "no limit counts this descriptor"),
         ("user", "user: an entry is written key=value"),
     ] {
         let output = counter(&service, "show", descriptor);
@@ -195,30 +202,30 @@ async fn what_cannot_be_shown_is_told_in_words() {
     assert_eq!(status("GET", "/counters?domain=shop&descriptor=two%3Dx&x=y"), 400);
     assert_eq!(status("GET", "/counters?domain=shop&domain=x&descriptor=two%3Dx"), 400);
     assert_eq!(status("GET", "/counters/reset?domain=shop&descriptor=two%3Dx"), 405);
-    // A web page in an operator's browser says where it comes from.
+    // A request that a web page makes in an operator's browser has an Origin header.
     let page = b"x\r\norigin: http://evil";
     let head = ["POST /counters/reset?domain=shop&descriptor=two%3Dx HTTP/1.1\r\nconnection: close\r\nhost: ".as_bytes(), page, b"\r\n\r\n"];
     let mut stream = std::net::TcpStream::connect(service.admin).unwrap();
     std::io::Write::write_all(&mut stream, &head.concat()).unwrap();
     let answer = std::io::read_to_string(stream).unwrap();
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
-    // It is not for everybody.
+    // The public HTTP address does not serve it.
     let public = service.exchange("GET", "/counters?domain=shop&descriptor=two%3Dx", b"");
     assert_eq!(public.0, 404);
 }
 
 #[tokio::test]
-async fn a_counter_that_holds_no_count_is_told_and_cleared_by_a_reset() {
+async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
-    take(&service, descriptor(&[("many", "x")])).await;
+    ask(&service, descriptor(&[("many", "x")])).await;
     redis.query::<()>(&["SET", &redis.key("many=x"), "planted", "KEEPTTL"]);
     let problem = "fixed_window of 1000000 per year: it holds something other than a count";
-    assert_eq!(told(&service, "show", "many=x"), problem);
-    assert_eq!(told(&service, "reset", "many=x"), format!("{problem}; now 0"));
+    assert_eq!(output(&service, "show", "many=x"), problem);
+    assert_eq!(output(&service, "reset", "many=x"), format!("{problem}; now 0"));
     assert_eq!(
-        told(&service, "show", "many=x"),
+        output(&service, "show", "many=x"),
         "fixed_window: 0 used of 1000000 per year, 1000000 left"
     );
 }

@@ -1,5 +1,5 @@
-//! What is decided, on both stores alike: promises 2a to 2e and 2g, hits, overrides, and what has
-//! no limit.
+//! Decisions, which are the same on every store: promises 2a to 2g, hits, overrides, and descriptors without
+//! a limit.
 
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 
@@ -40,7 +40,7 @@ fn tenant() -> RateLimitDescriptor {
 }
 
 #[tokio::test]
-async fn hits_up_to_the_limit_pass_and_the_next_does_not() {
+async fn hits_up_to_the_limit_pass_and_the_next_is_denied() {
     on_every_store(async |service| {
         check(service, vec![user("two")], "OK: OK 1/2 YEAR").await;
         check(service, vec![user("two")], "OK: OK 0/2 YEAR").await;
@@ -54,10 +54,10 @@ async fn hits_up_to_the_limit_pass_and_the_next_does_not() {
 async fn refunds_apply_first_and_always_and_stop_at_zero() {
     on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
-        // The order of the descriptors does not matter: the refund makes room for the hit.
+        // In any order of the descriptors, the refund makes room for the hit.
         let both = vec![user("two"), refund(user("two"), 1)];
         check(service, both, "OK: OK 0/2 YEAR, OK 0/2 YEAR").await;
-        // The call is denied by `a`, and yet the refund stands.
+        // `a` denies the call, and the refund is still applied.
         let denied = vec![hits(user("a"), 11), refund(user("two"), 1)];
         check(service, denied, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 1/2 YEAR").await;
         check(service, vec![refund(user("two"), u64::MAX)], "OK: OK 2/2 YEAR").await;
@@ -89,7 +89,7 @@ async fn hits_on_one_counter_are_judged_by_their_sum() {
 #[tokio::test]
 async fn each_charge_is_judged_against_its_own_limit() {
     on_every_store(async |service| {
-        // The override counts the descriptor as sent, in the same window: the same counter.
+        // The override counts the descriptor as sent in the same window, so both have one counter.
         let narrow = || with_limit(user("a"), 3, RateLimitUnit::Year);
         let pair = |count| vec![hits(user("a"), count), hits(narrow(), count)];
         check(service, pair(1), "OK: OK 8/10 YEAR, OK 1/3 YEAR").await;
@@ -120,7 +120,7 @@ async fn a_look_sees_refunds_and_not_charges_of_its_call() {
 }
 
 #[tokio::test]
-async fn a_denied_call_charges_nobody_wherever_the_denying_descriptor_stands() {
+async fn a_denied_call_charges_no_descriptor_wherever_the_denying_one_is() {
     on_every_store(async |service| {
         check(service, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
         let (over, left) = ("OVER_LIMIT 0/2 YEAR", "OK 1000/1000 MONTH");
@@ -136,7 +136,7 @@ async fn a_denied_call_charges_nobody_wherever_the_denying_descriptor_stands() {
 }
 
 #[tokio::test]
-async fn many_hits_fit_together_or_not_at_all() {
+async fn the_hits_of_a_descriptor_pass_together_or_not_at_all() {
     on_every_store(async |service| {
         check(service, vec![hits(user("a"), 7)], "OK: OK 3/10 YEAR").await;
         check(service, vec![hits(user("a"), 4)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR").await;
@@ -162,7 +162,7 @@ async fn hits_beyond_every_limit_are_over_and_charge_nothing() {
 }
 
 #[tokio::test]
-async fn the_requests_hits_count_for_descriptors_without_their_own() {
+async fn the_hits_of_the_request_apply_to_descriptors_without_their_own() {
     on_every_store(async |service| {
         let descriptors = vec![user("a"), hits(user("b"), 2), hits(user("c"), 0)];
         let three = RateLimitRequest { hits_addend: 3, ..request("shop", descriptors) };
@@ -173,22 +173,22 @@ async fn the_requests_hits_count_for_descriptors_without_their_own() {
 }
 
 #[tokio::test]
-async fn an_override_replaces_the_rule_and_needs_none() {
+async fn an_override_replaces_the_rule_and_works_without_one() {
     on_every_store(async |service| {
-        let minute = RateLimitUnit::Year;
-        check(service, vec![with_limit(user("two"), 5, minute)], "OK: OK 4/5 YEAR").await;
-        check(service, vec![with_limit(user("white"), 5, minute)], "OK: OK 4/5 YEAR").await;
-        let unmatched = with_limit(descriptor(&[("nobody", "wrote this")]), 5, minute);
+        let unit = RateLimitUnit::Year;
+        check(service, vec![with_limit(user("two"), 5, unit)], "OK: OK 4/5 YEAR").await;
+        check(service, vec![with_limit(user("white"), 5, unit)], "OK: OK 4/5 YEAR").await;
+        let unmatched = with_limit(descriptor(&[("no", "rule")]), 5, unit);
         check(service, vec![unmatched.clone()], "OK: OK 4/5 YEAR").await;
-        check(service, vec![with_limit(user("a"), 0, minute)], "OVER_LIMIT: OVER_LIMIT 0/0 YEAR")
+        check(service, vec![with_limit(user("a"), 0, unit)], "OVER_LIMIT: OVER_LIMIT 0/0 YEAR")
             .await;
         check(
             service,
-            vec![with_limit(user("b"), u32::MAX, minute)],
+            vec![with_limit(user("b"), u32::MAX, unit)],
             "OK: OK 4294967294/4294967295 YEAR",
         )
         .await;
-        // Of an unknown domain nothing is limited, not even so.
+        // In an unknown domain nothing is limited, not even by an override.
         let response = service.ask(request("unknown", vec![unmatched])).await.unwrap();
         same(&spell(&response), "OK: OK -");
     })
@@ -196,12 +196,12 @@ async fn an_override_replaces_the_rule_and_needs_none() {
 }
 
 #[tokio::test]
-async fn an_override_that_cannot_be_is_ignored_and_counted() {
+async fn an_invalid_override_is_ignored_and_counted() {
     on_every_store(async |service| {
         let with_unit = |unit| {
-            let mut it = with_limit(user("a"), 1, RateLimitUnit::Second);
-            it.limit.as_mut().unwrap().unit = unit;
-            it
+            let mut overridden = with_limit(user("a"), 1, RateLimitUnit::Second);
+            overridden.limit.as_mut().unwrap().unit = unit;
+            overridden
         };
         check(service, vec![with_unit(0)], "OK: OK 9/10 YEAR").await;
         check(service, vec![with_unit(99)], "OK: OK 8/10 YEAR").await;
@@ -219,7 +219,7 @@ async fn an_override_that_cannot_be_is_ignored_and_counted() {
 }
 
 #[tokio::test]
-async fn an_overrides_multiplier_makes_a_longer_window() {
+async fn the_multiplier_of_an_override_makes_its_window_longer() {
     on_every_store(async |service| {
         let mut descriptor = with_limit(user("a"), 5, RateLimitUnit::Year);
         descriptor.limit.as_mut().unwrap().unit_multiplier = Some(100);
@@ -228,18 +228,18 @@ async fn an_overrides_multiplier_makes_a_longer_window() {
         let limit = status.current_limit.as_ref().unwrap();
         assert_eq!(limit.unit_multiplier, Some(100));
         assert!(status.duration_until_reset.unwrap().seconds > 365 * 86_400);
-        // Another window is another counter.
+        // The rule has another window, and so another counter.
         check(service, vec![user("a")], "OK: OK 9/10 YEAR").await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_no_rule_limits_passes_with_a_status_of_its_own() {
+async fn descriptors_without_a_limit_pass_with_one_status_each() {
     on_every_store(async |service| {
         let all = vec![
             descriptor(&[]),
-            descriptor(&[("nobody", "wrote this")]),
+            descriptor(&[("no", "rule")]),
             user("white"),
             descriptor(&[("free", "yes")]),
             descriptor(&[("user", "a"), ("more", "entries")]),
@@ -253,7 +253,7 @@ async fn what_no_rule_limits_passes_with_a_status_of_its_own() {
 }
 
 #[tokio::test]
-async fn values_are_told_apart_byte_by_byte() {
+async fn values_that_differ_in_any_byte_have_separate_counters() {
     on_every_store(async |service| {
         let long = vec![b'x'; 60_000];
         let mut longer = long.clone();
@@ -285,7 +285,7 @@ async fn values_are_told_apart_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn keys_of_entries_are_any_bytes_too() {
+async fn keys_of_entries_may_be_any_bytes() {
     on_every_store(async |service| {
         for key in [&b"a_b"[..], b"{}", b"\0", b"\xff", b"a\nb"] {
             let descriptor = with_limit(of_bytes(&[(key, b"x")]), 5, RateLimitUnit::Year);
@@ -310,7 +310,7 @@ async fn five_values_of_60_kb_are_limited_and_not_refused() {
 }
 
 #[tokio::test]
-async fn a_rules_multiplier_makes_a_longer_window() {
+async fn the_multiplier_of_a_rule_makes_its_window_longer() {
     let rules = "
 domain: shop
 descriptors:
@@ -342,7 +342,7 @@ async fn with_count_denied_exactly_two_of_envoys_debits_of_600_pass_a_limit_of_1
 }
 
 #[tokio::test]
-async fn what_counts_when_denied_counts_when_a_sibling_denies_and_never_overflows() {
+async fn count_denied_charges_also_if_a_sibling_denies_and_never_overflows() {
     on_every_store(async |service| {
         let tokens = |count| hits(descriptor(&[("tokens", "a")]), count);
         let denied = vec![tokens(600), hits(user("two"), 3)];
@@ -358,7 +358,7 @@ async fn what_counts_when_denied_counts_when_a_sibling_denies_and_never_overflow
 }
 
 #[tokio::test]
-async fn the_setting_counts_denied_calls_of_all_rules_and_overrides() {
+async fn the_count_denied_setting_applies_to_all_rules_and_overrides() {
     let options = Options { flags: &["--count-denied"], ..Options::default() };
     let service = &Service::start(options);
     check(service, vec![hits(user("two"), 3)], "OVER_LIMIT: OVER_LIMIT 0/2 YEAR").await;
@@ -369,18 +369,18 @@ async fn the_setting_counts_denied_calls_of_all_rules_and_overrides() {
 }
 
 #[tokio::test]
-async fn a_refused_debit_of_a_rule_that_gets_looks_is_told_once_and_counted() {
+async fn a_refused_debit_of_a_rule_that_gets_looks_is_logged_once_and_counted() {
     let service = &Service::start(Options::default());
     let work = |count| vec![hits(descriptor(&[("work", "a")]), count)];
-    let told = || service.log().matches("`count_denied: true`").count();
+    let logged = || service.log().matches("`count_denied: true`").count();
     let over = "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR";
     check(service, work(1001), over).await;
-    assert_eq!(told(), 0, "nobody looked");
+    assert_eq!(logged(), 0, "the rule has had no look");
     check(service, work(0), "OK: OK 1000/1000 YEAR").await;
     for _ in 0..2 {
         check(service, work(1001), over).await;
     }
-    assert_eq!(told(), 1, "{}", service.log());
+    assert_eq!(logged(), 1, "{}", service.log());
     let metrics = service.get("/metrics");
     assert!(metrics.contains(r#"ratelimit_debits_refused_total{rule="work"} 2"#), "{metrics}");
 }

@@ -1,4 +1,4 @@
-//! What README.md and docs/ show is what happens.
+//! The samples of README.md and docs/: commands print what the pages show, and rules are valid.
 
 use std::{fs, path::PathBuf};
 
@@ -27,11 +27,12 @@ pub fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
     page.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// Any number of seconds until the reset is as good as another.
-fn without_seconds(text: &str) -> String {
+/// The text without the seconds until a reset and without the windows' starts, which differ from run to
+/// run.
+fn without_times(text: &str) -> String {
     let line = |line: &str| match (line.split_once("resets in "), line.split_once("}:")) {
         (Some((before, _)), _) => format!("{before}resets in N s"),
-        // A key ends with its window's start.
+        // A counter's key ends with its window's start.
         (None, Some((before, _))) => format!("{before}}}:N"),
         (None, None) => line.to_owned(),
     };
@@ -39,10 +40,10 @@ fn without_seconds(text: &str) -> String {
 }
 
 #[test]
-fn the_consoles_of_the_pages_show_what_happens() {
+fn the_console_samples_of_the_pages_show_what_commands_print() {
     for (page, text) in pages() {
         let rules = include_str!("../../examples/rules.yaml");
-        // The samples must not straddle the end of their minute.
+        // With minutes, a window could end between two samples.
         let rules = rules.replace("unit: minute", "unit: year");
         let service = Service::start(Options { rules: &rules, ..Options::default() });
         for console in blocks(&text, "console") {
@@ -58,7 +59,7 @@ fn the_consoles_of_the_pages_show_what_happens() {
                     .unwrap();
                 let shown =
                     String::from_utf8(output.stdout).unwrap().replace("per year", "per minute");
-                let (shown, expected) = (without_seconds(&shown), without_seconds(expected));
+                let (shown, expected) = (without_times(&shown), without_times(expected));
                 assert_eq!(shown, expected, "{}: {command}", page.display());
             }
         }
@@ -66,7 +67,7 @@ fn the_consoles_of_the_pages_show_what_happens() {
 }
 
 #[test]
-fn the_pictures_are_what_the_engine_draws() {
+fn the_pictures_are_those_that_the_engine_draws() {
     for (name, picture) in draw::pictures() {
         let drawn = fs::read_to_string(root().join("docs/algorithms").join(&name)).unwrap();
         assert!(drawn == picture, "{name}: `cargo run --example algorithms -- draw` draws another");
@@ -74,7 +75,7 @@ fn the_pictures_are_what_the_engine_draws() {
 }
 
 #[test]
-fn the_rules_of_the_pages_are_good() {
+fn the_rule_samples_of_the_pages_are_valid() {
     let folder = TempDir::new().unwrap();
     let page = |name| fs::read_to_string(root().join("docs").join(name)).unwrap();
     let text = page("rules.md") + &page("algorithms.md");
@@ -87,7 +88,7 @@ fn the_rules_of_the_pages_are_good() {
 }
 
 #[test]
-fn links_of_the_pages_lead_somewhere() {
+fn links_of_the_pages_lead_to_existing_files() {
     for (page, text) in pages() {
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             let target = page.parent().unwrap().join(link);
@@ -97,7 +98,7 @@ fn links_of_the_pages_lead_somewhere() {
 }
 
 #[test]
-fn the_architecture_fits_into_150_lines() {
+fn architecture_md_has_at_most_150_lines() {
     let lines = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap().lines().count();
     assert!(lines <= 150, "{lines} lines");
 }

@@ -1,4 +1,4 @@
-//! Promise 1: exactly the limit, with any number of replicas and clients.
+//! Promise 1: exactly the limit is admitted, with any number of replicas and clients.
 
 use std::sync::{
     Arc,
@@ -22,7 +22,7 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_a_sibling_as_much() {
+async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_the_sibling_the_same() {
     const CALLS: usize = 5_000;
     let redis = Redis::start();
     let start =
@@ -55,8 +55,8 @@ async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_a_sibli
     redis.assert_no_key_leaks();
 }
 
-/// P1, P2, P3 and P34, on every algorithm: what the clients were admitted is the limit exactly, and
-/// what the counters hold. `EXACT_CALLS=1000000` makes it as many; docs/correctness.md tells of that.
+/// P1, P2, P3 and P34, on every algorithm: the number of admitted hits is exactly the limit, and exactly the
+/// count of each counter. `EXACT_CALLS` sets the number of calls; docs/correctness.md has a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
     const KEYS: usize = 100;
@@ -64,16 +64,15 @@ async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
         ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
     let calls: usize = std::env::var("EXACT_CALLS")
         .map_or(20_000, |text| text.parse().expect("a number of calls"));
-    // Ten times as many ask as may pass.
+    // Ten times as many calls as may pass.
     let limit = calls / KEYS / 10;
     let began = std::time::Instant::now();
-    let rule = |name: &&str| {
-        format!(
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for name in ALGORITHMS {
+        rules += &format!(
             "  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: {limit}, algorithm: {name} }}\n"
-        )
-    };
-    let rules: String = ALGORITHMS.iter().map(rule).collect();
-    let rules = format!("domain: shop\ndescriptors:\n{rules}");
+        );
+    }
     let redis = Redis::start();
     let start =
         || Service::start(Options { rules: &rules, store: &redis.url(), ..Default::default() });
@@ -88,7 +87,7 @@ async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
         let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
         clients.spawn(async move {
             loop {
-                // In an order that brings the same key to many clients at once.
+                // Seven calls in a row have the same key, so that several clients charge it at once.
                 let call = asked.fetch_add(1, Ordering::Relaxed);
                 if call >= calls {
                     return;

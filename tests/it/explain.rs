@@ -1,4 +1,4 @@
-//! `tollkeeper explain` and `POST /explain`: what would happen, and why.
+//! `tollkeeper explain` and `POST /explain`: the decision for a call, and its reasons.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -49,7 +49,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 9, replaces: [{ name: free }] }
 ";
 
-/// Explains by these rules: the exit code, and what is said.
+/// Explains by these rules, and returns the exit code and the output.
 #[track_caller]
 fn explained(words: &[&str]) -> (Option<i32>, String) {
     let folder = TempDir::new().unwrap();
@@ -62,20 +62,23 @@ fn explained(words: &[&str]) -> (Option<i32>, String) {
     (code, without_years(&stdout))
 }
 
-/// Which year it is does not matter.
+/// The text with Y for the start of a window in a counter's key.
 fn without_years(text: &str) -> String {
-    let line = |line: &str| match line.split_once("}:") {
-        Some((before, after)) => {
-            let after = after.trim_start_matches(|it: char| it.is_ascii_digit());
-            format!("{before}}}:Y{after}\n")
+    let mut lines = String::new();
+    for line in text.lines() {
+        match line.split_once("}:") {
+            Some((before, after)) => {
+                let after = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                lines += &format!("{before}}}:Y{after}\n");
+            }
+            None => lines += &format!("{line}\n"),
         }
-        None => format!("{line}\n"),
-    };
-    text.lines().map(line).collect()
+    }
+    lines
 }
 
 #[test]
-fn it_shows_what_matched_and_what_did_not_where_it_is_written_and_what_it_charges() {
+fn explain_shows_what_matched_or_not_the_location_and_the_charges() {
     assert_eq!(
         explained(&["shop", "path=/login,user=al ice"]),
         (
@@ -118,7 +121,7 @@ log=y
 }
 
 #[test]
-fn it_shows_why_nothing_limits() {
+fn explain_shows_why_a_descriptor_has_no_limit() {
     assert_eq!(
         explained(&["shop", "path=/login", "free=x"]),
         (
@@ -136,7 +139,7 @@ free=x
 }
 
 #[test]
-fn an_unknown_name_gets_the_nearest_one_and_exit_code_1() {
+fn an_unknown_name_gets_a_suggestion_and_exit_code_1() {
     assert_eq!(
         explained(&["shop", "paht=/login", "path=/login,role=x", "plan=gold", "log=y"]),
         (
@@ -197,7 +200,7 @@ async fn a_running_service_explains_by_its_own_rules_and_counters() {
     let ask = |words: &[&str]| {
         let (code, stdout, stderr) =
             run(tollkeeper().args(["explain", "--admin-addr", &admin, "--domain"]).args(words));
-        // Its rules are in a folder of their own.
+        // The path of the rule file is private to the test.
         let rules = service.rules.display().to_string();
         (code, without_years(&stdout).replace(&rules, "rules.yaml"), stderr)
     };
@@ -232,9 +235,8 @@ verdict: {verdict}
     assert_eq!(run(tollkeeper().args(both)).0, Some(2));
 }
 
-/// The verdict that was foreseen is the next real one.
 #[tokio::test]
-async fn its_verdict_is_the_next_real_one_and_it_writes_nothing() {
+async fn the_verdict_is_that_of_the_next_real_call_and_nothing_is_charged() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = Service::start(Options { rules: RULES, store, ..Options::default() });
@@ -259,20 +261,20 @@ async fn its_verdict_is_the_next_real_one_and_it_writes_nothing() {
                     .map(|(key, value)| json!({ "key": key, "value": value }))
                     .collect();
                 let (count, back) = ([1, 1, 1, 2, 0][dice.below(5) as usize], dice.below(6) == 0);
-                let it = descriptor(pairs);
-                descriptors.push(if back { refund(it, count) } else { hits(it, count) });
+                let asked = descriptor(pairs);
+                descriptors.push(if back { refund(asked, count) } else { hits(asked, count) });
                 written.push(
                     json!({ "entries": entries, "hitsAddend": count, "isNegativeHits": back }),
                 );
             }
             let body = json!({ "domain": "shop", "descriptors": written }).to_string();
-            let (code, _, told) =
+            let (code, _, explained) =
                 service.exchange_at(service.admin, "POST", "/explain", body.as_bytes());
-            assert_eq!(code, 200, "{told}");
-            let told: Value = serde_json::from_str(&told).unwrap();
+            assert_eq!(code, 200, "{explained}");
+            let explained: Value = serde_json::from_str(&explained).unwrap();
             let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
             let real = answer.into_inner().overall_code().as_str_name();
-            assert_eq!(told["verdict"], real, "on {store}: {body} {told}");
+            assert_eq!(explained["verdict"], real, "on {store}: {body} {explained}");
             *(if real == "OK" { &mut passed } else { &mut denied }) += 1;
         }
         assert!(passed > 50 && denied > 50, "{passed} passed, {denied} were denied");
@@ -280,7 +282,7 @@ async fn its_verdict_is_the_next_real_one_and_it_writes_nothing() {
 }
 
 #[test]
-fn redis_sees_no_write_of_it() {
+fn explain_sends_no_write_to_redis() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
@@ -294,7 +296,7 @@ fn redis_sees_no_write_of_it() {
         { "entries": [{ "key": "path", "value": "x.pdf" }] },
     ] });
     service.exchange_at(service.admin, "POST", "/explain", body.to_string().as_bytes());
-    let mark: String = redis.query(&["ECHO", "that-was-all"]);
+    let mark: String = redis.query(&["ECHO", "end-of-test"]);
     let seen: Vec<String> = lines.take_while(|line| !line.contains(&mark)).collect();
     assert!(seen.iter().any(|line| line.contains(" lua] \"GET\"")), "{seen:#?}");
     for line in &seen {

@@ -1,4 +1,4 @@
-//! Promises 6 and 7: what is answered where Redis gives no answer, or a counter holds no count.
+//! Promises 6 and 7: decisions while Redis does not answer, or for corrupt counters.
 
 use tollkeeper::rls::pb::RateLimitDescriptor;
 
@@ -41,7 +41,7 @@ fn one(key: &str) -> RateLimitDescriptor {
     descriptor(&[(key, "x")])
 }
 
-/// Asks, and spells the answer or the error's code.
+/// Sends a call, and spells the answer or the error's code.
 async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
     match service.ask(request("shop", descriptors)).await {
         Ok(answer) => spell(&answer),
@@ -56,7 +56,7 @@ macro_rules! check {
 }
 
 #[tokio::test]
-async fn without_redis_the_strictest_limit_of_the_call_answers() {
+async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms"];
     let service =
@@ -78,12 +78,12 @@ async fn without_redis_the_strictest_limit_of_the_call_answers() {
 }
 
 #[tokio::test]
-async fn each_of_several_replicas_counts_its_share() {
+async fn each_replica_counts_its_share_of_the_limit() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms", "--replicas", "4"];
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
-    // A quarter of ten, rounded up; the answer tells the limit that was counted by.
+    // A quarter of ten, rounded up; the answer has the whole limit.
     check!(&service, [hits(one("local"), 3)], "OK: OK 0/10 YEAR");
     check!(&service, [one("local")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
     check!(&service, [hits(one("bucket"), 3)], "OK: OK 0/9 YEAR");
@@ -91,7 +91,7 @@ async fn each_of_several_replicas_counts_its_share() {
 }
 
 #[tokio::test]
-async fn the_setting_answers_for_limits_that_do_not_say_it() {
+async fn the_setting_applies_to_limits_without_on_store_failure() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "50ms", "--on-store-failure", "allow"];
     let service =
@@ -100,7 +100,7 @@ async fn the_setting_answers_for_limits_that_do_not_say_it() {
     check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
 }
 
-/// Writes text where the counters of these are.
+/// Overwrites the counters of these rules with text.
 fn plant(redis: &Redis, names: &[&str]) {
     for name in names {
         redis.query::<()>(&["SET", &redis.key(&format!("|{name}=")), "planted", "KEEPTTL"]);
@@ -108,9 +108,9 @@ fn plant(redis: &Redis, names: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_counter_that_holds_no_count_is_answered_for_by_its_limit_and_its_siblings_as_usual() {
+async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_as_usual() {
     let redis = Redis::start();
-    // Redis is to be asked each time.
+    // Every call must reach Redis.
     let flags = &["--over-limit-cache", "0"];
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
@@ -126,14 +126,14 @@ async fn a_counter_that_holds_no_count_is_answered_for_by_its_limit_and_its_sibl
     check!(&service, [one("local"), sibling(1)], "OK: OK 9/10 YEAR, OK 8/10 YEAR");
     check!(&service, [sibling(0)], "OK: OK 8/10 YEAR");
 
-    // A sibling that is over denies the call, which is a better answer than an error.
+    // A sibling that is over denies the call; the call fails only if no other charge denies it.
     let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
     check!(&service, [sibling(9), one("error")], format!("{over}, OK 10/10 YEAR"));
-    // What memory admitted is given back where a sibling denies.
+    // A charge that memory admitted is refunded if a sibling denies the call.
     check!(&service, [sibling(9), one("local")], format!("{over}, OK 8/10 YEAR"));
     check!(&service, [hits(one("local"), 0)], "OK: OK 9/10 YEAR");
     check!(&service, [hits(one("local"), 10), sibling(1)], format!("{over}, OK 8/10 YEAR"));
-    // Refunds stand and work that is done counts, also in a call that the planted counter denies.
+    // Refunds and `count_denied` charges apply even in a call that the corrupt counter denies.
     let call = vec![one("work"), refund(sibling(1), 1), one("deny")];
     let expected = "OVER_LIMIT: OK 9/10 YEAR, OK 9/10 YEAR, OVER_LIMIT 0/10 YEAR";
     assert_eq!(ask(&service, call).await, expected);
@@ -184,7 +184,7 @@ async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twic
 }
 
 #[tokio::test]
-async fn no_algorithm_reads_what_it_did_not_write() {
+async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
@@ -210,7 +210,7 @@ async fn no_algorithm_reads_what_it_did_not_write() {
                         "4102444800000 9007199254740991 1",
                         "4102444800000 5 5\nevil",
                     ]
-                    .map(|it| vec!["RPUSH", &key, it]),
+                    .map(|entry| vec!["RPUSH", &key, entry]),
                 );
             }
             _ => {
@@ -226,7 +226,7 @@ async fn no_algorithm_reads_what_it_did_not_write() {
                         "1 2 3",
                         "1 9007199254740992",
                     ]
-                    .map(|it| vec!["SET", &key, it]),
+                    .map(|value| vec!["SET", &key, value]),
                 );
             }
         }
@@ -239,9 +239,9 @@ async fn no_algorithm_reads_what_it_did_not_write() {
     }
 }
 
-/// A log whose entries do not go together, as far as one can tell by looking at some of them.
+/// Logs whose entries contradict each other: a script that reads only some of the entries may miss that.
 #[tokio::test]
-async fn a_refund_on_a_planted_log_is_no_outage_and_admits_no_more() {
+async fn a_refund_on_a_corrupt_log_is_not_an_outage_and_admits_no_more() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
@@ -256,14 +256,14 @@ async fn a_refund_on_a_planted_log_is_no_outage_and_admits_no_more() {
         redis.query::<i64>(&["EXPIRE", &key, "1000"]);
         let call = vec![refund(one("log"), 100), hits(descriptor(&[("work", "x")]), 0)];
         ask(&service, call).await;
-        // Whatever stands there, no more than the limit passes.
+        // Whatever the log holds, more than the limit must not pass.
         assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));
     }
     assert!(!service.log().contains("Redis is unusable"), "{}", service.log());
 }
 
 #[tokio::test]
-async fn a_reset_is_no_longer_than_the_wire_can_say_and_a_key_lives_a_hundred_years_at_most() {
+async fn a_reset_fits_into_its_message_and_a_key_lives_at_most_a_hundred_years() {
     let rules = "
 domain: shop
 descriptors:
@@ -282,9 +282,9 @@ descriptors:
     assert!((1..=3_153_600_000).contains(&ttl), "{ttl}");
 }
 
-/// A bucket that refills more slowly after a reload still knows what was taken.
+/// A bucket that refills more slowly after a reload still owes the same hits.
 #[tokio::test]
-async fn a_lowered_rate_does_not_forget_what_a_bucket_owes() {
+async fn a_bucket_whose_rate_is_lowered_keeps_its_debt() {
     let rules = |rate| {
         format!(
             "domain: shop\ndescriptors: [{{ key: k, rate_limit: {{ unit: hour, requests_per_unit: {rate}, burst: 30, algorithm: token_bucket }} }}]"
@@ -295,7 +295,7 @@ async fn a_lowered_rate_does_not_forget_what_a_bucket_owes() {
     let service =
         Service::start(Options { rules: &fast, store: &redis.url(), ..Options::default() });
     check!(&service, [hits(one("k"), 30)], "OK: OK 0/108000 HOUR");
-    // All would be paid within a second; the key stays for an hour more.
+    // The bucket refills within a second, and yet its key stays for an hour more.
     let ttl: i64 = redis.query(&["TTL", &redis.key("|k=")]);
     assert!((3590..=3602).contains(&ttl), "{ttl}");
 }

@@ -1,8 +1,7 @@
-//! The integration tests, in one binary: linking is what costs.
+//! The integration tests, in one binary, because linking is the expensive step.
 //!
-//! A new test goes where its claim belongs: what a decision is to `decisions`, what happens between
-//! us and Redis to `redis`, what must not hurt us to `bad_input`, and so on. What several need is in
-//! `support`.
+//! A new test goes to the module of its claim: about a decision to `decisions`, about the traffic with Redis
+//! to `redis`, about hostile input to `bad_input`, and so on. Code that several modules use is in `support`.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Counters in memory: many threads at once, and no more of them than there may be.
+//! Counters in memory: many threads at once, and the maximum number of counters.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ use crate::{
     support::service::{Options, Service, descriptor, hits, request, spell},
 };
 
-/// The least that may be set.
+/// The smallest `--memory-counters-max`.
 const COUNTERS_MAX: usize = 1000;
 
 fn bounded(counters_max: usize) -> MemoryStore {
@@ -42,14 +42,19 @@ fn per(unit: Unit) -> Arc<Limit> {
     Arc::new(limit(10, unit, Algorithm::FixedWindow))
 }
 
-/// Takes one hit for each of these users.
-fn take(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>, now: Timestamp) {
+/// Charges one hit for each of these users.
+fn charge_once(
+    store: &MemoryStore,
+    users: std::ops::Range<usize>,
+    limit: &Arc<Limit>,
+    now: Timestamp,
+) {
     for user in users {
         store.charge_at(&[charge(&user.to_string(), Hits::Charge(1), limit)], now);
     }
 }
 
-/// How many of these users have a hit to their name.
+/// How many of these users have exactly one hit on their counter.
 fn remembered(
     store: &MemoryStore,
     users: std::ops::Range<usize>,
@@ -63,10 +68,10 @@ fn remembered(
     users.filter(used).count()
 }
 
-/// P1, P5: whatever the order in which calls name their counters, nobody waits for ever, no hit is
-/// lost, and a call that is denied on one counter has charged none.
+/// P1 and P5, whatever the order in which calls name their counters; and a call that is denied on one counter
+/// charges none.
 #[test]
-fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_end() {
+fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_deadlock() {
     const CALLS: u64 = 5_000;
     const ADMITTED: u32 = 1_000;
     let scarce = Arc::new(limit(ADMITTED, Unit::Year, Algorithm::FixedWindow));
@@ -75,14 +80,14 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_end() {
     let plenty: Vec<Arc<Limit>> = algorithms
         .into_iter()
         .chain(slides)
-        .map(|it| Arc::new(limit(100_000, Unit::Day, it)))
+        .map(|algorithm| Arc::new(limit(100_000, Unit::Day, algorithm)))
         .collect();
     let (store, admitted) = (bounded(1_000_000), AtomicU64::new(0));
     let call = |dice: &mut Dice| -> Vec<Charge> {
         let mut call: Vec<Charge> = plenty
             .iter()
             .enumerate()
-            .map(|(user, it)| charge(&user.to_string(), Hits::Charge(1), it))
+            .map(|(user, limit)| charge(&user.to_string(), Hits::Charge(1), limit))
             .collect();
         call.push(charge("all", Hits::Charge(1), &scarce));
         (1..call.len()).for_each(|last| call.swap(last, dice.below(last as u64 + 1) as usize));
@@ -112,21 +117,21 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_end() {
 }
 
 #[test]
-fn so_many_counters_are_kept_and_no_more_whoever_adds_them() {
+fn exactly_the_maximum_number_of_counters_is_kept() {
     for counters_max in [COUNTERS_MAX, 20_000] {
         let (store, limit) = (bounded(counters_max), per(Unit::Day));
-        take(&store, 0..counters_max, &limit, BEGIN);
+        charge_once(&store, 0..counters_max, &limit, BEGIN);
         assert_eq!(store.counters(), counters_max);
         assert_eq!(
             remembered(&store, 0..counters_max, &limit, BEGIN),
             counters_max,
-            "none has gone"
+            "none is evicted"
         );
         thread::scope(|scope| {
             for part in 1..=4 {
                 let (store, limit) = (&store, &limit);
                 let users = part * counters_max..(part + 1) * counters_max;
-                scope.spawn(move || take(store, users, limit, BEGIN));
+                scope.spawn(move || charge_once(store, users, limit, BEGIN));
             }
         });
         assert_eq!(store.counters(), counters_max);
@@ -135,38 +140,38 @@ fn so_many_counters_are_kept_and_no_more_whoever_adds_them() {
 }
 
 #[test]
-fn what_has_ended_makes_room_before_a_live_counter_goes() {
+fn ended_counters_are_evicted_before_live_ones() {
     for ended in [1, 10, 500, COUNTERS_MAX] {
         let (store, day, second) = (bounded(COUNTERS_MAX), per(Unit::Day), per(Unit::Second));
         let live = COUNTERS_MAX - ended;
-        take(&store, 0..live, &day, BEGIN);
-        take(&store, live..COUNTERS_MAX, &second, BEGIN);
+        charge_once(&store, 0..live, &day, BEGIN);
+        charge_once(&store, live..COUNTERS_MAX, &second, BEGIN);
         let later = BEGIN.plus_millis(1000);
-        take(&store, live..COUNTERS_MAX, &day, later);
+        charge_once(&store, live..COUNTERS_MAX, &day, later);
         assert_eq!(remembered(&store, 0..COUNTERS_MAX, &day, later), COUNTERS_MAX);
         assert_eq!(store.counters(), COUNTERS_MAX);
     }
 }
 
 #[test]
-fn where_a_live_counter_must_go_it_is_one_that_ends_soon() {
+fn of_equally_used_counters_the_one_that_ends_sooner_is_evicted() {
     let (store, day, minute) = (bounded(COUNTERS_MAX), per(Unit::Day), per(Unit::Minute));
-    take(&store, 0..500, &day, BEGIN);
-    take(&store, 500..COUNTERS_MAX, &minute, BEGIN);
-    take(&store, COUNTERS_MAX..COUNTERS_MAX + 250, &day, BEGIN);
+    charge_once(&store, 0..500, &day, BEGIN);
+    charge_once(&store, 500..COUNTERS_MAX, &minute, BEGIN);
+    charge_once(&store, COUNTERS_MAX..COUNTERS_MAX + 250, &day, BEGIN);
     assert_eq!(remembered(&store, 0..500, &day, BEGIN), 500);
     assert_eq!(remembered(&store, COUNTERS_MAX..COUNTERS_MAX + 250, &day, BEGIN), 250);
     assert_eq!(remembered(&store, 500..COUNTERS_MAX, &minute, BEGIN), 250);
 }
 
-/// Asks for so many hits for each of these users.
-fn take_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, limit: &Arc<Limit>) {
+/// Charges these hits for each of these users.
+fn charge_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, limit: &Arc<Limit>) {
     for user in users {
         store.charge_at(&[charge(&user.to_string(), Hits::Charge(hits), limit)], BEGIN);
     }
 }
 
-/// How many of these users have nothing left.
+/// How many of these users have no hit left.
 fn exhausted(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>) -> usize {
     let over = |user: &usize| {
         let look = charge(&user.to_string(), Hits::Look, limit);
@@ -176,15 +181,15 @@ fn exhausted(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Lim
 }
 
 #[test]
-fn an_exhausted_counter_is_the_last_to_go_whenever_it_ends() {
-    let sizes = algorithms().map(|it| (it, COUNTERS_MAX));
+fn exhausted_counters_are_evicted_last_whenever_they_end() {
+    let sizes = algorithms().map(|algorithm| (algorithm, COUNTERS_MAX));
     for (algorithm, counters_max) in sizes.into_iter().chain([(Algorithm::FixedWindow, 20_000)]) {
         let store = bounded(counters_max);
         let per = |unit| Arc::new(limit(10, unit, algorithm.clone()));
         let (second, day) = (per(Unit::Second), per(Unit::Day));
-        take_each(&store, 0..50, 10, &second);
-        take_each(&store, 50..100, 10, &day);
-        take_each(&store, 100..3 * counters_max, 1, &day);
+        charge_each(&store, 0..50, 10, &second);
+        charge_each(&store, 50..100, 10, &day);
+        charge_each(&store, 100..3 * counters_max, 1, &day);
         assert_eq!(exhausted(&store, 0..50, &second), 50, "{algorithm:?}");
         assert_eq!(exhausted(&store, 50..100, &day), 50, "{algorithm:?}");
         assert_eq!(store.counters(), counters_max);
@@ -192,51 +197,51 @@ fn an_exhausted_counter_is_the_last_to_go_whenever_it_ends() {
 }
 
 #[test]
-fn what_is_used_least_of_its_limit_goes_first() {
+fn the_counter_that_has_used_least_of_its_limit_is_evicted_first() {
     let store = bounded(COUNTERS_MAX);
     let (minute, day) = (per(Unit::Minute), per(Unit::Day));
     let large = Arc::new(limit(1_000_000, Unit::Day, Algorithm::FixedWindow));
-    take_each(&store, 0..50, 3, &minute);
-    // Whoever spends two hits on each invented value displaces what has used less than that part.
-    take_each(&store, 100..2 * COUNTERS_MAX, 2, &day);
-    take_each(&store, 0..50, 7, &minute);
+    charge_each(&store, 0..50, 3, &minute);
+    // Counters with two hits of ten evict only counters that have used less than a fifth of their limit.
+    charge_each(&store, 100..2 * COUNTERS_MAX, 2, &day);
+    charge_each(&store, 0..50, 7, &minute);
     assert_eq!(exhausted(&store, 0..50, &minute), 50);
 
-    // A single hit of a million is less than two.
+    // Of limits of a million, a counter with one hit is evicted before one with two.
     let store = bounded(COUNTERS_MAX);
     let large_minute = Arc::new(limit(1_000_000, Unit::Minute, Algorithm::FixedWindow));
-    take_each(&store, 0..50, 2, &large_minute);
-    take_each(&store, 100..2 * COUNTERS_MAX, 1, &large);
-    take_each(&store, 0..50, 999_998, &large_minute);
+    charge_each(&store, 0..50, 2, &large_minute);
+    charge_each(&store, 100..2 * COUNTERS_MAX, 1, &large);
+    charge_each(&store, 0..50, 999_998, &large_minute);
     assert_eq!(exhausted(&store, 0..50, &large_minute), 50);
 }
 
-/// A limit of 0 denies whatever is kept.
+/// A limit of 0 denies every call without its counter.
 #[test]
-fn a_counter_of_a_limit_of_0_displaces_none() {
+fn counters_of_a_limit_of_0_evict_no_others() {
     let store = bounded(COUNTERS_MAX);
     let (day, banned) = (per(Unit::Day), limit(0, Unit::Year, Algorithm::FixedWindow));
     let banned = Arc::new(Limit { when_denied: WhenDenied::Counted, ..banned });
-    take_each(&store, 0..500, 5, &day);
-    take_each(&store, 500..3 * COUNTERS_MAX, 1, &banned);
-    take_each(&store, 0..500, 5, &day);
+    charge_each(&store, 0..500, 5, &day);
+    charge_each(&store, 500..3 * COUNTERS_MAX, 1, &banned);
+    charge_each(&store, 0..500, 5, &day);
     assert_eq!(exhausted(&store, 0..500, &day), 500);
 }
 
 #[test]
-fn what_has_ended_is_swept_and_what_lives_is_not() {
+fn ended_counters_are_swept_and_live_ones_are_kept() {
     let (store, day, second) = (bounded(1_000_000), per(Unit::Day), per(Unit::Second));
-    take(&store, 0..3000, &day, BEGIN);
+    charge_once(&store, 0..3000, &day, BEGIN);
     for number in 0..100 {
-        take(&store, 0..1000, &second, BEGIN.plus_millis(1000 * number));
+        charge_once(&store, 0..1000, &second, BEGIN.plus_millis(1000 * number));
     }
-    assert!(store.counters() < 3000 + 3 * 1000, "{} are kept", store.counters());
+    assert!(store.counters() < 3000 + 3 * 1000, "{} counters", store.counters());
     assert_eq!(remembered(&store, 0..3000, &day, BEGIN.plus_millis(100_000)), 3000);
 }
 
-/// Whoever invents values opens no limit that is exhausted, also where memory stands in for Redis.
+/// Also while memory stands in for Redis.
 #[tokio::test]
-async fn invented_values_open_no_exhausted_limit() {
+async fn made_up_values_reopen_no_exhausted_limit() {
     let rules = "
 domain: shop
 descriptors:
@@ -256,7 +261,7 @@ descriptors:
         };
         let exhausted = || hits(descriptor(&[("account", "x")]), 5);
         assert_eq!(ask(vec![exhausted()]).await, "OK: OK 0/5 DAY");
-        // A minute may end meanwhile; then it is exhausted anew, and the values are invented anew.
+        // If a minute ends meanwhile, the next round starts with other values.
         for round in 0..3 {
             ask(vec![hits(descriptor(&[("address", "x")]), 5)]).await;
             let begin = minute();
@@ -269,20 +274,20 @@ descriptors:
                 assert_eq!(address, "OVER_LIMIT: OVER_LIMIT 0/5 MINUTE", "{store}");
                 break;
             }
-            assert!(round < 2, "two minutes ended");
+            assert!(round < 2, "a minute ended in each of three rounds");
         }
         let account = ask(vec![descriptor(&[("account", "x")])]).await;
         assert_eq!(account, "OVER_LIMIT: OVER_LIMIT 0/5 DAY", "{store}");
     }
 }
 
-/// The present minute of the clock.
+/// The current minute of the clock.
 fn minute() -> u64 {
     tollkeeper::store::system_clock().as_secs() / 60
 }
 
 #[tokio::test]
-async fn values_without_end_cause_no_error_and_are_told() {
+async fn more_values_than_counters_cause_no_error_and_are_reported() {
     let flags = &["--memory-counters-max", "1000"];
     let service = Service::start(Options { flags, ..Options::default() });
     let mut client = service.client().await;
@@ -296,14 +301,14 @@ async fn values_without_end_cause_no_error_and_are_told() {
     };
     let evicted = |service: &Service| {
         let metrics = service.get("/metrics");
-        let line =
-            metrics.lines().find_map(|it| it.strip_prefix("ratelimit_counters_evicted_total "));
-        line.map(str::to_owned)
+        let mut lines = metrics.lines();
+        let count = lines.find_map(|line| line.strip_prefix("ratelimit_counters_evicted_total "));
+        count.map(str::to_owned)
     };
     ask(0..1000).await;
     assert_eq!(evicted(&service), None);
     assert!(!service.log().contains("--memory-counters-max"), "{}", service.log());
     ask(1000..1500).await;
     assert_eq!(evicted(&service).as_deref(), Some("500"));
-    assert_eq!(service.log().matches("--memory-counters-max").count(), 1, "said once a minute");
+    assert_eq!(service.log().matches("--memory-counters-max").count(), 1, "logged once a minute");
 }

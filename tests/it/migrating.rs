@@ -1,8 +1,9 @@
-//! What rule files of envoyproxy/ratelimit say, and what its users expect: patterns, shared counters,
-//! replaced limits, shadows, quotas, headers and metadata; on every store alike.
+//! Features of envoyproxy/ratelimit's rule files, which work as its users expect on every store: patterns,
+//! shared counters, replaced limits, shadows, quotas, headers and metadata.
 
 mod differences;
 
+use prost_types::value::Kind;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
 
 use crate::support::{
@@ -54,10 +55,10 @@ descriptors:
         check(service, &[one("file", "foo-bar")], "OK: OK 1/2 YEAR").await;
         check(service, &[one("file", "x-bar")], "OK: OK 2/3 YEAR").await;
         check(service, &[one("file", "x")], "OK: OK 0/1 YEAR").await;
-        // Each value is counted for itself.
+        // Each value has a counter of its own.
         check(service, &[one("file", "foo1")], "OK: OK 1/2 YEAR").await;
         check(service, &[one("file", "foo2")], "OK: OK 1/2 YEAR").await;
-        // Keys and values are two things, and a star in a key is a star.
+        // A key is never matched together with its value, and a star in a key is a literal star.
         check(service, &[one("a", "b_c")], "OK: OK -").await;
         check(service, &[one("star*", "x")], "OK: OK 5/6 YEAR").await;
         check(service, &[one("starry", "x")], "OK: OK -").await;
@@ -67,7 +68,8 @@ descriptors:
     .await;
 }
 
-/// The numbers of envoyproxy/ratelimit's own integration test, but that denied calls are free.
+/// The numbers are those of envoyproxy/ratelimit's own integration test, except that denied calls are not
+/// charged.
 #[tokio::test]
 async fn the_basic_configuration_answers_with_the_incumbents_numbers() {
     let rules = "
@@ -92,7 +94,7 @@ descriptors:
             let two = left + 10;
             check(service, &both, &format!("OK: OK {two}/20 MONTH, OK {left}/10 YEAR")).await;
         }
-        // The sibling of what is denied stays where it was.
+        // The sibling of the denied descriptor is not charged.
         for _ in 0..5 {
             let over = "OVER_LIMIT: OK 10/20 MONTH, OVER_LIMIT 0/10 YEAR";
             check(service, &both, over).await;
@@ -101,10 +103,10 @@ descriptors:
     .await;
 }
 
-/// The rules of its readme, in our own words: they work as they are.
+/// Rules such as those of its readme.
 #[tokio::test]
-async fn the_examples_of_its_readme_work_unchanged() {
-    let ask = async |rules: &str, domain: &str, calls: &[(&[(&str, &str)], &str)]| {
+async fn the_examples_of_the_incumbents_readme_work_unchanged() {
+    let check = async |rules: &str, domain: &str, calls: &[(&[(&str, &str)], &str)]| {
         let redis = Redis::start();
         for store in ["memory://", &redis.url()] {
             let service = Service::start(Options { rules, store, ..Options::default() });
@@ -133,14 +135,14 @@ descriptors:
 ";
     let users = (&[("database", "users")][..], "OK: OK 499/500 SECOND");
     let others = (&[("database", "x")][..], "OK: OK -");
-    ask(
+    check(
         rules,
         "mongo_cps",
         &[users, others, (&[("database", "default")], "OK: OK 399/400 SECOND")],
     )
     .await;
 
-    // Messages to a number: fewer, if they advertise.
+    // Messages to a phone number: fewer for marketing.
     let rules = "
 domain: messaging
 descriptors:
@@ -164,9 +166,9 @@ descriptors:
         (&[("to_number", "2061111111")], "OK: OK 99/100 YEAR"),
         (&[("message_type", "text")], "OK: OK -"),
     ];
-    ask(rules, "messaging", &calls).await;
+    check(rules, "messaging", &calls).await;
 
-    // Addresses: a few have a limit of their own, one is banned, one is free, and a range is shared.
+    // Addresses: a limit each, but one is banned, one is unlimited, and a range shares one counter.
     let rules = "
 domain: edge_proxy_per_ip
 descriptors:
@@ -200,12 +202,12 @@ descriptors:
         (&[("remote_address", "10.0.0.1")], "OK: OK 1/2 YEAR"),
         (&[("remote_address", "10.0.7.7")], "OK: OK 0/2 YEAR"),
     ];
-    ask(rules, "edge_proxy_per_ip", &calls).await;
+    check(rules, "edge_proxy_per_ip", &calls).await;
 }
 
-/// The same for its test of configurations.
+/// Rules such as those of its configuration tests.
 #[tokio::test]
-async fn nested_rules_white_lists_and_unlimited_ones_are_found_as_the_incumbent_finds_them() {
+async fn nested_rules_allowlists_and_unlimited_rules_match_as_in_the_incumbent() {
     let rules = "
 domain: shop
 descriptors:
@@ -272,14 +274,14 @@ descriptors:
         check(service, &[nested("top/a", "alice")], "OK: OK 4/5 YEAR").await;
         check(service, &[nested("top/b", "alice")], "OK: OK 3/5 YEAR").await;
         check(service, &[nested("top/b", "bob")], "OK: OK 4/5 YEAR").await;
-        // A value that spells the pattern is one of its values; an override counts what was sent.
+        // A value that is spelled like the pattern is a value like any other.
         check(service, &[one("files_no_share", "files/*")], "OK: OK 9/10 YEAR").await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_replaced_limit_does_not_count_in_the_call_that_meets_both() {
+async fn a_replaced_limit_does_not_count_in_a_call_that_matches_both_rules() {
     let rules = "
 domain: shop
 descriptors:
@@ -303,7 +305,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn a_shadow_is_told_and_denies_nobody() {
+async fn a_shadow_is_counted_and_reported_and_never_denies() {
     let rules = "
 domain: shop
 descriptors:
@@ -314,7 +316,7 @@ descriptors:
         let both = [one("shadow", "x"), one("enforced", "x")];
         check(service, &both, "OK: OK 1/2 YEAR, OK 2/3 YEAR").await;
         check(service, &both, "OK: OK 0/2 YEAR, OK 1/3 YEAR").await;
-        // It does not fit, leaves its counter as it is, and the call passes.
+        // The shadow does not fit: its counter is unchanged, and the call passes.
         check(service, &both, "OK: OK 0/2 YEAR, OK 0/3 YEAR").await;
         check(service, &both, "OVER_LIMIT: OK 0/2 YEAR, OVER_LIMIT 0/3 YEAR").await;
         check(service, &[refund(one("shadow", "x"), 1)], "OK: OK 1/2 YEAR").await;
@@ -336,7 +338,7 @@ descriptors:
         check(service, &both, "OK: OK 0/1 YEAR, OK 1/2 YEAR").await;
         check(service, &both, "OK: OVER_LIMIT 0/1 YEAR, OK 0/2 YEAR").await;
         check(service, &both, "OVER_LIMIT: OVER_LIMIT 0/1 YEAR, OVER_LIMIT 0/2 YEAR").await;
-        // An enforced limit that fits does not save the only quota, and is not charged with it.
+        // An enforced limit that fits does not let the call pass if its only quota is over; neither is charged.
         let mixed = [one("one", "x"), one("enforced", "x")];
         check(service, &mixed, "OVER_LIMIT: OVER_LIMIT 0/1 YEAR, OK 9/9 YEAR").await;
     })
@@ -363,7 +365,7 @@ async fn keys_begin_with_the_prefix_with_scripts_and_without() {
     }
 }
 
-/// Envoy looks before a request and debits one when it ends: of a limit of two, two pass.
+/// Envoy sends a look before each request and a debit of one after it: of a limit of two, two pass.
 #[tokio::test]
 async fn a_token_quota_of_two_lets_two_through() {
     let rules = "
@@ -393,7 +395,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn under_the_global_shadow_statuses_tell_and_every_call_passes() {
+async fn under_the_global_shadow_mode_statuses_show_what_is_over_and_every_call_passes() {
     on_every_store(PLAIN, &["--shadow-mode"], async |service| {
         let both = [one("one", "x"), one("nine", "x")];
         check(service, &both, "OK: OK 0/1 YEAR, OK 8/9 YEAR").await;
@@ -403,7 +405,7 @@ async fn under_the_global_shadow_statuses_tell_and_every_call_passes() {
 }
 
 #[tokio::test]
-async fn a_rules_own_shadow_stays_one_under_the_global_modes() {
+async fn a_shadow_rule_stays_a_shadow_under_the_global_modes() {
     let rules = "
 domain: shop
 descriptors:
@@ -421,7 +423,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn quotas_that_are_all_over_pass_under_the_global_shadow() {
+async fn exhausted_quotas_pass_under_the_global_shadow_mode() {
     let rules = "
 domain: shop
 descriptors:
@@ -435,20 +437,20 @@ descriptors:
 }
 
 #[tokio::test]
-async fn under_the_global_quota_one_that_fits_is_enough_and_so_is_one_without_a_limit() {
+async fn under_the_global_quota_mode_one_descriptor_that_fits_or_has_no_limit_is_enough() {
     on_every_store(PLAIN, &["--quota-mode"], async |service| {
         let both = [one("one", "x"), one("nine", "x")];
         check(service, &both, "OK: OK 0/1 YEAR, OK 8/9 YEAR").await;
         check(service, &both, "OK: OVER_LIMIT 0/1 YEAR, OK 7/9 YEAR").await;
         check(service, &both[..1], "OVER_LIMIT: OVER_LIMIT 0/1 YEAR").await;
-        let free = [one("one", "x"), one("nobody", "x")];
+        let free = [one("one", "x"), one("unknown", "x")];
         check(service, &free, "OK: OVER_LIMIT 0/1 YEAR, OK -").await;
     })
     .await;
 }
 
-/// The request's enum of units ends with YEAR. envoyproxy/ratelimit reads the number as the answer's
-/// enum, in which 7 is WEEK.
+/// The enum of units in requests has no 7. envoyproxy/ratelimit reads the number as the enum of answers, in
+/// which 7 is WEEK.
 #[tokio::test]
 async fn an_override_with_unit_7_is_weekly() {
     let flags = &["--dynamic-metadata"];
@@ -470,33 +472,26 @@ async fn an_override_with_unit_7_is_weekly() {
     assert!(code == 200 && answer.contains("WEEK"), "{code} {answer}");
 }
 
-/// What ends a number in a header.
-const ENDS: [char; 3] = ['=', ';', ','];
-
+/// The headers of an answer, one a line, with N for each number over 1000: the seconds until the year ends
+/// differ from run to run.
 fn headers(answer: &RateLimitResponse) -> String {
-    let headers = answer.response_headers_to_add.iter();
-    let line = |it: &tollkeeper::rls::pb::envoy::config::core::v3::HeaderValue| {
-        assert!(it.raw_value.is_empty(), "Envoy ignores raw values");
-        // How long a year has still to go is no matter.
-        let number = |word: &str| match word.parse::<u32>() {
-            Ok(number) if number > 1000 => "N".to_owned(),
-            _ => word.to_owned(),
-        };
-        let value: Vec<String> = it
-            .value
-            .split_inclusive(ENDS)
-            .map(|word| {
-                let (word, end) = word.split_at(word.trim_end_matches(ENDS).len());
-                number(word) + end
-            })
-            .collect();
-        format!("{}: {}", it.key, value.concat())
-    };
-    headers.map(line).collect::<Vec<_>>().join("\n")
+    let mut lines = Vec::new();
+    for header in &answer.response_headers_to_add {
+        assert!(header.raw_value.is_empty(), "Envoy ignores raw values");
+        let mut value = String::new();
+        for word in header.value.split_inclusive(['=', ';', ',']) {
+            let (number, end) = word.split_at(word.trim_end_matches(['=', ';', ',']).len());
+            let is_large = number.parse::<u32>().is_ok_and(|number| number > 1000);
+            value += if is_large { "N" } else { number };
+            value += end;
+        }
+        lines.push(format!("{}: {value}", header.key));
+    }
+    lines.join("\n")
 }
 
 #[tokio::test]
-async fn headers_are_the_classic_three_the_drafts_both_or_none() {
+async fn headers_are_the_classic_ones_those_of_the_draft_both_or_none() {
     let rules = "
 domain: shop
 descriptors:
@@ -509,22 +504,22 @@ descriptors:
     assert_eq!(headers(&ask(&none, both()).await), "");
 
     let classic = start(&["--headers", "ratelimit", "--header-limit", "X-Limit"]);
-    let told = "X-Limit: 1\nRateLimit-Remaining: 0\nRateLimit-Reset: N";
-    assert_eq!(headers(&ask(&classic, both()).await), told);
-    assert_eq!(headers(&ask(&classic, both()).await), format!("{told}\nRetry-After: N"));
-    assert_eq!(headers(&ask(&classic, vec![one("nobody", "x")]).await), "");
+    let expected = "X-Limit: 1\nRateLimit-Remaining: 0\nRateLimit-Reset: N";
+    assert_eq!(headers(&ask(&classic, both()).await), expected);
+    assert_eq!(headers(&ask(&classic, both()).await), format!("{expected}\nRetry-After: N"));
+    assert_eq!(headers(&ask(&classic, vec![one("unknown", "x")]).await), "");
 
     let draft = start(&["--headers", "draft"]);
-    let told = "RateLimit-Policy: \"nine\";q=9;w=N, \"a \\\"name\\\"\";q=1;w=N\n\
+    let expected = "RateLimit-Policy: \"nine\";q=9;w=N, \"a \\\"name\\\"\";q=1;w=N\n\
                 RateLimit: \"nine\";r=8;t=N, \"a \\\"name\\\"\";r=0;t=N";
-    assert_eq!(headers(&ask(&draft, both()).await).replace("w=31536000", "w=N"), told);
+    assert_eq!(headers(&ask(&draft, both()).await).replace("w=31536000", "w=N"), expected);
 
     let everything = start(&["--headers", "both"]);
     assert_eq!(headers(&ask(&everything, both()).await).lines().count(), 5);
 }
 
 #[tokio::test]
-async fn dynamic_metadata_tells_what_was_asked_and_what_the_passing_rules_carry() {
+async fn dynamic_metadata_has_the_request_and_the_metadata_of_rules_that_passed() {
     let rules = "
 domain: shop
 descriptors:
@@ -542,7 +537,7 @@ descriptors:
     let first = ask(&service, call()).await.dynamic_metadata.unwrap();
     let expected = r#"{"descriptors":[{"entries":["one=a\\x0d\\x0ab"],"hitsAddend":1},{"entries":["nine=x"]}],"domain":"shop","metadata":{"nested":{"a":1,"b":[true,null,"text"]},"tier":"gold"}}"#;
     assert_eq!(json(&first), expected);
-    // The first is over now, and its metadata with it; nothing of the call before is left.
+    // The first descriptor is over now, so its metadata is left out.
     let second = ask(&service, call()).await.dynamic_metadata.unwrap();
     assert!(
         json(&second)
@@ -560,7 +555,7 @@ async fn a_domain_is_printable_in_dynamic_metadata() {
 }
 
 #[tokio::test]
-async fn the_json_of_an_answer_is_as_complete_as_its_message() {
+async fn the_json_answer_has_every_field_of_the_message() {
     let rules = "
 domain: shop
 descriptors:
@@ -581,19 +576,23 @@ descriptors:
 
 /// A Struct as JSON, its keys in order.
 fn json(tree: &prost_types::Struct) -> String {
-    use prost_types::value::Kind;
-    fn value(it: &prost_types::Value) -> String {
-        match it.kind.as_ref().unwrap() {
-            Kind::NullValue(_) => "null".to_owned(),
-            Kind::NumberValue(number) => number.to_string(),
-            Kind::StringValue(text) => format!("{text:?}"),
-            Kind::BoolValue(truth) => truth.to_string(),
-            Kind::StructValue(tree) => json(tree),
-            Kind::ListValue(list) => {
-                format!("[{}]", list.values.iter().map(value).collect::<Vec<_>>().join(","))
-            }
+    let mut pairs = Vec::new();
+    for (name, value) in &tree.fields {
+        pairs.push(format!("{name:?}:{}", json_of_value(value)));
+    }
+    format!("{{{}}}", pairs.join(","))
+}
+
+fn json_of_value(value: &prost_types::Value) -> String {
+    match value.kind.as_ref().unwrap() {
+        Kind::NullValue(_) => "null".to_owned(),
+        Kind::NumberValue(number) => number.to_string(),
+        Kind::StringValue(text) => format!("{text:?}"),
+        Kind::BoolValue(boolean) => boolean.to_string(),
+        Kind::StructValue(tree) => json(tree),
+        Kind::ListValue(list) => {
+            let items: Vec<String> = list.values.iter().map(json_of_value).collect();
+            format!("[{}]", items.join(","))
         }
     }
-    let pairs = tree.fields.iter().map(|(name, it)| format!("{name:?}:{}", value(it)));
-    format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
 }

@@ -1,5 +1,5 @@
-//! The reference: what each algorithm means, in plain words and big numbers. It shares no arithmetic
-//! with the engine, and is not fast.
+//! The reference model: each algorithm written as simply as possible, on large integers. It shares no
+//! arithmetic with the engine, and is slow.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,9 +10,10 @@ use tollkeeper::engine::{
     time::Timestamp,
 };
 
-const MOST: i128 = (1 << 53) - 1;
+/// Largest count: Lua's numbers are exact up to here.
+const COUNT_MAX: i128 = (1 << 53) - 1;
 
-/// Everything that was ever counted, by the counter's name.
+/// Everything that was counted, by the counter's name.
 #[derive(Default, Clone)]
 pub struct Model {
     /// Fixed and sliding windows: the hits of each window, by its start.
@@ -21,28 +22,29 @@ pub struct Model {
     opened: HashMap<String, (i128, i128)>,
     /// Logs: the time of each single hit.
     logs: HashMap<String, Vec<i128>>,
-    /// Buckets: what is lacking, in hits times milliseconds of the window, and since when.
+    /// Buckets: the debt, in hits times the window's milliseconds, and its time.
     buckets: HashMap<String, (i128, i128)>,
 }
 
-/// One charge, as the model reads it.
-struct Read {
+/// The counter and limit of a charge. Times are in milliseconds.
+struct Counter {
     name: String,
     limit: i128,
-    most: i128,
+    capacity: i128,
+    /// Length of the window.
     window: i128,
     start: i128,
     end: i128,
 }
 
-impl Read {
+impl Counter {
     fn of(charge: &Charge, now: i128) -> Self {
         let limit = &charge.counter.limit;
         let span = limit.window.at(Timestamp::from_millis(now as u64));
         Self {
             name: charge.counter.key(Timestamp::from_millis(0)),
             limit: limit.requests_per_unit.into(),
-            most: limit.capacity().into(),
+            capacity: limit.capacity().into(),
             window: i128::from(limit.window.seconds()) * 1000,
             start: span.start.as_millis().into(),
             end: span.end.as_millis().into(),
@@ -50,8 +52,58 @@ impl Read {
     }
 }
 
+/// A charge, the hits that it is judged by, and whether they fit.
+struct Judged<'call> {
+    charge: &'call Charge,
+    hits: i128,
+    fits: bool,
+}
+
+/// Promises 2b and 2c: the sum of the call's hits on the counter; one for a look.
+fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
+    if charge.hits == Hits::Look {
+        return 1;
+    }
+    let counter = Counter::of(charge, now).name;
+    let mut sum = 0;
+    for other in call {
+        if let Hits::Charge(hits) = other.hits
+            && Counter::of(other, now).name == counter
+        {
+            sum += i128::from(hits);
+        }
+    }
+    sum
+}
+
+/// Promise 2d: whether the call is denied, and whether an enforced charge denies it that is not counted
+/// when denied.
+fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
+    let (mut enforced_over, mut uncounted_over, mut quotas, mut quotas_over) = (0, 0, 0, 0);
+    for Judged { charge, fits, .. } in
+        judged.iter().filter(|judged| !judged.charge.hits.is_refund())
+    {
+        match charge.counter.limit.mode {
+            Mode::Enforced => {
+                enforced_over += i32::from(!fits);
+                uncounted_over += i32::from(!fits && !is_counted(charge));
+            }
+            Mode::Quota => {
+                quotas += 1;
+                quotas_over += i32::from(!fits);
+            }
+            Mode::Shadow => {}
+        }
+    }
+    (enforced_over > 0 || (quotas > 0 && quotas == quotas_over), uncounted_over > 0)
+}
+
+fn is_counted(charge: &Charge) -> bool {
+    charge.counter.limit.when_denied == WhenDenied::Counted
+}
+
 impl Model {
-    /// Judges one call at `now`, and remembers it.
+    /// Judges one call at `now`, and counts it.
     pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         let now = i128::from(now.as_millis());
         for charge in charges {
@@ -61,81 +113,72 @@ impl Model {
         }
         // Every charge is judged in the state after the refunds, by the sum on its counter.
         let after_refunds = self.clone();
-        let asked = |charge: &Charge| -> i128 {
-            let counter = Read::of(charge, now).name;
-            let same = charges.iter().filter(|other| Read::of(other, now).name == counter);
-            same.map(|other| if let Hits::Charge(hits) = other.hits { hits.into() } else { 0 })
-                .sum()
-        };
-        let asked = |charge: &Charge| if charge.hits == Hits::Look { 1 } else { asked(charge) };
-        let fits = |charge: &Charge| {
-            charge.hits.is_refund() || after_refunds.fits(charge, asked(charge), now)
-        };
-        // Promise 2d: who denies the call.
-        let mode = |charge: &&Charge| charge.counter.limit.mode;
-        let judged: Vec<&Charge> = charges.iter().filter(|it| !it.hits.is_refund()).collect();
-        let enforced = || judged.iter().filter(|it| mode(it) == Mode::Enforced);
-        let quotas = || judged.iter().filter(|it| mode(it) == Mode::Quota);
-        let over = |charge: &&&Charge| !fits(charge);
-        let denied = enforced().any(|it| over(&it))
-            || (quotas().count() > 0 && quotas().all(|it| over(&it)));
-        // Promise 2e and 2f: what is charged.
-        let counted = |charge: &Charge| charge.counter.limit.when_denied == WhenDenied::Counted;
-        let denied_for_free = enforced().any(|it| over(&it) && !counted(it));
+        let mut judged = Vec::new();
         for charge in charges {
-            let is_charged = (!denied && fits(charge))
-                || counted(charge)
-                || (mode(&charge) == Mode::Quota && !denied_for_free);
+            let hits = hits_to_judge(charge, charges, now);
+            let fits = charge.hits.is_refund() || after_refunds.fits(charge, hits, now);
+            judged.push(Judged { charge, hits, fits });
+        }
+        let (denied, denied_uncharged) = denials(&judged);
+        for Judged { charge, fits, .. } in &judged {
+            // Promises 2e and 2f: which hits are charged.
+            let is_charged = (!denied && *fits)
+                || is_counted(charge)
+                || (charge.counter.limit.mode == Mode::Quota && !denied_uncharged);
             if let (Hits::Charge(hits), true) = (charge.hits, is_charged) {
-                self.take(charge, hits.into(), now);
+                self.add(charge, hits.into(), now);
             }
         }
-        let tally = |charge: &Charge| {
-            let books = if charge.hits == Hits::Look { &after_refunds } else { &*self };
-            books.tally(charge, fits(charge), asked(charge), now)
-        };
-        charges.iter().map(tally).collect()
+        let mut tallies = Vec::new();
+        for Judged { charge, hits, fits } in judged {
+            let state = if charge.hits == Hits::Look { &after_refunds } else { &*self };
+            tallies.push(state.tally(charge, fits, hits, now));
+        }
+        tallies
     }
 
-    fn tally(&self, charge: &Charge, fits: bool, asked: i128, now: i128) -> Tally {
-        let (verdict, at) = match fits {
-            true => (Verdict::Fits { remaining: self.left(charge, now) }, self.ends(charge, now)),
-            false => (Verdict::Over, self.admits_at(charge, asked, now)),
+    fn tally(&self, charge: &Charge, fits: bool, hits: i128, now: i128) -> Tally {
+        let (verdict, at) = if fits {
+            (Verdict::Fits { remaining: self.left(charge, now) }, self.ends(charge, now))
+        } else {
+            (Verdict::Over, self.admits_at(charge, hits, now))
         };
         Tally { verdict, reset: Duration::from_millis((at - now).max(0) as u64) }
     }
 
-    /// The most hits that would pass: it is tried.
+    /// The most hits that would pass, by binary search.
     fn left(&self, charge: &Charge, now: i128) -> u32 {
         let (mut fit, mut over) = (0_u64, u64::from(u32::MAX) + 1);
         while over - fit > 1 {
             let middle = fit.midpoint(over);
-            match self.fits(charge, middle.into(), now) {
-                true => fit = middle,
-                false => over = middle,
+            if self.fits(charge, middle.into(), now) {
+                fit = middle;
+            } else {
+                over = middle;
             }
         }
         fit as u32
     }
 
-    /// The first instant at which so many hits would pass: it is tried.
-    fn admits_at(&self, charge: &Charge, asked: i128, now: i128) -> i128 {
+    /// The first instant at which these hits would pass, by binary search.
+    fn admits_at(&self, charge: &Charge, hits: i128, now: i128) -> i128 {
         let (mut over, mut fit) = (now, self.ends(charge, now));
         let one_window = matches!(
             charge.counter.limit.algorithm,
             Algorithm::FixedWindow | Algorithm::FirstHitWindow
         );
-        // Windows to come may hold hits, if the clock was set back; they are not foreseen.
+        // If the clock was set back, later windows may hold hits; the engine does not look at them.
         let mut past = self.clone();
         past.windows.retain(|(_, start), _| *start <= now);
-        if one_window || !past.fits(charge, asked, fit) {
+        if one_window || !past.fits(charge, hits, fit) {
             return fit;
         }
         while fit - over > 1 {
             let middle = over.midpoint(fit);
-            match past.fits(charge, asked, middle) {
-                true => fit = middle,
-                false => over = middle,
+            if past.fits(charge, hits, middle) {
+                fit = middle;
+            } else {
+                over = middle;
             }
         }
         fit
@@ -146,115 +189,122 @@ impl Model {
     }
 
     /// The live hits of a log.
-    fn logged(&self, it: &Read, now: i128) -> Vec<i128> {
-        let log = self.logs.get(&it.name).cloned().unwrap_or_default();
-        log.into_iter().filter(|at| at + it.window > now).collect()
+    fn logged(&self, counter: &Counter, now: i128) -> Vec<i128> {
+        let log = self.logs.get(&counter.name).cloned().unwrap_or_default();
+        log.into_iter().filter(|at| at + counter.window > now).collect()
     }
 
-    /// What a bucket lacks, and the time that it is told for.
-    fn lacking(&self, it: &Read, now: i128) -> (i128, i128) {
-        let (debt, at) = self.buckets.get(&it.name).copied().unwrap_or((0, now));
-        ((debt - (now - at).max(0) * it.limit).max(0), at.max(now))
+    /// A bucket's debt, and its time.
+    fn debt(&self, counter: &Counter, now: i128) -> (i128, i128) {
+        let (debt, at) = self.buckets.get(&counter.name).copied().unwrap_or((0, now));
+        ((debt - (now - at).max(0) * counter.limit).max(0), at.max(now))
     }
 
-    fn opened(&self, it: &Read, now: i128) -> Option<(i128, i128)> {
-        self.opened.get(&it.name).copied().filter(|(_, end)| now < *end)
+    fn opened(&self, counter: &Counter, now: i128) -> Option<(i128, i128)> {
+        self.opened.get(&counter.name).copied().filter(|(_, end)| now < *end)
     }
 
     fn fits(&self, charge: &Charge, hits: i128, now: i128) -> bool {
-        let it = Read::of(charge, now);
+        let counter = Counter::of(charge, now);
         match charge.counter.limit.algorithm {
-            Algorithm::FixedWindow => self.in_window(&it.name, it.start) + hits <= it.limit,
-            Algorithm::FirstHitWindow => {
-                self.opened(&it, now).map_or(0, |(used, _)| used) + hits <= it.limit
+            Algorithm::FixedWindow => {
+                self.in_window(&counter.name, counter.start) + hits <= counter.limit
             }
-            Algorithm::SlidingLog { .. } => self.logged(&it, now).len() as i128 + hits <= it.limit,
+            Algorithm::FirstHitWindow => {
+                self.opened(&counter, now).map_or(0, |(used, _)| used) + hits <= counter.limit
+            }
+            Algorithm::SlidingLog { .. } => {
+                self.logged(&counter, now).len() as i128 + hits <= counter.limit
+            }
             Algorithm::SlidingWindow => {
-                let before = self.in_window(&it.name, it.start - it.window) * (it.end - now);
-                let present = self.in_window(&it.name, it.start);
-                before + (present + hits) * it.window <= it.limit * it.window
+                let before = self.in_window(&counter.name, counter.start - counter.window)
+                    * (counter.end - now);
+                let present = self.in_window(&counter.name, counter.start);
+                before + (present + hits) * counter.window <= counter.limit * counter.window
             }
             Algorithm::TokenBucket { .. } => {
-                self.lacking(&it, now).0 + hits * it.window <= it.most * it.window
+                self.debt(&counter, now).0 + hits * counter.window
+                    <= counter.capacity * counter.window
             }
         }
     }
 
-    /// When nothing of it counts any more, or its window ends.
+    /// When its window ends, or no hit counts any more.
     fn ends(&self, charge: &Charge, now: i128) -> i128 {
-        let it = Read::of(charge, now);
+        let counter = Counter::of(charge, now);
         match charge.counter.limit.algorithm {
-            Algorithm::FixedWindow => it.end,
+            Algorithm::FixedWindow => counter.end,
             Algorithm::FirstHitWindow => {
-                self.opened(&it, now).map_or(now + it.window, |(_, end)| end)
+                self.opened(&counter, now).map_or(now + counter.window, |(_, end)| end)
             }
             Algorithm::SlidingLog { .. } => {
-                self.logged(&it, now).last().map_or(now, |at| at + it.window)
+                self.logged(&counter, now).last().map_or(now, |at| at + counter.window)
             }
             Algorithm::SlidingWindow => {
-                let before = self.in_window(&it.name, it.start - it.window);
-                match (self.in_window(&it.name, it.start), before) {
+                let before = self.in_window(&counter.name, counter.start - counter.window);
+                match (self.in_window(&counter.name, counter.start), before) {
                     (0, 0) => now,
-                    (0, _) => it.end,
-                    _ => it.end + it.window,
+                    (0, _) => counter.end,
+                    _ => counter.end + counter.window,
                 }
             }
-            Algorithm::TokenBucket { .. } => match self.lacking(&it, now) {
+            Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
                 (0, _) => now,
-                (_, at) if it.limit == 0 => at + it.window,
-                (debt, at) => at + (debt + it.limit - 1) / it.limit,
+                (_, at) if counter.limit == 0 => at + counter.window,
+                (debt, at) => at + (debt + counter.limit - 1) / counter.limit,
             },
         }
     }
 
-    fn take(&mut self, charge: &Charge, hits: i128, now: i128) {
-        let it = Read::of(charge, now);
+    fn add(&mut self, charge: &Charge, hits: i128, now: i128) {
+        let counter = Counter::of(charge, now);
         match charge.counter.limit.algorithm {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-                let used = self.windows.entry((it.name, it.start)).or_default();
-                *used = (*used + hits).min(MOST);
+                let used = self.windows.entry((counter.name, counter.start)).or_default();
+                *used = (*used + hits).min(COUNT_MAX);
             }
             Algorithm::FirstHitWindow => {
-                let (used, end) = self.opened(&it, now).unwrap_or((0, now + it.window));
-                self.opened.insert(it.name, ((used + hits).min(MOST), end));
+                let (used, end) = self.opened(&counter, now).unwrap_or((0, now + counter.window));
+                self.opened.insert(counter.name, ((used + hits).min(COUNT_MAX), end));
             }
             Algorithm::SlidingLog { .. } => {
-                let mut log = self.logged(&it, now);
+                let mut log = self.logged(&counter, now);
                 let at = log.last().map_or(now, |newest| now.max(*newest));
                 log.extend((0..hits).map(|_| at));
-                self.logs.insert(it.name, log);
+                self.logs.insert(counter.name, log);
             }
             Algorithm::TokenBucket { .. } => {
-                let (debt, at) = self.lacking(&it, now);
-                self.buckets.insert(it.name, ((debt + hits * it.window).min(MOST), at));
+                let (debt, at) = self.debt(&counter, now);
+                self.buckets
+                    .insert(counter.name, ((debt + hits * counter.window).min(COUNT_MAX), at));
             }
         }
     }
 
     fn refund(&mut self, charge: &Charge, hits: i128, now: i128) {
-        let it = Read::of(charge, now);
+        let counter = Counter::of(charge, now);
         match charge.counter.limit.algorithm {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-                if let Some(used) = self.windows.get_mut(&(it.name, it.start)) {
+                if let Some(used) = self.windows.get_mut(&(counter.name, counter.start)) {
                     *used = (*used - hits).max(0);
                 }
             }
             Algorithm::FirstHitWindow => {
-                if let Some((used, end)) = self.opened(&it, now) {
-                    self.opened.insert(it.name, ((used - hits).max(0), end));
+                if let Some((used, end)) = self.opened(&counter, now) {
+                    self.opened.insert(counter.name, ((used - hits).max(0), end));
                 }
             }
             Algorithm::SlidingLog { .. } => {
-                let mut log = self.logged(&it, now);
+                let mut log = self.logged(&counter, now);
                 if !log.is_empty() {
                     log.truncate((log.len() as i128 - hits).max(0) as usize);
-                    self.logs.insert(it.name, log);
+                    self.logs.insert(counter.name, log);
                 }
             }
             Algorithm::TokenBucket { .. } => {
-                let (debt, at) = self.lacking(&it, now);
+                let (debt, at) = self.debt(&counter, now);
                 if debt > 0 {
-                    self.buckets.insert(it.name, ((debt - hits * it.window).max(0), at));
+                    self.buckets.insert(counter.name, ((debt - hits * counter.window).max(0), at));
                 }
             }
         }

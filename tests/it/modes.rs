@@ -1,5 +1,5 @@
-//! Shadows, quotas and the two global modes: every combination of up to three descriptors, against the
-//! rules by which envoyproxy/ratelimit answers, written here in plain words.
+//! Shadows, quotas and the two global modes: every combination of up to three descriptors, compared with the
+//! answers of envoyproxy/ratelimit, whose rules are written here.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::{
     support::service::{Service, request},
 };
 
-/// What a descriptor of the call matches.
+/// The rule that a descriptor of the call matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Matches {
-    /// A rule with a limit. `over` says that its limit is 0; else no call of the test reaches it.
+    /// A rule with a limit. If `over`, the limit is 0; if not, no call of the test reaches it.
     Limit {
         shadow: bool,
         quota: bool,
@@ -58,13 +58,9 @@ impl Matches {
         format!("{self:?}").chars().filter(char::is_ascii_alphanumeric).collect()
     }
 
-    /// Its rule as YAML; nothing for what matches none.
+    /// The rule as YAML; empty for no rule.
     fn rule(self) -> String {
         let key = self.key();
-        let limit = |over| {
-            let requests = if over { 0 } else { u32::MAX };
-            format!("unit: year, requests_per_unit: {requests}")
-        };
         let (modes, limit) = match self {
             Limit { shadow, quota, over } => {
                 let modes = format!("shadow_mode: {shadow}, quota_mode: {quota}, ");
@@ -81,11 +77,16 @@ impl Matches {
     }
 }
 
-/// One status, as far as it does not depend on what was counted before.
+fn limit(over: bool) -> String {
+    let requests = if over { 0 } else { u32::MAX };
+    format!("unit: year, requests_per_unit: {requests}")
+}
+
+/// One status, without what depends on earlier calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Ok,
-    /// OK with nothing left.
+    /// OK with no hits left.
     OkAtZero,
     OverLimit,
     Unlimited,
@@ -96,21 +97,20 @@ enum Status {
 struct Answer {
     overall: Code,
     statuses: Vec<Status>,
-    /// The rules whose metadata it carries.
+    /// The rules whose metadata the answer has.
     metadata: BTreeSet<String>,
 }
 
-/// How envoyproxy/ratelimit answers. It counts how many limits and quotas are over:
+/// The answer of envoyproxy/ratelimit. It counts how many limits and quotas are over:
 ///
-/// - A rule in `shadow_mode` that is over has the status OK, with nothing left.
-/// - Under the global quota mode every descriptor is a quota, but for unlimited ones: also a shadow, and
-///   one without a limit, which is never over.
-/// - The call is denied if a limit that is no quota is over, or if there are quotas and all are over.
-/// - The global shadow mode makes the overall code OK, and nothing else.
+/// - A rule in `shadow_mode` that is over has the status OK, with no hits left.
+/// - Under the global quota mode every descriptor is a quota, except unlimited ones: also a shadow, and one
+///   without a limit, which is never over.
+/// - The call is denied if a limit that is not a quota is over, or if there are quotas and all are over.
+/// - The global shadow mode makes the overall code OK, and changes nothing else.
 fn incumbent(call: &[Matches], global: Global) -> Answer {
-    let replaces = |it: &Matches| matches!(it, Limit { .. } | Unlimited);
-    let replaced = call.iter().any(replaces);
-    let status = |it: &Matches| match *it {
+    let replaced = call.iter().any(|matched| matches!(matched, Limit { .. } | Unlimited));
+    let status = |matched: &Matches| match *matched {
         Limit { over: false, .. } => Status::Ok,
         Limit { shadow: true, .. } => Status::OkAtZero,
         Limit { shadow: false, .. } => Status::OverLimit,
@@ -123,8 +123,8 @@ fn incumbent(call: &[Matches], global: Global) -> Answer {
     let statuses: Vec<Status> = call.iter().map(status).collect();
     let (mut limits_over, mut quotas, mut quotas_over) = (0, 0, 0);
     let mut metadata = BTreeSet::new();
-    for (it, status) in call.iter().zip(&statuses) {
-        let quota = global == Global::Quota || matches!(it, Limit { quota: true, .. });
+    for (matched, status) in call.iter().zip(&statuses) {
+        let quota = global == Global::Quota || matches!(matched, Limit { quota: true, .. });
         let over = *status == Status::OverLimit;
         if *status == Status::Unlimited {
             continue;
@@ -133,28 +133,28 @@ fn incumbent(call: &[Matches], global: Global) -> Answer {
         quotas_over += i32::from(quota && over);
         limits_over += i32::from(!quota && over);
         if !over && *status != Status::NoLimit {
-            metadata.insert(it.key());
+            metadata.insert(matched.key());
         }
     }
     let denied = limits_over > 0 || (quotas > 0 && quotas == quotas_over);
-    let overall = match denied && global != Global::Shadow {
-        true => Code::OverLimit,
-        false => Code::Ok,
-    };
+    let overall = if denied && global != Global::Shadow { Code::OverLimit } else { Code::Ok };
     Answer { overall, statuses, metadata }
 }
 
-/// How we answer: the same, but a shadow has no voice. There, one that is a quota as well counts as a
-/// quota that fits.
+/// Our answer: the same, except that a shadow has no vote. In envoyproxy/ratelimit a shadow that is a quota as
+/// well counts as a quota that fits.
 fn ours(call: &[Matches], global: Global) -> Answer {
-    let is_voice = |it: &&Matches| !matches!(it, Limit { shadow: true, .. });
-    let voices: Vec<Matches> = call.iter().filter(is_voice).copied().collect();
-    // A shadow still replaces the limits that it names.
-    let gone = voices.len() < call.len();
-    let is_replaced = |it: &Matches| gone && matches!(it, Replaced { .. });
-    let voices: Vec<Matches> =
-        voices.into_iter().map(|it| if is_replaced(&it) { Nothing } else { it }).collect();
-    Answer { overall: incumbent(&voices, global).overall, ..incumbent(call, global) }
+    let mut votes = Vec::new();
+    let has_shadow = call.iter().any(|matched| matches!(matched, Limit { shadow: true, .. }));
+    for matched in call {
+        match matched {
+            Limit { shadow: true, .. } => {}
+            // A shadow still replaces the limits that it names.
+            Replaced { .. } if has_shadow => votes.push(Nothing),
+            other => votes.push(*other),
+        }
+    }
+    Answer { overall: incumbent(&votes, global).overall, ..incumbent(call, global) }
 }
 
 fn read(answer: &RateLimitResponse) -> Answer {
@@ -169,7 +169,7 @@ fn read(answer: &RateLimitResponse) -> Answer {
         }
     });
     let fields = &answer.dynamic_metadata.as_ref().expect("--dynamic-metadata").fields;
-    let metadata = match fields.get("metadata").map(|it| it.kind.as_ref().unwrap()) {
+    let metadata = match fields.get("metadata").map(|value| value.kind.as_ref().unwrap()) {
         Some(Kind::StructValue(rules)) => rules.fields.keys().cloned().collect(),
         _ => BTreeSet::new(),
     };
@@ -181,29 +181,31 @@ fn calls() -> Vec<Vec<Matches>> {
     let mut calls: Vec<Vec<Matches>> = vec![Vec::new()];
     let mut longest = calls.clone();
     for _ in 0..3 {
-        let longer = |call: &Vec<Matches>| {
-            let from = call.last().map_or(0, |last| ALL.iter().position(|it| it == last).unwrap());
-            let with = |next: &Matches| [&call[..], &[*next]].concat();
-            ALL[from..].iter().map(with).collect::<Vec<_>>()
-        };
-        longest = longest.iter().flat_map(longer).collect();
+        longest = longest.iter().flat_map(|call| longer(call)).collect();
         calls.extend(longest.iter().cloned());
     }
     calls.remove(0);
     calls
 }
 
+/// The call with each further descriptor that is not before its last in [`ALL`].
+fn longer(call: &[Matches]) -> Vec<Vec<Matches>> {
+    let index_of = |matched: &Matches| ALL.iter().position(|other| other == matched).unwrap();
+    let from = call.last().map_or(0, index_of);
+    ALL[from..].iter().map(|next| [call, &[*next]].concat()).collect()
+}
+
 #[tokio::test]
-async fn every_combination_of_modes_is_answered_as_the_incumbent_does_but_shadows_have_no_voice() {
+async fn every_combination_of_modes_is_answered_as_by_the_incumbent_but_shadows_have_no_vote() {
     let head = "domain: shop\ndescriptors:\n".to_owned();
-    let rules = ALL.iter().fold(head, |rules, it| rules + &it.rule());
+    let rules = ALL.iter().fold(head, |rules, matched| rules + &matched.rule());
     let modes = [
         (Global::Neither, None, true),
         (Global::Shadow, Some("--shadow-mode"), false),
         (Global::Quota, Some("--quota-mode"), true),
     ];
     for (global, flag, differs) in modes {
-        // What the cache answers may be a second old.
+        // Without the cache, whose answers may be a second old.
         let mut flags = vec!["--dynamic-metadata", "--over-limit-cache", "0"];
         flags.extend(flag);
         on_every_store(&rules, &flags, async |service: &Service| {
@@ -211,7 +213,7 @@ async fn every_combination_of_modes_is_answered_as_the_incumbent_does_but_shadow
             let mut differences = Vec::new();
             for call in calls() {
                 let descriptor =
-                    |(number, it): (usize, &Matches)| one(&it.key(), &number.to_string());
+                    |(number, matched): (usize, &Matches)| one(&matched.key(), &number.to_string());
                 let descriptors = call.iter().enumerate().map(descriptor).collect();
                 let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
                 let answer = read(&answer.into_inner());
@@ -222,7 +224,7 @@ async fn every_combination_of_modes_is_answered_as_the_incumbent_does_but_shadow
             }
             assert_eq!(!differences.is_empty(), differs, "{global:?}: {differences:?}");
             for call in differences {
-                let documented = |it: &Matches| match it {
+                let documented = |matched: &Matches| match matched {
                     Limit { shadow: true, quota, .. } => *quota || global == Global::Quota,
                     _ => false,
                 };

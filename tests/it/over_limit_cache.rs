@@ -1,4 +1,4 @@
-//! What Redis has said is over is answered without it, for a second at most, and wrongs nobody.
+//! The over-limit cache answers for at most a second without Redis, and denies no call wrongly.
 
 use std::{
     sync::Arc,
@@ -28,8 +28,8 @@ use crate::{
     },
 };
 
-/// How long something may take that takes a second at most, on a machine that is starved.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit for waits that should end within a second; a busy test machine may take longer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn service(redis: &Redis) -> Service {
     Service::start(Options { store: &redis.url(), ..Options::default() })
@@ -45,13 +45,13 @@ fn two() -> RateLimitDescriptor {
 
 const OVER: &str = "OVER_LIMIT: OVER_LIMIT 0/2 YEAR";
 
-/// Takes all that the limit holds, and is denied once.
+/// Exhausts the limit, and is denied once.
 async fn use_up(service: &Service) {
     assert_eq!(ask(service, vec![hits(two(), 2)]).await, "OK: OK 0/2 YEAR");
     assert_eq!(ask(service, vec![two()]).await, OVER);
 }
 
-/// How many calls were answered without Redis.
+/// The number of calls that the cache has answered.
 fn cached(service: &Service) -> u64 {
     let metrics = service.get("/metrics");
     let number =
@@ -60,7 +60,7 @@ fn cached(service: &Service) -> u64 {
 }
 
 #[tokio::test]
-async fn of_denied_calls_redis_is_asked_one_in_a_second() {
+async fn of_denied_calls_one_a_second_reaches_redis() {
     let redis = Redis::start();
     let service = service(&redis);
     use_up(&service).await;
@@ -74,7 +74,7 @@ async fn of_denied_calls_redis_is_asked_one_in_a_second() {
 }
 
 #[tokio::test]
-async fn a_size_of_0_turns_it_off_and_so_does_a_redis_without_scripts() {
+async fn a_size_of_0_turns_the_cache_off_and_so_does_a_redis_without_scripts() {
     let redis = Redis::start();
     let flags = &["--over-limit-cache", "0"];
     let off = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
@@ -92,7 +92,7 @@ async fn a_size_of_0_turns_it_off_and_so_does_a_redis_without_scripts() {
 }
 
 #[tokio::test]
-async fn a_refund_is_seen_at_once_where_it_passes_by_and_soon_elsewhere() {
+async fn a_refund_is_seen_at_once_by_its_replica_and_soon_by_others() {
     let redis = Redis::start();
     let (here, elsewhere) = (service(&redis), service(&redis));
     use_up(&here).await;
@@ -104,12 +104,12 @@ async fn a_refund_is_seen_at_once_where_it_passes_by_and_soon_elsewhere() {
     ask(&elsewhere, vec![refund(two(), 1)]).await;
     let began = Instant::now();
     while ask(&here, vec![two()]).await == OVER {
-        assert!(began.elapsed() < PATIENCE, "the refund was not seen");
+        assert!(began.elapsed() < TIMEOUT, "the refund has no effect");
     }
 }
 
 #[tokio::test]
-async fn a_counter_that_was_reset_is_over_no_more_at_once() {
+async fn a_counter_admits_hits_at_once_after_its_reset() {
     let redis = Redis::start();
     let service = service(&redis);
     use_up(&service).await;
@@ -119,7 +119,7 @@ async fn a_counter_that_was_reset_is_over_no_more_at_once() {
     assert_eq!(ask(&service, vec![two()]).await, "OK: OK 1/2 YEAR");
 }
 
-/// The same counter is over by the rule's limit and by a wider override.
+/// One counter may be over the rule's limit and over a larger override.
 #[tokio::test]
 async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
     let redis = Redis::start();
@@ -129,22 +129,22 @@ async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
     };
     let rule = || vec![descriptor(&[("user", "a")])];
     let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
-    assert_eq!(ask(&service, by(20, |it| hits(it, 20))).await, "OK: OK 0/20 YEAR");
+    assert_eq!(ask(&service, by(20, |one| hits(one, 20))).await, "OK: OK 0/20 YEAR");
     assert_eq!(ask(&service, rule()).await, over);
-    assert_eq!(ask(&service, by(20, |it| refund(it, 15))).await, "OK: OK 15/20 YEAR");
+    assert_eq!(ask(&service, by(20, |one| refund(one, 15))).await, "OK: OK 15/20 YEAR");
     assert_eq!(ask(&service, rule()).await, "OK: OK 4/10 YEAR");
 
-    assert_eq!(ask(&service, by(20, |it| hits(it, 14))).await, "OK: OK 0/20 YEAR");
+    assert_eq!(ask(&service, by(20, |one| hits(one, 14))).await, "OK: OK 0/20 YEAR");
     assert_eq!(ask(&service, rule()).await, over);
-    assert_eq!(ask(&service, by(20, |it| it)).await, "OVER_LIMIT: OVER_LIMIT 0/20 YEAR");
+    assert_eq!(ask(&service, by(20, |one| one)).await, "OVER_LIMIT: OVER_LIMIT 0/20 YEAR");
     let addr = service.admin.to_string();
     let words = ["counter", "reset", "--addr", &addr, "--domain", "shop", "user=a"];
     assert!(tollkeeper().args(words).status().unwrap().success());
-    assert_eq!(ask(&service, by(20, |it| it)).await, "OK: OK 19/20 YEAR");
+    assert_eq!(ask(&service, by(20, |one| one)).await, "OK: OK 19/20 YEAR");
 }
 
 #[tokio::test]
-async fn what_is_too_much_for_some_is_not_for_others() {
+async fn a_cached_denial_holds_only_for_as_many_hits_on_the_same_limit() {
     let redis = Redis::start();
     let service = service(&redis);
     let user = |count| vec![hits(descriptor(&[("user", "a")]), count)];
@@ -152,13 +152,13 @@ async fn what_is_too_much_for_some_is_not_for_others() {
     assert_eq!(ask(&service, user(4)).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
     assert_eq!(ask(&service, user(3)).await, "OK: OK 0/10 YEAR");
     assert_eq!(ask(&service, user(1)).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
-    // The same counter, by another limit.
+    // The same counter, on another limit.
     let wide = with_limit(descriptor(&[("user", "a")]), 12, RateLimitUnit::Year);
     assert_eq!(ask(&service, vec![wide]).await, "OK: OK 1/12 YEAR");
 }
 
 #[tokio::test]
-async fn a_sibling_is_not_charged_and_says_what_it_has() {
+async fn a_sibling_of_a_cached_denial_is_not_charged_and_shows_what_is_left() {
     let redis = Redis::start();
     let service = service(&redis);
     let tenant = || descriptor(&[("tenant", "acme")]);
@@ -166,17 +166,17 @@ async fn a_sibling_is_not_charged_and_says_what_it_has() {
     use_up(&service).await;
     let expected = "OVER_LIMIT: OK 700/1000 MONTH, OVER_LIMIT 0/2 YEAR";
     let began = Instant::now();
-    // Of the tenant nothing is known until Redis is asked for both.
+    // The cache does not know the tenant's count until both descriptors have been sent to Redis.
     while ask(&service, vec![tenant(), two()]).await != expected || cached(&service) == 0 {
-        assert!(began.elapsed() < PATIENCE, "what the sibling has was not told");
+        assert!(began.elapsed() < TIMEOUT, "the cache does not show what is left for the sibling");
     }
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 300);
     redis.assert_no_key_leaks();
 }
 
-/// Work that is done is counted in a denied call too, so Redis must hear of each.
+/// Such hits are charged in denied calls too, so every call must reach Redis.
 #[tokio::test]
-async fn what_counts_when_denied_is_charged_as_ever() {
+async fn count_denied_charges_every_hit_despite_the_cache() {
     let redis = Redis::start();
     let service = service(&redis);
     use_up(&service).await;
@@ -188,7 +188,7 @@ async fn what_counts_when_denied_is_charged_as_ever() {
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tokens=a")]), 10);
 }
 
-/// Limits of every algorithm that have a counter each, and go over soon.
+/// Limits of every algorithm, with a counter each, that are soon exhausted.
 fn limits() -> Vec<Arc<Limit>> {
     let bucket = Algorithm::TokenBucket { burst: 4 };
     let algorithms =
@@ -205,9 +205,9 @@ fn limits() -> Vec<Arc<Limit>> {
     limits.into_iter().map(Arc::new).collect()
 }
 
-/// While one replica alone asks, the cache denies nothing that the store would not deny then.
+/// As long as all calls come through one replica.
 #[test]
-fn nothing_is_denied_that_the_store_would_admit() {
+fn the_cache_denies_nothing_that_the_store_would_admit() {
     const STEPS: u32 = 50_000;
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
     let (cache, store) = (OverLimitCache::new(100, || BEGIN, metrics), memory());

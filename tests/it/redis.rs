@@ -1,4 +1,4 @@
-//! What happens between us and a real Redis: keys, clocks, scripts, outages.
+//! The service and a real Redis: keys, clocks, scripts, outages.
 
 use std::{
     sync::Arc,
@@ -76,12 +76,12 @@ async fn a_key_is_readable_and_ends_after_its_window() {
 }
 
 #[tokio::test]
-async fn looks_refunds_and_denied_calls_make_no_key() {
+async fn looks_refunds_and_denied_calls_create_no_key() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = || descriptor(&[("user", "alice")]);
-    for it in [hits(user(), 0), refund(user(), 5), hits(user(), 11)] {
-        service.ask(request("shop", vec![it])).await.unwrap();
+    for one in [hits(user(), 0), refund(user(), 5), hits(user(), 11)] {
+        service.ask(request("shop", vec![one])).await.unwrap();
     }
     assert_eq!(redis.keys(), [""; 0]);
 }
@@ -92,7 +92,7 @@ async fn one_call_of_many_descriptors_is_one_script_run() {
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let call =
         || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
-    // The first one teaches Redis the script.
+    // The first call loads the script into Redis.
     service.ask(call()).await.unwrap();
     let before = redis.runs_of("evalsha");
     service.ask(call()).await.unwrap();
@@ -118,10 +118,10 @@ fn three_hours_fast() -> Timestamp {
 }
 
 #[tokio::test]
-async fn redis_clock_decides_whatever_ours_shows() {
+async fn redis_time_decides_whatever_the_services_clock_shows() {
     let redis = Redis::start();
     let (right, wrong) = (store(&redis, system_clock), store(&redis, three_hours_fast));
-    // A window's end between two of these calls would start another count; a week has few ends.
+    // A new window between two of these calls would start another count, which is rare with weeks.
     let week = |hits| [charge("alice", Unit::Week, hits, 10)];
     let hour = [charge("bob", Unit::Hour, Hits::Look, 10)];
     assert_eq!(verdicts(right.charge(&week(Hits::Charge(3))).await.unwrap()), fits(7));
@@ -134,18 +134,18 @@ async fn redis_clock_decides_whatever_ours_shows() {
 }
 
 #[tokio::test]
-async fn a_stale_stamp_is_refused_and_asked_once_more() {
+async fn a_stale_call_is_refused_and_sent_once_more() {
     let redis = Redis::start();
     let wrong = store(&redis, three_hours_fast);
     let call = [charge("alice", Unit::Hour, Hits::Charge(1), 10)];
     redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
     assert_eq!(verdicts(wrong.charge(&call).await.unwrap()), fits(9));
-    assert_eq!(redis.runs_of("evalsha"), 2, "refused, then asked with redis's time");
+    assert_eq!(redis.runs_of("evalsha"), 2, "refused, then sent with Redis's time");
     wrong.charge(&call).await.unwrap();
-    assert!(redis.runs_of("evalsha") <= 4, "the clocks' difference was learned");
+    assert!(redis.runs_of("evalsha") <= 4, "the clocks' difference is known now");
 }
 
-/// Runs the script as it is on one call of one charge.
+/// Runs the real script on a call with one charge.
 fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64> {
     let (script, start) = (the_script(), (start * 1000).to_string());
     let (stop, expiry) =
@@ -157,7 +157,7 @@ fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64
 }
 
 #[test]
-fn a_window_that_is_not_the_present_one_is_refused_and_nothing_written() {
+fn a_window_that_is_not_the_current_one_is_refused_without_a_write() {
     let redis = Redis::start();
     let now = redis.query::<Vec<i64>>(&["TIME"])[0];
     for (start, length) in [(now + 1000, 1000), (now - 1000, 1000), (now - 9000, 10)] {
@@ -173,7 +173,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
     redis.query::<()>(&["RPUSH", "list", "planted"]);
     let now = redis.query::<Vec<i64>>(&["TIME"])[0];
     let (present, past) = ([now, now + 3600], [now - 5000, now - 4900]);
-    let take = |key: &str, window: [i64; 2], hits: &str| {
+    let call = |key: &str, window: [i64; 2], hits: &str| {
         let [start, stop] = window.map(|second| format!("{second}000"));
         let words = [
             "1",
@@ -193,11 +193,11 @@ fn each_call_of_one_run_is_judged_by_itself() {
         words.map(str::to_owned)
     };
     let calls = [
-        take("1", present, "3"),
-        take("1", present, "3"), // does not fit behind the first
-        take("2", present, "1"), // meets the list
-        take("1", past, "1"),    // stale: its window has ended
-        take("1", present, "2"),
+        call("1", present, "3"),
+        call("1", present, "3"), // does not fit after the first
+        call("2", present, "1"), // its key is a list
+        call("1", past, "1"),    // stale: its window has ended
+        call("1", present, "2"),
     ];
     let script = the_script();
     let mut words = ["EVAL", &script, "2", "count", "list"].map(str::to_owned).to_vec();
@@ -210,7 +210,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
 }
 
 #[tokio::test]
-async fn a_counter_that_holds_no_count_harms_its_own_call_only() {
+async fn a_corrupt_counter_affects_only_its_own_call() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = |name: &str| descriptor(&[("user", name)]);
@@ -239,7 +239,7 @@ async fn a_counter_that_holds_no_count_harms_its_own_call_only() {
 }
 
 #[tokio::test]
-async fn a_counter_that_only_just_is_one_is_over_every_limit() {
+async fn the_largest_valid_count_is_over_every_limit() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = || descriptor(&[("user", "planted")]);
@@ -261,12 +261,12 @@ async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
         service.log().contains("Redis is unusable").then_some(())
     });
 
-    // What needs no counter needs no redis.
+    // A call without counters does not need Redis.
     let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
     assert_eq!(spell(&free), "OK: OK unlimited");
 
     redis.start_again();
-    // Until it has connected: the decisions themselves are counted from then on.
+    // Calls fail until the service has connected again.
     let mut client = service.client().await;
     let mut first = client.should_rate_limit(call()).await;
     for _ in 0..200 {
@@ -295,11 +295,11 @@ async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
         let status = service.ask(call()).await.expect_err("redis is stopped");
         assert_eq!(status.code(), Code::Unavailable);
     }
-    // Generous: without a limit each would wait for ever.
+    // Generous: without a timeout each call would wait for ever.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     redis.signal("CONT");
     eventually_ok(&service).await;
-    // One for us who ask, and no more than the pool may hold: the stalled ones are closed.
+    // The test's own connection, and at most two of the pool.
     eventually("the stalled connections are closed", || {
         let clients: String = redis.query(&["CLIENT", "LIST"]);
         (clients.lines().count() <= 3).then_some(())
@@ -321,9 +321,9 @@ async fn eventually_ok(service: &Service) {
 async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
-    let told = |line: &str| service.log().matches(line).count();
+    let logged = |line: &str| service.log().matches(line).count();
     eventually_ok(&service).await;
-    // Without memory Redis still reads: looks pass, and new counters fail.
+    // Without memory Redis still reads: looks pass, and charges on new counters fail.
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for number in 0..5 {
         let user = format!("new{number}");
@@ -331,12 +331,12 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
         assert_eq!(service.ask(call).await.expect_err("no memory").code(), Code::Unavailable);
         eventually_ok(&service).await;
     }
-    assert_eq!(told("Redis is unusable"), 1, "{}", service.log());
+    assert_eq!(logged("Redis is unusable"), 1, "{}", service.log());
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    // Each look that passes may be the one that ends the outage.
+    // The first look that passes ends the outage.
     for _ in 0..500 {
         eventually_ok(&service).await;
-        if told("Redis answers again") == 1 {
+        if logged("Redis answers again") == 1 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -345,7 +345,7 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
 }
 
 #[tokio::test]
-async fn a_replica_is_unavailable_and_its_connection_not_kept() {
+async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
     let redis = Redis::start();
     let flags = &["--store-pool-size", "1"];
     let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
@@ -361,7 +361,7 @@ async fn a_replica_is_unavailable_and_its_connection_not_kept() {
     assert_eq!(kept, 0, "a connection to what was a replica is still in use");
 }
 
-/// The addresses of Redis's clients, but for the one who asks.
+/// The addresses of Redis's clients, without the one that sends this command.
 fn clients(redis: &Redis) -> Vec<String> {
     let list: String = redis.query(&["CLIENT", "LIST"]);
     let others = list.lines().filter(|line| !line.contains("cmd=client"));
@@ -377,7 +377,7 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
         service.ask(call()).await.unwrap();
         let ours = clients(&redis);
         redis.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        // Until the service has seen it: a call in that instant would meet the closed socket.
+        // Wait until the service has closed its side: a call before that would use the closed socket.
         eventually("the connection is gone", || {
             let inodes = std::fs::read_to_string("/proc/net/tcp").unwrap();
             let open = |client: &String| {
@@ -391,7 +391,7 @@ async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
+async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
     let redis = Redis::start();
     let store = store(&redis, system_clock);
     let big = [charge("big", Unit::Year, Hits::Charge(1), 1_000_000)];
@@ -407,7 +407,7 @@ async fn a_call_that_is_given_up_half_way_leaves_no_reply_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_password_comes_from_a_file_and_is_nowhere_shown() {
+async fn a_password_is_read_from_a_file_and_never_shown() {
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret-canary"]);
     let folder = tempfile::TempDir::new().unwrap();
@@ -422,7 +422,7 @@ async fn a_password_comes_from_a_file_and_is_nowhere_shown() {
 }
 
 #[tokio::test]
-async fn a_redis_in_cluster_mode_is_refused_in_words() {
+async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
@@ -432,7 +432,7 @@ async fn a_redis_in_cluster_mode_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_redis_that_evicts_counters_is_a_warning_and_is_logged_once() {
+async fn a_redis_that_may_evict_counters_is_one_warning() {
     let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     service.wait_until_ready();
@@ -465,7 +465,7 @@ async fn a_new_cause_of_an_outage_is_logged() {
         panic!("`{line}` is not logged: {}", service.log());
     };
     until_logged("Redis is unusable: Connection refused").await;
-    // It knows no password now, and refuses ours.
+    // It starts without a password, so it refuses the login.
     redis.start_again();
     until_logged("Redis is unusable: login refused").await;
 }
@@ -487,7 +487,7 @@ async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
 }
 
 #[test]
-fn in_memory_time_is_an_argument_and_the_window_turns() {
+fn a_window_in_memory_ends_by_the_time_that_is_passed_in() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     let at = |ms, hits| {
         let tallies = store
@@ -501,7 +501,7 @@ fn in_memory_time_is_an_argument_and_the_window_turns() {
 }
 
 #[test]
-fn in_memory_what_has_ended_is_swept() {
+fn ended_counters_in_memory_are_swept() {
     let store = MemoryStore::new(|| Timestamp::from_secs(0));
     for second in 0..100 {
         for user in 0..100 {
@@ -529,7 +529,7 @@ fn any_charge() -> impl Strategy<Value = Charge> {
     )
 }
 
-/// P11: step by step, the memory store and Redis say the same.
+/// P11.
 #[test]
 fn memory_and_redis_agree_step_by_step() {
     let redis = Redis::start();

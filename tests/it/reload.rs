@@ -1,4 +1,4 @@
-//! Rules that change while the service runs.
+//! Reloads: rules that change while the service runs.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Stdio};
 
@@ -51,13 +51,13 @@ async fn a_changed_limit_keeps_its_count() {
 }
 
 #[tokio::test]
-async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kept() {
+async fn a_changed_algorithm_or_unit_starts_a_new_count_and_keeps_the_old_one() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = Service::start(Options { rules: &rules(3), store, ..Options::default() });
         assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
         let changed = |from, to| rules(3).replace(from, to);
-        for (rules, told, answer) in [
+        for (rules, limit, unit) in [
             (changed("}}]", ", algorithm: token_bucket}}]"), "3 per year by token_bucket", "YEAR"),
             (changed("}}]", ", time_zone: Asia/Tokyo}}]"), "3 per year", "YEAR"),
             (changed("unit: year", "unit: month"), "3 per month", "MONTH"),
@@ -67,8 +67,8 @@ async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kep
             eventually("the new rules are in force", || {
                 (in_force(&service)["version"] != version).then_some(())
             });
-            assert_eq!(in_force(&service)["domains"][0]["rules"][0]["limit"], told);
-            assert_eq!(spell(&ask(&service).await), format!("OK: OK 2/3 {answer}"));
+            assert_eq!(in_force(&service)["domains"][0]["rules"][0]["limit"], limit);
+            assert_eq!(spell(&ask(&service).await), format!("OK: OK 2/3 {unit}"));
         }
         fs::write(&service.rules, rules(3) + "\n").unwrap();
         wait_for_limit(&service, 3);
@@ -77,12 +77,12 @@ async fn a_changed_algorithm_or_unit_begins_another_count_and_the_old_one_is_kep
 }
 
 #[tokio::test]
-async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page() {
+async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_stay() {
     let service = Service::start(Options { rules: &rules(3), ..Options::default() });
     let before = in_force(&service);
     assert_eq!(before["files"][0], service.rules.display().to_string());
     fs::write(&service.rules, "domain: shop\nlimits: []\n").unwrap();
-    let problems = eventually("the problem is told", || {
+    let problems = eventually("the problem is listed", || {
         let problems = in_force(&service)["problems"].clone();
         (problems != Value::Array(vec![])).then_some(problems)
     });
@@ -93,11 +93,15 @@ async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page(
     );
     assert_eq!(in_force(&service)["version"], before["version"]);
     assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
-    assert!(service.log().contains("unknown key `limits`"), "{}", service.log());
+    let log = service.log();
+    assert!(log.contains("rules not loaded, 1 problem; the last good ones stay"), "{log}");
+    assert!(log.contains("unknown key `limits`"), "{log}");
     assert!(service.get("/metrics").contains("ratelimit_rules_last_reload_successful 0"));
 
     fs::remove_file(&service.rules).unwrap();
-    eventually("a missing file is told", || service.log().contains("No such file").then_some(()));
+    eventually("the missing file is logged", || {
+        service.log().contains("No such file").then_some(())
+    });
     assert_eq!(spell(&ask(&service).await), "OK: OK 1/3 YEAR");
 
     fs::write(&service.rules, rules(7)).unwrap();
@@ -108,7 +112,7 @@ async fn bad_rules_leave_the_last_good_ones_and_are_told_in_log_metric_and_page(
     assert!(metrics.contains(r#"ratelimit_rules_reloads_total{outcome="bad"} 2"#), "{metrics}");
 }
 
-/// Writes rules as kubelet does: into a new hidden folder, and then a link is swapped.
+/// Writes rules as kubelet does: into a new hidden folder, to which it then switches a link.
 fn publish(volume: &Path, name: &str, limit: u32) {
     let data = volume.join(format!("..{name}"));
     fs::create_dir(&data).unwrap();
@@ -131,7 +135,7 @@ fn a_config_map_is_followed_when_kubelet_swaps_its_link() {
     wait_for_limit(&service, 3);
     publish(&volume, "second", 4);
     wait_for_limit(&service, 4);
-    // What is no rule file is none of our business.
+    // Files that are not rule files are ignored.
     fs::write(volume.join("README"), "not rules").unwrap();
     fs::write(volume.join(".rules.yaml.swp"), "not rules").unwrap();
     publish(&volume, "third", 5);
@@ -139,8 +143,7 @@ fn a_config_map_is_followed_when_kubelet_swaps_its_link() {
     assert_eq!(in_force(&service)["problems"], Value::Array(vec![]));
 }
 
-/// P24. Half of the new contents are bad. `RELOADS=1000` makes it as many; docs/correctness.md tells of
-/// that.
+/// P24. Half of the new contents are bad. `RELOADS` sets their number; docs/correctness.md has a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_fails_while_rules_change_for_good_and_bad() {
     const LIMIT: u32 = 4_000_000_000;

@@ -1,4 +1,4 @@
-//! `tollkeeper test`: tests of rules, as a person or a CI system runs them.
+//! `tollkeeper test`: tests of rules, run by people and by CI systems.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ fn test_file(name: &str, text: &str, flags: &[&str]) -> (Option<i32>, String, St
     run(tollkeeper().current_dir(&folder).args(["test", "."]).args(flags))
 }
 
-/// Compares stdout, which ends with the summary, and the exit code that follows from it.
+/// Compares stdout, which ends with the summary, and the exit code, which depends on the summary.
 #[track_caller]
 fn check(calls: &str, expected: &str) {
     let (code, stdout, stderr) = test_calls(calls);
@@ -37,7 +37,7 @@ fn check_failure(calls: &str, failure: &str) {
     check(calls, &format!("./rules.test.yaml\n  FAILED: two a day\n{failure}0 passed, 1 failed\n"));
 }
 
-/// Compares the problem of a file that is no test, without its name.
+/// Compares the problem of an invalid test file, without the file's name.
 #[track_caller]
 fn check_problem(calls: &str, problem: &str) {
     let (code, stdout, stderr) = test_calls(calls);
@@ -59,7 +59,7 @@ fn the_shipped_tests_pass_and_are_listed() {
 
 #[test]
 fn calls_have_times_hits_and_expectations() {
-    // The day of 23 hours.
+    // On this day the clocks in Berlin go forward, so it has 23 hours.
     let day = "      - { call: k=v, hits: 2, expect: OK, remaining: [0], rule: k }
       - { at: 1379m, call: k=v, expect: over_limit }
       - { call: k=v, expect: OVER_LIMIT }
@@ -70,7 +70,7 @@ fn calls_have_times_hits_and_expectations() {
 }
 
 #[test]
-fn a_failed_test_shows_what_was_expected_and_what_came() {
+fn a_failed_test_shows_the_expected_and_the_actual_decision() {
     check_failure(
         "      - { call: [k=v, k=w], hits: 2, expect: OVER_LIMIT, remaining: [1, 0], rule: [k, j] }\n",
         "    ./rules.test.yaml:7:9, at 0s: k=v k=w
@@ -111,7 +111,7 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
 }
 
 #[test]
-fn what_is_no_test_is_a_problem_with_its_location() {
+fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
     for (calls, problem) in [
         ("      - { call: k, expect: OK }\n", "7:17: call: an entry is written key=value"),
         ("      - { call: k=v, at: soon }\n", "7:26: at: must be a time such as 500ms"),
@@ -171,7 +171,7 @@ fn tests_are_found_in_folders_by_their_names() {
     let expected =
         "./a.test.yml\n  ok: first\n./deep/b.test.yaml\n  ok: second\n2 passed, 0 failed\n";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), expected, ""));
-    // They are no rules, whichever way they end.
+    // With either ending, test files are not rule files.
     let checked = run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml", "deep"]));
     assert_eq!(
         (checked.0, checked.2.as_str()),
@@ -194,7 +194,7 @@ tests:
 ";
 
 #[test]
-fn in_json_every_test_is_listed() {
+fn the_json_report_lists_every_test() {
     let (code, stdout, stderr) = test_file("a.test.yaml", MIXED, &["--format", "json"]);
     assert_eq!((code, stderr.as_str()), (Some(1), ""));
     let failure = "./a.test.yaml:4:49, at 0s: k=v\n  expected: OVER_LIMIT\n  actual:   OK";
@@ -214,12 +214,12 @@ fn in_json_every_test_is_listed() {
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap()["problems"], json!(problems));
 }
 
-/// Read by another program, as a CI system would.
+/// Another program reads the report, as a CI system would.
 #[test]
-fn in_junit_every_test_and_every_problem_is_a_case() {
+fn the_junit_report_has_a_case_for_every_test_and_every_problem() {
     let read = "import sys, xml.etree.ElementTree as tree\n\
                 for case in tree.fromstring(sys.stdin.buffer.read()).iter('testcase'):\n\
-                \x20 inner = [(it.tag, it.get('message')) for it in case]\n\
+                \x20 inner = [(child.tag, child.get('message')) for child in case]\n\
                 \x20 print(case.get('name'), inner)";
     let cases = |text: &str| {
         let (code, stdout, stderr) = test_file("a.test.yaml", text, &["--format", "junit"]);

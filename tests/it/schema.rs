@@ -1,4 +1,4 @@
-//! The JSON Schemas of rule files and of test files: they say what the program says, and the manual too.
+//! The JSON Schemas of rule files and test files agree with the program and with the manual.
 
 use std::{fs, path::Path, process::Command};
 
@@ -14,7 +14,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// Whether each `*.yaml` of a folder satisfies a schema, by an independent validator, as an editor does it.
+/// Whether each `*.yaml` of a folder satisfies a schema, by an independent validator, as in an editor.
 fn satisfied(schema: &str, folder: &Path) -> Vec<bool> {
     let script = "import json, sys, pathlib, yaml, jsonschema\n\
                   schema = json.load(open(sys.argv[1]))\n\
@@ -30,7 +30,7 @@ fn satisfied(schema: &str, folder: &Path) -> Vec<bool> {
 }
 
 #[test]
-fn the_schemas_in_docs_are_the_programs() {
+fn the_schemas_in_docs_are_those_that_the_program_prints() {
     for (flags, file) in [
         (&["schema"][..], "docs/rules.schema.json"),
         (&["schema", "--tests"], "docs/tests.schema.json"),
@@ -40,7 +40,7 @@ fn the_schemas_in_docs_are_the_programs() {
     }
 }
 
-/// The verdicts of `tollkeeper check` and of the schema, over files that try every key and condition.
+/// On files that try every key and condition.
 #[test]
 fn the_schema_and_the_check_agree() {
     let folder = TempDir::new().unwrap();
@@ -49,8 +49,8 @@ fn the_schema_and_the_check_agree() {
     files.push(read("examples/rules.yaml"));
     files.extend(TOP.map(str::to_owned));
     let head = "domain: d\ndescriptors:\n";
-    files.extend(DESCRIPTORS.map(|it| format!("{head}- {{ {it} }}\n")));
-    files.extend(LIMITS.map(|it| format!("{head}- {{ key: k, rate_limit: {{ {it} }} }}\n")));
+    files.extend(DESCRIPTORS.map(|keys| format!("{head}- {{ {keys} }}\n")));
+    files.extend(LIMITS.map(|keys| format!("{head}- {{ key: k, rate_limit: {{ {keys} }} }}\n")));
     for (index, text) in files.iter().enumerate() {
         fs::write(folder.path().join(format!("{index:03}.yaml")), text).unwrap();
     }

@@ -1,7 +1,7 @@
-//! P11, P12: step by step, over random calls and clocks that jump, memory does what the model does,
-//! and Redis what memory does.
+//! P11 and P12: over random calls and with a clock that jumps, the memory store gives the same tallies as the
+//! model at every step, and Redis the same as memory.
 //!
-//! CI runs a few steps; docs/correctness.md tells of the long runs, and how to repeat them.
+//! CI runs a few steps; docs/correctness.md has long runs, and how to repeat them.
 
 use std::{env, sync::Arc, time::Instant};
 
@@ -19,19 +19,19 @@ use crate::{
     support::backends::{Backend, ScriptInRedis, memory},
 };
 
-/// After so many steps everything is forgotten, and the clock set to [`BEGIN`].
+/// After this number of steps all counters are removed, and the clock is set to [`BEGIN`].
 const STEPS_OF_A_CASE: u64 = 200;
 
-/// One call, and how far the clock goes before it.
+/// One call, and the time that passes before it.
 #[derive(Debug, Clone)]
 struct Step {
-    /// In milliseconds; negative where the clock is set back.
+    /// In milliseconds; negative if the clock is set back.
     passed: i64,
     charges: Vec<Charge>,
 }
 
-/// Every limit that steps may meet. Those with one counter have one limit, but for fixed windows,
-/// where an override may have another.
+/// Every limit of the steps. Limits that share a counter are equal, except on fixed windows, where an override
+/// may have another limit.
 fn limits() -> Vec<Arc<Limit>> {
     let per = |requests, multiplier, unit, algorithm: &Algorithm| Limit {
         algorithm: algorithm.clone(),
@@ -49,7 +49,7 @@ fn limits() -> Vec<Arc<Limit>> {
             limits.push(counted(per(5, 2, Unit::Hour, algorithm)));
         }
     }
-    // The ends of what is allowed: none at all, and the most.
+    // The smallest and the largest limits.
     limits.extend([
         per(0, 1, Unit::Day, &fixed),
         per(0, 1, Unit::Day, &bucket(0)),
@@ -59,7 +59,7 @@ fn limits() -> Vec<Arc<Limit>> {
         counted(per(3, 2, Unit::Second, &bucket(2_000_000_000))),
         per(285_000, 1, Unit::Year, &bucket(285_000)),
     ]);
-    // Shadows and quotas, of windows that no other has.
+    // Shadows and quotas, in windows that no other limit has.
     for algorithm in &algorithms {
         limits.push(Limit { mode: Mode::Shadow, ..per(4, 20, Unit::Second, algorithm) });
         if *algorithm != LOG {
@@ -71,7 +71,7 @@ fn limits() -> Vec<Arc<Limit>> {
     limits.into_iter().map(Arc::new).collect()
 }
 
-/// Numbers that look random, the same for one seed: xorshift64*, <https://doi.org/10.1145/2845077>.
+/// Pseudo-random numbers from a seed: xorshift64*, <https://doi.org/10.1145/2845077>.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -104,7 +104,7 @@ impl Dice {
             37 => self.below(8_000_000),
             _ => 1,
         };
-        // One clock in fifty is set back.
+        // The clock is set back in one step of fifty.
         let back = self.below(50) == 0;
         let charge = |_| {
             let limit = &limits[self.below(limits.len() as u64) as usize];
@@ -117,7 +117,7 @@ impl Dice {
     }
 }
 
-/// Runs so many steps on both, and panics where they differ.
+/// Runs this number of steps on both, and panics where they differ.
 fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend) {
     let (began, limits) = (Instant::now(), limits());
     let mut dice = Dice(seed);
@@ -130,9 +130,8 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend
         }
         let step = dice.step(&limits);
         now = now.shifted(step.passed);
-        let tallies =
-            |backend: &mut dyn Backend| -> Vec<Tally> { backend.charge(&step.charges, now) };
-        let (ours, theirs) = (tallies(one), tallies(other));
+        let ours = one.charge(&step.charges, now);
+        let theirs = other.charge(&step.charges, now);
         assert_eq!(
             ours,
             theirs,
@@ -145,12 +144,13 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend
     println!("{steps} steps of seed {seed}: {one} and {other} agree; {took:.0?}");
 }
 
-/// How many steps, and from which seed: `STEPS=2000000 SEED=7`, or a few.
-fn steps_and_seed(variable: &str, few: u64) -> (u64, u64) {
-    let number = |name: &str, default| {
-        env::var(name).map_or(default, |text| text.parse().expect("a whole number"))
-    };
-    (number(variable, few), number("SEED", 1).max(1))
+/// The number of steps and the seed, from environment variables such as `MODEL_STEPS=2000000 SEED=7`.
+fn steps_and_seed(variable: &str, default: u64) -> (u64, u64) {
+    (number(variable, default), number("SEED", 1).max(1))
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// The same, in few steps where they differ: a failing sequence shrinks.
+    /// On short sequences, so that a failing one shrinks.
     #[test]
     fn memory_and_the_model_agree_on_any_sequence(steps in prop::collection::vec(any_step(), 1..40)) {
         let (mut model, memory) = (Model::default(), memory());
@@ -194,17 +194,17 @@ proptest! {
     }
 }
 
-/// P16, P1 on the log, which is exact: in any true span of a second no more than the limit passes,
-/// whatever the clock does in between.
+/// P16, and P1 on the log: in any real span of a second no more than the limit passes, even if the clock is set
+/// back in between.
 #[test]
-fn no_clock_that_jumps_makes_a_log_admit_more() {
+fn a_log_admits_no_more_when_the_clock_jumps() {
     let limit = Arc::new(limit(7, Unit::Second, LOG));
     let mut dice = Dice(3);
     let (store, mut skew) = (memory(), 0);
     let mut admitted: Vec<Timestamp> = Vec::new();
     for ms in 0..60_000 {
         if dice.below(1000) == 0 {
-            // Only back: a clock that is set forward by a second ends what was.
+            // Only back: setting the clock forward by a second would end the window.
             skew -= dice.below(500) as i64;
         }
         let call = [charge("a", Hits::Charge(1), &limit)];

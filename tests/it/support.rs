@@ -1,4 +1,4 @@
-//! Real servers for the tests: each on ports and in a folder of its own, and gone with its test.
+//! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
 
 pub mod backends;
 pub mod http2;
@@ -22,25 +22,25 @@ pub fn tool(name: &str) -> PathBuf {
     tool
 }
 
-/// Runs a command to its end: its exit code, stdout and stderr.
+/// Runs a command to its end, and returns its exit code, stdout and stderr.
 pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
 
-/// The repository.
+/// The root folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Lets the command run by another clock than the machine's, as libfaketime's variables say. Not by
-/// its own wrapper: that would live between us and the process. Timers are another clock, and run as
-/// ever.
+/// Runs the command under libfaketime: its variables set the wall clock, and timers are not affected. Its
+/// wrapper is not used, since signals would reach the wrapper and not the process.
 pub fn fake_clock(command: &mut Command) -> &mut Command {
     let folders = fs::read_dir("/usr/lib").unwrap().map(|folder| folder.unwrap().path());
     let libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
-    let library = libraries.into_iter().find(|it| it.exists()).expect("tests/run installs it");
+    let library =
+        libraries.into_iter().find(|library| library.exists()).expect("tests/run installs it");
     command.env("LD_PRELOAD", library).env("DONT_FAKE_MONOTONIC", "1")
 }
 
@@ -67,13 +67,13 @@ impl Drop for Process {
     }
 }
 
-/// Waits until `ready` gives something. For the start of servers; no claim depends on how long.
+/// Waits until `ready` returns a value, at most 30 s; no test depends on how long it takes.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        if let Some(it) = ready() {
-            return it;
+        if let Some(value) = ready() {
+            return value;
         }
         assert!(Instant::now() < deadline, "{what}: not within 30 s");
         std::thread::sleep(Duration::from_millis(20));

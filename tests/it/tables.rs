@@ -1,4 +1,4 @@
-//! The tables of docs/ are complete, and true to the program.
+//! The tables of docs/ are complete, and agree with the program.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +34,7 @@ fn cells(row: &str) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
-/// What a text has in backticks.
+/// The parts of a text in backticks.
 fn names(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -45,7 +45,7 @@ fn first_column<'page>(page: &'page str, header: &str) -> BTreeSet<&'page str> {
     rows(page, header).iter().flat_map(|row| names(cells(row)[0])).collect()
 }
 
-/// Compares a table with what it must be. With `UPDATE_DOCS=1` the page is rewritten.
+/// Compares the rows of a table. With `UPDATE_DOCS=1` the page is rewritten.
 #[track_caller]
 fn check_table(name: &str, header: &str, expected: &[String]) {
     let page = page(name);
@@ -96,7 +96,7 @@ fn run(words: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn the_paths_of_http_are_on_the_page_of_settings() {
+fn the_http_paths_are_on_the_page_of_settings() {
     let mut routes = BTreeSet::new();
     for file in ["src/http.rs", "src/http/counters.rs"] {
         let source = fs::read_to_string(root().join(file)).unwrap();
@@ -111,7 +111,7 @@ fn the_paths_of_http_are_on_the_page_of_settings() {
     assert_eq!(listed, routes.iter().map(String::as_str).collect());
 }
 
-/// A JSON value and everything in it.
+/// A JSON value and all values in it.
 fn below(value: &Value) -> Vec<&Value> {
     let mut all = vec![value];
     all.extend(value.as_object().into_iter().flat_map(|object| object.values()).flat_map(below));
@@ -167,7 +167,7 @@ fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     metrics
 }
 
-/// A scrape after everything that is counted about Redis has happened.
+/// A scrape after every event about Redis that a metric counts.
 async fn scrape_with_redis() -> String {
     let rules = "
 domain: shop
@@ -178,7 +178,7 @@ descriptors:
     let redis = Redis::start();
     let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
     let user = |count| hits(descriptor(&[("user", "a")]), count);
-    // A report of what is left, hits, a denial, and one that Redis need not be asked for.
+    // A look, a hit, a denial, and a call that the cache answers.
     for count in [0, 1, 1, 1] {
         service.ask(request("shop", vec![user(count)])).await.unwrap();
     }
@@ -213,7 +213,7 @@ async fn scrape_with_memory() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_metrics_of_the_page_are_those_of_a_scrape_with_their_labels() {
+async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
     let mut scraped = labels_of(&[scrape_with_redis().await, scrape_with_memory().await]);
     // The resource attributes, which OpenTelemetry adds.
     scraped.remove("target_info, gauge");

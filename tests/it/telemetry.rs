@@ -1,4 +1,4 @@
-//! Traces and metrics, as an OTLP receiver sees them; and that no value of a descriptor gets there.
+//! Traces and metrics, as an OTLP receiver gets them; no value of a descriptor is in them.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ use crate::support::{
     service::{Options, Service, descriptor, hits, request},
 };
 
-/// Keeps what it receives, unless it refuses.
+/// An OTLP receiver that stores what it receives, or refuses it.
 #[derive(Clone, Default)]
 struct Receiver {
     refuses: Arc<AtomicBool>,
@@ -48,10 +48,10 @@ impl TraceService for Receiver {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.take()?;
+        self.accept()?;
         let resources = request.into_inner().resource_spans;
-        let scopes = resources.into_iter().flat_map(|it| it.scope_spans);
-        self.spans.lock().unwrap().extend(scopes.flat_map(|it| it.spans));
+        let scopes = resources.into_iter().flat_map(|resource| resource.scope_spans);
+        self.spans.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
         Ok(Response::new(Default::default()))
     }
 }
@@ -62,14 +62,14 @@ impl MetricsService for Receiver {
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        self.take()?;
+        self.accept()?;
         self.metrics.lock().unwrap().push(request.into_inner());
         Ok(Response::new(Default::default()))
     }
 }
 
 impl Receiver {
-    fn take(&self) -> Result<(), Status> {
+    fn accept(&self) -> Result<(), Status> {
         if self.refuses.load(Ordering::Relaxed) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Status::permission_denied("its own words"));
@@ -101,7 +101,7 @@ impl Receiver {
 const CANARY: &str = "canary-7f3a";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_what_it_asks_of_redis() {
+async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_its_redis_command() {
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
     let mut service = Service::start(Options {
@@ -132,7 +132,7 @@ async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_what_it_asks_of_
     assert_eq!(hex(&server.trace_id), trace, "in the caller's trace");
     assert_eq!(hex(&server.parent_span_id), "b7ad6b7169203331");
     assert_eq!(server.kind, 2, "a server span");
-    // The round trips are shared with other calls; each call's own span covers its wait for them.
+    // A command serves several calls; the child span of a call covers its wait for the reply.
     let child = receiver.span("EVALSHA");
     assert_eq!((&child.trace_id, child.kind), (&server.trace_id, 3), "a client span");
     assert_eq!(child.parent_span_id, server.span_id);
@@ -183,7 +183,7 @@ async fn a_trace_state_over_512_bytes_is_not_exported_and_its_trace_goes_on() {
 }
 
 #[tokio::test]
-async fn random_names_make_no_series() {
+async fn random_names_create_no_series() {
     let service = Service::start(Options::default());
     let mut client = service.client().await;
     let mut ask = async |name: String| {
@@ -201,7 +201,7 @@ async fn random_names_make_no_series() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_gone_costs_no_decision_and_no_long_exit() {
+async fn an_unreachable_collector_affects_no_decision_and_delays_no_exit() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let endpoint = format!("http://{gone}");
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
@@ -210,19 +210,17 @@ async fn a_collector_that_is_gone_costs_no_decision_and_no_long_exit() {
     service.wait_until_ready();
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
-    // At its end it sent traces and metrics.
+    // The flush at the end tries to send traces and metrics.
     eventually("the outage is logged", || (outages(&service) == (1, 0)).then_some(()));
 }
 
-/// How often the log says that the collector is gone, and that it is back.
+/// The number of log lines about the collector's outages and of those about their ends.
 fn outages(service: &Service) -> (usize, usize) {
     let log = service.log();
-    let lines = |text: &str| {
-        log.lines()
-            .filter(|it| it.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && it.contains(text))
-            .count()
-    };
-    (lines("WARN"), lines("INFO"))
+    let of_collector = log.lines().filter(|line| line.contains("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    let (ends, outages): (Vec<_>, Vec<_>) = of_collector.partition(|line| line.contains("INFO"));
+    assert!(outages.iter().all(|line| line.contains("WARN")), "{log}");
+    (outages.len(), ends.len())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,11 +233,15 @@ async fn an_outage_of_the_collector_is_one_line_and_its_end_another() {
     ];
     let service = Service::start(Options { environment, ..Options::default() });
     let mut client = service.client().await;
-    // Spans are sent of calls only.
+    // Only calls produce spans.
     let mut call_until = async |what: &str, done: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !done() {
-            assert!(began.elapsed() < Duration::from_secs(60), "never: {what}: {}", service.log());
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "not within 60 s: {what}: {}",
+                service.log()
+            );
             let call = request("shop", vec![descriptor(&[("user", "a")])]);
             client.should_rate_limit(call).await.unwrap();
         }
@@ -281,7 +283,7 @@ async fn every_rule_has_a_series_of_its_own_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn a_rules_metrics_show_values_only_where_it_asks_and_a_thousand_at_most() {
+async fn metrics_show_values_only_of_rules_that_ask_for_it_and_at_most_a_thousand() {
     let rules = "
 domain: shop
 descriptors:
@@ -323,7 +325,7 @@ descriptors:
     assert!(metrics.contains(rest), "{rest}");
 }
 
-/// Asks for each of these users, and counts the series of their rule.
+/// Sends a call for these users, and counts the series of their rule.
 async fn series_of_users(service: &Service, users: std::ops::Range<u32>) -> usize {
     let one = |number: u32| descriptor(&[("user", &format!("u{number}"))]);
     service.ask(request("shop", users.map(one).collect())).await.unwrap();
@@ -346,7 +348,7 @@ descriptors:
         service.reload(&("# a comment\n".repeat(lines) + rules));
         assert_eq!(series_of_users(&service, users).await, 1000, "{lines} lines further down");
     }
-    // A rule that is gone, and comes back, has a thousand again.
+    // A rule that is removed and added again gets a thousand series again.
     service.reload("domain: shop\ndescriptors: []\n");
     service.reload(rules);
     assert_eq!(series_of_users(&service, 3000..3500).await, 1500);
@@ -365,13 +367,14 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     };
     let refused = || {
         let metrics = service.get("/metrics");
-        let lines = metrics.lines().filter(|it| it.starts_with("ratelimit_debits_refused_total"));
+        let lines =
+            metrics.lines().filter(|line| line.starts_with("ratelimit_debits_refused_total"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     ask("looked", 0).await;
     service.reload(&format!("{head}{plain}{looked}"));
     ask("plain", 2).await;
-    assert_eq!(refused(), [""; 0], "nobody looked at it");
+    assert_eq!(refused(), [""; 0], "it has had no look");
     ask("looked", 2).await;
     assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
     let line = eventually("a warning", || {
@@ -380,7 +383,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     });
     assert!(line.contains("looked") && line.contains("rules.yaml:4"), "{line}");
 
-    // A rule that a reload removed is forgotten, with the looks at it.
+    // The looks of a rule are forgotten when a reload removes the rule.
     service.reload(&format!("{head}{plain}"));
     service.reload(&rules);
     ask("looked", 2).await;
@@ -388,7 +391,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
 }
 
 #[tokio::test]
-async fn hits_are_told_by_how_near_they_came() {
+async fn hits_are_counted_by_how_near_they_are_to_the_limit() {
     let rules = "
 domain: shop
 descriptors:
@@ -434,8 +437,8 @@ async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_silent_holds_the_exit_up_for_3_s_and_a_second_signal_ends_that() {
-    // The system takes connections for it, and nobody ever answers one.
+async fn a_silent_collector_delays_the_exit_and_a_second_signal_ends_the_wait() {
+    // The system accepts the connections, and no program answers on them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
@@ -447,7 +450,7 @@ async fn a_collector_that_is_silent_holds_the_exit_up_for_3_s_and_a_second_signa
         let began = Instant::now();
         service.process().signal("TERM");
         if let Some(second) = second {
-            eventually("the end begins", || service.log().contains("draining").then_some(()));
+            eventually("the drain begins", || service.log().contains("draining").then_some(()));
             service.process().signal(second);
         }
         assert!(service.process().0.wait().unwrap().success(), "{}", service.log());

@@ -1,4 +1,4 @@
-//! A Redis whose ACL forbids scripts: `--redis-scripts off`.
+//! `--redis-scripts off`, on a Redis whose ACL forbids scripts.
 
 use std::{
     sync::{
@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// Nobody is kept waiting so long, unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far longer than any call takes.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const RULES: &str = "
 domain: shop
@@ -72,7 +72,7 @@ async fn of_300_calls_by_16_clients_on_a_limit_of_100_exactly_100_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refunds_that_meet_charges_lose_nothing_and_stop_at_zero() {
+async fn concurrent_charges_and_refunds_keep_a_counter_between_zero_and_its_limit() {
     let redis = Redis::start();
     let service = service(&redis);
     let mut clients = tokio::task::JoinSet::new();
@@ -81,8 +81,8 @@ async fn refunds_that_meet_charges_lose_nothing_and_stop_at_zero() {
         clients.spawn(async move {
             for _ in 0..50 {
                 let user = descriptor(&[("user", "everyone")]);
-                let it = if number % 2 == 0 { hits(user, 1) } else { refund(user, 1) };
-                let answer = client.should_rate_limit(request("shop", vec![it])).await.unwrap();
+                let one = if number % 2 == 0 { hits(user, 1) } else { refund(user, 1) };
+                let answer = client.should_rate_limit(request("shop", vec![one])).await.unwrap();
                 assert!(answer.into_inner().statuses[0].limit_remaining <= 100);
             }
         });
@@ -98,7 +98,7 @@ async fn refunds_that_meet_charges_lose_nothing_and_stop_at_zero() {
 }
 
 #[tokio::test]
-async fn what_a_denied_call_charged_is_given_back_before_the_answer() {
+async fn a_denied_calls_charges_are_refunded_before_the_answer() {
     let redis = Redis::start();
     let service = service(&redis);
     let user = |name, count| hits(descriptor(&[("user", name)]), count);
@@ -114,7 +114,7 @@ async fn what_a_denied_call_charged_is_given_back_before_the_answer() {
 }
 
 #[tokio::test]
-async fn a_counter_that_holds_no_count_charges_no_sibling() {
+async fn a_call_on_a_corrupt_counter_charges_no_sibling() {
     let redis = Redis::start();
     let service = service(&redis);
     let both = || request("shop", vec![descriptor(&[("user", "a")]), descriptor(&[("deny", "b")])]);
@@ -155,7 +155,7 @@ async fn a_negative_count_is_read_as_0_and_repaired_by_the_next_write() {
     assert_eq!(redis.query::<i64>(&["GET", &key]), 0);
 }
 
-/// A caller, and how many hits it takes; negative, how many it gives back.
+/// A caller and its hits; a negative number is a refund.
 type Caller = (char, i64);
 
 fn charge_of((_, hits): Caller) -> Charge {
@@ -166,20 +166,20 @@ fn charge_of((_, hits): Caller) -> Charge {
     algorithms::charge("everyone", hits, &Arc::new(Limit::new(5, Unit::Year, 100).unwrap()))
 }
 
-/// Runs the callers' transactions on a counter that holds `used`, in every order that is possible. Each
-/// caller has its own way to Redis, with a gate that lets one of its transactions through at a time.
-/// Returns how many orders there are.
+/// Runs the callers' transactions on a counter with `used` hits, in every possible order. Each caller has its
+/// own connection to Redis, through a gate that lets one of its transactions pass at a time. Returns the
+/// number of orders.
 async fn in_every_order(
     used: u64,
     callers: &[Caller],
     check: impl Fn(&str, &[bool], i64),
 ) -> usize {
     let redis = Redis::start();
-    // The orders that are still to be tried, as far as they are fixed.
+    // The orders that are still to be tried, each by its first steps.
     let (mut orders, mut tried) = (vec![String::new()], 0);
     while let Some(fixed) = orders.pop() {
         redis.query::<()>(&["FLUSHALL"]);
-        let direct = redis_store::transactions(&redis.url(), PATIENCE);
+        let direct = redis_store::transactions(&redis.url(), TIMEOUT);
         if used > 0 {
             let call = [charge_of((' ', i64::try_from(used).unwrap()))];
             assert!(!direct.charge(&call).await.unwrap().denied);
@@ -187,7 +187,7 @@ async fn in_every_order(
         let mut running = Vec::new();
         for caller in callers {
             let gate = Gate::start(&redis).await;
-            let store = redis_store::transactions(&gate.url, PATIENCE);
+            let store = redis_store::transactions(&gate.url, TIMEOUT);
             store.reached().await;
             gate.close();
             let call = [charge_of(*caller)];
@@ -196,11 +196,11 @@ async fn in_every_order(
         }
         let mut order = String::new();
         loop {
-            // Each caller that has not ended waits before its gate.
+            // Each caller that has not ended waits at its gate.
             let mut ready = Vec::new();
             for (name, gate, task) in &running {
                 while !task.is_finished() {
-                    let waits = gate.question();
+                    let waits = gate.command();
                     if tokio::time::timeout(Duration::from_millis(5), waits).await.is_ok() {
                         ready.push((*name, gate));
                         break;
@@ -232,36 +232,37 @@ async fn in_every_order(
     tried
 }
 
-/// The number in an environment variable: `TRANSACTION_STEPS=100000` takes minutes, docs/correctness.md.
+/// The number in an environment variable such as `TRANSACTION_STEPS`; docs/correctness.md has long runs.
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
-/// Whatever the order, nobody gets an error, and as long as no refund gives back more than is used for
-/// certain, what is counted is exactly what was admitted.
+/// In every order no call fails. If the refunds do not exceed what was used before, the count is exactly what
+/// was admitted less what was refunded.
 #[track_caller]
 fn check_order(used: u64, callers: &[Caller], order: &str, admitted: &[bool], count: i64) {
     let used = i64::try_from(used).unwrap();
-    let (mut taken, mut given) = (used, 0);
+    let (mut charged, mut refunded) = (used, 0);
     for ((_, hits), admitted) in callers.iter().zip(admitted) {
         assert!(*admitted || *hits > 0, "{order}: a refund is never denied");
         match *hits {
-            hits if hits < 0 => given -= hits,
-            hits if *admitted => taken += hits,
+            hits if hits < 0 => refunded -= hits,
+            hits if *admitted => charged += hits,
             _ => {}
         }
     }
     let what = format!("{used} used, {callers:?} in the order {order}: {admitted:?}, {count}");
-    if given <= used {
-        assert_eq!(count, taken - given, "{what}");
+    if refunded <= used {
+        assert_eq!(count, charged - refunded, "{what}");
     }
-    // A refund may be floored by what another then gives back: at most a limit each is lacking.
+    // A denied caller may undo its charge after a refund was floored at zero: then hits are missing, at most one
+    // limit for each caller.
     assert!(count <= 5 && count >= -5 * i64::try_from(callers.len()).unwrap(), "{what}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_every_order_of_transactions_and_refunds_nobody_gets_an_error_and_counts_are_exact() {
-    // One is denied and gives its charge back, while the other gives back more than was taken.
+async fn in_every_order_of_transactions_no_call_fails_and_counts_are_exact() {
+    // One caller is denied and undoes its charge, while the other refunds more than was used.
     let mut cases = vec![(4, vec![('a', 3), ('b', -5)]), (4, vec![('a', 1), ('b', 3), ('c', -2)])];
     let mut dice = Dice(5);
     for _ in 0..number("INTERLEAVED_CASES", 4) {
@@ -282,11 +283,10 @@ async fn in_every_order_of_transactions_and_refunds_nobody_gets_an_error_and_cou
     println!("{} cases, {orders} orders", cases.len());
 }
 
-/// One call after the other, transactions do what memory does.
 #[tokio::test]
 async fn transactions_do_what_memory_does() {
     let redis = Redis::start();
-    let store = redis_store::transactions(&redis.url(), PATIENCE);
+    let store = redis_store::transactions(&redis.url(), TIMEOUT);
     let mut dice = Dice(9);
     let limits: Vec<Arc<Limit>> = fixed_windows().into_iter().map(Arc::new).collect();
     let mut memory = MemoryStore::new(system_clock);
@@ -308,7 +308,7 @@ async fn transactions_do_what_memory_does() {
         }
         let (ours, mut theirs) =
             (memory.charge(&charges), store.charge(&charges).await.expect("an answer"));
-        // Both compute resets from the time at which they were asked.
+        // The two calls are made at different times, so their resets differ.
         for (ours, theirs) in ours.tallies.iter().zip(&mut theirs.tallies) {
             theirs.reset = ours.reset;
         }
@@ -317,7 +317,7 @@ async fn transactions_do_what_memory_does() {
     redis.assert_no_key_leaks();
 }
 
-/// Limits of all modes, in windows of decades: none ends while a test runs.
+/// Limits of all modes, in windows of decades, so that none ends while a test runs.
 fn fixed_windows() -> Vec<Limit> {
     let per = |requests, years| Limit::new(requests, Unit::Year, years).unwrap();
     let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
@@ -334,7 +334,7 @@ fn fixed_windows() -> Vec<Limit> {
 }
 
 #[test]
-fn any_other_algorithm_is_refused_at_load_in_words() {
+fn any_other_algorithm_is_refused_at_load_with_its_reason() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("rules.yaml");
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n";
@@ -344,6 +344,6 @@ fn any_other_algorithm_is_refused_at_load_in_words() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains(":4:17: algorithm: sliding_log needs scripts"), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains(":4:17: algorithm: sliding_log needs scripts"), "{stderr}");
 }

@@ -1,5 +1,5 @@
-//! Promise 6: a denial needs no write. A Redis that takes none still denies what is over its limit, and
-//! only calls that would be admitted get an error, each for itself.
+//! Promise 6: a denial needs no write. While Redis refuses writes, calls over their limit are still denied, and
+//! only calls that would pass fail, each by itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,17 +20,17 @@ use crate::{
 
 const REFUSALS: [&str; 4] = ["OOM", "NOREPLICAS", "MISCONF", "READONLY"];
 
-/// Long enough that no test meets it.
+/// Far longer than any call takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Hits of a limit of 5 in forty years.
-fn charge_by(algorithm: Algorithm, when_denied: WhenDenied, user: &str, hits: Hits) -> Charge {
+/// A charge on a limit of 5 in forty years.
+fn charge_on(algorithm: Algorithm, when_denied: WhenDenied, user: &str, hits: Hits) -> Charge {
     let limit = Limit::new(5, Unit::Year, 40).unwrap();
     charge(user, hits, &Arc::new(Limit { algorithm, when_denied, ..limit }))
 }
 
-fn take(user: &str, hits: u64) -> Charge {
-    charge_by(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Charge(hits))
+fn charge_hits(user: &str, hits: u64) -> Charge {
+    charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Charge(hits))
 }
 
 /// `denied`, `admitted`, or the code of the refusal.
@@ -47,32 +47,32 @@ fn spell(answer: &Result<Judgement, StoreError>) -> String {
 }
 
 #[tokio::test]
-async fn what_is_exhausted_is_denied_and_what_would_be_admitted_fails_with_the_reason() {
+async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() {
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
-        for call in [[take("full", 5)], [take("used", 3)]] {
+        for call in [[charge_hits("full", 5)], [charge_hits("used", 3)]] {
             assert_eq!(spell(&store.charge(&call).await), "admitted");
         }
         redis.refuse_writes(code);
-        let look = charge_by(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Look);
-        let debit = charge_by(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(1));
-        let refund = charge_by(Algorithm::FixedWindow, WhenDenied::Free, "full", Hits::Refund(1));
+        let look = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Look);
+        let debit = charge_on(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(1));
+        let refund = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "full", Hits::Refund(1));
         let calls = [
-            (vec![take("full", 1)], "denied"),
-            (vec![take("new", 1)], code),
-            (vec![take("used", 2)], code),
-            (vec![take("used", 3)], "denied"),
-            (vec![take("new", 1), take("full", 1)], "denied"),
-            (vec![take("full", 1), take("new", 1)], "denied"),
-            (vec![take("used", 1), take("new", 1)], code),
-            // Equal calls are one item of the script: all of them would be admitted by themselves.
-            (vec![take("used", 2)], code),
-            (vec![take("used", 2)], code),
-            // The ledger's.
+            (vec![charge_hits("full", 1)], "denied"),
+            (vec![charge_hits("new", 1)], code),
+            (vec![charge_hits("used", 2)], code),
+            (vec![charge_hits("used", 3)], "denied"),
+            (vec![charge_hits("new", 1), charge_hits("full", 1)], "denied"),
+            (vec![charge_hits("full", 1), charge_hits("new", 1)], "denied"),
+            (vec![charge_hits("used", 1), charge_hits("new", 1)], code),
+            // Equal calls are one item of the script.
+            (vec![charge_hits("used", 2)], code),
+            (vec![charge_hits("used", 2)], code),
+            // Calls for the ledger script.
             (vec![look], "admitted"),
             (vec![debit], "denied"),
-            (vec![take("new", 6)], "denied"),
+            (vec![charge_hits("new", 6)], "denied"),
             (vec![refund], code),
         ];
         let answers = join_all(calls.iter().map(|(call, _)| store.charge(call))).await;
@@ -80,7 +80,7 @@ async fn what_is_exhausted_is_denied_and_what_would_be_admitted_fails_with_the_r
             assert_eq!(spell(answer), *expected, "{code}: {call:?}");
         }
         redis.accept_writes();
-        assert_eq!(spell(&store.charge(&[take("used", 2)]).await), "admitted", "{code}");
+        assert_eq!(spell(&store.charge(&[charge_hits("used", 2)]).await), "admitted", "{code}");
         assert_eq!(redis.query::<String>(&["GET", &redis.key("used")]), "5", "{code}");
         assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "5", "{code}");
         redis.assert_no_key_leaks();
@@ -95,10 +95,10 @@ async fn every_algorithm_denies_without_a_write() {
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
-        // Looks make these calls the ledger's, also on fixed windows.
+        // The look makes each call one for the ledger script, also on fixed windows.
         let call = |algorithm: &Algorithm, user: &str, hits| {
             let charge =
-                |user: &str, hits| charge_by(algorithm.clone(), WhenDenied::Free, user, hits);
+                |user: &str, hits| charge_on(algorithm.clone(), WhenDenied::Free, user, hits);
             [charge(user, Hits::Charge(hits)), charge("looked at", Hits::Look)]
         };
         for algorithm in &algorithms {
@@ -108,8 +108,9 @@ async fn every_algorithm_denies_without_a_write() {
         redis.refuse_writes(code);
         let calls: Vec<_> = algorithms
             .iter()
-            .flat_map(|it| {
-                [call(it, "full", 1), call(it, "new", 1), call(it, "used", 1), call(it, "used", 2)]
+            .flat_map(|algorithm| {
+                let users = [("full", 1), ("new", 1), ("used", 1), ("used", 2)];
+                users.map(|(user, hits)| call(algorithm, user, hits))
             })
             .collect();
         let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
@@ -131,14 +132,14 @@ async fn transactions_deny_without_a_write() {
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::transactions(&redis.url(), TIMEOUT);
-        assert_eq!(spell(&store.charge(&[take("full", 5)]).await), "admitted");
+        assert_eq!(spell(&store.charge(&[charge_hits("full", 5)]).await), "admitted");
         redis.refuse_writes(code);
         let refund =
-            |user| charge_by(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
+            |user| charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
         for (call, expected) in [
-            (vec![take("full", 1)], "denied"),
-            (vec![take("new", 1)], code),
-            (vec![take("new", 1), take("full", 1)], "denied"),
+            (vec![charge_hits("full", 1)], "denied"),
+            (vec![charge_hits("new", 1)], code),
+            (vec![charge_hits("new", 1), charge_hits("full", 1)], "denied"),
             (vec![refund("full")], code),
             (vec![refund("new")], "admitted"),
         ] {

@@ -1,4 +1,4 @@
-//! One limit: what its keys mean together.
+//! Compiles one limit, and checks its keys against each other.
 
 use std::sync::Arc;
 
@@ -12,39 +12,40 @@ use crate::{
     },
     rules::{
         options::{Algorithms, LoadOptions},
+        problem::Problems,
         reader::{Located, shown},
-        schema::{Descriptor, RateLimit, Step},
+        schema::{PathStep, RateLimit, WrittenDescriptor},
         yaml::Location,
     },
 };
 
-/// The most hits that a log remembers.
+/// Most hits that a log stores.
 pub(in crate::rules) const LOG_HITS_MAX: u32 = 10_000;
 
-/// The limit that is written here; `None` where there is a problem.
+/// Compiles a limit; `None` if its unit or window is missing or invalid.
 pub(super) fn compile(
     written: &Located<RateLimit>,
-    descriptor: &Descriptor,
-    path: &[Step],
+    descriptor: &WrittenDescriptor,
+    path: &[PathStep],
     options: LoadOptions,
-    problem: &mut impl FnMut(Location, String),
+    problems: &mut Problems<'_>,
 ) -> Option<Limit> {
     let Located { location, value } = written;
     let unit = value.unit.as_ref()?.value;
     let Some(fixed) = Limit::new(value.requests_per_unit.unwrap_or(0), unit, value.unit_multiplier)
     else {
         let (multiplier, unit) = (value.unit_multiplier, unit.name());
-        problem(*location, format!("unit_multiplier: {multiplier} {unit}s exceed 100 years"));
+        problems.add(*location, format!("unit_multiplier: {multiplier} {unit}s exceed 100 years"));
         return None;
     };
-    check_algorithms_own(value, problem);
+    check_keys_of_one_algorithm(value, problems);
     let mode_written = match descriptor {
-        Descriptor { shadow_mode: true, .. } => Mode::Shadow,
-        Descriptor { quota_mode: true, .. } => Mode::Quota,
+        WrittenDescriptor { shadow_mode: true, .. } => Mode::Shadow,
+        WrittenDescriptor { quota_mode: true, .. } => Mode::Quota,
         _ => Mode::Enforced,
     };
     let limit = Limit {
-        window: window(value, unit, problem).unwrap_or_else(|| fixed.window.clone()),
+        window: window(value, unit, problems).unwrap_or_else(|| fixed.window.clone()),
         algorithm: algorithm(value),
         when_denied: match value.count_denied {
             None => options.defaults.when_denied,
@@ -59,23 +60,23 @@ pub(super) fn compile(
     };
     if options.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
         let name = limit.algorithm.name();
-        problem(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
+        problems
+            .add(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
     }
-    let mut at_limit = |message| problem(*location, message);
-    check_size(&limit, &mut at_limit);
+    check_size(&limit, *location, problems);
     match &limit.algorithm {
-        Algorithm::SlidingLog { .. } => check_log(&limit, written, path, problem),
+        Algorithm::SlidingLog { .. } => check_log(&limit, written, path, problems),
         Algorithm::TokenBucket { .. } if limit.requests_per_unit == 0 && value.burst.is_some() => {
             let message = "burst: needs a requests_per_unit above 0, or the bucket never refills";
-            at_limit(message.to_owned());
+            problems.add(*location, message);
         }
         _ => {}
     }
     Some(limit)
 }
 
-/// Keys that only one algorithm has.
-fn check_algorithms_own(written: &RateLimit, problem: &mut impl FnMut(Location, String)) {
+/// Some keys need a certain algorithm.
+fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
     for (key, location, algorithm) in [
         ("burst", written.burst.as_ref().map(|burst| burst.location), "token_bucket"),
         ("time_zone", written.time_zone.as_ref().map(|zone| zone.location), "fixed_window"),
@@ -86,7 +87,7 @@ fn check_algorithms_own(written: &RateLimit, problem: &mut impl FnMut(Location, 
         {
             let message =
                 format!("{key}: only for algorithm {algorithm}, not {}", written.algorithm);
-            problem(location, message);
+            problems.add(location, message);
         }
     }
 }
@@ -102,38 +103,34 @@ fn algorithm(written: &RateLimit) -> Algorithm {
         Algorithm::TokenBucket { burst: burst.unwrap_or(0) },
     ];
     let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
-    named.expect("the reader accepts these names only")
+    named.expect("the reader accepts only these names")
 }
 
-/// A calendar's window, where there is a time zone.
-fn window(
-    written: &RateLimit,
-    unit: Unit,
-    problem: &mut impl FnMut(Location, String),
-) -> Option<Window> {
+/// The window of a time zone's calendar, if there is a valid time zone.
+fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
     let Located { location, value: zone } = written.time_zone.as_ref()?;
     if written.unit_multiplier != 1 {
-        problem(*location, "time_zone: needs a unit_multiplier of 1".to_owned());
+        problems.add(*location, "time_zone: needs a unit_multiplier of 1");
     }
     match Calendar::new(unit, zone) {
         Ok(calendar) => return Some(Window::of_calendar(calendar)),
         Err(calendar::Refused::Unit) => {
             let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
-            problem(*location, message);
+            problems.add(*location, message);
         }
         Err(calendar::Refused::Zone) => {
             let names = calendar::zone_names();
             let near = hint(zone, names.iter().map(String::as_str));
             let message =
                 format!("time_zone: `{}` is not in the IANA time zone database{near}", shown(zone));
-            problem(*location, message);
+            problems.add(*location, message);
         }
     }
     None
 }
 
-/// Scripts compute in hits times milliseconds, exactly below 2^53.
-fn check_size(limit: &Limit, problem: &mut impl FnMut(String)) {
+/// Scripts multiply hits by milliseconds, and Lua's numbers are exact below 2^53 only.
+fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
     let key = match limit.algorithm {
         Algorithm::TokenBucket { .. } => "burst",
         Algorithm::SlidingWindow => "requests_per_unit",
@@ -142,24 +139,24 @@ fn check_size(limit: &Limit, problem: &mut impl FnMut(String)) {
     let (hits, hits_max) = (limit.capacity(), Hits::MAX / limit.window.millis());
     if u64::from(hits) > hits_max {
         let name = limit.algorithm.name();
-        problem(format!(
-            "{key}: {hits} exceeds {hits_max}, the largest for a {name} with this window"
-        ));
+        let message =
+            format!("{key}: {hits} exceeds {hits_max}, the largest for a {name} with this window");
+        problems.add(location, message);
     }
 }
 
 fn check_log(
     limit: &Limit,
     Located { location, value: written }: &Located<RateLimit>,
-    path: &[Step],
-    problem: &mut impl FnMut(Location, String),
+    path: &[PathStep],
+    problems: &mut Problems<'_>,
 ) {
-    let mut at_limit = |message: String| problem(*location, message);
     if limit.requests_per_unit > LOG_HITS_MAX {
         let requests = limit.requests_per_unit;
-        at_limit(format!(
+        let message = format!(
             "requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for a sliding_log"
-        ));
+        );
+        problems.add(*location, message);
     }
     if limit.when_denied == WhenDenied::Counted {
         let message = match written.count_denied {
@@ -171,11 +168,11 @@ fn check_log(
                  `count_denied: false` here"
             }
         };
-        at_limit(message.to_owned());
+        problems.add(*location, message);
     }
     if limit.mode == Mode::Quota {
         let message = "quota_mode: not possible with sliding_log, which stores admitted hits only";
-        at_limit(message.to_owned());
+        problems.add(*location, message);
     }
     if let Some(Located { location, value: key }) = &written.remember
         && !path.iter().any(|(step, _)| step == key)
@@ -183,6 +180,6 @@ fn check_log(
         let near = hint(key, path.iter().map(|(step, _)| step.as_str()));
         let message =
             format!("remember: no descriptor on the path to this rule has the key `{key}`{near}");
-        problem(*location, message);
+        problems.add(*location, message);
     }
 }

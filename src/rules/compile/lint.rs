@@ -1,4 +1,4 @@
-//! What is allowed, but probably a mistake: it becomes a warning.
+//! Finds what is allowed but probably a mistake, and reports it as warnings.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,14 +6,14 @@ use crate::{
     did_you_mean::hint,
     engine::pattern::Pattern,
     rules::{
-        problem::{Findings, Problem},
+        problem::{Findings, Problem, Problems},
         reader::Located,
-        schema::Descriptor,
+        schema::WrittenDescriptor,
         yaml::Location,
     },
 };
 
-/// Each descriptor is compared with at most this many patterns of its key, so that a check stays quick.
+/// Most patterns of its key that a descriptor is compared with, so that a check stays quick.
 const PATTERNS_MAX: usize = 1000;
 
 /// A descriptor whose value is a pattern.
@@ -25,75 +25,104 @@ struct Patterned<'level> {
     location: Location,
 }
 
-/// Looks at the descriptors of one level, each against its siblings.
-pub(super) fn siblings(file: &str, siblings: &[Located<Descriptor>], findings: &mut Findings) {
-    let mut warn = |location, message: &str| {
-        findings.warnings.push(Problem::at(file, location, message));
-    };
-    let mut patterns: HashMap<&str, Vec<Patterned<'_>>> = HashMap::new();
-    let mut defaults: HashSet<&str> = HashSet::new();
-    for (index, Located { location, value: written }) in siblings.iter().enumerate() {
-        let Some(text) = written.value.as_deref() else {
-            defaults.insert(&written.key);
-            continue;
-        };
-        if let Some(pattern) = Pattern::new(text) {
-            let patterned = Patterned { index, pattern, text, location: *location };
-            patterns.entry(&written.key).or_default().push(patterned);
-        }
-    }
-    for (index, Located { location, value: written }) in siblings.iter().enumerate() {
-        let value = written.value.as_deref();
-        let of_key = patterns.get(&*written.key).map_or(&[][..], |patterns| patterns);
-        let of_key = of_key.get(..PATTERNS_MAX).unwrap_or(of_key);
-        // A pattern's literals hold no star, so those of this value can only match its stars.
-        let covers = |other: &&Patterned<'_>| {
-            value.is_some_and(|value| other.pattern.matches(value.as_bytes()))
-        };
-        let is_pattern = value.is_some_and(|value| value.contains('*'));
-        let first = of_key.iter().find(|other| other.index < index && covers(other));
-        if is_pattern && let Some(Patterned { text, location: (line, _), .. }) = first {
+/// The descriptors of one level.
+#[derive(Default)]
+struct Siblings<'level> {
+    /// By key, in the order of the file.
+    patterns: HashMap<&'level str, Vec<Patterned<'level>>>,
+    /// The keys that have a descriptor without a value.
+    defaults: HashSet<&'level str>,
+}
+
+/// Lints the descriptors of one level, each against its siblings.
+pub(super) fn siblings(file: &str, level: &[Located<WrittenDescriptor>], findings: &mut Findings) {
+    let siblings = Siblings::of(level);
+    let mut problems = Problems { file, findings };
+    for (index, Located { location, value: written }) in level.iter().enumerate() {
+        if let Some(Patterned { text, location: (line, _), .. }) = siblings.hides(index, written) {
             let message = format!(
                 "never matches: all its values match the pattern `{text}` in line {line} first"
             );
-            warn(*location, &message);
+            problems.warn(*location, message);
         }
-        let is_idle = written.limits.is_empty() && written.descriptors.is_empty();
-        let is_exception = value.is_some()
-            && (defaults.contains(&*written.key)
-                || of_key.iter().any(|other| other.index != index && covers(&other)));
-        if is_idle && !is_exception {
-            warn(*location, "has no limit and no descriptors below it, so it has no effect");
+        if siblings.is_idle(index, written) {
+            let message = "has no limit and no descriptors below it, so it has no effect";
+            problems.warn(*location, message);
         }
-        for limit in written.limits.iter().filter(|limit| !limit.value.unlimited) {
-            match limit.value.requests_per_unit {
-                None => warn(
-                    limit.location,
-                    "requests_per_unit: missing; it counts as 0, which denies every call",
-                ),
-                Some(0) => warn(limit.location, "requests_per_unit: 0 denies every call"),
-                Some(_) => {}
-            }
-        }
+        requests_per_unit(written, &mut problems);
     }
 }
 
-/// The names of all limits, and who replaces which.
+impl<'level> Siblings<'level> {
+    fn of(level: &'level [Located<WrittenDescriptor>]) -> Self {
+        let mut siblings = Self::default();
+        for (index, Located { location, value: written }) in level.iter().enumerate() {
+            let Some(text) = written.value.as_deref() else {
+                siblings.defaults.insert(&written.key);
+                continue;
+            };
+            if let Some(pattern) = Pattern::new(text) {
+                let patterned = Patterned { index, pattern, text, location: *location };
+                siblings.patterns.entry(&written.key).or_default().push(patterned);
+            }
+        }
+        siblings
+    }
+
+    /// The patterns that match this value, or every value that this pattern matches: its stars can only be
+    /// matched by theirs, because a pattern's literals hold no star.
+    fn covering(&self, written: &WrittenDescriptor) -> impl Iterator<Item = &Patterned<'level>> {
+        let patterns = self.patterns.get(&*written.key).map_or(&[][..], Vec::as_slice);
+        let value = written.value.as_deref();
+        patterns
+            .iter()
+            .take(PATTERNS_MAX)
+            .filter(move |other| value.is_some_and(|value| other.pattern.matches(value.as_bytes())))
+    }
+
+    /// The first earlier pattern that matches all values of this one.
+    fn hides(&self, index: usize, written: &WrittenDescriptor) -> Option<&Patterned<'level>> {
+        written.value.as_deref().filter(|value| value.contains('*'))?;
+        self.covering(written).find(|other| other.index < index)
+    }
+
+    /// Whether the descriptor neither limits, nor nests others, nor is an exception from a sibling.
+    fn is_idle(&self, index: usize, written: &WrittenDescriptor) -> bool {
+        if !written.limits.is_empty() || !written.descriptors.is_empty() {
+            return false;
+        }
+        let is_exception = self.defaults.contains(&*written.key)
+            || self.covering(written).any(|other| other.index != index);
+        written.value.is_none() || !is_exception
+    }
+}
+
+fn requests_per_unit(written: &WrittenDescriptor, problems: &mut Problems<'_>) {
+    for limit in written.limits.iter().filter(|limit| !limit.value.unlimited) {
+        let message = match limit.value.requests_per_unit {
+            None => "requests_per_unit: missing; it counts as 0, which denies every call",
+            Some(0) => "requests_per_unit: 0 denies every call",
+            Some(_) => continue,
+        };
+        problems.warn(limit.location, message);
+    }
+}
+
+/// The names of all limits, and the names that `replaces` refers to, by domain.
 #[derive(Default)]
 pub(super) struct Names {
-    /// By domain.
     domains: HashMap<String, NamesOfDomain>,
 }
 
 #[derive(Default)]
 struct NamesOfDomain {
     names: HashSet<String>,
-    /// With the file that says so.
+    /// Each with the file that it is written in.
     replaced: Vec<(String, Located<String>)>,
 }
 
 impl Names {
-    pub(super) fn add(&mut self, file: &str, domain: &str, written: &Descriptor) {
+    pub(super) fn add(&mut self, file: &str, domain: &str, written: &WrittenDescriptor) {
         for limit in &written.limits {
             if limit.value.name.is_none() && limit.value.replaces.is_empty() {
                 continue;
@@ -108,7 +137,8 @@ impl Names {
         }
     }
 
-    /// A name that no limit has is accepted, as in envoyproxy/ratelimit, but probably a typo.
+    /// Warns about names that no limit has. They are accepted, as in envoyproxy/ratelimit, but are probably
+    /// typos.
     pub(super) fn lint(&self, findings: &mut Findings) {
         for NamesOfDomain { names, replaced } in self.domains.values() {
             for (file, Located { location, value: name }) in replaced {

@@ -1,5 +1,4 @@
-//! What docs/migrating.md says of rule files that work elsewhere: they are read alike, or the page lists
-//! the difference.
+//! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating.md lists the difference.
 
 use tempfile::TempDir;
 use tollkeeper::rls::pb::RateLimitUnit;
@@ -14,20 +13,24 @@ fn page() -> String {
     std::fs::read_to_string(root().join("docs/migrating.md")).unwrap()
 }
 
-/// `tollkeeper check` of one file: whether it is good, and the messages without their locations.
+/// Runs `tollkeeper check` on one file: whether it is valid, and the messages without their locations.
 #[track_caller]
 fn checked(rules: &str) -> (bool, Vec<String>) {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("r.yaml"), rules).unwrap();
     let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "r.yaml"]));
-    let message =
-        |line: &str| line.split("r.yaml").nth(1)?.split_once(": ").map(|it| it.1.to_owned());
-    (code == Some(0), stderr.lines().filter_map(message).collect())
+    let mut messages = Vec::new();
+    for line in stderr.lines() {
+        let after_file = line.split("r.yaml").nth(1);
+        let message = after_file.and_then(|after_file| after_file.split_once(": "));
+        messages.extend(message.map(|(_location, message)| message.to_owned()));
+    }
+    (code == Some(0), messages)
 }
 
-/// The values are those that gopkg.in/yaml.v2 2.4.0 gives envoyproxy/ratelimit.
+/// The values are those of gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
 #[tokio::test]
-async fn numbers_merge_keys_and_nulls_mean_what_they_mean_there() {
+async fn numbers_merge_keys_and_nulls_are_read_as_in_the_incumbent() {
     let rules = "
 domain: shop
 descriptors:
@@ -73,7 +76,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn metadata_means_what_it_means_there() {
+async fn metadata_is_read_as_in_the_incumbent() {
     let rules = "
 domain: shop
 descriptors:
@@ -88,9 +91,9 @@ descriptors:
     assert!(json(&metadata).ends_with(expected), "{}", json(&metadata));
 }
 
-/// Each with its message, and the row of the page that gives the reason.
+/// Each case has its message, and a part of the page's row that gives the reason.
 #[test]
-fn what_is_refused_here_and_read_there_is_listed_in_the_page() {
+fn the_page_lists_what_is_refused_here_and_accepted_by_the_incumbent() {
     let page = page();
     let descriptor = |rest: &str| format!("domain: d\ndescriptors:\n- {{ key: k, {rest} }}\n");
     let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
@@ -165,13 +168,13 @@ fn what_is_refused_here_and_read_there_is_listed_in_the_page() {
         let shown: String = rules.chars().take(100).collect();
         let (good, messages) = checked(&rules);
         assert!(!good, "{shown}");
-        assert!(messages.iter().any(|it| it == message), "{shown}: {messages:?}");
+        assert!(messages.iter().any(|actual| actual == message), "{shown}: {messages:?}");
         assert!(page.contains(row), "docs/migrating.md does not list `{row}`");
     }
 }
 
 #[test]
-fn what_yaml_1_1_and_1_2_have_in_common_is_read_alike() {
+fn yaml_that_is_valid_in_1_1_and_1_2_is_accepted() {
     for rules in [
         "domain: d\ndescriptors: !!seq [!!map { key: !!str 5, rate_limit: { unit: day, requests_per_unit: 1 } }]\n",
         "--- # a comment\ndomain: d\ndescriptors:\n- key: ! 5\n  rate_limit: { unit: day, requests_per_unit: 1 }\n...\n",
@@ -182,7 +185,7 @@ fn what_yaml_1_1_and_1_2_have_in_common_is_read_alike() {
 }
 
 #[tokio::test]
-async fn answers_that_differ_are_listed_in_the_page() {
+async fn the_page_lists_the_answers_that_differ() {
     let rules = "
 domain: shop
 descriptors:
@@ -195,11 +198,11 @@ descriptors:
     let page = page();
     let listed = |row: &str| assert!(page.contains(row), "docs/migrating.md does not list `{row}`");
 
-    // There, it would match the second one.
+    // In envoyproxy/ratelimit, it matches the second pattern.
     check(&service, &[one("file", "ab*")], "OK: OK 4/5 YEAR").await;
     listed("a value that spells a later pattern");
 
-    // There, the first would say 2 left, and the second 1.
+    // In envoyproxy/ratelimit, 2 are left for the first descriptor and 1 for the second.
     let twice = [one("user", "x"), one("user", "x")];
     check(&service, &twice, "OK: OK 1/3 YEAR, OK 1/3 YEAR").await;
     check(&service, &twice, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR, OVER_LIMIT 0/3 YEAR").await;

@@ -1,4 +1,4 @@
-//! What can judge a call at a given time: the model, the memory store, and the script in a Redis.
+//! Backends that judge a call at a given time: the model, the memory store, and the scripts in a Redis.
 
 use redis::ConnectionLike as _;
 use tollkeeper::{
@@ -19,11 +19,11 @@ use tollkeeper::{
 use super::redis_server::Redis;
 use crate::model::Model;
 
-/// Judges calls, one after the other.
+/// Judges one call after the other.
 pub trait Backend {
     fn name(&self) -> &'static str;
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally>;
-    /// Forgets everything.
+    /// Removes all counters.
     fn clear(&mut self);
 }
 
@@ -59,11 +59,11 @@ impl Backend for MemoryStore {
     }
 }
 
-/// In place of Redis's own clock: two keys.
+/// Replaces Redis's clock by two keys.
 const CLOCK: &str = "local time = redis.call('MGET', 'seconds', 'micros')\n";
 
-/// The scripts, on a clock that the test sets. Its time must lie after real time: an expiry that has
-/// passed would delete the key.
+/// The scripts, on a clock that the test sets. Its time must be later than the real time: an expiry in the
+/// past would delete the key.
 pub struct ScriptInRedis {
     pub redis: Redis,
     connection: redis::Connection,
@@ -86,8 +86,8 @@ impl ScriptInRedis {
         self.answer_stamped(charges, now, now)
     }
 
-    /// The same, where the service takes the time for another. Calls that both scripts can decide are
-    /// the cheaper one's, as in the service.
+    /// Judges a call of a service that assumes another time. As in the service, the cheaper script runs if both
+    /// can decide the call.
     pub fn answer_stamped(
         &mut self,
         charges: &[Charge],
@@ -100,13 +100,12 @@ impl ScriptInRedis {
         let mut run = FixedRun::default();
         run.add(charges, assumed_now, "");
         let command = run.command("EVALSHA", &self.fixed);
-        let (told, mut outcomes) =
-            run.read(&self.run(&command, now)).expect("a reply of this form");
-        assert_eq!(told, now);
+        let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
+        assert_eq!(time, now);
         outcomes.remove(0)
     }
 
-    /// The same, by the script for calls of any kind.
+    /// Judges a call by the ledger script, which takes calls of any kind.
     pub fn answer_by_ledger(&mut self, charges: &[Charge], now: Timestamp) -> RedisOutcome {
         self.run_ledger(charges, now, now)
     }
@@ -120,9 +119,8 @@ impl ScriptInRedis {
         let mut run = LedgerRun::default();
         run.add(&charges.into(), assumed_now, "");
         let command = run.command("EVALSHA", &self.ledger);
-        let (told, mut outcomes) =
-            run.read(&self.run(&command, now)).expect("a reply of this form");
-        assert_eq!(told, now);
+        let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
+        assert_eq!(time, now);
         outcomes.remove(0)
     }
 
@@ -158,7 +156,7 @@ impl Backend for ScriptInRedis {
 }
 
 #[test]
-fn the_clock_is_the_only_difference_to_the_script_in_use() {
+fn the_clock_is_the_only_difference_from_the_scripts_in_use() {
     for source in [script::ledger, script::fixed, script::counter] {
         let (ours, theirs) = (source(CLOCK), source(script::CLOCK));
         let differ: Vec<_> = ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b).collect();

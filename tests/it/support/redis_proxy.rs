@@ -1,4 +1,4 @@
-//! Proxies in front of a real Redis, which decide when it hears a question and when an answer arrives.
+//! Proxies in front of a real Redis, which control when commands and replies pass.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use tokio::{
 
 use super::redis_server::Redis;
 
-/// Passes questions on at once, and each answer after a delay of its own, in milliseconds.
+/// Forwards commands at once, and each reply after a delay of its own, in milliseconds.
 pub async fn delaying(
     redis: &Redis,
     delays: impl Fn() -> u64 + Clone + Send + Sync + 'static,
@@ -29,16 +29,18 @@ pub async fn delaying(
             let delays = delays.clone();
             tokio::spawn(async move {
                 let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                let ((mut asks, mut hears), (mut answers, mut is_asked)) =
-                    (client.into_split(), server.into_split());
-                tokio::spawn(async move { tokio::io::copy(&mut asks, &mut is_asked).await });
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_client, &mut to_server).await },
+                );
                 let mut bytes = vec![0; 65_536];
-                while let Ok(count @ 1..) = answers.read(&mut bytes).await {
+                while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
                     match delays() {
                         0 => {}
                         delay => tokio::time::sleep(Duration::from_millis(delay)).await,
                     }
-                    if hears.write_all(&bytes[..count]).await.is_err() {
+                    if to_client.write_all(&bytes[..count]).await.is_err() {
                         break;
                     }
                 }
@@ -48,18 +50,18 @@ pub async fn delaying(
     url
 }
 
-/// Passes each question on when it is told to, and its answer at once. Questions must come one at a time,
-/// in one piece each, as those of one caller do.
+/// Forwards each command when the test lets it pass, and each reply at once. Commands must arrive one at a
+/// time, each in one piece, as those of one caller do.
 pub struct Gate {
     pub url: String,
     let_through: Arc<Semaphore>,
-    /// How many questions have arrived.
+    /// Number of commands that have arrived.
     arrived: watch::Receiver<usize>,
     passed: AtomicUsize,
 }
 
 impl Gate {
-    /// A gate that is open: everything passes until [`close`](Self::close).
+    /// An open gate: everything passes until [`close`](Self::close).
     pub async fn start(redis: &Redis) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -96,19 +98,19 @@ impl Gate {
         Self { url, let_through, arrived, passed: AtomicUsize::new(0) }
     }
 
-    /// Nothing more passes, and what has passed is not counted.
+    /// Closes the gate, and counts commands from here on.
     pub fn close(&self) {
         self.let_through.forget_permits(1 << 20);
         self.passed.store(*self.arrived.borrow(), Ordering::SeqCst);
     }
 
-    /// Waits until a question stands before the gate.
-    pub async fn question(&self) {
+    /// Waits until a command is waiting at the gate.
+    pub async fn command(&self) {
         let passed = self.passed.load(Ordering::SeqCst);
         self.arrived.clone().wait_for(|arrived| *arrived > passed).await.unwrap();
     }
 
-    /// Lets one question through.
+    /// Lets one command pass.
     pub fn pass(&self) {
         self.passed.fetch_add(1, Ordering::SeqCst);
         self.let_through.add_permits(1);

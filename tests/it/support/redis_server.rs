@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::{Process, eventually};
 
-/// A Redis with nothing in it.
+/// An empty Redis.
 pub struct Redis {
     pub port: u16,
     folder: TempDir,
@@ -19,12 +19,12 @@ impl Redis {
         Self::start_with(&[])
     }
 
-    /// With further arguments.
+    /// Starts it with further arguments.
     pub fn start_with(arguments: &[&str]) -> Self {
-        // Redis cannot bind port 0 and tell; between our look and its start a port may be taken.
+        // Redis cannot bind port 0 and report the port. Another program may take a free port before it does.
         for _ in 0..10 {
             let mut redis = Self::absent();
-            redis.arguments = arguments.iter().map(|it| (*it).to_owned()).collect();
+            redis.arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
             if redis.try_start() {
                 return redis;
             }
@@ -63,18 +63,18 @@ impl Redis {
             if self.process.as_mut()?.0.try_wait().unwrap().is_some() {
                 return Some(false);
             }
-            // Somebody else's Redis may answer on a port that was taken.
+            // If the port was taken, another Redis may answer on it.
             let info = redis::cmd("INFO").arg("server").query::<String>(&mut self.try_connect()?);
             info.ok()?.contains(&ours).then_some(true)
         })
     }
 
-    /// Ends it, and waits for that; it can be started again.
+    /// Stops it; [`start_again`](Self::start_again) may follow.
     pub fn stop(&mut self) {
         self.process = None;
     }
 
-    /// Takes no writes, for the reason that this code names, until [`accept_writes`](Self::accept_writes).
+    /// Refuses writes with this error code, until [`accept_writes`](Self::accept_writes).
     pub fn refuse_writes(&self, code: &str) {
         match code {
             "OOM" => self.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]),
@@ -94,7 +94,7 @@ impl Redis {
         }
     }
 
-    /// Ends what [`refuse_writes`](Self::refuse_writes) began.
+    /// Ends [`refuse_writes`](Self::refuse_writes).
     pub fn accept_writes(&self) {
         self.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         self.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
@@ -110,17 +110,17 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The same for a user who may do what we need, but run no scripts.
+    /// The URL with a user who has the rights that `--redis-scripts off` needs, and none to run scripts.
     pub fn url_without_scripts(&self) -> String {
-        let may =
+        let rights =
             ["+watch", "+multi", "+exec", "+get", "+set", "+incrby", "+del", "+time", "+info"];
         self.query::<()>(
-            &[&["ACL", "SETUSER", "plain", "on", ">plain", "~tk1:*"], &may[..]].concat(),
+            &[&["ACL", "SETUSER", "plain", "on", ">plain", "~tk1:*"], &rights[..]].concat(),
         );
         format!("redis://plain:plain@127.0.0.1:{}", self.port)
     }
 
-    /// A connection of its own.
+    /// A new connection.
     pub fn connect(&self) -> redis::Connection {
         self.try_connect().expect("redis answers")
     }
@@ -135,7 +135,7 @@ impl Redis {
         redis::cmd(name).arg(arguments).query(&mut connection).unwrap()
     }
 
-    /// How often it has run a command.
+    /// How often a command was run.
     pub fn runs_of(&self, command: &str) -> u64 {
         let stats: String = self.query(&["INFO", "commandstats"]);
         let begin = format!("cmdstat_{command}:calls=");
@@ -158,7 +158,7 @@ impl Redis {
         found.remove(0)
     }
 
-    /// P7: looks at every key, inside Redis and so safe for any bytes, for one without a TTL.
+    /// P7: fails if a key has no TTL. A script compares the keys inside Redis, since they may hold any bytes.
     #[track_caller]
     pub fn assert_no_key_leaks(&self) {
         const SCAN: &str = "local leaks = {} \

@@ -1,4 +1,4 @@
-//! The service's own way to Redis, without the service.
+//! The service's Redis stores, without the service.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tollkeeper::{
     telemetry::StoreMetrics,
 };
 
-/// A store for `workers` workers, on two connections, or on 16 if there are workers.
+/// A store for this number of workers, with at most 16 connections, or 2 without workers.
 pub fn store(url: &str, workers: usize, clock: Clock, timeout: Duration) -> RedisStore {
     let connections_max = if workers == 0 { 2 } else { 16 };
     RedisStore::new(

@@ -1,0 +1,136 @@
+//! Loads rules: reads the files, checks them together, and gives them a version.
+
+use std::{fmt, path::PathBuf, time::SystemTime};
+
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    compile,
+    files::{self, Source},
+    options::LoadOptions,
+    problem::{Findings, Problem},
+    schema,
+};
+use crate::engine::rule_set::RuleSet;
+
+/// The rules that ship with the program. They are in force if no others are named.
+const EXAMPLE: &str = include_str!("../../examples/rules.yaml");
+
+/// One set of rules, and when it was loaded.
+#[derive(Debug)]
+pub struct InForce {
+    /// The rules.
+    pub rules: RuleSet,
+    /// The version of the files' content.
+    pub version: Version,
+    /// When they were loaded.
+    pub since: SystemTime,
+    /// The files that they come from.
+    pub files: Vec<String>,
+    /// Probable mistakes in them.
+    pub warnings: Vec<Problem>,
+}
+
+impl InForce {
+    /// Logs the warnings.
+    pub fn warn(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+}
+
+/// Identifies the content of the files: the first 6 bytes of a digest of all that was read, in hex.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(String);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The content of the rule files, and the problems of those that could not be read.
+#[derive(Debug, Default)]
+pub(super) struct RuleFiles {
+    pub(super) sources: Vec<Source>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl RuleFiles {
+    /// Reads these files and folders; without any, the shipped example.
+    pub(super) fn read(paths: &[PathBuf]) -> Self {
+        let mut read = Self::default();
+        if paths.is_empty() {
+            let (name, text) = ("examples/rules.yaml".to_owned(), EXAMPLE.to_owned());
+            read.sources.push(Source { name, text });
+        }
+        let none = "no .yaml or .yml file in this folder";
+        let mut found = files::find(paths, files::is_rules, none);
+        read.problems.append(&mut found.problems);
+        for path in found.files {
+            match files::read(&path) {
+                Ok(source) => read.sources.push(source),
+                Err(problem) => read.problems.push(problem),
+            }
+        }
+        read
+    }
+
+    pub(super) fn version(&self) -> Version {
+        let mut digest = Sha256::new();
+        for source in &self.sources {
+            add(&mut digest, &source.name);
+            add(&mut digest, &source.text);
+        }
+        for problem in &self.problems {
+            add(&mut digest, &problem.to_string());
+        }
+        Version(digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// The length keeps two texts from having the digest of one.
+fn add(digest: &mut Sha256, text: &str) {
+    digest.update(text.len().to_le_bytes());
+    digest.update(text);
+}
+
+/// Reads and checks the rules in these files and folders; without any, the shipped example.
+///
+/// In a folder, every `.yaml` and `.yml` file is read, except tests (`*.test.yaml`, `*.test.yml`).
+///
+/// # Errors
+/// Every problem of every file, ordered by location.
+pub fn load(paths: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Problem>> {
+    compile_files(RuleFiles::read(paths), options)
+}
+
+/// Checks the files, and compiles their rules.
+///
+/// # Errors
+/// As [`load`].
+#[expect(clippy::disallowed_methods, reason = "for /rules, which shows when the rules were loaded")]
+pub(super) fn compile_files(
+    read: RuleFiles,
+    options: LoadOptions,
+) -> Result<InForce, Vec<Problem>> {
+    let version = read.version();
+    let mut findings = Findings { problems: read.problems, warnings: Vec::new() };
+    let mut files = Vec::new();
+    for source in &read.sources {
+        files.extend(schema::read(source, &mut findings));
+    }
+    let rules = compile::compile(files, options, &mut findings);
+    let Findings { mut problems, mut warnings } = findings;
+    // A problem in an anchor's content is found again at each of its aliases.
+    for list in [&mut problems, &mut warnings] {
+        list.sort();
+        list.dedup();
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let files = read.sources.into_iter().map(|source| source.name).collect();
+    Ok(InForce { rules, version, since: SystemTime::now(), files, warnings })
+}
