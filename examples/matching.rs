@@ -1,4 +1,4 @@
-//! What finding a rule costs among 10 rules and among 10,000: `cargo run --release --example matching`.
+//! Measures a decision with 10 rules and with 10,000: `cargo run --release --example matching`.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -17,14 +17,14 @@ const CALLS: u32 = 200_000;
 const ROUNDS: usize = 9;
 
 fn main() {
-    let (few, many) = (Backend::new(10), Backend::new(10_000));
-    let mut times = (Vec::new(), Vec::new());
-    // In turns, so that a noisy moment meets both.
+    let (few_rules, many_rules) = (Backend::new(10), Backend::new(10_000));
+    let (mut few, mut many) = (Vec::new(), Vec::new());
+    // In turns, so that noise affects both alike.
     for _ in 0..ROUNDS {
-        times.0.push(few.decide());
-        times.1.push(many.decide());
+        few.push(few_rules.decide());
+        many.push(many_rules.decide());
     }
-    let (few, many) = (median(times.0), median(times.1));
+    let (few, many) = (median(few), median(many));
     println!(
         "a decision among 10 rules: {few:.0} ns, among 10,000: {many:.0} ns; {:.2} x",
         many / few
@@ -37,29 +37,15 @@ struct Backend {
 }
 
 impl Backend {
-    /// Rules of two levels, exact values and the key alone, and one pattern; the same ten are asked.
+    /// `count` rules of two levels with an exact value, and one pattern. The calls match ten of them.
     fn new(count: usize) -> Self {
         let mut rules = RuleSet::new(Defaults::default());
         let domain = rules.domain_mut("shop");
-        let rule = || {
-            let limit = Limit::new(u32::MAX, Unit::Year, 1).expect("a year is a window");
-            let policy = Policy::Limited(vec![Arc::new(limit)]);
-            Some(Arc::new(Rule::new("a rule".to_owned(), "here".to_owned(), policy)))
-        };
         domain.insert(&[("path", Some("/static/*"))], rule());
         for number in 0..count {
             let path = format!("/path/{number}");
             domain.insert(&[("path", Some(&path)), ("user", None)], rule());
         }
-        let request = |number: usize| {
-            let path = format!("/path/{number}");
-            let entries = vec![
-                Entry { key: "path".into(), value: path.into() },
-                Entry { key: "user".into(), value: "alice".into() },
-            ];
-            let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
-            Request { domain: "shop".to_owned(), descriptors }
-        };
         Self { rules, requests: (0..10).map(request).collect() }
     }
 
@@ -75,6 +61,21 @@ impl Backend {
         }
         began.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
     }
+}
+
+fn rule() -> Option<Arc<Rule>> {
+    let limit = Limit::new(u32::MAX, Unit::Year, 1).expect("a year is a window");
+    let policy = Policy::Limited(vec![Arc::new(limit)]);
+    Some(Arc::new(Rule::new("a rule".to_owned(), "here".to_owned(), policy)))
+}
+
+fn request(number: usize) -> Request {
+    let entries = vec![
+        Entry { key: "path".into(), value: format!("/path/{number}").into() },
+        Entry { key: "user".into(), value: "alice".into() },
+    ];
+    let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
+    Request { domain: "shop".to_owned(), descriptors }
 }
 
 fn median(mut times: Vec<f64>) -> f64 {

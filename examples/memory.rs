@@ -1,6 +1,12 @@
-//! What counters in memory cost, in bytes and in time: `cargo run --release --example memory`.
+//! Measures counters in memory, in bytes and in time: `cargo run --release --example memory`.
 
-use std::{error::Error, fs, sync::Arc, thread, time::Instant};
+use std::{
+    error::Error,
+    fs,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use tollkeeper::{
     engine::{
@@ -16,7 +22,8 @@ use tollkeeper::{
 const CALLS: usize = 2_000_000;
 const COUNTERS: usize = 1_000_000;
 const ROUNDS: usize = 5;
-/// Far apart, so that neighbours in time are none in memory; a prime, so that every counter has its turn.
+/// Consecutive charges are this far apart, so that they do not share cache lines. It is a prime, so that
+/// every counter is used.
 const STRIDE: usize = 7919;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints what the process grows by for each counter, beyond the length of its key.
+/// Prints the growth of the process per counter, without the length of its key.
 fn bytes(limit: &Arc<Limit>) -> Result<(), Box<dyn Error>> {
     let (store, now) = (MemoryStore::new(system_clock), system_clock());
     let before = resident_bytes()?;
@@ -50,37 +57,51 @@ fn bytes(limit: &Arc<Limit>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the process holds of the machine's memory.
+/// Resident memory of the process.
 fn resident_bytes() -> Result<usize, Box<dyn Error>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix("kB"));
     Ok(line.ok_or("no VmRSS here")?.trim().parse::<usize>()? * 1024)
 }
 
-/// Nanoseconds from one decision to the next, all threads together: the median of some rounds.
+/// Nanoseconds per decision, over all threads: the median of the rounds.
 fn decide(charges: &[Charge], of_a_call: usize, threads: usize) -> f64 {
     let store = MemoryStore::new(system_clock);
     let now = Timestamp::from_secs(1_795_219_200);
-    let charge = |number: usize| charges.get(number * STRIDE % charges.len()).cloned();
-    let calls: Vec<Vec<Charge>> = (0..charges.len().max(CALLS / 10))
-        .map(|call| (0..of_a_call).filter_map(|number| charge(call + number)).collect())
-        .collect();
-    calls.iter().for_each(|call| drop(store.charge_at(call, now)));
-    let round = |_| {
-        let began = Instant::now();
-        thread::scope(|scope| {
-            for part in 0..threads {
-                let calls = calls.iter().cycle().skip(part * calls.len() / threads);
-                let calls = calls.take(CALLS / threads);
-                let store = &store;
-                scope.spawn(move || calls.for_each(|call| drop(store.charge_at(call, now))));
-            }
-        });
-        began.elapsed().as_secs_f64() * 1e9 / f64::from(u32::try_from(CALLS).unwrap_or(u32::MAX))
-    };
-    let mut times: Vec<f64> = (0..ROUNDS).map(round).collect();
+    let calls: Vec<Vec<Charge>> =
+        (0..charges.len().max(CALLS / 10)).map(|first| call(charges, first, of_a_call)).collect();
+    for call in &calls {
+        store.charge_at(call, now);
+    }
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let took = round(&store, &calls, now, threads).as_secs_f64();
+        times.push(took * 1e9 / f64::from(u32::try_from(CALLS).unwrap_or(u32::MAX)));
+    }
     times.sort_by(f64::total_cmp);
     times.get(ROUNDS / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn call(charges: &[Charge], first: usize, count: usize) -> Vec<Charge> {
+    let indexes = (first..first + count).map(|number| number * STRIDE % charges.len());
+    indexes.filter_map(|index| charges.get(index).cloned()).collect()
+}
+
+/// Makes all calls, each thread its part of them.
+fn round(store: &MemoryStore, calls: &[Vec<Charge>], now: Timestamp, threads: usize) -> Duration {
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for part in 0..threads {
+            let calls = calls.iter().cycle().skip(part * calls.len() / threads);
+            let calls = calls.take(CALLS / threads);
+            scope.spawn(move || {
+                for call in calls {
+                    store.charge_at(call, now);
+                }
+            });
+        }
+    });
+    began.elapsed()
 }
 
 fn charge(user: usize, limit: &Arc<Limit>) -> Charge {

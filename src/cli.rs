@@ -7,20 +7,17 @@ mod call;
 mod check;
 mod counter;
 mod explain;
+mod output;
 mod schema;
 mod serve;
 mod test;
 
-use std::{
-    fmt,
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use self::serve::ServeFlags;
-use crate::{printable::printable_lines, settings::Environment};
+use crate::settings::Environment;
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -38,44 +35,21 @@ enum Command {
     #[command(args_override_self = true)]
     Serve(ServeFlags),
     /// Check rule files; exit 1 if there is a problem
-    Check(check::Flags),
+    Check(check::CheckFlags),
     /// Ask a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
-    Call(call::Flags),
+    Call(call::CallFlags),
     /// Measure a service's throughput and latency; exit 1 if it made no decision
-    Bench(bench::Flags),
+    Bench(bench::BenchFlags),
     /// Explain which rules a call would match, and why; charges nothing. Exit 1 if a name is unknown
-    Explain(explain::Flags),
+    Explain(explain::ExplainFlags),
     /// Print the JSON Schema of rule files, or of test files, for editors
-    Schema(schema::Flags),
+    Schema(schema::SchemaFlags),
     /// Run tests of rules, written in YAML, on simulated time; exit 1 if one fails
-    Test(test::Flags),
+    Test(test::TestFlags),
     /// Show the counters of one descriptor, or reset them
     #[command(subcommand)]
     Counter(counter::Action),
 }
-
-/// Writes to stdout. The exit code is `code`, or 1 if the text cannot be written. Neither arguments nor what a
-/// service answers can control the terminal.
-fn say(text: &str, code: ExitCode) -> ExitCode {
-    let mut out = io::stdout().lock();
-    match out.write_all(printable_lines(text).as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => code,
-        // The reader closed it on purpose.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
-        Err(error) => {
-            complain(format_args!("stdout: {error}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Writes a line to stderr, if possible; `eprintln!` would panic. The exit code reports the rest.
-fn complain(problem: impl fmt::Display) {
-    drop(writeln!(io::stderr(), "{}", printable_lines(&problem.to_string())));
-}
-
-/// Bad usage: the same code as clap's own.
-const USAGE: u8 = 2;
 
 /// Runs the program.
 pub fn main() -> ExitCode {

@@ -15,6 +15,7 @@ mod service;
 mod socket;
 
 pub use serve::{Served, serve};
+pub(crate) use service::decide_json;
 pub use service::{Service, decide};
 
 /// Envoy's messages, compiled from `proto/`.

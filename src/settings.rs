@@ -1,7 +1,7 @@
-//! Settings: flags and environment variables, checked once, and only good values from there on.
+//! Settings: flags and environment variables, checked once at the start.
 //!
-//! A setting is written in one place: the row with which its component reads it. The command line,
-//! docs/settings.md and the tests of the chart come from [`table`].
+//! Each setting is written in one place: the row with which its component reads it. The command line,
+//! docs/settings.md and the tests of the chart are made from [`table`].
 
 mod calls;
 mod form;
@@ -15,11 +15,12 @@ mod store_url;
 mod telemetry;
 
 pub use calls::CallSettings;
+pub use form::Arity;
 pub(crate) use form::duration;
 pub use listen::ListenSettings;
 pub use process::ProcessSettings;
 pub use reader::{Environment, TypedFlags};
-pub use row::{Arity, Row};
+pub use row::Row;
 pub use rules::RuleSettings;
 pub use store::StoreSettings;
 pub use store_url::StoreUrl;
@@ -32,26 +33,26 @@ use self::reader::SettingReader;
 pub struct Settings {
     /// Where the service listens, and what it serves there.
     pub listen: ListenSettings,
-    /// Which rules are in force, and what holds for all of them.
+    /// Which rules are in force, and the defaults for all rules.
     pub rules: RuleSettings,
     /// Where counters are kept, and how long a decision may wait for them.
     pub store: StoreSettings,
-    /// What a call may hold, and what its answer carries.
+    /// Bounds on a request, and the content of its answer.
     pub calls: CallSettings,
     /// Log lines, metrics and traces.
     pub telemetry: TelemetrySettings,
-    /// The process: its threads, and its end.
+    /// Threads and shutdown.
     pub process: ProcessSettings,
-    /// Probable mistakes, with which the service starts all the same.
+    /// Probable mistakes, which do not keep the service from starting.
     pub warnings: Vec<String>,
 }
 
-/// What was read, with everything that is wrong with it.
+/// The settings, and every problem with them.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The settings; with the default in place of each bad value.
+    /// The settings, with the default in place of each bad value.
     pub settings: Settings,
-    /// Every problem, under the name that was used. No service starts with one.
+    /// Every problem, under the flag or variable that was used. The service does not start if there is one.
     pub problems: Vec<String>,
 }
 
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_has_a_flag_and_a_variable_of_its_own_that_kubernetes_does_not_inject() {
+    fn every_setting_has_its_own_flag_and_a_variable_that_kubernetes_does_not_inject() {
         let rows = table();
         let mut flags: Vec<&str> = rows.iter().map(|row| row.flag).collect();
         flags.sort_unstable();
@@ -238,21 +239,20 @@ mod tests {
 
     #[test]
     fn a_setting_that_has_no_effect_is_a_warning() {
-        let warnings = |variables: &[(&str, &str)]| good(variables).warnings;
         let name = ("TOLLKEEPER_HEADER_RESET", "X-Reset");
         let unused = "TOLLKEEPER_HEADER_RESET has no effect: it needs --headers ratelimit or both";
-        assert_eq!(warnings(&[name]), [unused]);
-        assert_eq!(warnings(&[name, ("TOLLKEEPER_HEADERS", "draft")]), [unused]);
-        assert_eq!(warnings(&[name, ("TOLLKEEPER_HEADERS", "both")]), [""; 0]);
+        assert_eq!(good(&[name]).warnings, [unused]);
+        assert_eq!(good(&[name, ("TOLLKEEPER_HEADERS", "draft")]).warnings, [unused]);
+        assert_eq!(good(&[name, ("TOLLKEEPER_HEADERS", "both")]).warnings, [""; 0]);
 
         let password = ("TOLLKEEPER_STORE_PASSWORD_FILE", "/dev/null");
         let unused = "TOLLKEEPER_STORE_PASSWORD_FILE has no effect: memory:// takes no password";
-        assert_eq!(warnings(&[password]), [unused]);
-        assert_eq!(warnings(&[password, ("TOLLKEEPER_STORE", "redis://h")]), [""; 0]);
+        assert_eq!(good(&[password]).warnings, [unused]);
+        assert_eq!(good(&[password, ("TOLLKEEPER_STORE", "redis://h")]).warnings, [""; 0]);
 
         let prefix = ("TOLLKEEPER_KEY_PREFIX", "a:");
         let unused = "TOLLKEEPER_KEY_PREFIX has no effect: memory:// has no keys in Redis";
-        assert_eq!(warnings(&[prefix]), [unused]);
+        assert_eq!(good(&[prefix]).warnings, [unused]);
 
         let flags = flags(&[("shadow-mode", "on"), ("quota-mode", "on")]);
         let unused = ["--quota-mode has no effect: --shadow-mode is on"];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_variable_of_ours_is_a_warning_unless_kubernetes_injected_it() {
+    fn an_unknown_variable_with_the_prefix_is_a_warning_unless_kubernetes_injected_it() {
         let settings = good(&[
             ("TOLLKEEPER_GRPC_ADR", "x"),
             ("TOLLKEEPER_ADDR", "127.0.0.1:8081"),
@@ -272,12 +272,15 @@ mod tests {
         assert_eq!(settings.warnings, [expected]);
     }
 
+    /// Whether traces and metrics are exported.
+    #[track_caller]
+    fn exports(variables: &[(&str, &str)]) -> (bool, bool) {
+        let options = good(variables).telemetry.export;
+        (options.export_traces.is_some(), options.export_metrics.is_some())
+    }
+
     #[test]
     fn spans_and_metrics_are_exported_only_if_the_standard_variables_say_so() {
-        let exports = |variables: &[(&str, &str)]| {
-            let options = good(variables).telemetry.export;
-            (options.export_traces.is_some(), options.export_metrics.is_some())
-        };
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
         assert_eq!(exports(&[]), (false, false));
         assert_eq!(exports(&[endpoint]), (true, true));
@@ -300,13 +303,15 @@ mod tests {
         assert_eq!(problems(&[(endpoint, bad), (traces, "http://h")]), [problem(endpoint)]);
     }
 
+    fn range(flag: &str) -> (String, String) {
+        table().into_iter().find(|row| row.flag == flag).and_then(|row| row.range).unwrap()
+    }
+
     #[test]
     fn durations_and_sizes_are_spelled_as_they_are_read() {
-        let range = |flag: &str| table().into_iter().find(|row| row.flag == flag).unwrap().range;
-        let pair = |min: &str, max: &str| Some((min.to_owned(), max.to_owned()));
-        assert_eq!(range("decision-budget"), pair("1ms", "1m"));
-        assert_eq!(range("drain"), pair("0s", "10m"));
-        assert_eq!(range("max-message-bytes"), pair("1KiB", "64MiB"));
+        assert_eq!(range("decision-budget"), ("1ms".to_owned(), "1m".to_owned()));
+        assert_eq!(range("drain"), ("0s".to_owned(), "10m".to_owned()));
+        assert_eq!(range("max-message-bytes"), ("1KiB".to_owned(), "64MiB".to_owned()));
         for (text, millis) in [("1ms", 1), ("60000ms", 60_000), ("1m", 60_000), ("007s", 7000)] {
             let budget = good(&[("TOLLKEEPER_DECISION_BUDGET", text)]).store.decision_budget;
             assert_eq!(budget, Duration::from_millis(millis), "{text}");

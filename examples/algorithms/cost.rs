@@ -1,4 +1,4 @@
-//! What a decision costs, by algorithm: in memory, and on a redis-server of its own.
+//! Measures what a decision costs by each algorithm: in memory, and on a private redis-server.
 
 use std::{
     error::Error,
@@ -27,10 +27,10 @@ use tollkeeper::{
 
 const USERS: u64 = 1000;
 const CALLS: u64 = 100_000;
-/// Calls in one write, as a busy service has them under way.
+/// Calls in one write, as in the batches of a busy service.
 const PIPELINED: u64 = 50;
 
-/// A redis-server that ends with this.
+/// A redis-server that is killed when this is dropped.
 struct Server(Child);
 
 impl Drop for Server {
@@ -79,7 +79,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
         let hits_before = if full { u64::from(requests) - CALLS / users / 10 } else { 1 };
         for user in 0..users {
             for _ in 0..hits_before {
-                question(user, &limit).command("EVALSHA", &hash).exec(&mut redis)?;
+                ledger_run(user, &limit).command("EVALSHA", &hash).exec(&mut redis)?;
             }
         }
         let cpu = on_redis(&mut redis, &hash, &limit, users)?;
@@ -97,29 +97,29 @@ fn charge(user: u64, limit: &Arc<Limit>) -> Charge {
     Charge { counter, hits: Hits::Charge(1), caller: None }
 }
 
-fn question(user: u64, limit: &Arc<Limit>) -> LedgerRun {
+fn ledger_run(user: u64, limit: &Arc<Limit>) -> LedgerRun {
     let mut run = LedgerRun::default();
     run.add(&[charge(user, limit)].into(), system_clock(), "");
     run
 }
 
-/// Nanoseconds of a decision.
+/// Nanoseconds per decision.
 fn in_memory(limit: &Arc<Limit>, users: u64) -> f64 {
     let store = MemoryStore::new(system_clock);
     let charges: Vec<[Charge; 1]> = (0..users).map(|user| [charge(user, limit)]).collect();
     let begin = Timestamp::from_secs(1_795_219_200);
-    let ask = |number: u64| {
-        if let Some(charges) = usize::try_from(number % users).ok().and_then(|it| charges.get(it)) {
-            store.charge_at(charges, begin.plus_millis(number / 1000));
+    let mut began = Instant::now();
+    for (number, charges) in (0..2 * CALLS).zip(charges.iter().cycle()) {
+        // The first half only warms up.
+        if number == CALLS {
+            began = Instant::now();
         }
-    };
-    (0..CALLS).for_each(ask);
-    let began = Instant::now();
-    (CALLS..2 * CALLS).for_each(ask);
+        store.charge_at(charges, begin.plus_millis(number / 1000));
+    }
     began.elapsed().as_secs_f64() * 1e9 / f64::from(u32::try_from(CALLS).unwrap_or(u32::MAX))
 }
 
-/// Microseconds of Redis's processor for a decision.
+/// Microseconds of Redis's processor time per decision.
 fn on_redis(
     redis: &mut redis::Connection,
     hash: &str,
@@ -132,7 +132,7 @@ fn on_redis(
         let mut commands = Vec::new();
         for number in 0..PIPELINED {
             let user = (batch * PIPELINED + number) % users;
-            question(user, limit).command("EVALSHA", hash).write_packed_command(&mut commands);
+            ledger_run(user, limit).command("EVALSHA", hash).write_packed_command(&mut commands);
         }
         redis.req_packed_commands(&commands, 0, usize::try_from(PIPELINED)?)?;
     }
@@ -142,9 +142,10 @@ fn on_redis(
 
 fn cpu_seconds(redis: &mut redis::Connection) -> Result<f64, Box<dyn Error>> {
     let info: String = redis::cmd("INFO").arg("cpu").query(redis)?;
-    let used = |name: &str| -> Option<f64> {
-        info.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
-    };
-    let sum = used("used_cpu_user:").zip(used("used_cpu_sys:")).map(|(user, system)| user + system);
-    sum.ok_or_else(|| "INFO cpu has another form".into())
+    let mut sum = 0.0;
+    for name in ["used_cpu_user:", "used_cpu_sys:"] {
+        let seconds = info.lines().find_map(|line| line.strip_prefix(name));
+        sum += seconds.ok_or_else(|| format!("INFO cpu has no {name}"))?.trim().parse::<f64>()?;
+    }
+    Ok(sum)
 }

@@ -1,4 +1,4 @@
-//! Draws what each algorithm does with the same calls.
+//! Draws the decisions of each algorithm on the same calls.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -13,7 +13,7 @@ use tollkeeper::{
     store::memory::MemoryStore,
 };
 
-/// The calls, in milliseconds: a burst at the end of a window and one behind it, then a trickle.
+/// The times of the calls, in milliseconds: a burst at the end of a window, one after it, then a few.
 const CALLS: [u64; 22] = [
     700, 750, 800, 850, 900, 950, 1050, 1100, 1150, 1200, 1250, 1450, 1700, 1850, 2000, 2200, 2400,
     2600, 2800, 3000, 3200, 3400,
@@ -26,7 +26,7 @@ const LEFT: u64 = 40;
 const PLOT_TOP: u64 = 40;
 const PLOT_HEIGHT: u64 = 80;
 
-/// The pictures: a file name and what is in it.
+/// The pictures: a file name and its content.
 pub(crate) fn pictures() -> Vec<(String, String)> {
     let algorithms = [
         Algorithm::FixedWindow,
@@ -35,7 +35,10 @@ pub(crate) fn pictures() -> Vec<(String, String)> {
         Algorithm::SlidingWindow,
         Algorithm::TokenBucket { burst: LIMIT },
     ];
-    algorithms.into_iter().map(|it| (format!("{}.svg", it.name()), picture(it))).collect()
+    algorithms
+        .into_iter()
+        .map(|algorithm| (format!("{}.svg", algorithm.name()), picture(algorithm)))
+        .collect()
 }
 
 fn picture(algorithm: Algorithm) -> String {
@@ -43,30 +46,31 @@ fn picture(algorithm: Algorithm) -> String {
     let limit = Limit::new(LIMIT, Unit::Second, 1).map(|limit| Limit { algorithm, ..limit });
     let limit = Arc::new(limit.expect("a second is a window"));
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
-    let ask = |ms: u64, hits| {
-        let entries = [Entry { key: "user".into(), value: "alice".into() }];
-        let counter = Counter::new("shop", &entries, Arc::clone(&limit));
-        let charge = Charge { counter, hits, caller: None };
-        // An hour that begins with a second.
-        let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
-        store.charge_at(&[charge], now).tallies.first().map(|tally| tally.verdict)
-    };
-
     let (mut marks, mut line, mut passed) = (String::new(), String::new(), 0);
     for ms in (0..=SPAN_MS).step_by(10) {
         if CALLS.contains(&ms) {
-            let fits = matches!(ask(ms, Hits::Charge(1)), Some(Verdict::Fits { .. }));
+            let fits =
+                matches!(ask(&store, &limit, ms, Hits::Charge(1)), Some(Verdict::Fits { .. }));
             passed += u32::from(fits);
             mark(&mut marks, ms, fits);
         }
-        let left = match ask(ms, Hits::Look) {
+        let left = match ask(&store, &limit, ms, Hits::Look) {
             Some(Verdict::Fits { remaining }) => remaining,
             _ => 0,
         };
         let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / u64::from(LIMIT);
-        write!(line, "{},{y} ", x(ms)).expect("a String takes all");
+        write!(line, "{},{y} ", x(ms)).expect("writing to a String cannot fail");
     }
     frame(name, passed, &marks, line.trim_end())
+}
+
+/// The verdict on one call, `ms` after the start of an hour.
+fn ask(store: &MemoryStore, limit: &Arc<Limit>, ms: u64, hits: Hits) -> Option<Verdict> {
+    let entries = [Entry { key: "user".into(), value: "alice".into() }];
+    let counter = Counter::new("shop", &entries, Arc::clone(limit));
+    let charge = Charge { counter, hits, caller: None };
+    let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
+    store.charge_at(&[charge], now).tallies.first().map(|tally| tally.verdict)
 }
 
 fn x(ms: u64) -> u64 {
@@ -75,15 +79,12 @@ fn x(ms: u64) -> u64 {
 
 fn mark(marks: &mut String, ms: u64, fits: bool) {
     let (x, y) = (x(ms), PLOT_TOP + PLOT_HEIGHT + 24);
-    let mark = match fits {
-        true => format!("<circle cx='{x}' cy='{y}' r='5' fill='#1a7f37'/>\n"),
-        false => format!(
-            "<path d='M{} {}l8 8m0 -8l-8 8' stroke='#cf222e' stroke-width='2'/>\n",
-            x - 4,
-            y - 4
-        ),
+    *marks += &if fits {
+        format!("<circle cx='{x}' cy='{y}' r='5' fill='#1a7f37'/>\n")
+    } else {
+        let (x, y) = (x - 4, y - 4);
+        format!("<path d='M{x} {y}l8 8m0 -8l-8 8' stroke='#cf222e' stroke-width='2'/>\n")
     };
-    marks.push_str(&mark);
 }
 
 fn frame(name: &str, passed: u32, marks: &str, line: &str) -> String {

@@ -1,4 +1,4 @@
-//! The sliding window against the log, which is exact, on traffic of several kinds.
+//! Measures the error of the sliding window against the log, which is exact, on several kinds of traffic.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -13,11 +13,11 @@ use tollkeeper::{
     store::memory::MemoryStore,
 };
 
-/// Hits in each minute that a user may make.
+/// Hits per minute of each user.
 const LIMIT: u32 = 100;
 const WINDOW_MS: u64 = 60_000;
 
-/// One call: when, and whose.
+/// One call: its time in milliseconds, and its user.
 type Call = (u64, u64);
 
 /// Prints the table of docs/algorithms.md.
@@ -38,10 +38,10 @@ pub(crate) fn measure() {
     }
 }
 
-/// What came of some traffic.
+/// The result for one kind of traffic.
 struct Outcome {
     admitted: u32,
-    /// The most that one user made in any span as long as the window.
+    /// The most hits admitted for one user in any span as long as the window.
     most: u32,
 }
 
@@ -73,7 +73,7 @@ fn run(calls: &[Call], algorithm: Algorithm) -> Outcome {
     outcome
 }
 
-/// An hour of each kind.
+/// One hour of each kind of traffic.
 fn traffic() -> [(&'static str, Vec<Call>); 4] {
     const HOUR_MS: u64 = 3_600_000;
     let mut dice = Dice(7);
@@ -93,7 +93,7 @@ fn traffic() -> [(&'static str, Vec<Call>); 4] {
         }
     }
     bursts.sort_unstable();
-    // The worst: everything at a window's end, and whatever is let pass in the next.
+    // The worst case: all hits at the end of a window, and as many as pass in the next one.
     let mut adversary: Vec<Call> = Vec::new();
     for minute in (0..60).step_by(3) {
         let end = minute * WINDOW_MS + WINDOW_MS;
@@ -108,7 +108,7 @@ fn traffic() -> [(&'static str, Vec<Call>); 4] {
     ]
 }
 
-/// Numbers that look random, the same each time: xorshift64*.
+/// Pseudo-random numbers, the same in every run: xorshift64*.
 struct Dice(u64);
 
 impl Dice {

@@ -1,8 +1,8 @@
-//! What docs/algorithms.md shows, from the engine itself.
+//! Makes the pictures and tables of docs/algorithms.md with the engine.
 //!
 //! - `draw` writes the pictures into docs/algorithms/;
 //! - `error` measures the sliding window against the log;
-//! - `cost` measures what a decision costs, on a redis-server that it starts.
+//! - `cost` measures what a decision costs, in memory and on a redis-server that it starts.
 
 mod cost;
 mod draw;
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Some("error") => error::measure(),
         Some("cost") => cost::measure()?,
-        _ => eprintln!("draw, error or cost?"),
+        _ => eprintln!("usage: algorithms draw|error|cost"),
     }
     Ok(())
 }

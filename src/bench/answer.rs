@@ -1,5 +1,4 @@
-//! What is read of an answer: whether the call may pass, or the error's code. The rest of the
-//! message is stepped over.
+//! Reads an answer: the overall code, or the error's code. The rest of the message is skipped.
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
@@ -12,12 +11,12 @@ use crate::grpc::PREFIX_BYTES;
 
 /// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum OverallCode {
     Ok,
     OverLimit,
 }
 
-/// The one field of `RateLimitResponse` that counts.
+/// The one field of `RateLimitResponse` that is read.
 #[derive(prost::Message)]
 struct Head {
     #[prost(int32, tag = "1")]
@@ -30,9 +29,9 @@ const OVER_LIMIT: i32 = 2;
 /// Reads an answer to its end.
 ///
 /// # Errors
-/// The call's status, if it is not OK; UNAVAILABLE where the connection ends before.
-pub(super) async fn read(response: Response<Incoming>) -> Result<Answer, Code> {
-    // A status here is the whole answer.
+/// The call's status, if it is not OK; UNAVAILABLE if the connection ends before it.
+pub(super) async fn read(response: Response<Incoming>) -> Result<OverallCode, Code> {
+    // A status in the headers is the whole answer.
     status(response.headers()).unwrap_or(Ok(()))?;
     let mut body = response.into_body();
     let (mut message, mut end) = (Bytes::new(), None);
@@ -46,8 +45,8 @@ pub(super) async fn read(response: Response<Incoming>) -> Result<Answer, Code> {
     end.unwrap_or(Err(Code::Unknown))?;
     let message = message.get(PREFIX_BYTES..).ok_or(Code::Internal)?;
     match Head::decode(message).map_err(|_| Code::Internal)?.overall_code {
-        OVER_LIMIT => Ok(Answer::OverLimit),
-        _ => Ok(Answer::Ok),
+        OVER_LIMIT => Ok(OverallCode::OverLimit),
+        _ => Ok(OverallCode::Ok),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is asked: one request, in whose values `{}` stands for the number of a key.
+//! The requests of a run: one template, in whose values `{}` stands for the number of a key.
 //!
 //! Every descriptor is encoded before the run, once for each number that it may have.
 
@@ -11,39 +11,39 @@ use crate::{
     rls::pb::{RateLimitDescriptor, RateLimitRequest},
 };
 
-/// What stands for the number of a key.
+/// Stands for the number of a key.
 const PLACEHOLDER: &[u8] = b"{}";
 
-/// Requests, ready to be sent.
+/// Encoded requests.
 #[derive(Debug, Clone)]
 pub struct Calls {
     /// The encoded message without its descriptors.
     head: Bytes,
     descriptors: Vec<Variants>,
-    /// How the numbers of keys are drawn.
     numbers: Numbers,
 }
 
-/// One descriptor, encoded for each number; for none there is one variant.
+/// One descriptor, encoded for each number; without a placeholder there is one variant.
 type Variants = Vec<Bytes>;
 
 impl Calls {
-    /// Requests like `template`, whose keys have numbers below `keys`. Each descriptor draws a number
-    /// of its own, and all placeholders in it become that number.
+    /// Requests like `template`. Each descriptor draws a number below `keys`, which replaces all
+    /// placeholders in it.
     pub fn new(template: &RateLimitRequest, keys: usize, distribution: Distribution) -> Self {
         let head = RateLimitRequest { descriptors: vec![], ..template.clone() };
-        let variants = |descriptor: &RateLimitDescriptor| {
-            let numbers = if has_placeholder(descriptor) { keys.max(1) } else { 1 };
-            (0..numbers).map(|number| encode(descriptor, number)).collect()
-        };
+        let keys = keys.max(1);
         Self {
             head: head.encode_to_vec().into(),
-            descriptors: template.descriptors.iter().map(variants).collect(),
-            numbers: Numbers::new(keys.max(1), distribution),
+            descriptors: template
+                .descriptors
+                .iter()
+                .map(|descriptor| variants(descriptor, keys))
+                .collect(),
+            numbers: Numbers::new(keys, distribution),
         }
     }
 
-    /// The same for one of several threads: its numbers are other ones.
+    /// The requests of one of several threads, which draw other numbers.
     pub(super) fn of_thread(&self, index: usize, threads: usize) -> Self {
         Self { numbers: self.numbers.of_thread(index, threads), ..self.clone() }
     }
@@ -51,17 +51,28 @@ impl Calls {
     /// The next request, as gRPC sends it: a prefix with its length, and the message.
     pub(super) fn next(&mut self) -> Bytes {
         let Self { head, descriptors, numbers } = self;
-        let draw = |variants: &Variants| match variants.as_slice() {
-            [only] => only.clone(),
-            _ => variants.get(numbers.draw()).cloned().unwrap_or_default(),
-        };
-        let drawn: Vec<Bytes> = descriptors.iter().map(draw).collect();
-        let length = head.len() + drawn.iter().map(Bytes::len).sum::<usize>();
+        let drawn: Vec<&Bytes> =
+            descriptors.iter().filter_map(|variants| draw(variants, numbers)).collect();
+        let length = head.len() + drawn.iter().map(|descriptor| descriptor.len()).sum::<usize>();
         let mut frame = Vec::with_capacity(PREFIX_BYTES + length);
         frame.extend(grpc::prefix(length));
         frame.extend_from_slice(head);
-        drawn.iter().for_each(|descriptor| frame.extend_from_slice(descriptor));
+        for descriptor in drawn {
+            frame.extend_from_slice(descriptor);
+        }
         frame.into()
+    }
+}
+
+fn variants(descriptor: &RateLimitDescriptor, keys: usize) -> Variants {
+    let numbers = if has_placeholder(descriptor) { keys } else { 1 };
+    (0..numbers).map(|number| encode(descriptor, number)).collect()
+}
+
+fn draw<'a>(variants: &'a Variants, numbers: &mut Numbers) -> Option<&'a Bytes> {
+    match variants.as_slice() {
+        [only] => Some(only),
+        several => several.get(numbers.draw()),
     }
 }
 
@@ -69,8 +80,7 @@ fn has_placeholder(descriptor: &RateLimitDescriptor) -> bool {
     descriptor.entries.iter().any(|entry| memchr::memmem::find(&entry.value, PLACEHOLDER).is_some())
 }
 
-/// Encodes a request of this descriptor alone: Protobuf takes messages that are written one after
-/// another for one.
+/// Encodes a request with only this descriptor: in Protobuf, concatenated messages are one message.
 fn encode(descriptor: &RateLimitDescriptor, number: usize) -> Bytes {
     let mut descriptor = descriptor.clone();
     for entry in &mut descriptor.entries {
@@ -115,10 +125,13 @@ mod tests {
             let (prefix, message) = frame.split_at(5);
             assert_eq!(prefix, [0, 0, 0, 0, u8::try_from(message.len()).unwrap()]);
             let sent = RateLimitRequest::decode(message).unwrap();
-            let values: Vec<_> = sent.descriptors.iter().map(|it| &it.entries[0].value).collect();
+            let values: Vec<_> =
+                sent.descriptors.iter().map(|descriptor| &descriptor.entries[0].value).collect();
             assert_eq!(values, expected);
             assert_eq!((sent.domain.as_str(), sent.hits_addend), ("shop", 2));
-            assert!(sent.descriptors.iter().all(|it| it.hits_addend == Some(3)));
+            for descriptor in &sent.descriptors {
+                assert_eq!(descriptor.hits_addend, Some(3));
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to the service. One that is lost is made again by the next call on it.
+//! One HTTP/2 connection to the service. After it is lost, the next call connects again.
 
 use std::{
     convert::Infallible,
@@ -21,28 +21,28 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpStream, time};
 use tonic::Code;
 
-use super::answer::{self, Answer};
+use super::answer::{self, OverallCode};
 use crate::grpc;
 
-/// How long a connection may take to be made.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long connecting may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Between attempts to reach a service that is gone, so that calls to nobody take no processor.
+/// Pause after a failed attempt to connect, so that calls to a service that is gone do not spin.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     addr: String,
     uri: Uri,
     headers: HeaderMap,
     sender: Mutex<SendRequest<Message>>,
-    /// Held by the one call that makes the connection again.
+    /// Held by the call that connects again.
     repair: tokio::sync::Mutex<()>,
-    /// How often it was made again.
+    /// How often the connection was made again.
     pub(super) reconnects: AtomicU64,
 }
 
-impl Connection {
+impl ClientConnection {
     pub(super) async fn open(addr: &str) -> Result<Self, String> {
         let uri = Uri::builder()
             .scheme(uri::Scheme::HTTP)
@@ -66,8 +66,8 @@ impl Connection {
     /// Makes one call of an encoded request.
     ///
     /// # Errors
-    /// The call's gRPC status; UNAVAILABLE where the connection is lost or cannot be made.
-    pub(super) async fn ask(&self, request: Bytes) -> Result<Answer, Code> {
+    /// The call's gRPC status; UNAVAILABLE if the connection is lost or cannot be made.
+    pub(super) async fn ask(&self, request: Bytes) -> Result<OverallCode, Code> {
         let mut sender = self.sender();
         if sender.is_closed() {
             sender = self.reconnect().await?;
@@ -106,7 +106,7 @@ impl Connection {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "it ends with its socket, or with the runtime of its thread"
+    reason = "the task ends with its socket, or with the runtime of its thread"
 )]
 async fn connect(addr: &str) -> Result<SendRequest<Message>, String> {
     let connect = async {
@@ -117,10 +117,10 @@ async fn connect(addr: &str) -> Result<SendRequest<Message>, String> {
         tokio::spawn(async { drop(connection.await) });
         Ok(sender)
     };
-    time::timeout(PATIENCE, connect).await.unwrap_or_else(|_| Err("no answer".to_owned()))
+    time::timeout(CONNECT_WITHIN, connect).await.unwrap_or_else(|_| Err("no answer".to_owned()))
 }
 
-/// A body of one frame, whose length no header tells: no gRPC client writes it.
+/// A body of one frame. No header has its length, as with other gRPC clients.
 #[derive(Debug)]
 struct Message(Option<Bytes>);
 

@@ -1,7 +1,7 @@
 //! One thread's share of the load: its connections, and the calls that it makes on them.
 
 use std::{
-    iter, mem,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -11,24 +11,24 @@ use tokio::{task::JoinSet, time};
 use tonic::Code;
 
 use super::{
-    Pace, answer::Answer, calls::Calls, connection::Connection, report::Report, run::Run,
-    timetable::Timetable,
+    answer::OverallCode, calls::Calls, connection::ClientConnection, load::Pace, report::Report,
+    timetable::Timetable, workload::Workload,
 };
 
-/// How long answers are waited for when no more calls are made.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for the last answers.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The most calls under way in an open loop; a service this far behind is not going to catch up.
+/// Maximum number of calls under way in an open loop. A service this far behind will not catch up.
 const UNDER_WAY_MAX: usize = 10_000;
 
 pub(super) struct Driver {
-    run: Arc<Run>,
+    workload: Arc<Workload>,
     index: usize,
-    connections: Vec<Connection>,
+    connections: Vec<ClientConnection>,
     work: Mutex<Work>,
 }
 
-/// What calls change. They take turns on one thread, so nobody ever waits for the lock.
+/// The state that calls change. They run on one thread, so the lock is never contended.
 struct Work {
     calls: Calls,
     report: Report,
@@ -36,104 +36,106 @@ struct Work {
 }
 
 impl Driver {
-    pub(super) async fn connect(run: Arc<Run>, index: usize) -> Result<Self, String> {
-        let load = &run.load;
+    pub(super) async fn connect(workload: Arc<Workload>, index: usize) -> Result<Self, String> {
+        let load = &workload.load;
         let mut connections = Vec::new();
         for _ in 0..share(load.connections, index, load.threads) {
-            connections.push(Connection::open(&load.addr).await?);
+            connections.push(ClientConnection::open(&load.addr).await?);
         }
         let work = Work {
             calls: load.calls.of_thread(index, load.threads),
             report: Report::default(),
             counts_from: Instant::now(),
         };
-        Ok(Self { index, connections, work: Mutex::new(work), run })
+        Ok(Self { index, connections, work: Mutex::new(work), workload })
     }
 
     /// Makes calls until the run ends, and waits for the last answers.
     pub(super) async fn drive(self, start: Instant) -> Report {
-        self.work().counts_from = start + self.run.load.warmup;
+        self.work().counts_from = start + self.workload.load.warmup;
         let driver = Arc::new(self);
         let mut under_way = JoinSet::new();
-        match driver.run.load.pace {
+        match driver.workload.load.pace {
             Pace::Closed(concurrency) => driver.spawn_loops(concurrency, &mut under_way),
             Pace::Open(rate) => driver.keep_pace(start, rate, &mut under_way).await,
         }
-        let ended = driver.run.ended.clone();
-        let patience = async {
+        let ended = driver.workload.ended.clone();
+        let too_late = async {
             ended.cancelled().await;
-            time::sleep(PATIENCE).await;
+            time::sleep(LAST_ANSWERS_WITHIN).await;
         };
         tokio::select! {
             () = async { while under_way.join_next().await.is_some() {} } => {}
-            () = patience => {}
+            () = too_late => {}
         }
         driver.work().report.fail(Code::DeadlineExceeded, under_way.len() as u64);
         under_way.shutdown().await;
         driver.finish()
     }
 
-    /// A closed loop: each of these makes one call after another.
+    /// A closed loop: each of these tasks makes one call after another.
     fn spawn_loops(self: &Arc<Self>, concurrency: usize, under_way: &mut JoinSet<()>) {
-        for lane in 0..share(concurrency, self.index, self.run.load.threads) {
+        for task in 0..share(concurrency, self.index, self.workload.load.threads) {
             let driver = Arc::clone(self);
-            under_way.spawn(async move { while driver.call(lane, Instant::now()).await {} });
+            under_way.spawn(async move { while driver.call(task, Instant::now()).await {} });
         }
     }
 
     /// An open loop: makes each call when it is due.
     async fn keep_pace(self: &Arc<Self>, start: Instant, rate: f64, under_way: &mut JoinSet<()>) {
-        let threads = self.run.load.threads;
+        let threads = self.workload.load.threads;
         // The threads take turns.
         let offset = Duration::try_from_secs_f64(self.index as f64 / rate).unwrap_or_default();
         let mut timetable = Timetable::start(start + offset, rate / threads as f64);
-        let mut lanes = 0..;
+        let mut next = 0_usize;
         loop {
             let due = tokio::select! {
                 due = timetable.next() => due,
-                () = self.run.ended.cancelled() => return,
+                () = self.workload.ended.cancelled() => return,
             };
             while under_way.try_join_next().is_some() {}
-            for (since, lane) in iter::zip(due, &mut lanes) {
-                if self.run.is_over() {
+            for since in due {
+                next = next.wrapping_add(1);
+                if self.workload.is_over() {
                     return;
                 }
                 if under_way.len() >= UNDER_WAY_MAX / threads {
-                    if self.run.has_calls() {
+                    if self.workload.has_calls() {
                         self.work().skip(since);
                     }
                     continue;
                 }
-                let driver = Arc::clone(self);
+                let (driver, index) = (Arc::clone(self), next);
                 under_way.spawn(async move {
-                    driver.call(lane, since).await;
+                    driver.call(index, since).await;
                 });
             }
         }
     }
 
-    /// Makes a call that is due `since` then; false if there is none to make.
-    async fn call(&self, lane: usize, since: Instant) -> bool {
-        let Some(connection) = self.connections.get(lane % self.connections.len()) else {
+    /// Makes a call that has been due since `since`; returns false if no call is left. `index` chooses
+    /// the connection.
+    async fn call(&self, index: usize, since: Instant) -> bool {
+        let Some(connection) = self.connections.get(index % self.connections.len()) else {
             return false;
         };
         let Some(request) = self.claim(since) else { return false };
         let answer = connection.ask(request).await;
         let now = Instant::now();
         if self.work().count(answer, since, now) {
-            self.run.answered.fetch_add(1, Relaxed);
+            self.workload.count_answer();
         }
         true
     }
 
     /// The next request, unless the run has ended or has no calls left.
     fn claim(&self, since: Instant) -> Option<Bytes> {
-        if self.run.ended.is_cancelled() {
+        if self.workload.ended.is_cancelled() {
             return None;
         }
         let mut work = self.work();
         if since >= work.counts_from {
-            self.run.take_call()?;
+            self.workload.take_call()?;
         }
         Some(work.calls.next())
     }
@@ -143,14 +145,15 @@ impl Driver {
     }
 
     fn finish(&self) -> Report {
-        let reconnects = self.connections.iter().map(|it| it.reconnects.load(Relaxed)).sum();
+        let reconnects =
+            self.connections.iter().map(|connection| connection.reconnects.load(Relaxed)).sum();
         Report { reconnects, ..mem::take(&mut self.work().report) }
     }
 }
 
 impl Work {
-    /// Counts an answer; false in the warm-up.
-    fn count(&mut self, answer: Result<Answer, Code>, since: Instant, now: Instant) -> bool {
+    /// Counts an answer; returns false in the warm-up.
+    fn count(&mut self, answer: Result<OverallCode, Code>, since: Instant, now: Instant) -> bool {
         if since < self.counts_from {
             return false;
         }
@@ -164,7 +167,7 @@ impl Work {
     }
 }
 
-/// What one of several threads has of a whole.
+/// One thread's share of a whole.
 fn share(whole: usize, index: usize, threads: usize) -> usize {
     whole / threads + usize::from(index < whole % threads)
 }

@@ -1,4 +1,4 @@
-//! Which key is next. The numbers look random and are the same in every run, so that runs compare.
+//! Draws the numbers of keys. Random numbers are the same in every run, so that runs are comparable.
 
 use std::sync::Arc;
 
@@ -36,19 +36,19 @@ impl Numbers {
     pub fn new(keys: usize, distribution: Distribution) -> Self {
         let draw = match distribution {
             Distribution::Uniform => Draw::Uniform(Random(0)),
-            Distribution::Zipf => Draw::Zipf(Random(0), weights(keys)),
+            Distribution::Zipf => Draw::Zipf(Random(0), zipf_sums(keys)),
             Distribution::Sequential => Draw::Sequential { next: 0, step: 1 },
         };
         Self { keys, draw }
     }
 
-    /// The same for one of several threads: its own random numbers, or its share of a sequence.
+    /// For one of several threads: other random numbers, or its share of the sequence.
     pub(super) fn of_thread(&self, index: usize, threads: usize) -> Self {
-        // Far enough apart that no run comes from one's numbers to another's.
-        let random = || Random((index as u64) << 48);
+        // So far apart that no run is long enough to reach the numbers of another thread.
+        let random = Random((index as u64) << 48);
         let draw = match &self.draw {
-            Draw::Uniform(_) => Draw::Uniform(random()),
-            Draw::Zipf(_, sums) => Draw::Zipf(random(), Arc::clone(sums)),
+            Draw::Uniform(_) => Draw::Uniform(random),
+            Draw::Zipf(_, sums) => Draw::Zipf(random, Arc::clone(sums)),
             Draw::Sequential { .. } => Draw::Sequential { next: index, step: threads },
         };
         Self { keys: self.keys, draw }
@@ -77,15 +77,18 @@ impl Numbers {
     }
 }
 
-fn weights(keys: usize) -> Arc<[f64]> {
-    let sum = |sum: &mut f64, number: usize| {
-        *sum += 1.0 / number as f64;
-        Some(*sum)
-    };
-    (1..=keys).scan(0.0, sum).collect()
+/// The sum of the weights up to each number.
+fn zipf_sums(keys: usize) -> Arc<[f64]> {
+    let mut sum = 0.0;
+    let mut sums = Vec::with_capacity(keys);
+    for number in 1..=keys {
+        sum += 1.0 / number as f64;
+        sums.push(sum);
+    }
+    sums.into()
 }
 
-/// SplitMix64, which needs no care for its seed.
+/// SplitMix64, for which every seed is good.
 #[derive(Debug, Clone)]
 struct Random(u64);
 
@@ -109,9 +112,14 @@ mod tests {
         counts
     }
 
+    fn four(mut numbers: Numbers) -> [usize; 4] {
+        [(); 4].map(|()| numbers.draw())
+    }
+
     #[track_caller]
     fn near(counts: [usize; 4], expected: [usize; 4]) {
-        let near = counts.iter().zip(expected).all(|(count, it)| count.abs_diff(it) < 200);
+        let near =
+            counts.iter().zip(expected).all(|(count, expected)| count.abs_diff(expected) < 200);
         assert!(near, "{counts:?} is not near {expected:?}");
     }
 
@@ -128,10 +136,9 @@ mod tests {
     #[test]
     fn threads_share_a_sequence_and_have_random_numbers_of_their_own() {
         let sequence = Numbers::new(5, Distribution::Sequential);
-        let draw = |mut numbers: Numbers| (0..4).map(|_| numbers.draw()).collect::<Vec<_>>();
-        assert_eq!(draw(sequence.of_thread(0, 2)), [0, 2, 4, 1]);
-        assert_eq!(draw(sequence.of_thread(1, 2)), [1, 3, 0, 2]);
+        assert_eq!(four(sequence.of_thread(0, 2)), [0, 2, 4, 1]);
+        assert_eq!(four(sequence.of_thread(1, 2)), [1, 3, 0, 2]);
         let random = Numbers::new(1000, Distribution::Uniform);
-        assert_ne!(draw(random.of_thread(0, 2)), draw(random.of_thread(1, 2)));
+        assert_ne!(four(random.of_thread(0, 2)), four(random.of_thread(1, 2)));
     }
 }

@@ -1,11 +1,11 @@
-//! What a run has measured.
+//! The result of a run.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use hdrhistogram::Histogram;
 use tonic::Code;
 
-use super::answer::Answer;
+use super::answer::OverallCode;
 use crate::telemetry::status_name;
 
 /// Counts and latencies of the calls of a run.
@@ -17,13 +17,13 @@ pub struct Report {
     pub over_limit: u64,
     /// Calls without a decision, by the name of their gRPC status.
     pub errors: BTreeMap<&'static str, u64>,
-    /// Calls that were due and never made, since too many were under way.
+    /// Calls of an open loop that were due and not made, because too many were under way.
     pub not_sent: u64,
     /// How often a lost connection was made again.
     pub reconnects: u64,
-    /// From the start of what counts to the last answer.
+    /// From the start of the measurement to the last answer.
     pub elapsed: Duration,
-    /// How long decisions took, in nanoseconds; in an open loop, since they were due.
+    /// Duration of decisions, in nanoseconds; in an open loop, since the call was due.
     pub latency: Histogram<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Report {
     }
 }
 
-/// Anything longer counts as this.
+/// Longer latencies count as this.
 const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
 
 impl Report {
@@ -51,12 +51,12 @@ impl Report {
         self.ok + self.over_limit
     }
 
-    /// Calls that were made: each was decided, or failed.
+    /// Calls that were made: those that were decided and those that failed.
     pub fn calls(&self) -> u64 {
         self.decisions() + self.errors.values().sum::<u64>()
     }
 
-    /// Decisions in a second.
+    /// Decisions per second.
     pub fn per_second(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.decisions() as f64 / seconds } else { 0.0 }
@@ -67,10 +67,10 @@ impl Report {
         Duration::from_nanos(self.latency.value_at_quantile(part))
     }
 
-    pub(super) fn count(&mut self, answer: Result<Answer, Code>, latency: Duration) {
+    pub(super) fn count(&mut self, answer: Result<OverallCode, Code>, latency: Duration) {
         match answer {
-            Ok(Answer::Ok) => self.ok += 1,
-            Ok(Answer::OverLimit) => self.over_limit += 1,
+            Ok(OverallCode::Ok) => self.ok += 1,
+            Ok(OverallCode::OverLimit) => self.over_limit += 1,
             Err(code) => return self.fail(code, 1),
         }
         self.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
@@ -82,7 +82,7 @@ impl Report {
         }
     }
 
-    /// Adds what another thread has measured at the same time.
+    /// Adds the measurements of another thread of the same run.
     pub(super) fn add(&mut self, other: &Self) {
         self.ok += other.ok;
         self.over_limit += other.over_limit;

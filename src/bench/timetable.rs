@@ -1,5 +1,5 @@
-//! When calls of an open loop are due. A thread of its own watches the clock: the timers of the
-//! runtime tick once in a millisecond, and would turn an even pace into bursts.
+//! When calls of an open loop are due. A thread of its own watches the clock, because the runtime's timers
+//! have a resolution of a millisecond, which would turn an even pace into bursts.
 
 use std::{
     thread::{self, JoinHandle},
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::watch;
 
-/// Due times at one rate, evenly, from a begin on.
+/// Due times at a constant rate.
 #[derive(Debug)]
 pub struct Timetable {
     begin: Instant,
@@ -19,19 +19,18 @@ pub struct Timetable {
 }
 
 impl Timetable {
-    /// A timetable of `rate` a second, or of the nearest that can be kept: from one in a thousand
-    /// seconds to ten million a second.
+    /// A timetable of `rate` calls per second, which is limited to 0.001 to 10,000,000.
     #[expect(clippy::disallowed_methods, reason = "the timetable joins it when it is dropped")]
     pub fn start(begin: Instant, rate: f64) -> Self {
         let rate = if rate > 1e-3 { rate.min(1e7) } else { 1e-3 };
-        let (told, due) = watch::channel(0);
-        let clock = thread::spawn(move || tell(begin, rate, &told));
+        let (sender, due) = watch::channel(0);
+        let clock = thread::spawn(move || count_due(begin, rate, &sender));
         Self { begin, rate, taken: 0, due, clock: Some(clock) }
     }
 
-    /// Waits until something is due, and tells since when each is that was not told before.
+    /// Waits until a call is due. Returns the due times of all calls since the last one returned.
     pub async fn next(&mut self) -> impl Iterator<Item = Instant> + use<> {
-        // The thread ends after its receiver only.
+        // The thread does not end before its receiver is dropped.
         drop(self.due.wait_for(|due| *due > self.taken).await);
         let (begin, rate, taken, due) = (self.begin, self.rate, self.taken, *self.due.borrow());
         self.taken = due;
@@ -53,19 +52,19 @@ fn at(begin: Instant, rate: f64, index: u64) -> Instant {
     begin + Duration::from_secs_f64(index as f64 / rate)
 }
 
-/// Tells how many are due, whenever that changes and the system wakes us in time.
-fn tell(begin: Instant, rate: f64, told: &watch::Sender<u64>) {
+/// Publishes the number of calls that are due, whenever it changes.
+fn count_due(begin: Instant, rate: f64, sender: &watch::Sender<u64>) {
     let mut due = 0;
-    while !told.is_closed() {
+    while !sender.is_closed() {
         let now = Instant::now();
         let before = due;
         while at(begin, rate, due) <= now {
             due += 1;
         }
         if due > before {
-            told.send_replace(due);
+            sender.send_replace(due);
         }
-        // Whoever needs no more of it wakes the thread, so that its end takes nobody's time.
+        // Dropping the timetable wakes the thread, so that the drop does not wait for the next call.
         thread::park_timeout(at(begin, rate, due).saturating_duration_since(Instant::now()));
     }
 }

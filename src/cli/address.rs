@@ -1,22 +1,22 @@
-//! The HOST:PORT that a client command asks.
+//! The HOST:PORT to which a client command connects.
 
 use http::uri::Authority;
 
 use crate::printable::printable;
 
-/// Where a command asks: the flag, else the variable, else the default.
-pub(super) struct Address<'a> {
+/// The address of a service: the flag, else the variable, else the default.
+pub(super) struct ServiceAddr<'a> {
     pub flag: Option<&'a str>,
     /// The variable's name, and its value.
     pub variable: (&'static str, Option<&'a str>),
     pub default: &'static str,
 }
 
-impl<'a> Address<'a> {
-    /// The address, as it was written.
+impl<'a> ServiceAddr<'a> {
+    /// The address, unchanged.
     ///
     /// # Errors
-    /// If it is not HOST:PORT; with what was probably meant.
+    /// If it is not HOST:PORT; with the address that was probably meant.
     pub(super) fn checked(&self) -> Result<&'a str, String> {
         let (name, addr) = match (self.flag, self.variable) {
             (Some(addr), _) => ("--addr", addr),
@@ -33,7 +33,7 @@ impl<'a> Address<'a> {
         Err(format!("{name}: `{}` is not HOST:PORT{hint}", printable(addr.as_bytes())))
     }
 
-    /// The address without a scheme and a path, and with the default port if it has none.
+    /// The address without scheme and path, and with the default port if it has none.
     fn meant(&self, addr: &str) -> Option<String> {
         let addr = addr.split_once("://").map_or(addr, |(_, rest)| rest);
         let addr = addr.split('/').next()?;
@@ -59,14 +59,14 @@ mod tests {
     #[track_caller]
     fn check(flag: &str, expected: &str) {
         let variable = ("TOLLKEEPER_ADDR", None);
-        let address = Address { flag: Some(flag), variable, default: "127.0.0.1:8081" };
+        let address = ServiceAddr { flag: Some(flag), variable, default: "127.0.0.1:8081" };
         assert_eq!(address.checked().unwrap_or_else(|problem| panic!("{problem}")), expected);
     }
 
     #[track_caller]
     fn refused(variable: &str, hint: &str) {
         let variable = ("TOLLKEEPER_ADDR", Some(variable));
-        let address = Address { flag: None, variable, default: "127.0.0.1:8081" };
+        let address = ServiceAddr { flag: None, variable, default: "127.0.0.1:8081" };
         let problem = address.checked().unwrap_err();
         let expected = format!("TOLLKEEPER_ADDR: `{}` is not HOST:PORT{hint}", variable.1.unwrap());
         assert_eq!(problem, expected);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_probably_meant_is_suggested() {
+    fn the_address_that_was_probably_meant_is_suggested() {
         refused("http://localhost:8081", "; did you mean localhost:8081?");
         refused("grpc://localhost/", "; did you mean localhost:8081?");
         refused("localhost", "; did you mean localhost:8081?");

@@ -15,7 +15,7 @@ use tokio::{net::TcpStream, time};
 
 pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
-/// Something else answers at the address.
+/// The error when something else answers at the address.
 pub(super) const NOT_TOLLKEEPER: &str =
     "not the admin address of a tollkeeper, by default 127.0.0.1:6070";
 
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Sends one request, and returns the JSON of its answer.
 ///
 /// # Errors
-/// What is wrong, for a person: the connection, what listens there, or the service's own refusal.
+/// A message for the user: the connection failed, something else listens there, or the service refused.
 pub(super) fn ask(
     addr: &str,
     method: Method,
@@ -49,20 +49,24 @@ async fn exchange(addr: &str, mut request: Request<Full<Bytes>>) -> Result<Value
     let host = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
     let host = HeaderValue::try_from(host).map_err(|error| error.to_string())?;
     request.headers_mut().insert(header::HOST, host);
-    let no_http = |error: hyper::Error| format!("{NOT_TOLLKEEPER} ({error})");
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(not_http)?;
     let answer = async {
-        let answer = sender.send_request(request).await.map_err(no_http)?;
+        let answer = sender.send_request(request).await.map_err(not_http)?;
         let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(no_http)?.to_bytes();
+        let body = answer.into_body().collect().await.map_err(not_http)?.to_bytes();
         read_answer(status, &body)
     };
     // The connection makes progress only while it is polled.
     tokio::select! {
         biased;
         answer = answer => answer,
-        ended = connection => Err(ended.map_or_else(no_http, |()| NOT_TOLLKEEPER.to_owned())),
+        ended = connection => Err(ended.map_or_else(not_http, |()| NOT_TOLLKEEPER.to_owned())),
     }
+}
+
+fn not_http(error: hyper::Error) -> String {
+    format!("{NOT_TOLLKEEPER} ({error})")
 }
 
 fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, String> {

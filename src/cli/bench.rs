@@ -11,7 +11,10 @@ use std::{
 
 use clap::{ArgGroup, value_parser};
 
-use super::{USAGE, call, complain, say};
+use super::{
+    call,
+    output::{USAGE, complain, say},
+};
 use crate::{
     bench::{self, Calls, Distribution, Load, Pace},
     printable::printable,
@@ -20,9 +23,9 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("pace").args(["concurrency", "rate"]))]
-pub(super) struct Flags {
+pub(super) struct BenchFlags {
     #[command(flatten)]
-    call: call::CallFlags,
+    call: call::RequestFlags,
     /// Number of different keys for `{}`, 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u64).range(1..=1_000_000))]
     keys: u64,
@@ -58,7 +61,7 @@ pub(super) struct Flags {
     descriptors: Vec<String>,
 }
 
-pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
+pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> ExitCode {
     let load = match load(flags, environment) {
         Ok(load) => load,
         Err(problem) => {
@@ -87,15 +90,14 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     }
 }
 
-fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
+fn load(flags: &BenchFlags, environment: &Environment) -> Result<Load, String> {
     let template = flags.call.request(&flags.descriptors)?;
-    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let pace = match (flags.rate, flags.concurrency) {
         (Some(rate), _) => Pace::Open(f64::from(rate)),
         (None, concurrency) => Pace::Closed(size(concurrency.unwrap_or(64))),
     };
     if flags.threads > flags.connections {
-        let Flags { threads, connections, .. } = flags;
+        let BenchFlags { threads, connections, .. } = flags;
         return Err(format!("--threads: {threads} exceeds --connections, {connections}"));
     }
     Ok(Load {
@@ -110,6 +112,10 @@ fn load(flags: &Flags, environment: &Environment) -> Result<Load, String> {
     })
 }
 
+fn size(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -120,7 +126,7 @@ fn warmup(text: &str) -> Result<Duration, String> {
     settings::duration(text, Duration::ZERO, HOUR)
 }
 
-/// Waits for Ctrl-C, or for ever where the system refuses to report it.
+/// Waits for Ctrl-C; for ever if the system cannot report it.
 async fn interrupt() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await

@@ -1,4 +1,4 @@
-//! `tollkeeper call`: a client that asks for one decision and prints it.
+//! `tollkeeper call`: requests one decision from a service and prints it.
 
 use std::{error::Error as _, process::ExitCode, time::Duration};
 
@@ -7,7 +7,10 @@ use tonic::{
     transport::{self, Channel},
 };
 
-use super::{USAGE, address::Address, complain, say};
+use super::{
+    address::ServiceAddr,
+    output::{USAGE, complain, say},
+};
 use crate::{
     engine::{descriptor_syntax, request::Entry},
     printable::printable,
@@ -28,17 +31,17 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const OVER_LIMIT: u8 = 3;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Flags {
+pub(super) struct CallFlags {
     #[command(flatten)]
-    call: CallFlags,
+    call: RequestFlags,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required = true, value_name = "k=v,k=v")]
     descriptors: Vec<String>,
 }
 
-/// The part of a call that `call` and `bench` share.
+/// The flags of a request, which `call` and `bench` share.
 #[derive(Debug, clap::Args)]
-pub(super) struct CallFlags {
+pub(super) struct RequestFlags {
     /// gRPC address of the service [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
@@ -50,8 +53,8 @@ pub(super) struct CallFlags {
     hits: Option<i64>,
 }
 
-pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
-    let Flags { call, descriptors } = flags;
+pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
+    let CallFlags { call, descriptors } = flags;
     let (addr, request) = match (call.addr(environment), call.request(descriptors)) {
         (Ok(addr), Ok(request)) => (addr, request),
         (Err(problem), _) | (_, Err(problem)) => {
@@ -74,16 +77,16 @@ pub(super) fn main(flags: &Flags, environment: &Environment) -> ExitCode {
     }
 }
 
-impl CallFlags {
+impl RequestFlags {
     pub(super) fn addr<'text>(
         &'text self,
         environment: &'text Environment,
     ) -> Result<&'text str, String> {
         let variable = ("TOLLKEEPER_ADDR", environment.call_addr());
-        Address { flag: self.addr.as_deref(), variable, default: ADDR_DEFAULT }.checked()
+        ServiceAddr { flag: self.addr.as_deref(), variable, default: ADDR_DEFAULT }.checked()
     }
 
-    /// The request for these descriptors, as typed.
+    /// The request for descriptors as they were typed.
     pub(super) fn request(&self, descriptors: &[String]) -> Result<RateLimitRequest, String> {
         let mut request =
             RateLimitRequest { domain: self.domain.clone(), ..RateLimitRequest::default() };
@@ -124,7 +127,7 @@ fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, Strin
 
 fn explain(status: &Status) -> String {
     match status.source().and_then(|error| error.downcast_ref::<transport::Error>()) {
-        // The connection was there, and ended without an answer: as at an HTTP/1.1 server.
+        // The connection ended without an answer, as an HTTP/1.1 server ends it.
         Some(error) => {
             let reason = innermost(error);
             format!("no gRPC answer ({reason}); is this the gRPC address? Default: {ADDR_DEFAULT}")
@@ -133,7 +136,7 @@ fn explain(status: &Status) -> String {
     }
 }
 
-/// The root of an error: tonic's own message is only "transport error".
+/// The root cause of an error: tonic's own message is only "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),

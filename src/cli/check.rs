@@ -1,34 +1,34 @@
-//! `tollkeeper check`: the server's own verdict on rule files, before the server has them.
+//! `tollkeeper check`: checks rule files with the server's own code.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::{Value, json};
 
-use super::{complain, say};
+use super::output::{complain, say};
 use crate::rules::{self, LoadOptions, Problem};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Flags {
+pub(super) struct CheckFlags {
     /// Files and folders of rules
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Format of the report
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: CheckFormat,
     /// Exit with 1 on warnings as well
     #[arg(long)]
     strict: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Format {
+enum CheckFormat {
     #[default]
     Text,
     Json,
 }
 
-/// What the check has found.
-struct Verdict {
+/// The result of the check.
+struct CheckReport {
     rules: usize,
     domains: usize,
     problems: Vec<Problem>,
@@ -36,20 +36,20 @@ struct Verdict {
     is_good: bool,
 }
 
-pub(super) fn main(flags: &Flags) -> ExitCode {
-    let verdict = check(flags);
+pub(super) fn main(flags: &CheckFlags) -> ExitCode {
+    let report = check(flags);
     let text = match flags.format {
-        Format::Text => verdict.text(),
-        Format::Json => format!("{:#}\n", verdict.json()),
+        CheckFormat::Text => report.text(),
+        CheckFormat::Json => format!("{:#}\n", report.json()),
     };
-    say(&text, if verdict.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    say(&text, if report.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn check(flags: &Flags) -> Verdict {
+fn check(flags: &CheckFlags) -> CheckReport {
     match rules::load(&flags.paths, LoadOptions::default()) {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
-            Verdict {
+            CheckReport {
                 rules: domains.iter().map(|domain| domain.rules().len()).sum(),
                 domains: domains.len(),
                 problems: Vec::new(),
@@ -58,13 +58,13 @@ fn check(flags: &Flags) -> Verdict {
             }
         }
         Err(problems) => {
-            Verdict { rules: 0, domains: 0, problems, warnings: Vec::new(), is_good: false }
+            CheckReport { rules: 0, domains: 0, problems, warnings: Vec::new(), is_good: false }
         }
     }
 }
 
-impl Verdict {
-    /// Problems and warnings go to stderr.
+impl CheckReport {
+    /// The text for stdout. Writes problems and warnings to stderr.
     fn text(&self) -> String {
         for problem in &self.problems {
             complain(problem);

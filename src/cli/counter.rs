@@ -5,19 +5,23 @@ use std::process::ExitCode;
 use hyper::Method;
 use serde_json::Value;
 
-use super::{USAGE, address::Address, admin, complain, say};
+use super::{
+    address::ServiceAddr,
+    admin,
+    output::{USAGE, complain, say},
+};
 use crate::{engine::descriptor_syntax, printable::printable, settings::Environment};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
     /// Print what is used and left, when it resets, and the callers that a sliding_log remembers
-    Show(Flags),
+    Show(CounterFlags),
     /// Set counters to zero, and print what was used until then
-    Reset(Flags),
+    Reset(CounterFlags),
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Flags {
+pub(super) struct CounterFlags {
     /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
@@ -39,7 +43,8 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     let variable = ("TOLLKEEPER_ADMIN_ADDR", environment.admin_addr());
-    let address = Address { flag: flags.addr.as_deref(), variable, default: admin::ADDR_DEFAULT };
+    let address =
+        ServiceAddr { flag: flags.addr.as_deref(), variable, default: admin::ADDR_DEFAULT };
     let addr = match address.checked() {
         Ok(addr) => addr,
         Err(problem) => {
@@ -56,7 +61,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
     }
 }
 
-fn path_and_query(path: &str, flags: &Flags) -> String {
+fn path_and_query(path: &str, flags: &CounterFlags) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("domain", &flags.domain)
         .append_pair("descriptor", &flags.descriptor)

@@ -1,11 +1,14 @@
-//! `tollkeeper explain`: which rules a call would match, and why; by rule files, or by a running service.
+//! `tollkeeper explain`: which rules a call would match, and why, by rule files or by a running service.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::{USAGE, admin, complain, say};
+use super::{
+    admin,
+    output::{USAGE, complain, say},
+};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -19,17 +22,17 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Flags {
-    /// A file or folder of rules; may be repeated [default: the shipped example]
+pub(super) struct ExplainFlags {
+    /// Rule file or folder; may be repeated [default: the shipped example]
     #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
     rules: Vec<PathBuf>,
-    /// Admin address of a running service, which explains by its rules in force and its counters
+    /// Admin address of a running service, to use its rules and counters instead of files
     #[arg(long, value_name = "HOST:PORT")]
     admin_addr: Option<String>,
-    /// The domain of the rules
+    /// Domain of the rules
     #[arg(long)]
     domain: String,
-    /// Hits for each descriptor; 0 checks without counting
+    /// Hits of each descriptor; 0 checks without counting
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u64,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
@@ -37,7 +40,7 @@ pub(super) struct Flags {
     descriptors: Vec<String>,
 }
 
-pub(super) fn main(flags: &Flags) -> ExitCode {
+pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
     let request = match request(flags) {
         Ok(request) => request,
         Err(problem) => {
@@ -59,7 +62,7 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
     }
 }
 
-fn request(flags: &Flags) -> Result<Request, String> {
+fn request(flags: &ExplainFlags) -> Result<Request, String> {
     let hits = match flags.hits.min(Hits::MAX) {
         0 => Hits::Look,
         hits => Hits::Charge(hits),
@@ -73,7 +76,7 @@ fn request(flags: &Flags) -> Result<Request, String> {
     Ok(Request { domain: flags.domain.clone(), descriptors })
 }
 
-fn by_files(flags: &Flags, request: &Request) -> Result<Explanation, String> {
+fn by_files(flags: &ExplainFlags, request: &Request) -> Result<Explanation, String> {
     let loaded = rules::load(&flags.rules, LoadOptions::default()).map_err(|problems| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
@@ -96,15 +99,15 @@ fn body(request: &Request) -> Result<Value, String> {
         };
         let mut entries = Vec::new();
         for Entry { key, value } in &descriptor.entries {
-            let text = |bytes| {
-                let not_utf8 = |_| "a service can only be asked about keys and values in UTF-8";
-                std::str::from_utf8(bytes).map_err(not_utf8)
-            };
-            entries.push(json!({ "key": text(key)?, "value": text(value)? }));
+            entries.push(json!({ "key": utf8(key)?, "value": utf8(value)? }));
         }
         descriptors.push(json!({ "entries": entries, "hitsAddend": hits.to_string() }));
     }
     Ok(json!({ "domain": request.domain, "descriptors": descriptors }))
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(|_| "--admin-addr needs keys and values in UTF-8".to_owned())
 }
 
 fn text(explanation: &Explanation) -> String {
@@ -124,31 +127,36 @@ fn text(explanation: &Explanation) -> String {
 }
 
 fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
-    let mut line = |indent: usize, words: &str| {
-        *text += &format!("{:indent$}{words}\n", "");
-    };
-    line(0, &descriptor.descriptor);
+    push_line(text, 0, &descriptor.descriptor);
     for step in &descriptor.steps {
         let passed_over = match step.passed_over.as_slice() {
             [] => String::new(),
             others => format!("; did not match: {}", others.join(", ")),
         };
-        line(2, &format!("{}: {}{passed_over}", step.entry, step.taken));
+        push_line(text, 2, &format!("{}: {}{passed_over}", step.entry, step.taken));
     }
-    line(2, &matched(&descriptor.matched));
+    push_line(text, 2, &matched(&descriptor.matched));
     for replaced in &descriptor.replaced {
         let (limit, name, by) = (&replaced.limit, &replaced.name, &replaced.by);
         let written_at = &replaced.written_at;
-        line(2, &format!("{limit} (name {name}): replaced by rule {by}, written at {written_at}"));
+        push_line(
+            text,
+            2,
+            &format!("{limit} (name {name}): replaced by rule {by}, written at {written_at}"),
+        );
     }
     for charge in &descriptor.charges {
         let ChargeExplanation { limit, algorithm, says, .. } = charge;
-        line(2, &format!("{limit} by {algorithm} ({says})"));
-        line(4, &charges(charge));
+        push_line(text, 2, &format!("{limit} by {algorithm} ({says})"));
+        push_line(text, 4, &charges(charge));
         if let (Some(used), Some(left)) = (charge.used, charge.left) {
-            line(4, &format!("{used} used, {left} left"));
+            push_line(text, 4, &format!("{used} used, {left} left"));
         }
     }
+}
+
+fn push_line(text: &mut String, indent: usize, words: &str) {
+    *text += &format!("{:indent$}{words}\n", "");
 }
 
 fn matched(matched: &Matched) -> String {

@@ -2,17 +2,17 @@
 
 use std::process::ExitCode;
 
-use super::say;
+use super::output::say;
 use crate::rules;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Flags {
-    /// The schema of test files (*.test.yaml) in place of that of rule files
+pub(super) struct SchemaFlags {
+    /// Print the schema of test files (*.test.yaml) instead of that of rule files
     #[arg(long)]
     tests: bool,
 }
 
-pub(super) fn main(flags: &Flags) -> ExitCode {
+pub(super) fn main(flags: &SchemaFlags) -> ExitCode {
     let schema = if flags.tests { rules::schema_of_tests() } else { rules::schema_of_rules() };
     say(&format!("{schema:#}\n"), ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `tollkeeper serve`: settings and rules are checked together, then the service runs.
+//! `tollkeeper serve`: checks settings and rules together, and runs the service.
 
 mod flags;
 
@@ -6,7 +6,7 @@ pub(super) use flags::ServeFlags;
 
 use std::process::ExitCode;
 
-use super::{USAGE, complain};
+use super::output::{USAGE, complain};
 use crate::{
     app,
     rules::{self, InForce},
@@ -31,7 +31,7 @@ pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) ->
         }
     };
     let ended = runtime.block_on(app::run(settings, rules));
-    // Does not wait for blocked threads, such as that of a flush that was cut short.
+    // Does not wait for blocked threads, such as one that still flushes telemetry.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,7 +42,7 @@ pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) ->
     }
 }
 
-/// Checks settings and rules; one start reports every mistake in either.
+/// Checks settings and rules together, so that one start reports every problem of both.
 fn prepare(
     flags: &TypedFlags,
     environment: &Environment,

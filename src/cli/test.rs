@@ -1,5 +1,5 @@
-//! `tollkeeper test`: runs tests of rules on simulated time, and reports where an answer is not the
-//! expected one.
+//! `tollkeeper test`: runs tests of rules on simulated time, and reports each answer that is not as
+//! expected.
 
 mod junit;
 mod report;
@@ -9,8 +9,8 @@ use std::{
     process::ExitCode,
 };
 
-use self::report::{CaseReport, Report};
-use super::{complain, say};
+use self::report::{CaseReport, TestReport};
+use super::output::{complain, say};
 use crate::{
     did_you_mean::hint,
     engine::{
@@ -27,30 +27,30 @@ use crate::{
     store::memory::MemoryStore,
 };
 
-/// How a test says that no rule must match.
+/// Stands in a test for "no rule matches".
 const NO_RULE: &str = "none";
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Flags {
+pub(super) struct TestFlags {
     /// Files of tests, and folders: there, every *.test.yaml and *.test.yml at any depth
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Format of the report
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: TestFormat,
 }
 
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Format {
+enum TestFormat {
     #[default]
     Text,
     Json,
     Junit,
 }
 
-pub(super) fn main(flags: &Flags) -> ExitCode {
+pub(super) fn main(flags: &TestFlags) -> ExitCode {
     let (files, problems) = cases::find(&flags.paths);
-    let mut report = Report::default();
+    let mut report = TestReport::default();
     report.add_problems(problems);
     for file in files {
         match load(&file) {
@@ -63,14 +63,14 @@ pub(super) fn main(flags: &Flags) -> ExitCode {
         }
     }
     let text = match flags.format {
-        Format::Text => {
+        TestFormat::Text => {
             for problem in &report.problems {
                 complain(problem);
             }
             report.text()
         }
-        Format::Json => report.json(),
-        Format::Junit => junit::xml(&report),
+        TestFormat::Json => report.json(),
+        TestFormat::Junit => junit::xml(&report),
     };
     say(&text, if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -81,7 +81,7 @@ fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
     Ok((loaded.rules, suite.cases))
 }
 
-/// Runs one test, up to the first call whose answer is not the expected one.
+/// Runs one test, up to the first call whose answer is not as expected.
 fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     for call in &case.calls {
@@ -102,7 +102,7 @@ fn difference(call: &TestCall, decision: &Decision) -> Option<String> {
     (expected != actual).then(|| format!("  expected: {expected}\n  actual:   {actual}"))
 }
 
-/// A descriptor without a rule is a typo, unless the test says so.
+/// The difference if a descriptor matches no rule: that is probably a typo, unless the test expects it.
 fn unmatched(rules: &RuleSet, call: &TestCall, decision: &Decision) -> Option<String> {
     if call.rules.is_some() {
         return None;
@@ -124,7 +124,7 @@ fn expected(call: &TestCall) -> String {
     spell(call.code, call.remaining.as_deref(), call.rules.as_deref())
 }
 
-/// As much of the decision as something is expected of.
+/// The parts of the decision for which the test has an expectation.
 fn actual(call: &TestCall, decision: &Decision) -> String {
     let code = match decision.code {
         Code::Ok => "OK",

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Http, pages};
 use crate::{
-    rls::{self, pb::RateLimitResponse, refusal::Refusal},
+    rls::{self, refusal::Refusal},
     telemetry,
 };
 
@@ -24,7 +24,7 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
         Ok(arrived) => arrived,
         Err(refusal) => return refusal,
     };
-    let answer = match decide_body(&http, &body).await {
+    let answer = match rls::decide_json(&http.limiter, &http.headers, &body, http.bounds).await {
         Ok(answer) => answer,
         Err(refusal) => return refuse(&refusal),
     };
@@ -36,11 +36,6 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
             (StatusCode::TOO_MANY_REQUESTS, retry_after, body).into_response()
         }
     }
-}
-
-async fn decide_body(http: &Http, body: &[u8]) -> Result<RateLimitResponse, Refusal> {
-    let decoded = rls::json::request(body, http.bounds)?;
-    rls::decide(&http.limiter, &http.headers, decoded).await
 }
 
 fn refuse(refusal: &Refusal) -> Response {

@@ -13,7 +13,7 @@ use super::{
     encode,
     framing::{self, AnswerBody, Room},
     headers::Headers,
-    pb, precheck,
+    json, pb, precheck,
     refusal::Refusal,
 };
 use crate::{
@@ -117,4 +117,14 @@ pub async fn decide(
     limiter.metrics().overrides_ignored(decoded.overrides_ignored);
     let decision = limiter.decide(&decoded.request).await?;
     Ok(encode::response(&decision, headers, decoded.echo))
+}
+
+/// Decides one request in JSON.
+pub(crate) async fn decide_json(
+    limiter: &Limiter,
+    headers: &Headers,
+    body: &[u8],
+    bounds: Bounds,
+) -> Result<pb::RateLimitResponse, Refusal> {
+    decide(limiter, headers, json::request(body, bounds)?).await
 }

@@ -1,18 +1,18 @@
-//! What a call may hold, and what its answer carries.
+//! Bounds on a request, and the content of its answer.
 
 use std::sync::Arc;
 
 use super::{
-    form::{HEADER_NAME, OnOff, OneOf, Size, Whole},
+    form::{Arity, HEADER_NAME, OnOff, OneOf, Size, WholeNumber},
     reader::SettingReader,
-    row::{Arity, Setting},
+    row::Setting,
 };
 use crate::rls::{
     decode::{Bounds, Echo},
     headers::Headers,
 };
 
-/// What a call may hold, and what its answer carries.
+/// Bounds on a request, and the content of its answer.
 #[derive(Debug, Clone)]
 pub struct CallSettings {
     /// The largest request, in bytes.
@@ -49,7 +49,7 @@ impl CallSettings {
         });
         let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",
-            form: Whole { min: 1, max: 1000 },
+            form: WholeNumber { min: 1, max: 1000 },
             default: "64",
             help: "Maximum number of descriptors in a request",
         });

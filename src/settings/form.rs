@@ -4,20 +4,29 @@
 
 use std::{fmt::Display, net::SocketAddr, str::FromStr, time::Duration};
 
-use super::row::Arity;
+/// How a flag is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arity {
+    /// `--flag` or `--flag=on|off`.
+    Switch,
+    /// `--flag VALUE`.
+    Single,
+    /// `--flag VALUE`, any number of times.
+    Repeated,
+}
 
 /// How a value is written.
 pub(super) trait Form {
-    /// What the text stands for.
+    /// The type of the value.
     type Value;
 
-    /// What stands for a value in help.
+    /// Stands for a value in help.
     fn name(&self) -> String;
 
     /// Reads a value.
     ///
     /// # Errors
-    /// In words: which values are allowed.
+    /// A sentence with the allowed values.
     fn read(&self, text: &str) -> Result<Self::Value, String>;
 
     /// The least and the greatest value, as they are written.
@@ -30,12 +39,12 @@ pub(super) trait Form {
     }
 }
 
-/// The usual error. Not for values that may hold a secret.
+/// The usual error. It repeats the text, so it is not for values that may hold a secret.
 pub(super) fn invalid(text: &str, allowed: impl Display) -> String {
     format!("invalid value `{text}`: must be {allowed}")
 }
 
-/// What a function reads.
+/// A form that is read by a function.
 #[derive(Debug)]
 pub(super) struct Custom<T> {
     pub name: &'static str,
@@ -61,7 +70,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| invalid(text, ALLOWED))
 }
 
-/// An address, or none.
+/// An address, or `off`.
 pub(super) const ADDRESS_OR_OFF: Custom<Option<SocketAddr>> =
     Custom { name: "IP:PORT|off", read: address_or_off };
 
@@ -72,19 +81,19 @@ fn address_or_off(text: &str) -> Result<Option<SocketAddr>, String> {
     address(text).map(Some).map_err(|problem| format!("{problem}, or off"))
 }
 
-/// Reads a number; `parse` alone would take `+5`.
+/// Reads a number without a sign; `parse` alone would accept `+5`.
 fn unsigned<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
 /// A whole number.
 #[derive(Debug)]
-pub(super) struct Whole<T> {
+pub(super) struct WholeNumber<T> {
     pub min: T,
     pub max: T,
 }
 
-impl<T: FromStr + Display + PartialOrd> Form for Whole<T> {
+impl<T: FromStr + Display + PartialOrd> Form for WholeNumber<T> {
     type Value = T;
 
     fn name(&self) -> String {
@@ -150,14 +159,14 @@ impl Form for Time {
 /// Reads a duration such as `15ms`, `5s`, `2m` or `1h`.
 ///
 /// # Errors
-/// In words: which durations are allowed. They do not repeat `text`.
+/// A sentence with the allowed durations, without `text`.
 pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let unit = UNITS.into_iter().find(|(name, _)| *name == unit);
     let millis = unit.and_then(|(_, millis)| number.parse::<u64>().ok()?.checked_mul(millis));
-    let duration = millis.map(Duration::from_millis).filter(|it| (min..=max).contains(it));
-    duration.ok_or_else(|| {
+    let duration = millis.map(Duration::from_millis);
+    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| {
         let (min, max) = (spelled(min), spelled(max));
         format!("must be a duration from {min} to {max}")
     })
@@ -166,14 +175,15 @@ pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Durat
 /// Units of time in milliseconds, longest first.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// A duration of whole milliseconds, as it is read.
+/// Writes a duration of whole milliseconds as `duration` reads it.
 fn spelled(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let fits = |(_, unit): &(&str, u64)| millis >= *unit && millis.is_multiple_of(*unit);
-    match UNITS.into_iter().find(fits) {
-        Some((name, unit)) => format!("{}{name}", millis / unit),
-        None => "0s".to_owned(),
+    for (name, unit) in UNITS {
+        if millis >= unit && millis.is_multiple_of(unit) {
+            return format!("{}{name}", millis / unit);
+        }
     }
+    "0s".to_owned()
 }
 
 /// A number of bytes, such as `512`, `64KiB` or `4MiB`.
@@ -246,7 +256,7 @@ impl<T> OneOf<T> {
     }
 }
 
-/// On or off. `true` and `false` say the same.
+/// On or off. `true` and `false` are accepted too.
 #[derive(Debug)]
 pub(super) struct OnOff<T> {
     pub on: T,
@@ -254,7 +264,7 @@ pub(super) struct OnOff<T> {
     pub arity: Arity,
 }
 
-/// A flag that alone turns something on.
+/// A flag that needs no value to mean `on`.
 pub(super) const SWITCH: OnOff<bool> = OnOff { on: true, off: false, arity: Arity::Switch };
 
 impl<T: Copy> Form for OnOff<T> {

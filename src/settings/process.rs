@@ -1,17 +1,17 @@
-//! The process: its threads, and its end.
+//! Threads and shutdown.
 
 use std::{num::NonZero, thread, time::Duration};
 
 use super::{
-    form::{Time, Whole},
+    form::{Time, WholeNumber},
     reader::SettingReader,
     row::Setting,
 };
 
-/// The process: its threads, and its end.
+/// Threads and shutdown.
 #[derive(Debug, Clone)]
 pub struct ProcessSettings {
-    /// How many threads serve gRPC.
+    /// Number of threads that serve gRPC.
     pub workers: usize,
     /// How long calls are still served after the signal to stop.
     pub drain: Duration,
@@ -21,7 +21,7 @@ impl ProcessSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let workers = reader.read_optional(&Setting {
             flag: "workers",
-            form: Whole { min: 1, max: 1024 },
+            form: WholeNumber { min: 1, max: 1024 },
             default: "one per core",
             help: "Number of threads that serve gRPC",
         });
@@ -35,7 +35,7 @@ impl ProcessSettings {
     }
 }
 
-/// The cores that this process may use; a container's quota counts.
+/// The number of cores that this process may use; a container's quota is respected.
 fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -1,5 +1,5 @@
-//! Reads settings one by one: the flag, else the environment variable, else the default. Remembers
-//! every row that it was asked for, and every problem.
+//! Reads settings one by one: the flag, else the environment variable, else the default. Collects the rows
+//! of all settings, and every problem.
 
 use std::{
     collections::BTreeMap,
@@ -13,15 +13,15 @@ use super::{
     row::{Row, Setting, is_ours, variable},
 };
 
-/// The flags that were typed, without their dashes, with their values.
+/// The flags of the command line, without their dashes, with their values.
 pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
 
-/// The environment, as far as it concerns us.
+/// The environment variables that are not empty.
 #[derive(Debug, Clone, Default)]
 pub struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
-    /// The process's own.
+    /// The variables of this process.
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn of_process() -> Self {
         Self::new(
@@ -29,7 +29,7 @@ impl Environment {
         )
     }
 
-    /// One of these variables. An empty variable counts as unset.
+    /// An environment with these variables. An empty variable counts as unset.
     pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
         Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
     }
@@ -42,18 +42,18 @@ impl Environment {
         self.get(name)?.to_str()
     }
 
-    /// The address that `call` asks when it is given none.
+    /// The address for `call` and `bench`, if they have no `--addr`.
     pub fn call_addr(&self) -> Option<&str> {
         self.text(CALL_ADDR)
     }
 
-    /// The address that `counter` asks when it is given none.
+    /// The address for `counter`, if it has no `--addr`.
     pub fn admin_addr(&self) -> Option<&str> {
         self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
     }
 }
 
-/// The variable of `call` and `bench`, which are no part of the service's settings.
+/// The variable of `call` and `bench`. It is not a setting of the service.
 const CALL_ADDR: &str = "TOLLKEEPER_ADDR";
 
 pub(super) struct SettingReader<'a> {
@@ -69,8 +69,7 @@ impl<'a> SettingReader<'a> {
         Self { flags, environment, rows: Vec::new(), problems: Vec::new(), warnings: Vec::new() }
     }
 
-    /// The value, or the default if there is none or a bad one. A bad one is a problem, with which no
-    /// service starts.
+    /// The value, or the default if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read<F: Form>(&mut self, setting: &Setting<F>) -> F::Value {
         match self.read_optional(setting) {
             Some(value) => value,
@@ -78,7 +77,7 @@ impl<'a> SettingReader<'a> {
         }
     }
 
-    /// The value, if there is a good one.
+    /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
         self.rows.push(setting.row());
         let (name, value) = self.given(setting.flag)?;
@@ -100,7 +99,7 @@ impl<'a> SettingReader<'a> {
         paths
     }
 
-    /// The name under which a setting was given, and what was given.
+    /// The flag or variable that gives a setting, and its text.
     fn given(&self, flag: &str) -> Option<(String, &'a OsStr)> {
         if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
             return Some((format!("--{flag}"), value));
@@ -110,14 +109,14 @@ impl<'a> SettingReader<'a> {
         Some((variable, value))
     }
 
-    /// Warns of a setting that was given and has no effect.
+    /// Warns about a setting that was given and has no effect.
     pub(super) fn warn_unused(&mut self, flag: &str, why: &str) {
         if let Some((name, _)) = self.given(flag) {
             self.warnings.push(format!("{name} has no effect: {why}"));
         }
     }
 
-    /// Warns of variables with our prefix that are no setting.
+    /// Warns about variables with the prefix that are not settings.
     pub(super) fn warn_unknown_variables(&mut self) {
         let known: Vec<String> = self.rows.iter().map(Row::variable).collect();
         for name in self.environment.0.keys().filter(|name| is_ours(name)) {

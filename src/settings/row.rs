@@ -1,6 +1,6 @@
-//! One setting as a row: what help, docs/settings.md and the chart's tests show of it.
+//! One setting as a row, from which help, docs/settings.md and the chart's tests are made.
 
-use super::form::Form;
+use super::form::{Arity, Form};
 
 const PREFIX: &str = "TOLLKEEPER_";
 
@@ -11,8 +11,8 @@ pub(super) struct Setting<F> {
     pub flag: &'static str,
     /// The form of its values.
     pub form: F,
-    /// The default as an operator would type it; in words where unset means something else than a
-    /// value, and empty where it means nothing.
+    /// The default as an operator would type it; in words if no value means the same as unset, and empty
+    /// if unset has no effect.
     pub default: &'static str,
     /// What it sets, for help and docs/settings.md.
     pub help: &'static str,
@@ -23,27 +23,16 @@ pub(super) struct Setting<F> {
 pub struct Row {
     /// The flag without its dashes, such as `grpc-addr`.
     pub flag: &'static str,
-    /// What stands for a value in help, such as `IP:PORT`.
+    /// Stands for a value in help, such as `IP:PORT`.
     pub value: String,
     /// The least and the greatest value.
     pub range: Option<(String, String)>,
-    /// How often and with how many values the flag is written.
+    /// How the flag is written.
     pub arity: Arity,
-    /// The default, or words for what holds without one.
+    /// The default, or words for what applies without the setting.
     pub default: &'static str,
     /// What it sets.
     pub help: &'static str,
-}
-
-/// How a flag is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arity {
-    /// `--flag` or `--flag=on|off`.
-    Switch,
-    /// `--flag VALUE`.
-    Single,
-    /// `--flag VALUE`, any number of times.
-    Repeated,
 }
 
 impl<F: Form> Setting<F> {
@@ -59,7 +48,7 @@ impl Row {
         variable(self.flag)
     }
 
-    /// What help says of the flag.
+    /// The help text of the flag.
     pub fn description(&self) -> String {
         let mut text = self.help.to_owned();
         if let Some((min, max)) = &self.range {
@@ -77,7 +66,7 @@ pub(super) fn variable(flag: &str) -> String {
     format!("{PREFIX}{}", flag.replace('-', "_").to_ascii_uppercase())
 }
 
-/// Whether a variable is meant for us. Kubernetes injects others with our prefix for a Service called
+/// Whether a variable is meant for tollkeeper. Kubernetes injects others with our prefix for a Service called
 /// `tollkeeper`: `TOLLKEEPER_PORT`, `TOLLKEEPER_SERVICE_HOST`, …
 pub(super) fn is_ours(variable: &str) -> bool {
     let injected = variable.ends_with("_PORT")

@@ -1,23 +1,23 @@
-//! Which rules are in force, and what holds for all of them.
+//! Which rules are in force, and the defaults for all rules.
 
 use std::path::PathBuf;
 
 use super::{
-    form::{OnOff, OneOf, SWITCH},
+    form::{Arity, OnOff, OneOf, SWITCH},
     reader::SettingReader,
-    row::{Arity, Row, Setting},
+    row::{Row, Setting},
 };
 use crate::{
     engine::rule::{Defaults, ModeOverride, OnStoreFailure, WhenDenied},
     rules::{Algorithms, LoadOptions},
 };
 
-/// Which rules are in force, and what holds for all of them.
+/// Which rules are in force, and the defaults for all rules.
 #[derive(Debug, Clone)]
 pub struct RuleSettings {
     /// Files and folders; empty for the shipped example.
     pub paths: Vec<PathBuf>,
-    /// What holds for all rules.
+    /// The defaults for all rules.
     pub options: LoadOptions,
 }
 

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use super::{
-    form::{Custom, Time, Whole, invalid},
+    form::{Custom, Time, WholeNumber, invalid},
     reader::SettingReader,
     row::Setting,
     store_url::{StoreUrl, store_url},
@@ -14,17 +14,17 @@ use super::{
 pub struct StoreSettings {
     /// Where counters are kept.
     pub url: StoreUrl,
-    /// The most connections to Redis.
+    /// Maximum number of connections to Redis.
     pub pool_size: u32,
-    /// What keys in Redis begin with.
+    /// Prefix of all keys in Redis.
     pub key_prefix: String,
-    /// How many counters are remembered as over their limit.
+    /// Number of counters to remember as over their limit.
     pub over_limit_cache: usize,
-    /// The most counters in memory.
+    /// Maximum number of counters in memory.
     pub memory_counters_max: usize,
-    /// The longest that a decision may take.
+    /// Maximum duration of a decision.
     pub decision_budget: Duration,
-    /// How many replicas share a limit where each counts locally.
+    /// Number of replicas that share a limit where each counts locally.
     pub replicas: u32,
 }
 
@@ -34,20 +34,20 @@ impl StoreSettings {
             url: Self::read_url(reader),
             pool_size: reader.read(&Setting {
                 flag: "store-pool-size",
-                form: Whole { min: 1, max: 1000 },
+                form: WholeNumber { min: 1, max: 1000 },
                 default: "16",
                 help: "Maximum number of connections to Redis",
             }),
             key_prefix: Self::read_key_prefix(reader),
             over_limit_cache: reader.read(&Setting {
                 flag: "over-limit-cache",
-                form: Whole { min: 0, max: 10_000_000 },
+                form: WholeNumber { min: 0, max: 10_000_000 },
                 default: "100000",
                 help: "Number of counters to remember, for one second, as over their limit; 0 is off",
             }),
             memory_counters_max: reader.read(&Setting {
                 flag: "memory-counters-max",
-                form: Whole { min: 1000, max: 1_000_000_000 },
+                form: WholeNumber { min: 1000, max: 1_000_000_000 },
                 default: "1000000",
                 help: "Maximum number of counters kept in memory",
             }),
@@ -59,7 +59,7 @@ impl StoreSettings {
             }),
             replicas: reader.read(&Setting {
                 flag: "replicas",
-                form: Whole { min: 1, max: 10_000 },
+                form: WholeNumber { min: 1, max: 10_000 },
                 default: "1",
                 help: "Number of replicas that share a limit where each counts locally",
             }),
@@ -102,10 +102,14 @@ fn password(path: &str) -> Result<String, String> {
 }
 
 fn key_prefix(text: &str) -> Result<String, String> {
-    let visible = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
-    if text.len() <= 64 && text.bytes().all(visible) {
+    if text.len() <= 64 && text.bytes().all(may_be_in_prefix) {
         Ok(text.to_owned())
     } else {
         Err(invalid(text, "at most 64 visible ASCII characters, without braces"))
     }
+}
+
+/// Braces would move the hash tag of a key.
+fn may_be_in_prefix(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}')
 }

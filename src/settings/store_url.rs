@@ -30,7 +30,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// As `Display`: the derived one would show the password.
+/// As `Display`: a derived `Debug` would show the password.
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -49,7 +49,7 @@ impl StoreUrl {
     }
 }
 
-/// Reads a URL. No message repeats it: it may hold a password.
+/// Reads a URL. Errors do not repeat it, because it may hold a password.
 pub(super) fn store_url(text: &str) -> Result<StoreUrl, String> {
     const FORM: &str = "must be memory:// or redis://[user:password@]host:port[/db]";
     if text == "memory://" {

@@ -1,5 +1,5 @@
-//! Log lines, metrics and traces: our own settings, and the part of OpenTelemetry's standard
-//! variables that its SDK leaves to the program.
+//! Log lines, metrics and traces: tollkeeper's settings, and those of OpenTelemetry's standard variables
+//! that its SDK leaves to the program.
 
 use tracing::level_filters::LevelFilter;
 
@@ -15,9 +15,9 @@ use crate::telemetry::{Log, LogFormat, TelemetryOptions};
 pub struct TelemetrySettings {
     /// Log lines.
     pub log: Log,
-    /// The part of a limit beyond which hits count as near it, 0 to 1.
+    /// Part of a limit beyond which hits count as near it, 0 to 1.
     pub near_limit_ratio: f64,
-    /// What is sent to a collector.
+    /// Which telemetry is sent to a collector.
     pub export: TelemetryOptions,
 }
 
@@ -83,7 +83,7 @@ struct Endpoint<'a> {
 }
 
 impl<'a> Endpoint<'a> {
-    /// The endpoint, unless there is none or the standard variables turn it off.
+    /// The endpoint of a signal, unless it is unset or the standard variables turn the signal off.
     fn of(signal: &'static str, environment: &'a Environment) -> Option<Self> {
         let disabled = environment.text("OTEL_SDK_DISABLED");
         let exporter = environment.text(&format!("OTEL_{signal}_EXPORTER"));
@@ -113,7 +113,7 @@ impl<'a> Endpoint<'a> {
     }
 }
 
-/// The variable of one signal, which wins, and that of all.
+/// The variable of one signal, and the variable of all signals, over which it has precedence.
 fn both_forms(signal: &str, name: &str) -> [String; 2] {
     [format!("OTEL_EXPORTER_OTLP_{signal}_{name}"), format!("OTEL_EXPORTER_OTLP_{name}")]
 }

@@ -1,4 +1,4 @@
-//! Shows a measurement: as text with bars, as JSON, and its progress.
+//! Prints a measurement as text with bars or as JSON, and the progress of a run.
 
 use std::{
     io::{self, Write as _},
@@ -13,6 +13,7 @@ use crate::bench::{Progress, Report};
 const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
 
+/// Length of a full bar, in characters.
 const BAR: usize = 40;
 
 pub(super) fn text(report: &Report) -> String {
@@ -50,7 +51,7 @@ fn millis(time: Duration) -> String {
     format!("{:.3} ms", time.as_secs_f64() * 1e3)
 }
 
-/// A bar for each doubling of the latency; its length is that bucket's part of the decisions.
+/// One bar per doubling of the latency. Its length is that bucket's part of the decisions.
 fn bars(report: &Report) -> String {
     let mut bars = "distribution\n".to_owned();
     let whole = report.latency.len() as f64;
@@ -68,20 +69,20 @@ fn bars(report: &Report) -> String {
     bars
 }
 
-/// The first bucket ends here: 16 µs; hardly any call over TCP is faster.
+/// The upper end of the first bucket, 16 µs: hardly any call over TCP is faster.
 const NANOS_FIRST: u64 = 16_000;
 
-/// How many characters of a bar stand for this part.
+/// The length of the bar for a part of the whole, in characters.
 fn marks(part: f64) -> usize {
     (0..BAR).filter(|mark| (*mark as f64 + 0.5) / BAR as f64 <= part).count()
 }
 
 pub(super) fn json(report: &Report) -> String {
-    let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
-    let latency: serde_json::Map<_, _> = QUANTILES
-        .into_iter()
-        .map(|(name, part)| (name.to_owned(), json!(micros(report.quantile(part)))))
-        .collect();
+    let mut latency = serde_json::Map::new();
+    for (name, part) in QUANTILES {
+        let micros = report.quantile(part).as_nanos() as f64 / 1e3;
+        latency.insert(name.to_owned(), json!(micros));
+    }
     let object = json!({
         "calls": report.calls(),
         "ok": report.ok,

@@ -25,7 +25,7 @@ fn argument(row: Row) -> Arg {
         .long(row.flag)
         .help(row.description())
         .value_parser(value_parser!(OsString))
-        // `-1` is a bad value of its setting, and no unknown flag.
+        // `-1` is a bad value of the setting, not an unknown flag.
         .allow_negative_numbers(true);
     let name = row.value;
     match row.arity {

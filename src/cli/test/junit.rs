@@ -1,12 +1,9 @@
-//! The report as JUnit's XML, which most CI systems show.
+//! The report as JUnit XML, which most CI systems display.
 
-use super::report::{CaseReport, Report};
+use super::report::{CaseReport, TestReport};
 
-pub(super) fn xml(report: &Report) -> String {
+pub(super) fn xml(report: &TestReport) -> String {
     let (tests, failures, errors) = (report.tests.len(), report.failed(), report.problems.len());
-    let counts = |tests, failures, errors| {
-        format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\"")
-    };
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     xml +=
         &format!("<testsuites name=\"tollkeeper\" {}>\n", counts(tests + errors, failures, errors));
@@ -33,6 +30,10 @@ pub(super) fn xml(report: &Report) -> String {
     xml + "</testsuites>\n"
 }
 
+fn counts(tests: usize, failures: usize, errors: usize) -> String {
+    format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\"")
+}
+
 fn push_case(xml: &mut String, test: &CaseReport) {
     let (file, name) = (escaped(&test.file), escaped(&test.name));
     let case = format!("    <testcase classname=\"{file}\" name=\"{name}\"");
@@ -46,7 +47,7 @@ fn push_case(xml: &mut String, test: &CaseReport) {
     };
 }
 
-/// For text and attributes. XML has no form for most control characters.
+/// Escapes text and attributes. XML cannot represent most control characters.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_xml_reserves_or_cannot_hold_is_escaped() {
+    fn characters_that_xml_reserves_or_forbids_are_escaped() {
         assert_eq!(escaped("a<b>&\"c\"\n\u{1}"), "a&lt;b&gt;&amp;&quot;c&quot;\n\u{fffd}");
     }
 }

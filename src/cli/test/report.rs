@@ -1,4 +1,4 @@
-//! What came of all tests.
+//! The results of all tests.
 
 use std::path::Path;
 
@@ -6,22 +6,22 @@ use serde::Serialize;
 
 use crate::rules::{Problem, cases::Case};
 
-/// What came of all tests.
+/// The results of all tests.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Report {
+pub(super) struct TestReport {
     pub(super) tests: Vec<CaseReport>,
-    /// What kept tests from being run.
+    /// Problems that kept tests from running.
     pub(super) problems: Vec<String>,
 }
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Debug, Serialize)]
 pub(super) struct CaseReport {
     pub(super) file: String,
     pub(super) name: String,
-    /// Where it is written: `file:line:column`.
+    /// Location of the test: `file:line:column`.
     pub(super) location: String,
-    /// What was not as expected, in lines; absent if the test has passed.
+    /// Lines with what was expected and what happened; absent if the test passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<String>,
 }
@@ -37,7 +37,7 @@ impl CaseReport {
     }
 }
 
-impl Report {
+impl TestReport {
     pub(super) fn add_problems(&mut self, problems: Vec<Problem>) {
         self.problems.extend(problems.iter().map(ToString::to_string));
     }

@@ -1,0 +1,36 @@
+//! What a run does.
+
+use std::time::Duration;
+
+use super::calls::Calls;
+
+/// What a run does.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The service, as `host:port`.
+    pub addr: String,
+    /// The requests.
+    pub calls: Calls,
+    /// When the next call is made.
+    pub pace: Pace,
+    /// Number of connections; each thread has at least one.
+    pub connections: usize,
+    /// Number of threads, at least 1; each has connections of its own.
+    pub threads: usize,
+    /// Duration of the calls before the measurement.
+    pub warmup: Duration,
+    /// Duration of the measurement.
+    pub duration: Duration,
+    /// Maximum number of measured calls; the run ends after them.
+    pub calls_max: Option<u64>,
+}
+
+/// When the next call is made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// When an earlier call is answered, with this number of calls under way at any time.
+    Closed(usize),
+    /// At this number of calls per second (see [`Timetable`](super::Timetable)), whether or not earlier
+    /// calls are answered.
+    Open(f64),
+}
