@@ -6,7 +6,7 @@
 pub(super) enum Plain {
     Null,
     Switch(bool),
-    Whole(WholeNumber),
+    Whole(Integer),
     /// Any other number, which may be infinite or not a number.
     Float(f64),
     Text,
@@ -14,7 +14,7 @@ pub(super) enum Plain {
 
 /// A whole number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct WholeNumber {
+pub(super) struct Integer {
     pub(super) value: i128,
     /// Whether its digits, read as decimal, are another number: `010`.
     pub(super) looks_decimal: bool,
@@ -52,7 +52,7 @@ pub(super) fn resolve(text: &str) -> Plain {
 }
 
 /// A whole number of at most 64 bits, in any base.
-fn whole(text: &str) -> Option<WholeNumber> {
+fn whole(text: &str) -> Option<Integer> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (radix, digits) = match unsigned.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, unsigned.get(2..)?),
@@ -68,7 +68,7 @@ fn whole(text: &str) -> Option<WholeNumber> {
     let magnitude = i128::from(u64::from_str_radix(digits, radix).ok()?);
     let looks_decimal = unsigned.parse().is_ok_and(|decimal: i128| decimal != magnitude);
     let value = if text.starts_with('-') { -magnitude } else { magnitude };
-    Some(WholeNumber { value, looks_decimal })
+    Some(Integer { value, looks_decimal })
 }
 
 #[cfg(test)]

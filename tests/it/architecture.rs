@@ -1,35 +1,42 @@
-//! The invariants of ARCHITECTURE.md that the text of the code shows. clippy.toml has others.
+//! Invariants of ARCHITECTURE.md that the source text shows. clippy.toml checks others.
+
+mod imports;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
 use crate::support::root;
 
-/// Every source file below `folder`, by its path in the repository, without its unit tests.
+/// Every source file below `folder`: its path in the repository, and its code without unit tests.
 fn sources(folder: &str) -> Vec<(String, String)> {
-    fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => collect(&path, files),
-                false => files.push(path),
-            }
-        }
-    }
     let mut files = Vec::new();
     collect(&root().join(folder), &mut files);
-    let read = |file: &PathBuf| {
+    files.sort();
+    let mut sources = Vec::new();
+    for file in files {
         let name = file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-        let text = fs::read_to_string(file).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
-        (name, code)
-    };
-    files.iter().filter(|file| file.extension().is_some_and(|it| it == "rs")).map(read).collect()
+        sources.push((name, code));
+    }
+    sources
 }
 
-/// Fails where a file outside `allowed` has one of `words` in a line that is no comment.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// Fails if a file that is not in `allowed` has one of `words` outside of comment lines.
 #[track_caller]
 fn only_in(folder: &str, allowed: &[&str], words: &[&str]) {
     let sources = sources(folder);
@@ -109,4 +116,31 @@ fn every_dependency_has_its_reason_in_architecture_md() {
         }
     }
     assert!(count > 20, "{count} dependencies found");
+}
+
+/// The name that a line defines as a struct, enum, trait or type alias. Indented aliases are the associated
+/// types of traits.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words =
+        line.split_whitespace().skip_while(|word| word.starts_with("pub") || word.ends_with(')'));
+    let kind = words.next()?;
+    let is_definition = ["struct", "enum", "trait"].contains(&kind)
+        || (kind == "type" && !line.starts_with(char::is_whitespace));
+    let name = words.next().filter(|_| is_definition)?;
+    name.split(|character: char| !character.is_alphanumeric()).next()
+}
+
+#[test]
+fn every_type_name_is_defined_once() {
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, code) in sources("src") {
+        for name in code.lines().filter_map(defined_type) {
+            files.entry(name.to_owned()).or_default().push(file.clone());
+        }
+    }
+    assert!(files.len() > 100, "{} types were found", files.len());
+    let several = files.iter().filter(|(_, files)| files.len() > 1);
+    let several: Vec<String> =
+        several.map(|(name, files)| format!("{name}: {}", files.join(", "))).collect();
+    assert!(several.is_empty(), "type names with several definitions:\n{}", several.join("\n"));
 }

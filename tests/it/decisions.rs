@@ -195,14 +195,16 @@ async fn an_override_replaces_the_rule_and_works_without_one() {
     .await;
 }
 
+/// An override with a unit of any number.
+fn with_unit(unit: i32) -> RateLimitDescriptor {
+    let mut overridden = with_limit(user("a"), 1, RateLimitUnit::Second);
+    overridden.limit.as_mut().unwrap().unit = unit;
+    overridden
+}
+
 #[tokio::test]
 async fn an_invalid_override_is_ignored_and_counted() {
     on_every_store(async |service| {
-        let with_unit = |unit| {
-            let mut overridden = with_limit(user("a"), 1, RateLimitUnit::Second);
-            overridden.limit.as_mut().unwrap().unit = unit;
-            overridden
-        };
         check(service, vec![with_unit(0)], "OK: OK 9/10 YEAR").await;
         check(service, vec![with_unit(99)], "OK: OK 8/10 YEAR").await;
         check(service, vec![with_unit(-1)], "OK: OK 7/10 YEAR").await;

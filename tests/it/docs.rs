@@ -30,13 +30,18 @@ pub fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
 /// The text without the seconds until a reset and without the windows' starts, which differ from run to
 /// run.
 fn without_times(text: &str) -> String {
-    let line = |line: &str| match (line.split_once("resets in "), line.split_once("}:")) {
-        (Some((before, _)), _) => format!("{before}resets in N s"),
-        // A counter's key ends with its window's start.
-        (None, Some((before, _))) => format!("{before}}}:N"),
-        (None, None) => line.to_owned(),
-    };
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        lines.push(if let Some((before, _)) = line.split_once("resets in ") {
+            format!("{before}resets in N s")
+        } else if let Some((before, _)) = line.split_once("}:") {
+            // A counter's key ends with its window's start.
+            format!("{before}}}:N")
+        } else {
+            line.to_owned()
+        });
+    }
+    lines.join("\n")
 }
 
 #[test]

@@ -56,12 +56,21 @@ fn charge_hits(user: &str, hits: u64, requests: u32) -> Charge {
     charge_on(user, hits, Limit::new(requests, Unit::Year, 100).unwrap())
 }
 
+fn bucket_of_3() -> Limit {
+    let algorithm = Algorithm::TokenBucket { burst: 3 };
+    Limit { algorithm, ..Limit::new(1, Unit::Year, 100).unwrap() }
+}
+
 fn fits(remaining: u32) -> Verdict {
     Verdict::Fits { remaining }
 }
 
 fn verdict(answer: &Result<Judgement, StoreError>) -> Verdict {
     answer.as_ref().unwrap().tallies[0].verdict
+}
+
+fn verdicts(answer: &Result<Judgement, StoreError>) -> Vec<Verdict> {
+    answer.as_ref().unwrap().tallies.iter().map(|tally| tally.verdict).collect()
 }
 
 /// Records the script commands that clients send to Redis from its start on.
@@ -147,20 +156,14 @@ async fn twenty_calls_share_a_script_run_and_failures_of_some_do_not_affect_the_
 async fn calls_of_different_algorithms_share_a_batch() {
     let redis = Redis::start();
     let store = store(&redis, system_clock, TIMEOUT);
-    let bucket = || Limit {
-        algorithm: Algorithm::TokenBucket { burst: 3 },
-        ..Limit::new(1, Unit::Year, 100).unwrap()
-    };
+    let fixed = || charge_hits("alice", 1, 2);
     let calls = [
-        vec![charge_hits("alice", 1, 2)],
-        vec![charge_on("bob", 2, bucket())],
-        vec![charge_hits("alice", 1, 2), charge_on("bob", 1, bucket())],
-        vec![charge_hits("alice", 1, 2), charge_on("bob", 1, bucket())],
+        vec![fixed()],
+        vec![charge_on("bob", 2, bucket_of_3())],
+        vec![fixed(), charge_on("bob", 1, bucket_of_3())],
+        vec![fixed(), charge_on("bob", 1, bucket_of_3())],
     ];
     let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
-    let verdicts = |answer: &Result<Judgement, _>| -> Vec<Verdict> {
-        answer.as_ref().unwrap().tallies.iter().map(|tally| tally.verdict).collect()
-    };
     let verdicts: Vec<_> = answers.iter().map(verdicts).collect();
     assert_eq!(verdicts[0], [fits(1)]);
     assert_eq!(verdicts[1], [fits(1)]);
@@ -215,6 +218,11 @@ fn competing_calls() -> impl Strategy<Value = Vec<Asked>> {
     prop::collection::vec(call, 1..60)
 }
 
+/// The hits of a call on one user's counter.
+fn hits_on(user: usize, call: &Asked) -> u64 {
+    call.iter().filter(|(name, _)| *name == user).map(|(_, hits)| hits).sum()
+}
+
 fn charges(call: &Asked) -> Vec<Charge> {
     call.iter()
         .map(|(user, hits)| charge_hits(&format!("user{user}"), *hits, LIMITS[*user]))
@@ -245,9 +253,6 @@ fn calls_of_a_batch_are_each_all_or_nothing_and_none_that_fits_is_denied() {
         let (denied, admitted): (Vec<usize>, Vec<usize>) =
             (0..calls.len()).partition(|number| is_denied(*number));
 
-        let hits_on = |user: usize, call: &Asked| -> u64 {
-            call.iter().filter(|(name, _)| *name == user).map(|(_, hits)| hits).sum()
-        };
         let counted: Vec<u64> = (0..LIMITS.len()).map(count).collect();
         for (user, limit) in LIMITS.into_iter().enumerate() {
             let admitted: u64 = admitted.iter().map(|number| hits_on(user, &calls[*number])).sum();

@@ -286,6 +286,14 @@ fn minute() -> u64 {
     tollkeeper::store::system_clock().as_secs() / 60
 }
 
+/// The number of evicted counters, as /metrics shows it.
+fn evicted(service: &Service) -> Option<String> {
+    let metrics = service.get("/metrics");
+    let mut lines = metrics.lines();
+    let count = lines.find_map(|line| line.strip_prefix("ratelimit_counters_evicted_total "));
+    count.map(str::to_owned)
+}
+
 #[tokio::test]
 async fn more_values_than_counters_cause_no_error_and_are_reported() {
     let flags = &["--memory-counters-max", "1000"];
@@ -298,12 +306,6 @@ async fn more_values_than_counters_cause_no_error_and_are_reported() {
             let answer = client.should_rate_limit(call).await.unwrap().into_inner();
             assert!(spell(&answer).starts_with("OK: OK 9/10 YEAR"), "{}", spell(&answer));
         }
-    };
-    let evicted = |service: &Service| {
-        let metrics = service.get("/metrics");
-        let mut lines = metrics.lines();
-        let count = lines.find_map(|line| line.strip_prefix("ratelimit_counters_evicted_total "));
-        count.map(str::to_owned)
     };
     ask(0..1000).await;
     assert_eq!(evicted(&service), None);

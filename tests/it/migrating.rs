@@ -449,16 +449,18 @@ async fn under_the_global_quota_mode_one_descriptor_that_fits_or_has_no_limit_is
     .await;
 }
 
+/// An override of two with a unit of any number.
+fn with_unit(unit: i32) -> RateLimitDescriptor {
+    let limit = RateLimitOverride { requests_per_unit: 2, unit, unit_multiplier: None };
+    RateLimitDescriptor { limit: Some(limit), ..one("any", "x") }
+}
+
 /// The enum of units in requests has no 7. envoyproxy/ratelimit reads the number as the enum of answers, in
 /// which 7 is WEEK.
 #[tokio::test]
 async fn an_override_with_unit_7_is_weekly() {
     let flags = &["--dynamic-metadata"];
     let service = Service::start(Options { rules: PLAIN, flags, ..Options::default() });
-    let with_unit = |unit| {
-        let limit = RateLimitOverride { requests_per_unit: 2, unit, unit_multiplier: None };
-        RateLimitDescriptor { limit: Some(limit), ..one("any", "x") }
-    };
     check(&service, &[with_unit(7)], "OK: OK 1/2 WEEK").await;
     check(&service, &[with_unit(7)], "OK: OK 0/2 WEEK").await;
     check(&service, &[with_unit(7)], "OVER_LIMIT: OVER_LIMIT 0/2 WEEK").await;

@@ -151,7 +151,7 @@ fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64
     let (stop, expiry) =
         (format!("{}000", start.parse::<i64>().unwrap() / 1000 + length), "9999999999999");
     redis.query(&[
-        "EVAL", &script, "1", key, "1", "fw", "1", &start, &stop, "take", hits, "5", "free",
+        "EVAL", &script, "1", key, "1", "fw", "1", &start, &stop, "charge", hits, "5", "free",
         "enforced", "error", expiry, "",
     ])
 }
@@ -181,7 +181,7 @@ fn each_call_of_one_run_is_judged_by_itself() {
             key,
             &start,
             &stop,
-            "take",
+            "charge",
             hits,
             "5",
             "free",

@@ -217,19 +217,6 @@ fn the_json_report_lists_every_test() {
 /// Another program reads the report, as a CI system would.
 #[test]
 fn the_junit_report_has_a_case_for_every_test_and_every_problem() {
-    let read = "import sys, xml.etree.ElementTree as tree\n\
-                for case in tree.fromstring(sys.stdin.buffer.read()).iter('testcase'):\n\
-                \x20 inner = [(child.tag, child.get('message')) for child in case]\n\
-                \x20 print(case.get('name'), inner)";
-    let cases = |text: &str| {
-        let (code, stdout, stderr) = test_file("a.test.yaml", text, &["--format", "junit"]);
-        assert_eq!((code, stderr.as_str()), (Some(1), ""));
-        let folder = TempDir::new().unwrap();
-        let file = folder.path().join("report.xml");
-        std::fs::write(&file, stdout).unwrap();
-        let report = std::fs::File::open(file).unwrap();
-        run(std::process::Command::new(tool("python")).args(["-c", read]).stdin(report)).1
-    };
     assert_eq!(
         cases(MIXED),
         "good []\nbad & <worse> [('failure', './a.test.yaml:4:49, at 0s: k=v')]\n"
@@ -238,4 +225,19 @@ fn the_junit_report_has_a_case_for_every_test_and_every_problem() {
     let (rules, tests) = (missing("rules"), missing("tests"));
     let expected = format!("{rules} [('error', '{rules}')]\n{tests} [('error', '{tests}')]\n");
     assert_eq!(cases("{}"), expected);
+}
+
+/// The cases of the JUnit report on this test file, which fails: their names, failures and errors.
+fn cases(text: &str) -> String {
+    let read = "import sys, xml.etree.ElementTree as tree\n\
+                for case in tree.fromstring(sys.stdin.buffer.read()).iter('testcase'):\n\
+                \x20 inner = [(child.tag, child.get('message')) for child in case]\n\
+                \x20 print(case.get('name'), inner)";
+    let (code, stdout, stderr) = test_file("a.test.yaml", text, &["--format", "junit"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), ""));
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("report.xml");
+    std::fs::write(&file, stdout).unwrap();
+    let report = std::fs::File::open(file).unwrap();
+    run(std::process::Command::new(tool("python")).args(["-c", read]).stdin(report)).1
 }

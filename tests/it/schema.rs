@@ -209,10 +209,11 @@ fn the_schema_of_tests_and_the_test_command_agree() {
     fs::create_dir(folder.path().join("rules")).unwrap();
     fs::write(folder.path().join("rules/rules.yaml"), rules).unwrap();
     let mut files = Vec::new();
-    let call = |call: &str| {
-        format!("rules: rules\ntests: [{{ name: n, domain: d, calls: [{{ {call} }}] }}]\n")
-    };
-    files.extend(CALLS.map(call));
+    for call in CALLS {
+        files.push(format!(
+            "rules: rules\ntests: [{{ name: n, domain: d, calls: [{{ {call} }}] }}]\n"
+        ));
+    }
     files.extend(SUITES.map(str::to_owned));
     for (index, text) in files.iter().enumerate() {
         fs::write(folder.path().join(format!("{index:03}.yaml")), text).unwrap();

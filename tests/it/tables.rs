@@ -62,16 +62,17 @@ fn check_table(name: &str, header: &str, expected: &[String]) {
     }
 }
 
+fn row_of_page(row: &Row) -> String {
+    let values = match &row.range {
+        Some((min, max)) => format!("{min} to {max}"),
+        None => row.value.replace('|', ", "),
+    };
+    format!("| `--{}` | {values} | {} | {} |", row.flag, row.default, row.help)
+}
+
 #[test]
 fn the_settings_of_the_page_are_those_of_the_program() {
-    let row = |row: &Row| {
-        let values = match &row.range {
-            Some((min, max)) => format!("{min} to {max}"),
-            None => row.value.replace('|', ", "),
-        };
-        format!("| `--{}` | {values} | {} | {} |", row.flag, row.default, row.help)
-    };
-    let rows: Vec<String> = settings::table().iter().map(row).collect();
+    let rows: Vec<String> = settings::table().iter().map(row_of_page).collect();
     check_table("settings.md", "| flag | values | default | meaning |", &rows);
 }
 

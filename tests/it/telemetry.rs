@@ -415,25 +415,27 @@ descriptors:
     }
 }
 
+/// The count of hits over the limit, as /metrics shows it.
+fn hits_over(service: &Service) -> String {
+    let metrics = service.get("/metrics");
+    let series = r#"ratelimit_hits_total{domain="shop",rule="user",standing="over"} "#;
+    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
+    count.unwrap_or_else(|| panic!("{series}: {metrics}")).to_owned()
+}
+
 /// Prometheus reads a counter as a float, which is exact below 2^53.
 #[tokio::test]
 async fn one_call_with_the_most_hits_leaves_the_counter_of_hits_exact() {
     let service = Service::start(Options::default());
-    let over = |service: &Service| -> String {
-        let metrics = service.get("/metrics");
-        let series = r#"ratelimit_hits_total{domain="shop",rule="user",standing="over"} "#;
-        let count = metrics.lines().find_map(|line| line.strip_prefix(series));
-        count.unwrap_or_else(|| panic!("{series}: {metrics}")).to_owned()
-    };
     let ask = async |count| {
         let call = vec![hits(descriptor(&[("user", "x")]), count)];
         service.ask(request("shop", call)).await.unwrap();
     };
     ask(u64::MAX).await;
-    assert_eq!(over(&service), "4294967295");
+    assert_eq!(hits_over(&service), "4294967295");
     ask(11).await;
     ask(11).await;
-    assert_eq!(over(&service), "4294967317");
+    assert_eq!(hits_over(&service), "4294967317");
 }
 
 #[tokio::test(flavor = "multi_thread")]
