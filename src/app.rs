@@ -20,7 +20,7 @@ use crate::{
     http::{self, Http},
     limiter::Limiter,
     printable::printable,
-    rls::{self, Served},
+    rls::{self, GrpcServices},
     rules::{self, Algorithms, InForce, Rules, Watched},
     settings::{CallSettings, RuleSettings, Settings, StoreUrl},
     shutdown::Signals,
@@ -145,11 +145,11 @@ impl App {
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
-            places: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
+            request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
         };
         if let Some(admin) = admin {
-            let places = Arc::new(Semaphore::new(http::REQUESTS_MAX));
-            let router = http::counters::router(Http { places, ..endpoints.clone() });
+            let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
+            let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
             tasks.spawn(serve_http(admin, router, self.stop.clone()));
         }
         tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));
@@ -288,7 +288,7 @@ async fn serve_grpc(
     if let Some(v1alpha) = v1alpha {
         others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
-    let served = Served { service: Arc::new(service), others: others.routes().prepare() };
+    let served = GrpcServices { rate_limit: Arc::new(service), others: others.routes().prepare() };
     rls::serve(listener, served, workers, stop).await;
     Ok(())
 }

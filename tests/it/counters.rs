@@ -181,8 +181,8 @@ async fn between_reading_and_clearing_no_hit_is_lost() {
 async fn what_cannot_be_shown_is_told_in_words() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
     for (descriptor, problem) in [
-        ("free=x", "no limit counts this descriptor"),
-        ("nobody=x", "no limit counts this descriptor"),
+        ("free=x", "no limit applies to this descriptor"),
+        ("nobody=x", "no limit applies to this descriptor"),
         ("user", "user: an entry is written key=value"),
     ] {
         let output = counter(&service, "show", descriptor);
