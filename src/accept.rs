@@ -1,4 +1,4 @@
-//! How connections are taken, whatever is served on them.
+//! Accepting connections, for the gRPC and the HTTP listeners alike.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio::{
     time,
 };
 
-/// After a failure to accept, such as too many open files: trying at once would only spin.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The pause after a failure to accept, such as too many open files. An immediate retry would only spin.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The next connection. What fails is logged under the listener's name, and tried again.
+/// Accepts the next connection. Failures are logged under the listener's name, and retried.
 pub(crate) async fn accept(listener: &TcpListener, name: &str) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Without it a small answer may wait for the acknowledgement of the one before.
+                // Otherwise a small answer may wait for the acknowledgement of the previous one.
                 drop(stream.set_nodelay(true));
                 return stream;
             }
             Err(error) => {
-                tracing::warn!("{name}: no connection taken: {error}");
-                time::sleep(AGAIN_AFTER).await;
+                tracing::warn!("{name}: could not accept a connection: {error}");
+                time::sleep(RETRY_AFTER).await;
             }
         }
     }

@@ -1,18 +1,19 @@
-//! The wiring: the only file that names concrete parts.
+//! The wiring: builds the parts, starts them, and ends them in order. Only this folder names concrete stores.
 
+mod grpc;
 mod listeners;
 mod ready;
+mod stores;
 
 use std::{error::Error, future::pending, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 
 use self::{
     listeners::Listeners,
-    ready::{ReadyLine, a_call_to_try, rules_named},
+    ready::{ReadyLine, example_call, rule_sources},
 };
 use crate::{
     VERSION,
@@ -20,39 +21,22 @@ use crate::{
     http::{self, Http},
     limiter::Limiter,
     printable::printable,
-    rls::{self, Served},
-    rules::{self, Algorithms, InForce, Rules, Watched},
-    settings::{CallSettings, RuleSettings, Settings, StoreUrl},
+    rls::{self, GrpcServices},
+    rules::{self, InForce, Rules, Watched},
+    settings::{CallSettings, RuleSettings, Settings},
     shutdown::Signals,
-    store::{
-        Store,
-        fallback::Fallback,
-        guard::Guard,
-        memory::MemoryStore,
-        outage::Outage,
-        over_limit_cache::OverLimitCache,
-        redis::{
-            RedisStore, TransactionStore,
-            node::RedisNode,
-            pool::{Pool, PoolOptions},
-            script::Scripts,
-        },
-        system_clock,
-    },
-    telemetry::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics, Telemetry},
+    store::{Store, outage::Outage},
+    telemetry::{CallMetrics, RuleMetrics, Telemetry},
     workers::Workers,
 };
 
-/// The service is ready after this even if the store has not answered: on_store_failure answers then.
+/// After this time the service is ready even if the store has not answered; `on_store_failure` applies then.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long calls in progress may take to finish after the listeners have closed.
+/// Longest time for calls in progress after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// The largest request for reflection, in bytes: it holds a name.
-const REFLECTION_BYTES_MAX: usize = 4 << 10;
-
-/// Tasks that end with an error, or with the service.
+/// Tasks that run until the service stops, or until they fail.
 type Tasks = JoinSet<TaskResult>;
 
 type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
@@ -85,24 +69,24 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let ready = ReadyLine {
         addresses: listeners.addresses()?,
         store: settings.store.url.to_string(),
-        rules: rules_named(&settings.rules.paths),
-        call: a_call_to_try(&rules.rules),
+        rules: rule_sources(&settings.rules.paths),
+        call: example_call(&rules.rules),
     };
     tracing::info!("listening: {}", ready.addresses);
-    let ready = ready.written(settings.telemetry.log.format);
+    let ready = ready.format(settings.telemetry.log.format);
 
     let app = App::new(&settings, telemetry).await?;
-    let mut tasks = app.start(&settings, rules, listeners);
+    let mut tasks = app.start(&settings, rules, listeners)?;
     tokio::select! {
-        () = app.be_ready(&ready) => {}
-        ended = tasks.join_next() => return Err(why(ended)),
+        () = app.become_ready(&ready) => {}
+        ended = tasks.join_next() => return Err(failure(ended)),
         () = signals.next() => {}
     }
     tokio::select! {
         () = app.end(&mut tasks, settings.process.drain) => {}
         () = signals.next() => {
             tracing::warn!("second signal: stopping at once");
-            // Dropping it would flush it.
+            // Dropping telemetry would flush it, and so delay the exit.
             std::mem::forget(app.telemetry);
         }
     }
@@ -112,20 +96,23 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
 impl App {
     async fn new(settings: &Settings, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
         let outage = Outage::default();
-        let store = Arc::new(store(settings, &telemetry, outage.clone())?);
+        let store = Arc::new(stores::store(settings, &telemetry, outage.clone()));
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
         Ok(Self { telemetry, store, outage, health, workers, stop })
     }
 
-    /// Starts everything that runs until [`App::stop`] is cancelled.
+    /// Starts the tasks that run until [`App::stop`] is cancelled.
+    ///
+    /// # Errors
+    /// If the services cannot be built.
     fn start(
         &self,
         settings: &Settings,
         rules: InForce,
-        Listeners { grpc, http, admin }: Listeners,
-    ) -> Tasks {
+        listeners: Listeners,
+    ) -> Result<Tasks, Box<dyn Error>> {
         let rules = Arc::new(Rules::new(rules));
         let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
         let CallSettings { message_bytes_max, bounds, ref headers } = settings.calls;
@@ -133,10 +120,9 @@ impl App {
         let mut tasks = Tasks::new();
         let service =
             rls::Service::new(Arc::clone(&limiter), bounds, message_bytes_max, Arc::clone(headers));
-        let health = self.health.clone();
-        let (reflection, workers) = (settings.listen.reflection, Arc::clone(&self.workers));
-        let stop = self.stop.clone();
-        tasks.spawn(serve_grpc(grpc, service, health, reflection, workers, stop));
+        let services = grpc::services(service, &self.health, settings.listen.reflection)?;
+        let workers = Arc::clone(&self.workers);
+        tasks.spawn(serve_grpc(listeners.grpc, services, workers, self.stop.clone()));
         let endpoints = Http {
             limiter: Arc::clone(&limiter),
             bounds,
@@ -145,27 +131,25 @@ impl App {
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
-            places: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
+            request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
         };
-        if let Some(admin) = admin {
-            let places = Arc::new(Semaphore::new(http::REQUESTS_MAX));
-            let router = http::counters::router(Http { places, ..endpoints.clone() });
+        if let Some(admin) = listeners.admin {
+            let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
+            let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
             tasks.spawn(serve_http(admin, router, self.stop.clone()));
         }
-        tasks.spawn(serve_http(http, http::router(endpoints), self.stop.clone()));
-        // The shipped rules are no file that could change.
+        tasks.spawn(serve_http(listeners.http, http::router(endpoints), self.stop.clone()));
+        // The built-in rules cannot change.
         if !settings.rules.paths.is_empty() {
             let RuleSettings { paths, options } = settings.rules.clone();
             tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, options }));
         }
-        tasks
+        Ok(tasks)
     }
 
     fn limiter(&self, settings: &Settings, rules: Arc<Rules>) -> Limiter {
-        let fallback = Fallback::new(in_memory(settings, &self.telemetry), settings.store.replicas);
-        let over_limit = over_limit_cache(settings, &self.telemetry);
-        let (store, budget) = (Arc::clone(&self.store), settings.store.decision_budget);
-        let guard = Guard::new(store, over_limit, fallback, budget, self.outage.clone());
+        let store = Arc::clone(&self.store);
+        let guard = stores::guard(settings, &self.telemetry, store, self.outage.clone());
         let near_ratio = settings.telemetry.near_limit_ratio;
         Limiter::new(rules, guard, CallMetrics::new(&self.telemetry.meter(), near_ratio))
     }
@@ -179,18 +163,18 @@ impl App {
     ) -> impl Future<Output = TaskResult> + use<> {
         let (metrics, stop) = (RuleMetrics::new(&self.telemetry.meter()), self.stop.clone());
         async move {
-            let on_load = move |loaded| {
+            let watch = rules::watch(rules, watched, move |loaded| {
                 metrics.loaded(loaded);
                 limiter.forget_removed_rules();
-            };
-            let watch = rules::watch(rules, watched, on_load);
+            });
             stop.run_until_cancelled_owned(watch).await;
             Ok(())
         }
     }
 
-    /// Prints the ready line once the service is ready, and then waits for ever.
-    async fn be_ready(&self, line: &str) {
+    /// Enters [`Phase::Ready`] once the store has answered or [`READY_WITHIN`] has passed, prints the ready
+    /// line, and never returns.
+    async fn become_ready(&self, line: &str) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
             async move { store.reached().await }
@@ -199,7 +183,7 @@ impl App {
             self.outage.ended();
         }
         self.health.enter(Phase::Ready).await;
-        ready::say(line);
+        ready::print(line);
         pending().await
     }
 
@@ -209,87 +193,25 @@ impl App {
         self.telemetry.flush().await;
     }
 
-    /// Reports NOT_SERVING, goes on serving for `drain`, and then closes the listeners.
+    /// Reports NOT_SERVING, continues to serve for `drain`, and then closes the listeners.
     async fn drain(&self, tasks: &mut Tasks, drain: Duration) {
         tracing::info!("draining for {drain:?}");
         self.health.enter(Phase::Draining).await;
         time::sleep(drain).await;
         self.stop.cancel();
-        let finished = async { while tasks.join_next().await.is_some() {} };
-        if time::timeout(FINISH_WITHIN, finished).await.is_err() {
-            tracing::warn!("some connections did not end within {FINISH_WITHIN:?}; cut");
+        if time::timeout(FINISH_WITHIN, all_ended(tasks)).await.is_err() {
+            tracing::warn!("some connections did not end within {FINISH_WITHIN:?} and were closed");
         }
     }
-}
-
-fn store(
-    settings: &Settings,
-    telemetry: &Telemetry,
-    outage: Outage,
-) -> Result<Store, Box<dyn Error>> {
-    match &settings.store.url {
-        StoreUrl::Memory => Ok(Store::Memory(in_memory(settings, telemetry))),
-        StoreUrl::Redis(server) => {
-            let metrics = StoreMetrics::new(&telemetry.meter());
-            let options = PoolOptions {
-                server: server.clone(),
-                connections_max: settings.store.pool_size,
-                workers: settings.process.workers,
-                timeout: settings.store.decision_budget,
-                outage,
-            };
-            let node = RedisNode::new(Pool::new(options, metrics.clone()), system_clock, metrics);
-            let key_prefix = settings.store.key_prefix.clone();
-            Ok(match settings.rules.options.algorithms {
-                Algorithms::All => Store::Redis(RedisStore::new(node, Scripts::new(key_prefix))),
-                Algorithms::FixedWindow => {
-                    Store::Transactions(TransactionStore::new(node, key_prefix))
-                }
-            })
-        }
-    }
-}
-
-/// None for memory, which is as fast as a cache; and none without scripts, where Redis may deny too
-/// early for an instant, which must not last for a second.
-fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCache {
-    let words_max = match (&settings.store.url, settings.rules.options.algorithms) {
-        (StoreUrl::Redis(_), Algorithms::All) => settings.store.over_limit_cache,
-        (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
-    };
-    OverLimitCache::new(words_max, system_clock, StoreMetrics::new(&telemetry.meter()))
-}
-
-fn in_memory(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
-    let metrics = MemoryMetrics::new(&telemetry.meter());
-    MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics)
 }
 
 async fn serve_grpc(
     listener: TcpListener,
-    service: rls::Service,
-    health: Health,
-    reflection: bool,
+    services: GrpcServices,
     workers: Arc<Workers>,
     stop: CancellationToken,
 ) -> TaskResult {
-    let reflect = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(rls::FILE_DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let v1 = reflection.then(|| reflect().build_v1()).transpose()?;
-    let v1alpha = reflection.then(|| reflect().build_v1alpha()).transpose()?;
-    let mut others = Routes::builder();
-    others.add_service(health.grpc());
-    if let Some(v1) = v1 {
-        others.add_service(v1.max_decoding_message_size(REFLECTION_BYTES_MAX));
-    }
-    if let Some(v1alpha) = v1alpha {
-        others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
-    }
-    let served = Served { service: Arc::new(service), others: others.routes().prepare() };
-    rls::serve(listener, served, workers, stop).await;
+    rls::serve(listener, services, workers, stop).await;
     Ok(())
 }
 
@@ -298,9 +220,14 @@ async fn serve_http(listener: TcpListener, router: Router, stop: CancellationTok
     Ok(())
 }
 
+async fn all_ended(tasks: &mut Tasks) {
+    while tasks.join_next().await.is_some() {}
+}
+
 type Ended = Option<Result<TaskResult, tokio::task::JoinError>>;
 
-fn why(ended: Ended) -> Box<dyn Error> {
+/// Why a task ended before the service was to stop.
+fn failure(ended: Ended) -> Box<dyn Error> {
     match ended {
         Some(Ok(Err(error))) => error,
         Some(Err(error)) => error.into(),

@@ -1,5 +1,5 @@
-//! Calls as tasks with an owner. A call runs to its end although its peer is gone: what it charges may be the
-//! debit of work that is done.
+//! Calls as tasks with an owner. A call runs to its end even if its client has left: its charge may be the
+//! debit for work that is already done.
 
 use std::{
     pin::Pin,
@@ -11,48 +11,48 @@ use hyper::rt::Executor;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-/// The calls of a connection, or of a listener.
+/// Owns the calls of one connection, or of one listener.
 #[derive(Clone)]
-pub(crate) struct Calls(Arc<Shared>);
+pub(crate) struct CallTracker(Arc<Spawner>);
 
-struct Shared {
+struct Spawner {
     tasks: TaskTracker,
     runtime: Handle,
 }
 
-impl Calls {
-    /// Calls on the runtime of this thread.
-    pub(crate) fn here() -> Self {
-        Self(Arc::new(Shared { tasks: TaskTracker::new(), runtime: Handle::current() }))
+impl CallTracker {
+    /// A tracker that spawns its tasks on the current runtime.
+    pub(crate) fn on_this_runtime() -> Self {
+        Self(Arc::new(Spawner { tasks: TaskTracker::new(), runtime: Handle::current() }))
     }
 
-    /// Runs a call. Dropped before its end, it goes on as a task.
-    pub(crate) fn run<F: Future<Output: Send> + Send + 'static>(&self, call: F) -> Call<F> {
-        Call { call: Some(Box::pin(call)), calls: self.clone() }
+    /// Runs a call. If the returned future is dropped before its end, the call continues as a task.
+    pub(crate) fn run<F: Future<Output: Send> + Send + 'static>(&self, call: F) -> TrackedCall<F> {
+        TrackedCall { call: Some(Box::pin(call)), tracker: self.clone() }
     }
 
-    /// Waits until all have ended. No more may come.
-    pub(crate) async fn ended(self) {
+    /// Waits until every call has ended. No call may be started afterwards.
+    pub(crate) async fn wait(self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
 }
 
-/// hyper runs each stream of HTTP/2 as a task.
-impl<F: Future<Output: Send + 'static> + Send + 'static> Executor<F> for Calls {
+/// hyper runs each HTTP/2 stream as a task.
+impl<F: Future<Output: Send + 'static> + Send + 'static> Executor<F> for CallTracker {
     fn execute(&self, stream: F) {
         drop(self.0.tasks.spawn_on(stream, &self.0.runtime));
     }
 }
 
-/// A call under way.
-pub(crate) struct Call<F: Future<Output: Send + 'static> + Send + 'static> {
-    /// Taken when it ends.
+/// A call in progress.
+pub(crate) struct TrackedCall<F: Future<Output: Send + 'static> + Send + 'static> {
+    /// `None` once the call has ended.
     call: Option<Pin<Box<F>>>,
-    calls: Calls,
+    tracker: CallTracker,
 }
 
-impl<F: Future<Output: Send + 'static> + Send + 'static> Future for Call<F> {
+impl<F: Future<Output: Send + 'static> + Send + 'static> Future for TrackedCall<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -63,11 +63,11 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Future for Call<F> {
     }
 }
 
-/// hyper drops a call's future when its peer gives it up, or when the connection is lost.
-impl<F: Future<Output: Send + 'static> + Send + 'static> Drop for Call<F> {
+/// hyper drops a call's future when the client cancels the call, or when the connection is lost.
+impl<F: Future<Output: Send + 'static> + Send + 'static> Drop for TrackedCall<F> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.calls.execute(call);
+            self.tracker.execute(call);
         }
     }
 }

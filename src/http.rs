@@ -1,9 +1,9 @@
-//! HTTP: decisions in JSON, health, metrics, and the rules in force; on an address of their own, the
-//! counters.
+//! HTTP: decisions in JSON, health, metrics and the rules in force; on the admin address, counters and
+//! explanations.
 
-pub mod counters;
+pub mod admin;
+mod browser;
 mod json;
-mod pages;
 mod serve;
 
 pub use serve::serve;
@@ -40,46 +40,47 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// How many requests with a body may be under way at a time; fewer than connections.
+/// Most requests with a body in progress at a time. Below the number of connections, so that probes always
+/// find one.
 pub const REQUESTS_MAX: usize = 128;
 
-/// How long a body may take to arrive.
+/// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the endpoints answer from.
+/// The state that the endpoints share.
 #[derive(Debug, Clone)]
 pub struct Http {
-    /// Decides.
+    /// Decides the calls of `/json`.
     pub limiter: Arc<Limiter>,
-    /// How much one request may hold.
+    /// Bounds for one request.
     pub bounds: Bounds,
-    /// Which headers an answer carries.
+    /// The rate limit headers that an answer carries.
     pub headers: Arc<Headers>,
     /// The largest body, in bytes.
     pub message_bytes_max: usize,
     /// The service's phase.
     pub health: Health,
-    /// Where metrics are read.
+    /// The source of `/metrics`.
     pub telemetry: Arc<Telemetry>,
     /// The rules in force.
     pub rules: Arc<Rules>,
-    /// Places for requests with a body: [`REQUESTS_MAX`].
-    pub places: Arc<Semaphore>,
+    /// One permit for each request with a body: [`REQUESTS_MAX`].
+    pub request_slots: Arc<Semaphore>,
 }
 
 impl Http {
-    /// The body of a request, and its place among those under way.
+    /// The body of a request, and its slot among the requests in progress.
     ///
     /// # Errors
-    /// 503 if there is no place, 408 and 413 for a body that is too slow or too large.
+    /// 503 if no slot is free, 408 and 413 for a body that is too slow or too large.
     async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Response> {
-        let Ok(place) = self.places.try_acquire() else {
+        let Ok(slot) = self.request_slots.try_acquire() else {
             return Err(
-                (StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time").into_response()
+                (StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests").into_response()
             );
         };
         match time::timeout(BODY_WITHIN, Bytes::from_request(request, self)).await {
-            Ok(Ok(body)) => Ok((body, place)),
+            Ok(Ok(body)) => Ok((body, slot)),
             Ok(Err(rejection)) => Err(rejection.into_response()),
             Err(_) => Err(StatusCode::REQUEST_TIMEOUT.into_response()),
         }
@@ -100,17 +101,19 @@ pub fn router(http: Http) -> Router {
 }
 
 async fn readyz(State(http): State<Http>) -> impl IntoResponse {
-    match http.health.ready() {
-        true => (StatusCode::OK, "OK"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+    if http.health.ready() {
+        (StatusCode::OK, "OK")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready")
     }
 }
 
-/// As envoyproxy/ratelimit answers: 200 `OK`, or 500 and nothing.
+/// Answers like envoyproxy/ratelimit: 200 with `OK`, or 500 with an empty body.
 async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
-    match http.health.ready() {
-        true => (StatusCode::OK, "OK"),
-        false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
+    if http.health.ready() {
+        (StatusCode::OK, "OK")
+    } else {
+        (StatusCode::INTERNAL_SERVER_ERROR, "")
     }
 }
 
@@ -120,10 +123,6 @@ async fn metrics(State(http): State<Http>) -> impl IntoResponse {
 }
 
 async fn rules(State(http): State<Http>) -> Json<Value> {
-    let domain = |domain: &Domain| {
-        let rules: Vec<Value> = domain.rules().into_iter().map(|it| rule(it)).collect();
-        json!({ "domain": &*domain.name, "rules": rules })
-    };
     let in_force = http.rules.current();
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Json(json!({
@@ -132,21 +131,27 @@ async fn rules(State(http): State<Http>) -> Json<Value> {
         "loaded_at": since.as_secs(),
         "files": in_force.files,
         "problems": http.rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "domains": in_force.rules.domains().into_iter().map(domain).collect::<Vec<_>>(),
+        "domains": in_force.rules.domains().into_iter().map(domain_json).collect::<Vec<_>>(),
     }))
 }
 
-fn told(limit: &Limit) -> String {
+fn domain_json(domain: &Domain) -> Value {
+    let rules: Vec<Value> = domain.rules().into_iter().map(|rule| rule_json(rule)).collect();
+    json!({ "domain": &*domain.name, "rules": rules })
+}
+
+fn rule_json(rule: &Rule) -> Value {
+    let limits: Vec<String> = match &rule.policy {
+        Policy::Limited(limits) => limits.iter().map(|limit| limit_text(limit)).collect(),
+        Policy::Unlimited => vec!["unlimited".to_owned()],
+    };
+    json!({ "path": *rule.path, "limit": limits.join(", "), "written_at": rule.location })
+}
+
+/// The limit, with its algorithm unless that is the default.
+fn limit_text(limit: &Limit) -> String {
     match limit.algorithm {
         Algorithm::FixedWindow => limit.to_string(),
         _ => format!("{limit} by {}", limit.algorithm.name()),
     }
-}
-
-fn rule(rule: &Rule) -> Value {
-    let limits: Vec<String> = match &rule.policy {
-        Policy::Limited(limits) => limits.iter().map(|limit| told(limit)).collect(),
-        Policy::Unlimited => vec!["unlimited".to_owned()],
-    };
-    json!({ "path": *rule.path, "limit": limits.join(", "), "written_at": rule.location })
 }

@@ -1,6 +1,6 @@
 //! tollkeeper: an exact, fast rate-limit service for Envoy, gateways and microservices.
 //!
-//! The modules in the order in which a call meets them. ARCHITECTURE.md tells the whole story.
+//! The modules are in the order in which a call reaches them. ARCHITECTURE.md describes the whole.
 
 #![cfg_attr(
     test,

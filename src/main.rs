@@ -1,4 +1,4 @@
-//! The program. All of it is in the library, where tests reach it.
+//! The program. Its code is in the library, where tests can reach it.
 
 use std::process::ExitCode;
 

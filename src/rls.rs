@@ -1,4 +1,5 @@
-//! The wire: Envoy's rate limit service, version 3. Generated types appear in this folder only.
+//! The wire: Envoy's rate limit service, version 3. Apart from our clients, only this folder uses the
+//! generated types.
 
 pub mod decode;
 pub mod encode;
@@ -14,7 +15,7 @@ mod serve;
 mod service;
 mod socket;
 
-pub use serve::{Served, serve};
+pub use serve::{GrpcServices, serve};
 pub(crate) use service::decide_json;
 pub use service::{Service, decide};
 
@@ -22,7 +23,7 @@ pub use service::{Service, decide};
 #[expect(missing_docs, clippy::all, reason = "generated")]
 #[allow(unreachable_pub, reason = "generated")]
 pub mod pb {
-    /// The nesting follows the packages, since generated code names its neighbours by it.
+    /// Nested like the packages, since generated code refers to its neighbours by relative paths.
     pub mod envoy {
         pub mod config {
             pub mod core {
@@ -37,7 +38,7 @@ pub mod pb {
                     pub mod v3 {
                         tonic::include_proto!("envoy.extensions.common.ratelimit.v3");
 
-                        /// Values must not reach a log through `{:?}`.
+                        /// Blank, so that no value reaches a log through `{:?}`.
                         impl std::fmt::Debug for rate_limit_descriptor::Entry {
                             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                                 f.debug_struct("Entry").finish_non_exhaustive()

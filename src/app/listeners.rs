@@ -13,7 +13,7 @@ pub(super) struct Listeners {
     pub admin: Option<TcpListener>,
 }
 
-/// Where they are, with the ports that the system has chosen.
+/// The addresses of the sockets, with the ports that the system has chosen.
 pub(super) struct Addresses {
     pub grpc: SocketAddr,
     pub http: SocketAddr,

@@ -1,4 +1,4 @@
-//! The line on stdout that says the service is ready: text, or a JSON object under `--log-format json`.
+//! The line on stdout that reports the service as ready: text, or a JSON object with `--log-format json`.
 
 use std::{
     io::{self, Write as _},
@@ -10,19 +10,19 @@ use serde_json::json;
 use super::listeners::Addresses;
 use crate::{engine::rule_set::RuleSet, printable::printable, rules, telemetry::LogFormat};
 
-/// What the line says.
+/// The contents of the line.
 pub(super) struct ReadyLine {
     pub addresses: Addresses,
     /// The store, with its password masked.
     pub store: String,
-    /// Where the rules come from.
+    /// The sources of the rules.
     pub rules: Vec<String>,
-    /// The domain and the descriptor of a call to try.
+    /// Arguments of `tollkeeper call` for an example call.
     pub call: String,
 }
 
 impl ReadyLine {
-    pub(super) fn written(&self, format: LogFormat) -> String {
+    pub(super) fn format(&self, format: LogFormat) -> String {
         let Self { addresses, store, rules, call } = self;
         let call = format!("tollkeeper call --addr {} {call}", addresses.grpc);
         match format {
@@ -44,22 +44,22 @@ impl ReadyLine {
     }
 }
 
-/// Writes a line to stdout. Where nobody can read it the service runs all the same.
-pub(super) fn say(line: &str) {
+/// Writes a line to stdout. The service runs even if stdout is closed.
+pub(super) fn print(line: &str) {
     let mut out = io::stdout().lock();
     drop(writeln!(out, "{}", printable(line.as_bytes())).and_then(|()| out.flush()));
 }
 
-/// Where the rules come from, for the ready line.
-pub(super) fn rules_named(paths: &[PathBuf]) -> Vec<String> {
+/// The sources of the rules, for the ready line.
+pub(super) fn rule_sources(paths: &[PathBuf]) -> Vec<String> {
     if paths.is_empty() {
         return vec!["examples/rules.yaml (built in)".to_owned()];
     }
     paths.iter().map(|path| rules::file_name(path)).collect()
 }
 
-/// A domain and a descriptor that match the first rule.
-pub(super) fn a_call_to_try(rules: &RuleSet) -> String {
+/// Arguments of `tollkeeper call` that match the first rule.
+pub(super) fn example_call(rules: &RuleSet) -> String {
     for domain in rules.domains() {
         if let Some(rule) = domain.rules().into_iter().next() {
             return format!("--domain {} {}", domain.name, descriptor(&rule.path));
@@ -68,8 +68,7 @@ pub(super) fn a_call_to_try(rules: &RuleSet) -> String {
     "--domain NAME key=value".to_owned()
 }
 
-/// A descriptor for a rule's path. A configured value that holds a `|` is cut there; this is only a
-/// hint.
+/// A descriptor that matches a rule's path. It is only a hint: a configured value is cut at a `|`.
 fn descriptor(path: &str) -> String {
     let mut entries = Vec::new();
     for step in path.split('|') {

@@ -1,4 +1,4 @@
-//! `POST /json`: a decision for those who do not speak gRPC.
+//! `POST /json`: decisions for clients without gRPC.
 
 use axum::{
     Json,
@@ -8,20 +8,20 @@ use axum::{
 };
 use serde_json::json;
 
-use super::{Http, pages};
+use super::{Http, browser};
 use crate::{
     rls::{self, refusal::Refusal},
     telemetry,
 };
 
-/// 200 or 429 with the answer, 400 for a bad request, 403 for a web page's, 408 and 413 for one that is
-/// too slow or too large, 503 where the store gave no answer or too many are under way.
+/// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
+/// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
 pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
-    if pages::made_by_page(request.headers()) {
+    if browser::is_from_web_page(request.headers()) {
         return refuse(&Refusal::WebPage);
     }
-    let (body, _place) = match http.body(request).await {
-        Ok(arrived) => arrived,
+    let (body, _slot) = match http.body(request).await {
+        Ok(received) => received,
         Err(refusal) => return refusal,
     };
     let answer = match rls::decide_json(&http.limiter, &http.headers, &body, http.bounds).await {

@@ -1,8 +1,8 @@
-//! The listener for HTTP: how many connections there may be, and how long each may take over what.
+//! The HTTP listener: bounds the number of connections, and the time that each may take.
 //!
-//! Anyone who can reach the port can hold connections open; no more of them than this take file
-//! descriptors from the calls that gRPC answers. A probe always finds room: it is taken from the connection
-//! that has waited longest for a request.
+//! Anyone who can reach the port can hold connections open, so only a bounded number of them may take file
+//! descriptors away from gRPC. A health probe is always accepted: the connection that has waited longest for a
+//! request is closed for it.
 
 use std::{
     ops::Range,
@@ -27,36 +27,36 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{accept::accept, calls::Calls, store::system_clock};
+use crate::{accept::accept, calls::CallTracker, store::system_clock};
 
-/// With this many, one that waits for a request is closed. Further ones wait in the system's queue until
-/// it has.
+/// Most connections. At this number, one that waits for a request is closed; until it has closed, further
+/// ones wait in the system's accept queue.
 const CONNECTIONS_MAX: usize = 256;
 
-/// The one that is to be closed may have begun a request at that moment. Then another is chosen.
-const ANOTHER_AFTER: Duration = Duration::from_millis(10);
+/// The pause before another connection is chosen: the one chosen first may just have begun a request.
+const CHOOSE_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// How long the head of a request may take; so it is how long a connection may be idle, too.
+/// Longest time for the head of a request, and so for an idle connection.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long one connection is used. It also ends those whose peer does not read the answers.
-const CONNECTION_LASTS: Duration = Duration::from_secs(300);
+/// Longest life of a connection. It also ends connections whose client does not read the answers.
+const CONNECTION_MAX: Duration = Duration::from_secs(300);
 
-/// What is under way at a connection's end may take this long.
+/// Longest time for a request in progress when its connection is to end.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// When HTTP/1 can be served, in seconds since 1970: hyper works out a date for each connection, whether it
-/// is sent or not, and panics where there is none of four digits. Clocks before 1970 show as 0.
+/// The times at which HTTP/1 can be served, in seconds since 1970. hyper formats a date for each connection,
+/// sent or not, and panics if the year does not have four digits. `system_clock` reads 0 before 1970.
 const DATES_SECS: Range<u64> = 1..253_402_300_800;
 
 /// The answer while the clock is outside of [`DATES_SECS`].
-const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 58\r\n\
-    connection: close\r\n\r\nthe clock of this machine shows no year from 1970 to 9999\n";
+const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\r\n\
+    connection: close\r\n\r\nthis machine's clock does not show a year from 1970 to 9999\n";
 
-/// Answers until `stop` is cancelled, and then finishes what is under way.
+/// Serves requests until `stop` is cancelled, and then finishes those in progress.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
-    let (mut clients, calls) = (Clients::default(), Calls::here());
+    let (mut clients, calls) = (Clients::default(), CallTracker::on_this_runtime());
     loop {
         let is_full = connections.len() == CONNECTIONS_MAX;
         if is_full {
@@ -65,19 +65,24 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
-            () = time::sleep(ANOTHER_AFTER), if is_full => {}
+            () = time::sleep(CHOOSE_AGAIN_AFTER), if is_full => {}
             stream = accept(&listener, "http"), if !is_full => {
                 let client = clients.add(&calls);
-                connections.spawn(answer(stream, router.clone(), client, stop.clone()));
+                connections.spawn(serve_connection(stream, router.clone(), client, stop.clone()));
             }
         }
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
-    calls.ended().await;
+    calls.wait().await;
 }
 
-async fn answer(stream: TcpStream, router: Router, client: Arc<Client>, stop: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    client: Arc<Client>,
+    stop: CancellationToken,
+) {
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }
@@ -85,72 +90,72 @@ async fn answer(stream: TcpStream, router: Router, client: Arc<Client>, stop: Ca
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request| {
-        client.set(State::Busy);
+        client.set(ClientState::Busy);
         let answer = client.calls.run(router.call(request));
         let client = Arc::clone(&client);
         async move {
             let answer = answer.await;
-            client.set(State::waits());
+            client.set(ClientState::waiting_from_now());
             answer
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        // How it ended is its peer's affair.
+        // Connection errors are not reported: nothing of ours has failed.
         _ = &mut connection => return,
-        // A request may have come since it was chosen.
-        () = client.close.notified() => if client.waits_since().is_some() { return },
-        _ = time::timeout(CONNECTION_LASTS, stop.cancelled()) => {}
+        // A request may have begun since this connection was chosen.
+        () = client.close.notified() => if client.waiting_since().is_some() { return },
+        _ = time::timeout(CONNECTION_MAX, stop.cancelled()) => {}
     }
     connection.as_mut().graceful_shutdown();
     drop(time::timeout(FINISH_WITHIN, connection).await);
 }
 
 async fn refuse(mut stream: TcpStream) {
-    let answered = async {
+    let written = async {
         stream.write_all(NO_DATE).await?;
         stream.shutdown().await
     };
-    drop(time::timeout(FINISH_WITHIN, answered).await);
+    drop(time::timeout(FINISH_WITHIN, written).await);
 }
 
-/// The clients that are connected, and some that no longer are.
+/// The connected clients, and some that have left.
 #[derive(Default)]
 struct Clients(Vec<Weak<Client>>);
 
 struct Client {
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     close: Notify,
-    calls: Calls,
+    calls: CallTracker,
 }
 
 #[derive(Clone, Copy)]
-enum State {
-    /// For a request, or for the rest of its head.
-    Waits(Instant),
+enum ClientState {
+    /// Since this time, for a request or for the rest of its head.
+    Waiting(Instant),
     Busy,
 }
 
-impl State {
-    fn waits() -> Self {
-        Self::Waits(Instant::now())
+impl ClientState {
+    fn waiting_from_now() -> Self {
+        Self::Waiting(Instant::now())
     }
 }
 
 impl Clients {
-    fn add(&mut self, calls: &Calls) -> Arc<Client> {
-        let state = Mutex::new(State::waits());
+    fn add(&mut self, calls: &CallTracker) -> Arc<Client> {
+        let state = Mutex::new(ClientState::waiting_from_now());
         let client = Arc::new(Client { state, close: Notify::new(), calls: calls.clone() });
         self.0.retain(|client| client.strong_count() > 0);
         self.0.push(Arc::downgrade(&client));
         client
     }
 
-    /// Closes the connection that has waited longest for a request. There is one as long as fewer requests
-    /// than connections may take time; see [`super::REQUESTS_MAX`].
+    /// Closes the connection that has waited longest for a request. There is always one, since fewer requests
+    /// than connections can be in progress; see [`super::REQUESTS_MAX`].
     fn close_one(&mut self) {
         let clients = self.0.iter().filter_map(Weak::upgrade);
-        let waiting = clients.filter_map(|client| Some((client.waits_since()?, client)));
+        let waiting = clients.filter_map(|client| Some((client.waiting_since()?, client)));
         if let Some((_, client)) = waiting.min_by_key(|(since, _)| *since) {
             client.close.notify_one();
         }
@@ -158,14 +163,14 @@ impl Clients {
 }
 
 impl Client {
-    fn set(&self, state: State) {
+    fn set(&self, state: ClientState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    fn waits_since(&self) -> Option<Instant> {
+    fn waiting_since(&self) -> Option<Instant> {
         match *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Waits(since) => Some(since),
-            State::Busy => None,
+            ClientState::Waiting(since) => Some(since),
+            ClientState::Busy => None,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! From the wire's messages to a [`Request`]: every default and every refusal of the protocol.
+//! Turns the wire's messages into a [`Request`], with every default and every refusal of the protocol.
 //!
-//! What an end user can influence (values, hits out of headers) is never refused: Envoy takes an
-//! error for "allow". What only an operator sets is.
+//! Only what an operator configures is refused. What an end user can influence (values, hits taken from
+//! headers) never is: Envoy takes an error for "allow".
 
 use prost_types::Struct;
 
@@ -15,19 +15,19 @@ use crate::engine::{
     rule::{Limit, Unit},
 };
 
-/// The most entries in one descriptor.
+/// Most entries in one descriptor.
 pub const ENTRIES_MAX: usize = 32;
 
-/// How much one request may hold.
+/// Bounds and options for decoding a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// The most descriptors.
+    /// Most descriptors in one request.
     pub descriptors_max: usize,
-    /// Whether the answer's dynamic metadata tells what was asked.
+    /// Whether the answer's dynamic metadata repeats the request.
     pub echo: Echo,
 }
 
-/// Whether the answer's dynamic metadata tells what was asked.
+/// Whether the answer's dynamic metadata repeats the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Echo {
@@ -36,14 +36,14 @@ pub enum Echo {
     On,
 }
 
-/// A request, and what was passed over in it.
+/// A decoded request.
 #[derive(Debug)]
 pub struct Decoded {
     /// The request.
     pub request: Request,
-    /// How many limit overrides were ignored, for an unknown unit or a window that cannot be.
+    /// Number of limit overrides that were ignored, for an unknown unit or an impossible window.
     pub overrides_ignored: u64,
-    /// The beginning of the answer's dynamic metadata.
+    /// The part of the answer's dynamic metadata that repeats the request, under [`Echo::On`].
     pub echo: Option<Struct>,
 }
 
@@ -65,10 +65,10 @@ impl Bounds {
     }
 }
 
-/// Checks a message, whose descriptors and entries are within [`Bounds`], and fills in its defaults.
+/// Checks a message and fills in its defaults. Its descriptors and entries are within [`Bounds`] already.
 ///
 /// # Errors
-/// If the domain, all descriptors or a key is missing.
+/// If the domain or a key is empty, or there are no descriptors.
 pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Refusal> {
     if message.domain.is_empty() {
         return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
@@ -78,7 +78,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
     }
 
     let echo = (echo == Echo::On).then(|| metadata::echo(&message));
-    // Absent and 0 look the same here, and both count as 1.
+    // On the wire 0 cannot be told from absent; both count as 1.
     let hits = u64::from(message.hits_addend.max(1));
     let mut overrides_ignored = 0;
     let mut descriptors = Vec::with_capacity(message.descriptors.len());
@@ -86,7 +86,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
         let limit = descriptor.limit.as_ref().and_then(limit_override);
         overrides_ignored += u64::from(descriptor.limit.is_some() && limit.is_none());
         descriptors.push(Descriptor {
-            hits: hits_of(descriptor.hits_addend, hits, descriptor.is_negative_hits),
+            hits: descriptor_hits(descriptor.hits_addend, hits, descriptor.is_negative_hits),
             entries: entries(index, descriptor.entries)?,
             limit,
         });
@@ -95,7 +95,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
     Ok(Decoded { request, overrides_ignored, echo })
 }
 
-/// Keys and values may have any length: those that are long are digested in the names of counters.
+/// Keys and values may have any length: the keys of counters hold digests of long ones.
 fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Refusal> {
     let mut decoded = Vec::with_capacity(entries.len());
     for (index, pb::Entry { key, value }) in entries.into_iter().enumerate() {
@@ -108,19 +108,21 @@ fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Ref
     Ok(decoded)
 }
 
-/// A descriptor's own hits replace the request's, and an explicit 0 looks without counting.
-fn hits_of(own: Option<u64>, of_request: u64, negative: bool) -> Hits {
+/// A descriptor's own hits replace the request's. An explicit 0 is a look.
+fn descriptor_hits(own: Option<u64>, of_request: u64, is_refund: bool) -> Hits {
     let hits = own.unwrap_or(of_request).min(Hits::MAX);
-    match (negative, hits) {
-        (true, hits) => Hits::Refund(hits),
-        (false, 0) => Hits::Look,
-        (false, hits) => Hits::Charge(hits),
+    if is_refund {
+        return Hits::Refund(hits);
+    }
+    match hits {
+        0 => Hits::Look,
+        hits => Hits::Charge(hits),
     }
 }
 
 fn limit_override(limit: &pb::RateLimitOverride) -> Option<Limit> {
-    // The answer's enum is the request's, and WEEK besides: envoyproxy/ratelimit reads a request's
-    // number by it too.
+    // The answer's enum is the request's with WEEK added. envoyproxy/ratelimit reads a request's number
+    // by it too.
     let unit = match WireUnit::try_from(limit.unit).ok()? {
         WireUnit::Unknown => return None,
         WireUnit::Second => Unit::Second,

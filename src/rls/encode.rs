@@ -1,4 +1,4 @@
-//! From a decision to the wire's answer, complete for every descriptor.
+//! Turns a decision into the wire's answer, with a complete status for every descriptor.
 
 use std::time::Duration;
 
@@ -16,36 +16,42 @@ use crate::engine::{
     rule::{Limit, Unit},
 };
 
-/// The answer for a decision, with these headers, and with metadata that begins so.
+/// The answer for a decision, with the chosen headers, and with dynamic metadata if there is an `echo` to
+/// complete.
 pub fn response(decision: &Decision, headers: &Headers, echo: Option<Struct>) -> RateLimitResponse {
     RateLimitResponse {
         response_headers_to_add: headers::write(decision, headers),
         dynamic_metadata: echo.map(|echo| metadata::complete(echo, decision)),
         overall_code: code(decision.code).into(),
-        statuses: decision.statuses.iter().map(|status| descriptor(&status.outcome)).collect(),
+        statuses: decision
+            .statuses
+            .iter()
+            .map(|status| descriptor_status(&status.outcome))
+            .collect(),
         ..RateLimitResponse::default()
     }
 }
 
-fn descriptor(outcome: &Outcome) -> DescriptorStatus {
-    let code = code(outcome.code()).into();
-    let limited = |limit: &Limit, remaining: u32, reset: Duration| DescriptorStatus {
-        code,
-        current_limit: Some(current_limit(limit)),
-        limit_remaining: remaining,
-        duration_until_reset: Some(prost_types::Duration { seconds: seconds(reset), nanos: 0 }),
-        quota: None,
-    };
+fn descriptor_status(outcome: &Outcome) -> DescriptorStatus {
+    let mut status =
+        DescriptorStatus { code: code(outcome.code()).into(), ..DescriptorStatus::default() };
     match outcome {
-        Outcome::NoLimit => DescriptorStatus { code, ..DescriptorStatus::default() },
-        Outcome::Unlimited => {
-            DescriptorStatus { code, limit_remaining: u32::MAX, ..DescriptorStatus::default() }
+        Outcome::NoLimit => {}
+        Outcome::Unlimited => status.limit_remaining = u32::MAX,
+        Outcome::Within { limit, remaining, reset } => {
+            set_limit(&mut status, limit, *remaining, *reset);
         }
-        Outcome::Within { limit, remaining, reset } => limited(limit, *remaining, *reset),
         Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
-            limited(limit, 0, *reset)
+            set_limit(&mut status, limit, 0, *reset);
         }
     }
+    status
+}
+
+fn set_limit(status: &mut DescriptorStatus, limit: &Limit, remaining: u32, reset: Duration) {
+    status.current_limit = Some(current_limit(limit));
+    status.limit_remaining = remaining;
+    status.duration_until_reset = Some(prost_types::Duration { seconds: seconds(reset), nanos: 0 });
 }
 
 fn code(code: Code) -> WireCode {

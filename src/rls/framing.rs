@@ -1,5 +1,5 @@
-//! The messages of a unary gRPC call: one is read from a request's body, and one written into an
-//! answer's. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
+//! The messages of a unary gRPC call: reads one from the body of a request, and writes one into the body of
+//! an answer. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
 
 use std::{
     pin::{Pin, pin},
@@ -22,27 +22,27 @@ use tonic::{Status, body::Body as TonicBody};
 use super::refusal::Refusal;
 use crate::grpc::{self, PREFIX_BYTES};
 
-/// How long a request may take to arrive.
+/// Longest time that a request may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Room for messages that have not arrived whole on one connection, in bytes: for as many calls as Envoy
-/// makes at a time by default (1,024), each with all the headers that it takes by default (60 KiB); or for
-/// one of the most that `--max-message-bytes` may say.
+/// Most bytes of partly received messages on one connection. Enough for Envoy's default of 1,024 concurrent
+/// calls, each with its default maximum of 60 KiB of headers, or for one message of the largest
+/// `--max-message-bytes`.
 const ARRIVING_BYTES_MAX: usize = PREFIX_BYTES + (64 << 20);
 
-/// Room for messages that arrive in parts.
-pub(super) struct Room(Semaphore);
+/// The memory that one connection may use for messages that arrive in parts.
+pub(super) struct ReceiveCapacity(Semaphore);
 
-impl Default for Room {
+impl Default for ReceiveCapacity {
     fn default() -> Self {
         Self(Semaphore::new(ARRIVING_BYTES_MAX))
     }
 }
 
-impl Room {
-    /// Takes room for a message. To wait for others could be to wait for each other: what has been read of
-    /// a message that waits fills the windows through which theirs must come.
-    fn take(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refusal> {
+impl ReceiveCapacity {
+    /// Reserves memory for a message, or refuses it at once. Waiting could deadlock: the unread data of a
+    /// waiting message fills the flow-control windows that the other messages need to arrive.
+    fn reserve(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refusal> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.0.try_acquire_many(permits).map_err(|_| {
             Refusal::Busy(format!("messages that arrive in parts: over {ARRIVING_BYTES_MAX} bytes"))
@@ -53,10 +53,15 @@ impl Room {
 /// Reads the message of a request.
 ///
 /// # Errors
-/// If it is longer than `bytes_max`, compressed, malformed or unfinished, takes over 10 s, or finds no room.
-pub(super) async fn read(body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Refusal> {
-    let mut message = pin!(read_all(body, bytes_max, room));
-    // Nearly all have arrived already, and need no timer.
+/// If it is longer than `bytes_max`, compressed, malformed or unfinished, takes over 10 s, or exceeds
+/// `capacity`.
+pub(super) async fn read(
+    body: Incoming,
+    bytes_max: usize,
+    capacity: &ReceiveCapacity,
+) -> Result<Bytes, Refusal> {
+    let mut message = pin!(read_all(body, bytes_max, capacity));
+    // Nearly every message has already arrived, and needs no timer.
     match message.as_mut().now_or_never() {
         Some(message) => message,
         None => Box::pin(time::timeout(ARRIVES_WITHIN, message))
@@ -65,38 +70,42 @@ pub(super) async fn read(body: Incoming, bytes_max: usize, room: &Room) -> Resul
     }
 }
 
-async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<Bytes, Refusal> {
+async fn read_all(
+    mut body: Incoming,
+    bytes_max: usize,
+    capacity: &ReceiveCapacity,
+) -> Result<Bytes, Refusal> {
     let (mut received, mut message) = (BytesMut::new(), None);
     loop {
         let is_whole = message.as_ref().is_some_and(|(end, _)| *end <= received.len());
         let data = match body.frame().await {
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-            // Whoever has sent a whole message and then goes does not take it back.
-            Some(Err(_)) if !is_whole => {
-                return Err(Refusal::Unfinished);
-            }
+            // A client that leaves after a whole message does not revoke it.
+            Some(Err(_)) if !is_whole => return Err(Refusal::Unfinished),
             Some(Err(_)) | None => break,
         };
-        // What comes behind a whole message is no part of it.
+        // Data after a whole message does not belong to it.
         if is_whole {
             continue;
         }
         if received.is_empty() && body.is_end_stream() {
-            // Most messages come in one piece, which is not copied.
-            if let Some(end) = end(&data, bytes_max)?.filter(|end| *end <= data.len()) {
+            // Most messages arrive in one piece, which is not copied.
+            if let Some(end) = message_end(&data, bytes_max)?
+                && end <= data.len()
+            {
                 return Ok(data.slice(PREFIX_BYTES..end));
             }
         }
-        // A slice would keep all that was read with it.
+        // A copy, since a slice would keep everything that was read along with it.
         received.extend_from_slice(&data);
         if message.is_none()
-            && let Some(end) = end(&received, bytes_max)?
+            && let Some(end) = message_end(&received, bytes_max)?
         {
-            message = Some((end, room.take(end)?));
+            message = Some((end, capacity.reserve(end)?));
         }
     }
     match message {
-        Some((end, _room)) if end <= received.len() => {
+        Some((end, _reserved)) if end <= received.len() => {
             Ok(received.split_to(end).freeze().slice(PREFIX_BYTES..))
         }
         _ if received.is_empty() => Err(Refusal::Malformed("the message is missing".to_owned())),
@@ -104,8 +113,8 @@ async fn read_all(mut body: Incoming, bytes_max: usize, room: &Room) -> Result<B
     }
 }
 
-/// Where the message ends, once its prefix is there.
-fn end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Refusal> {
+/// The index after the message's last byte, or `None` while its prefix is incomplete.
+fn message_end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Refusal> {
     if received.len() < PREFIX_BYTES {
         return Ok(None);
     }
@@ -121,21 +130,21 @@ fn end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Refusal> 
     Ok(Some(PREFIX_BYTES + bytes))
 }
 
-/// A gRPC answer: one message, or none where the status stands in the headers.
+/// The body of a gRPC answer: one message, or none if the headers already hold the status.
 #[derive(Debug, Default)]
 pub(super) enum AnswerBody {
-    /// The message comes first.
+    /// The message is next, and then the trailers.
     Message(Bytes),
-    /// Then the status.
+    /// The trailers with the status are next.
     Trailers,
-    /// Then it ends.
+    /// Nothing follows.
     #[default]
     End,
-    /// Of another service.
+    /// The body of another service's answer.
     Other(TonicBody),
 }
 
-/// Writes a message as an answer.
+/// An answer that holds `message`.
 pub(super) fn write(message: &impl Message) -> Response<AnswerBody> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);

@@ -1,10 +1,10 @@
-//! Headers of the answer, which Envoy passes on to the client, with a denial and without.
+//! Headers of the answer, which Envoy adds to the response, whether the call is allowed or denied.
 //!
-//! - the three classic ones, as envoyproxy/ratelimit sends them, under configurable names;
+//! - the three classic headers of envoyproxy/ratelimit, under configurable names;
 //! - `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10;
-//! - with either, `Retry-After` where the call is denied.
+//! - with either of them, `Retry-After` if the call is denied.
 //!
-//! Nothing in them comes from a request.
+//! They hold nothing that comes from a request.
 
 use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
@@ -16,79 +16,88 @@ use crate::engine::{
 /// Which headers an answer carries.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
-    /// The names of the classic three, in this order: limit, remaining, reset.
+    /// The names of the three classic headers, in this order: limit, remaining, reset.
     pub classic: Option<[String; 3]>,
-    /// Whether it carries those of the draft.
+    /// Whether the answer carries the draft's two headers.
     pub draft: bool,
 }
 
-/// One status that a limit stands behind.
-struct Limited<'decision> {
+/// The status of a descriptor that has a limit.
+struct LimitedStatus<'decision> {
     name: String,
     limit: &'decision Limit,
     remaining: u32,
+    /// In seconds.
     reset: i64,
-    over: bool,
+    is_over: bool,
 }
 
-/// The headers of this decision; none, where no limit stands behind it.
+/// The headers for a decision, or none if no descriptor has a limit.
 pub(super) fn write(decision: &Decision, headers: &Headers) -> Vec<HeaderValue> {
     if headers.classic.is_none() && !headers.draft {
         return Vec::new();
     }
-    let statuses: Vec<Limited<'_>> = decision.statuses.iter().filter_map(limited).collect();
-    let Some(lead) = lead(&statuses) else { return Vec::new() };
+    let statuses: Vec<LimitedStatus<'_>> =
+        decision.statuses.iter().filter_map(limited_status).collect();
+    let Some(strictest) = strictest(&statuses) else { return Vec::new() };
     let mut written = Vec::new();
-    let mut push = |key: &str, value: String| {
-        written.push(HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() });
-    };
     if let Some([limit, remaining, reset]) = &headers.classic {
-        push(limit, lead.limit.requests_per_unit.to_string());
-        push(remaining, lead.remaining.to_string());
-        push(reset, lead.reset.to_string());
+        written.push(header(limit, strictest.limit.requests_per_unit.to_string()));
+        written.push(header(remaining, strictest.remaining.to_string()));
+        written.push(header(reset, strictest.reset.to_string()));
     }
     if headers.draft {
-        let policy = |it: &Limited<'_>| {
-            let (quota, window) = (it.limit.requests_per_unit, it.limit.window.seconds());
-            format!("{};q={quota};w={window}", it.name)
-        };
-        let left = |it: &Limited<'_>| format!("{};r={};t={}", it.name, it.remaining, it.reset);
-        push("RateLimit-Policy", list(&statuses, policy));
-        push("RateLimit", list(&statuses, left));
+        written.push(header("RateLimit-Policy", list(&statuses, policy_item)));
+        written.push(header("RateLimit", list(&statuses, usage_item)));
     }
     if decision.code == Code::OverLimit {
-        let resets = statuses.iter().filter(|it| it.over).map(|it| it.reset);
-        push("Retry-After", resets.max().unwrap_or(1).to_string());
+        let resets = statuses.iter().filter(|status| status.is_over).map(|status| status.reset);
+        written.push(header("Retry-After", resets.max().unwrap_or(1).to_string()));
     }
     written
 }
 
-/// What the classic headers tell of: the last enforced limit that is over, else the one with the least
-/// left, and of equals the first.
-fn lead<'list, 'decision>(
-    statuses: &'list [Limited<'decision>],
-) -> Option<&'list Limited<'decision>> {
-    let denies = |it: &&Limited<'_>| it.over && it.limit.mode != Mode::Quota;
-    statuses.iter().rfind(denies).or_else(|| statuses.iter().min_by_key(|it| it.remaining))
+fn header(name: &str, value: String) -> HeaderValue {
+    HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
 }
 
-fn limited(status: &Status) -> Option<Limited<'_>> {
+/// The status that the classic headers show: the last enforced one that is over its limit, or else the first
+/// of those with the fewest hits left.
+fn strictest<'list, 'decision>(
+    statuses: &'list [LimitedStatus<'decision>],
+) -> Option<&'list LimitedStatus<'decision>> {
+    statuses
+        .iter()
+        .rfind(|status| status.is_over && status.limit.mode != Mode::Quota)
+        .or_else(|| statuses.iter().min_by_key(|status| status.remaining))
+}
+
+fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
     let (limit, remaining, reset) = match &status.outcome {
         Outcome::NoLimit | Outcome::Unlimited => return None,
         Outcome::Within { limit, remaining, reset } => (limit, *remaining, reset),
         Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => (limit, 0, reset),
     };
-    let over = status.outcome.code() == Code::OverLimit;
-    let name = string(match (&limit.name, &status.met) {
+    let is_over = status.outcome.code() == Code::OverLimit;
+    let name = quoted(match (&limit.name, &status.met) {
         (Some(name), _) => name,
         (None, Met::Rule(_, rule)) => &rule.path,
         (None, _) => "override",
     });
-    Some(Limited { name, limit, remaining, reset: seconds(*reset), over })
+    Some(LimitedStatus { name, limit, remaining, reset: seconds(*reset), is_over })
 }
 
-/// One item for each name: the names link the two lists.
-fn list(statuses: &[Limited<'_>], item: impl Fn(&Limited<'_>) -> String) -> String {
+fn policy_item(status: &LimitedStatus<'_>) -> String {
+    let (quota, window) = (status.limit.requests_per_unit, status.limit.window.seconds());
+    format!("{};q={quota};w={window}", status.name)
+}
+
+fn usage_item(status: &LimitedStatus<'_>) -> String {
+    format!("{};r={};t={}", status.name, status.remaining, status.reset)
+}
+
+/// A list with one item per name: the names connect the draft's two headers.
+fn list(statuses: &[LimitedStatus<'_>], item: impl Fn(&LimitedStatus<'_>) -> String) -> String {
     let mut names: Vec<&str> = Vec::new();
     let mut items = Vec::new();
     for status in statuses {
@@ -100,12 +109,13 @@ fn list(statuses: &[Limited<'_>], item: impl Fn(&Limited<'_>) -> String) -> Stri
     items.join(", ")
 }
 
-/// A String of RFC 9651: visible ASCII, with quotes and backslashes escaped. What else a name holds is
-/// written `%XX`, as in keys.
-fn string(name: &str) -> String {
-    let visible = match name.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
-        true => name.to_owned(),
-        false => key::caller(name.as_bytes()).into_string(),
+/// A String of RFC 9651: printable ASCII, with quotes and backslashes escaped. Other bytes of a name are
+/// written as `%XX`, as in keys.
+fn quoted(name: &str) -> String {
+    let printable = if name.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
+        name.to_owned()
+    } else {
+        key::caller(name.as_bytes()).into_string()
     };
-    format!("\"{}\"", visible.replace('\\', "\\\\").replace('"', "\\\""))
+    format!("\"{}\"", printable.replace('\\', "\\\\").replace('"', "\\\""))
 }

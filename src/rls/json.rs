@@ -1,5 +1,5 @@
-//! The messages in protobuf's JSON: names in either case, numbers also as strings, enums by name or
-//! number, `null` for absent. Keys and values of entries are plain strings here.
+//! The messages in protobuf's JSON: field names in either case, numbers also as strings, enums by name or
+//! number, `null` for an absent field. Keys and values of entries are plain strings here.
 //! <https://protobuf.dev/programming-guides/json/>
 
 mod bounded;
@@ -19,23 +19,23 @@ use super::{
     refusal::Refusal,
 };
 
-/// What the setting for descriptors can be at most. A list ends here, before the setting is asked.
+/// The largest value of `--max-descriptors`. Reading a list stops here, before the setting itself is checked.
 const DESCRIPTORS_MAX: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct JsonRequest {
     domain: Option<String>,
-    descriptors: Option<AtMost<DESCRIPTORS_MAX, Object<Descriptor>>>,
+    descriptors: Option<AtMost<DESCRIPTORS_MAX, Object<JsonDescriptor>>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Scalar>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Descriptor {
-    entries: Option<AtMost<ENTRIES_MAX, Object<Entry>>>,
-    limit: Option<Object<Override>>,
+struct JsonDescriptor {
+    entries: Option<AtMost<ENTRIES_MAX, Object<JsonEntry>>>,
+    limit: Option<Object<JsonOverride>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Scalar>,
     #[serde(alias = "isNegativeHits")]
@@ -44,14 +44,14 @@ struct Descriptor {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct JsonEntry {
     key: Option<String>,
     value: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Override {
+struct JsonOverride {
     #[serde(alias = "requestsPerUnit")]
     requests_per_unit: Option<Scalar>,
     unit: Option<Scalar>,
@@ -62,58 +62,63 @@ struct Override {
 /// Reads and checks a request.
 ///
 /// # Errors
-/// If it is not such JSON, with the line and column, or exceeds a bound, with the field.
+/// If it is not such JSON (the error names line and column), or exceeds a bound (it names the field).
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
-    let Object::<Request>(request) =
+    let Object::<JsonRequest>(request) =
         serde_json::from_slice(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
-    let descriptors = request.descriptors.map_or_else(Vec::new, |list| list.0);
-    bounds.check_descriptors(descriptors.len())?;
+    let list = request.descriptors.map_or_else(Vec::new, |list| list.0);
+    bounds.check_descriptors(list.len())?;
+    let mut descriptors = Vec::with_capacity(list.len());
+    for (index, Object(written)) in list.into_iter().enumerate() {
+        descriptors.push(descriptor(written, &format!("descriptors[{index}]"))?);
+    }
     let message = pb::RateLimitRequest {
         domain: request.domain.unwrap_or_default(),
-        descriptors: descriptors
-            .into_iter()
-            .enumerate()
-            .map(|(index, Object(it))| descriptor(it, &format!("descriptors[{index}]")))
-            .collect::<Result<_, _>>()?,
+        descriptors,
         hits_addend: number(request.hits_addend, "hitsAddend", u32::MAX)?.unwrap_or(0),
     };
     decode::request(message, bounds.echo)
 }
 
-fn descriptor(written: Descriptor, field: &str) -> Result<pb::RateLimitDescriptor, Refusal> {
-    let entry = |Object(Entry { key, value })| pb::Entry {
-        key: key.unwrap_or_default().into(),
-        value: value.unwrap_or_default().into(),
-    };
-    let limit = written.limit.map(|it| limit_override(it.0, &format!("{field}.limit")));
+fn descriptor(written: JsonDescriptor, field: &str) -> Result<pb::RateLimitDescriptor, Refusal> {
     let entries = written.entries.map_or_else(Vec::new, |list| list.0);
+    let limit = match written.limit {
+        Some(Object(limit)) => Some(limit_override(limit, &format!("{field}.limit"))?),
+        None => None,
+    };
     Ok(pb::RateLimitDescriptor {
         entries: entries.into_iter().map(entry).collect(),
-        limit: limit.transpose()?,
+        limit,
         hits_addend: number(written.hits_addend, &format!("{field}.hitsAddend"), u64::MAX)?,
         is_negative_hits: written.is_negative_hits.unwrap_or(false),
     })
 }
 
-fn limit_override(written: Override, field: &str) -> Result<pb::RateLimitOverride, Refusal> {
+fn entry(Object(written): Object<JsonEntry>) -> pb::Entry {
+    pb::Entry {
+        key: written.key.unwrap_or_default().into(),
+        value: written.value.unwrap_or_default().into(),
+    }
+}
+
+fn limit_override(written: JsonOverride, field: &str) -> Result<pb::RateLimitOverride, Refusal> {
     let requests = format!("{field}.requestsPerUnit");
+    let multiplier = format!("{field}.unitMultiplier");
     Ok(pb::RateLimitOverride {
         requests_per_unit: number(written.requests_per_unit, &requests, u32::MAX)?.unwrap_or(0),
         unit: unit(written.unit, &format!("{field}.unit"))?,
-        unit_multiplier: number(
-            written.unit_multiplier,
-            &format!("{field}.unitMultiplier"),
-            u32::MAX,
-        )?,
+        unit_multiplier: number(written.unit_multiplier, &multiplier, u32::MAX)?,
     })
 }
 
-/// An unknown name is refused, as protobuf's JSON asks; an unknown number is kept, and ignored later.
+/// An unknown name is refused, as protobuf's JSON requires. An unknown number is kept, and ignored later.
 fn unit(value: Option<Scalar>, field: &str) -> Result<i32, Refusal> {
     let unit = match &value {
         None => Some(0),
         Some(Scalar::Text(name)) => pb::RateLimitUnit::from_str_name(name).map(i32::from),
-        Some(Scalar::Number(number)) => number.as_i64().and_then(|it| i32::try_from(it).ok()),
+        Some(Scalar::Number(number)) => {
+            number.as_i64().and_then(|number| i32::try_from(number).ok())
+        }
     };
     unit.ok_or_else(|| Refusal::Invalid(format!("{field}: must be the name of a unit")))
 }
@@ -123,46 +128,53 @@ where
     T: TryFrom<u64> + std::fmt::Display,
 {
     let Some(value) = value else { return Ok(None) };
-    let whole = match &value {
-        // Rust would read a `+` as well.
-        Scalar::Text(text) if text.bytes().all(|it| it.is_ascii_digit()) => text.parse().ok(),
-        Scalar::Text(_) => None,
-        // `1.0` and `1e3` are whole numbers in JSON; over 2^53 they no longer are exact.
-        Scalar::Number(number) => number.as_u64().or_else(|| {
-            let number =
-                number.as_f64().filter(|it| it.fract() == 0.0 && (0.0..9e15).contains(it))?;
-            number.to_string().parse().ok()
-        }),
-    };
-    let number = whole.and_then(|number: u64| T::try_from(number).ok());
-    let refuse = || Refusal::Invalid(format!("{field}: must be a whole number from 0 to {max}"));
-    number.map(Some).ok_or_else(refuse)
+    match whole_number(&value).and_then(|number| T::try_from(number).ok()) {
+        Some(number) => Ok(Some(number)),
+        None => Err(Refusal::Invalid(format!("{field}: must be a whole number from 0 to {max}"))),
+    }
 }
 
-/// An answer as it is written.
+fn whole_number(value: &Scalar) -> Option<u64> {
+    match value {
+        // Rust would accept a leading `+` as well.
+        Scalar::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
+        Scalar::Text(_) => None,
+        Scalar::Number(number) => number.as_u64().or_else(|| whole_float(number.as_f64()?)),
+    }
+}
+
+/// `1.0` and `1e3` are whole numbers in JSON. Over 2^53 they are no longer exact.
+fn whole_float(number: f64) -> Option<u64> {
+    if number.fract() != 0.0 || !(0.0..9e15).contains(&number) {
+        return None;
+    }
+    number.to_string().parse().ok()
+}
+
+/// An answer in JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Response {
+pub struct JsonResponse {
     overall_code: &'static str,
-    statuses: Vec<Status>,
+    statuses: Vec<JsonStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    response_headers_to_add: Vec<Header>,
+    response_headers_to_add: Vec<JsonHeader>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dynamic_metadata: Option<Value>,
 }
 
 #[derive(Serialize)]
-struct Header {
+struct JsonHeader {
     key: String,
     value: String,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct JsonStatus {
     code: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    current_limit: Option<Limit>,
+    current_limit: Option<JsonLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_remaining: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,7 +183,7 @@ struct Status {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Limit {
+struct JsonLimit {
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
     requests_per_unit: u32,
@@ -180,22 +192,22 @@ struct Limit {
     unit_multiplier: Option<u32>,
 }
 
-/// Writes an answer.
-pub fn response(response: &RateLimitResponse) -> Response {
-    Response {
+/// Converts an answer to JSON.
+pub fn response(response: &RateLimitResponse) -> JsonResponse {
+    JsonResponse {
         overall_code: code(response.overall_code),
         statuses: response.statuses.iter().map(status).collect(),
         response_headers_to_add: response.response_headers_to_add.iter().map(header).collect(),
-        dynamic_metadata: response.dynamic_metadata.as_ref().map(tree),
+        dynamic_metadata: response.dynamic_metadata.as_ref().map(object),
     }
 }
 
-fn header(header: &HeaderValue) -> Header {
-    Header { key: header.key.clone(), value: header.value.clone() }
+fn header(header: &HeaderValue) -> JsonHeader {
+    JsonHeader { key: header.key.clone(), value: header.value.clone() }
 }
 
-fn tree(tree: &Struct) -> Value {
-    tree.fields.iter().map(|(name, it)| (name.clone(), value(it))).collect()
+fn object(map: &Struct) -> Value {
+    map.fields.iter().map(|(name, field)| (name.clone(), value(field))).collect()
 }
 
 fn value(value_of: &prost_types::Value) -> Value {
@@ -204,12 +216,12 @@ fn value(value_of: &prost_types::Value) -> Value {
         Some(Kind::NumberValue(number)) => Value::from(*number),
         Some(Kind::StringValue(text)) => Value::from(text.as_str()),
         Some(Kind::BoolValue(truth)) => Value::from(*truth),
-        Some(Kind::StructValue(it)) => tree(it),
+        Some(Kind::StructValue(map)) => object(map),
         Some(Kind::ListValue(list)) => list.values.iter().map(value).collect(),
     }
 }
 
-/// Whether the answer says to stop, and then for how many seconds.
+/// Seconds to wait before a retry, or `None` if the call was not denied.
 pub fn retry_after(response: &RateLimitResponse) -> Option<i64> {
     if response.overall_code() != Code::OverLimit {
         return None;
@@ -219,20 +231,20 @@ pub fn retry_after(response: &RateLimitResponse) -> Option<i64> {
     Some(resets.max().unwrap_or(1))
 }
 
-fn status(status: &DescriptorStatus) -> Status {
-    let limited = status.current_limit.is_some() || status.limit_remaining > 0;
-    Status {
+fn status(status: &DescriptorStatus) -> JsonStatus {
+    let has_remaining = status.current_limit.is_some() || status.limit_remaining > 0;
+    JsonStatus {
         code: code(status.code),
         current_limit: status.current_limit.as_ref().map(limit),
-        limit_remaining: limited.then_some(status.limit_remaining),
+        limit_remaining: has_remaining.then_some(status.limit_remaining),
         duration_until_reset: status
             .duration_until_reset
             .map(|reset| format!("{}s", reset.seconds)),
     }
 }
 
-fn limit(limit: &RateLimit) -> Limit {
-    Limit {
+fn limit(limit: &RateLimit) -> JsonLimit {
+    JsonLimit {
         name: limit.name.clone(),
         requests_per_unit: limit.requests_per_unit,
         unit: Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name(),

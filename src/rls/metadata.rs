@@ -1,5 +1,5 @@
-//! The answer's dynamic metadata, as envoyproxy/ratelimit builds it: what was asked, and the metadata of
-//! the rules under which the call may pass. Envoy hands it to later filters and access logs, unchecked.
+//! The answer's dynamic metadata, as envoyproxy/ratelimit builds it: the request, and the metadata of the
+//! rules that let the call pass. Envoy gives it to later filters and access logs, unchecked.
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
@@ -14,21 +14,20 @@ use crate::{
     printable::printable,
 };
 
-/// What was asked.
+/// The request as metadata.
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     let descriptors = request.descriptors.iter().map(descriptor).collect();
     let mut echo = Struct::default();
-    let mut insert = |name: &str, value| echo.fields.insert(name.to_owned(), value);
-    insert("domain", text(&printable(request.domain.as_bytes())));
-    insert("descriptors", list(descriptors));
+    insert(&mut echo, "domain", text(&printable(request.domain.as_bytes())));
+    insert(&mut echo, "descriptors", list(descriptors));
     if request.hits_addend != 0 {
-        insert("hitsAddend", number(f64::from(request.hits_addend)));
+        insert(&mut echo, "hitsAddend", number(f64::from(request.hits_addend)));
     }
     echo
 }
 
-/// Adds the metadata of every rule that limits, and lets pass. The first that sets a value wins; maps
-/// are merged.
+/// Adds the metadata of every rule that has a limit and lets the call pass. The first rule that sets a value
+/// wins; maps are merged.
 pub(super) fn complete(mut echo: Struct, decision: &Decision) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
@@ -37,28 +36,29 @@ pub(super) fn complete(mut echo: Struct, decision: &Decision) -> Struct {
         }
     }
     if !merged.fields.is_empty() {
-        echo.fields.insert("metadata".to_owned(), value(Kind::StructValue(merged)));
+        insert(&mut echo, "metadata", value(Kind::StructValue(merged)));
     }
     echo
 }
 
 fn metadata(status: &Status) -> Option<&Metadata> {
     let passes = status.outcome.code() == Code::Ok;
-    let limits = !matches!(status.outcome, Outcome::NoLimit | Outcome::Unlimited);
+    let has_limit = !matches!(status.outcome, Outcome::NoLimit | Outcome::Unlimited);
     match &status.met {
-        Met::Rule(_, rule) if passes && limits => rule.metadata.as_deref(),
+        Met::Rule(_, rule) if passes && has_limit => rule.metadata.as_deref(),
         _ => None,
     }
 }
 
 fn merge(into: &mut Struct, pairs: &[(String, Metadata)]) {
     for (name, tree) in pairs {
-        match (into.fields.get_mut(name).map(|known| &mut known.kind), tree) {
-            (None, _) => {
-                into.fields.insert(name.clone(), from_tree(tree));
-            }
-            (Some(Some(Kind::StructValue(known))), Metadata::Map(pairs)) => merge(known, pairs),
-            (Some(_), _) => {}
+        let Some(present) = into.fields.get_mut(name) else {
+            insert(into, name, from_tree(tree));
+            continue;
+        };
+        if let (Some(Kind::StructValue(present)), Metadata::Map(pairs)) = (&mut present.kind, tree)
+        {
+            merge(present, pairs);
         }
     }
 }
@@ -67,8 +67,8 @@ fn from_tree(tree: &Metadata) -> Value {
     match tree {
         Metadata::Null => value(Kind::NullValue(0)),
         Metadata::Truth(truth) => value(Kind::BoolValue(*truth)),
-        Metadata::Number(it) => number(*it),
-        Metadata::Text(it) => text(it),
+        Metadata::Number(float) => number(*float),
+        Metadata::Text(string) => text(string),
         Metadata::List(items) => list(items.iter().map(from_tree).collect()),
         Metadata::Map(pairs) => {
             let mut map = Struct::default();
@@ -79,27 +79,31 @@ fn from_tree(tree: &Metadata) -> Value {
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
-    // Envoy would drop a whole answer that holds what is no UTF-8, and that means: allow.
-    let entry = |Entry { key, value }: &Entry| text(&(printable(key) + "=" + &printable(value)));
-    let mut fields = Struct::default();
-    let mut insert = |name: &str, value| fields.fields.insert(name.to_owned(), value);
-    insert("entries", list(descriptor.entries.iter().map(entry).collect()));
+    let mut map = Struct::default();
+    insert(&mut map, "entries", list(descriptor.entries.iter().map(entry).collect()));
     if let Some(limit) = &descriptor.limit {
         let unit = match WireUnit::try_from(limit.unit) {
             Ok(unit) => unit.as_str_name().to_owned(),
             Err(_) => limit.unit.to_string(),
         };
-        insert(
-            "limit",
-            text(&format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit)),
-        );
+        let limit = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
+        insert(&mut map, "limit", text(&limit));
     }
     if let Some(hits) = descriptor.hits_addend {
-        // A Struct knows numbers as doubles only.
+        // A Struct holds numbers as doubles only.
         #[expect(clippy::cast_precision_loss, reason = "it is for people and logs")]
-        insert("hitsAddend", number(hits as f64));
+        insert(&mut map, "hitsAddend", number(hits as f64));
     }
-    value(Kind::StructValue(fields))
+    value(Kind::StructValue(map))
+}
+
+/// Escaped: Envoy would drop a whole answer that is not valid UTF-8, and so let the call pass.
+fn entry(Entry { key, value }: &Entry) -> Value {
+    text(&(printable(key) + "=" + &printable(value)))
+}
+
+fn insert(map: &mut Struct, name: &str, value: Value) {
+    map.fields.insert(name.to_owned(), value);
 }
 
 fn value(kind: Kind) -> Value {

@@ -1,5 +1,5 @@
-//! From received bytes to a request. Repeated fields are counted on the wire before anything is
-//! allocated for them: two bytes there are a hundred in memory.
+//! Turns received bytes into a request. Repeated fields are counted on the wire before memory is allocated
+//! for them: two bytes there can take a hundred in memory.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -10,37 +10,40 @@ use super::{
     refusal::Refusal,
 };
 
-/// Decodes a request within bounds.
+/// Decodes a request that is within `bounds`.
 ///
 /// # Errors
 /// If it exceeds a bound, or is not Protobuf.
 pub(super) fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
-    count(&message, bounds)?;
+    check_counts(&message, bounds)?;
     let message = pb::RateLimitRequest::decode(message)
         .map_err(|error| Refusal::Malformed(error.to_string()))?;
     decode::request(message, bounds.echo)
 }
 
-/// The tags of `RateLimitRequest.descriptors` and `RateLimitDescriptor.entries`.
+/// The field numbers of `RateLimitRequest.descriptors` and `RateLimitDescriptor.entries`.
 const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
 
-/// Refuses a message of too many descriptors, or a descriptor of too many entries. What is not
-/// Protobuf is left to the decoder.
-fn count(message: &[u8], bounds: Bounds) -> Result<(), Refusal> {
-    let descriptors = || fields(message).filter(|(field, _)| *field == DESCRIPTORS);
-    bounds.check_descriptors(descriptors().count())?;
-    for (index, (_, descriptor)) in descriptors().enumerate() {
-        let entries = fields(descriptor).filter(|(field, _)| *field == ENTRIES).count();
-        bounds.check_entries(index, entries)?;
+/// Refuses a message with too many descriptors, or a descriptor with too many entries. Malformed bytes are
+/// left to the decoder.
+fn check_counts(message: &[u8], bounds: Bounds) -> Result<(), Refusal> {
+    bounds.check_descriptors(repeated(message, DESCRIPTORS).count())?;
+    for (index, descriptor) in repeated(message, DESCRIPTORS).enumerate() {
+        bounds.check_entries(index, repeated(descriptor, ENTRIES).count())?;
     }
     Ok(())
 }
 
-/// The length-delimited fields of a message, by number; ends where it stops being Protobuf. Fields of
-/// a group are not the message's own, and are stepped over as the decoder does it.
+/// The values of one repeated field of a message.
+fn repeated(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+    fields(message).filter(move |(field, _)| *field == number).map(|(_, value)| value)
+}
+
+/// The length-delimited fields of a message with their numbers, up to the first malformed byte. Fields in a
+/// group do not belong to the message, and are skipped, as the decoder skips them.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
-    // Counted, not followed: whatever the nesting, this takes no memory. The decoder bounds it.
+    // Groups are counted, not recursed into, so nesting takes no memory. The decoder bounds its depth.
     let mut open_groups = 0_usize;
     std::iter::from_fn(move || {
         loop {
@@ -88,12 +91,12 @@ mod tests {
 
     #[track_caller]
     fn refused(message: &[u8], expected: &str) {
-        assert_eq!(count(message, BOUNDS).expect_err("too many").to_string(), expected);
+        assert_eq!(check_counts(message, BOUNDS).expect_err("too many").to_string(), expected);
     }
 
     #[test]
     fn empty_descriptors_are_counted_before_they_are_decoded() {
-        count(&[0x12, 0x00].repeat(64), BOUNDS).expect("just enough");
+        check_counts(&[0x12, 0x00].repeat(64), BOUNDS).expect("just enough");
         refused(&[0x12, 0x00].repeat(65), "descriptors: 65 exceeds 64");
         refused(&[0x12, 0x00].repeat(100_000), "descriptors: 100000 exceeds 64");
     }
@@ -106,16 +109,16 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_are_stepped_over() {
-        // Field 3 as varint, 4 as 64 bit, 5 as 32 bit, then one descriptor.
+    fn other_fields_are_skipped() {
+        // Field 3 as a varint, 4 as 64 bits, 5 as 32 bits, then one descriptor.
         let mut message = vec![0x18, 0x07, 0x21, 1, 2, 3, 4, 5, 6, 7, 8, 0x2d, 1, 2, 3, 4];
         message.extend([0x12, 0x02, 0x0a, 0x00]);
         assert_eq!(fields(&message).collect::<Vec<_>>(), [(2, &[0x0a, 0x00][..])]);
     }
 
     #[test]
-    fn groups_are_stepped_over_and_what_is_behind_them_is_counted() {
-        // Group 9 with a varint, a group 1 of its own, and what looks like two descriptors.
+    fn groups_are_skipped_and_fields_after_them_are_counted() {
+        // Group 9 holds a varint, a group 1, and two fields with the number of descriptors.
         let group = [0x4b, 0x08, 0x01, 0x0b, 0x12, 0x00, 0x0c, 0x12, 0x00, 0x4c];
         let message = [&group[..], &[0x12, 0x00].repeat(65)].concat();
         refused(&message, "descriptors: 65 exceeds 64");
@@ -126,32 +129,32 @@ mod tests {
     }
 
     #[test]
-    fn groups_in_groups_are_left_to_the_decoder_which_bounds_them() {
+    fn the_depth_of_nested_groups_is_left_to_the_decoder() {
         let nested = |depth: usize| [[0x4b].repeat(depth), [0x4c].repeat(depth)].concat();
         for depth in [99, 101, 1_000_000] {
             let message = [&nested(depth)[..], &[0x12, 0x00]].concat();
-            count(&message, BOUNDS).expect("one descriptor");
+            check_counts(&message, BOUNDS).expect("one descriptor");
             let decoded = pb::RateLimitRequest::decode(message.as_slice());
             assert_eq!(decoded.is_ok(), depth < 100, "{depth}");
         }
     }
 
-    /// A field of a number and a wire type, with all that belongs to it.
-    fn field(number: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
+    /// An encoded field of this number and wire type.
+    fn field(number: u32, wire_type: u8, payload: &[u8]) -> Vec<u8> {
         let mut field = Vec::new();
-        prost::encoding::encode_varint(u64::from(number << 3 | u32::from(kind)), &mut field);
-        if kind == 2 {
+        prost::encoding::encode_varint(u64::from(number << 3 | u32::from(wire_type)), &mut field);
+        if wire_type == 2 {
             prost::encoding::encode_varint(payload.len() as u64, &mut field);
         }
         field.extend(payload);
-        if kind == 3 {
+        if wire_type == 3 {
             prost::encoding::encode_varint(u64::from(number << 3 | 4), &mut field);
         }
         field
     }
 
-    /// Fields that no message of ours has, groups among them, one in another.
-    fn unknown() -> impl Strategy<Value = Vec<u8>> {
+    /// Fields that our messages do not have, some of them nested groups.
+    fn unknown_field() -> impl Strategy<Value = Vec<u8>> {
         let number = || 9_u32..3_000;
         let leaf = prop_oneof![
             (number(), 0_u8..0x80).prop_map(|(number, value)| field(number, 0, &[value])),
@@ -161,23 +164,24 @@ mod tests {
                 .prop_map(|(number, value)| field(number, 2, &value)),
         ];
         leaf.prop_recursive(8, 32, 4, move |inner| {
-            // In a group any number may stand, also those of our descriptors and entries.
-            let inside = (1_u32..4, inner.clone()).prop_map(|(number, it)| field(number, 2, &it));
+            // A group may hold any number, also those of our descriptors and entries.
+            let inside =
+                (1_u32..4, inner.clone()).prop_map(|(number, value)| field(number, 2, &value));
             let fields = prop::collection::vec(prop_oneof![inner, inside], 0..4);
             (number(), fields).prop_map(|(number, fields)| field(number, 3, &fields.concat()))
         })
     }
 
-    /// The number of entries in each descriptor of a message, and the message, in which unknown fields
-    /// stand before and in the descriptors, and as the content of the entries.
+    /// A message, and before it the number of entries in each of its descriptors. Unknown fields are before
+    /// and in the descriptors, and are the contents of the entries.
     fn message() -> impl Strategy<Value = (Vec<usize>, Vec<u8>)> {
-        let entries = prop::collection::vec(unknown(), 0..5);
-        let descriptors = prop::collection::vec((entries, unknown(), unknown()), 0..5);
+        let entries = prop::collection::vec(unknown_field(), 0..5);
+        let descriptors = prop::collection::vec((entries, unknown_field(), unknown_field()), 0..5);
         descriptors.prop_map(|descriptors| {
             let counts = descriptors.iter().map(|(entries, ..)| entries.len()).collect();
             let mut message = Vec::new();
             for (entries, inside, before) in descriptors {
-                let entries = entries.iter().map(|it| field(ENTRIES, 2, it));
+                let entries = entries.iter().map(|entry| field(ENTRIES, 2, entry));
                 let inside = iter::once(inside).chain(entries).collect::<Vec<_>>().concat();
                 message.extend([before, field(DESCRIPTORS, 2, &inside)].concat());
             }
@@ -186,24 +190,24 @@ mod tests {
     }
 
     proptest! {
-        /// P33: whatever is counted here, the real decoder sees no more of it.
+        /// P33: the decoder never finds more descriptors than are counted here.
         #[test]
-        fn any_bytes_are_counted_or_left_to_the_decoder(
+        fn descriptors_in_any_bytes_are_counted_as_the_decoder_reads_them(
             message in prop::collection::vec(any::<u8>(), 0..200),
         ) {
-            let counted = fields(&message).filter(|(field, _)| *field == DESCRIPTORS).count();
+            let counted = repeated(&message, DESCRIPTORS).count();
             if let Ok(decoded) = pb::RateLimitRequest::decode(message.as_slice()) {
                 prop_assert_eq!(decoded.descriptors.len(), counted);
             }
         }
 
         #[test]
-        fn unknown_fields_and_groups_change_no_count((expected, message) in message()) {
+        fn unknown_fields_and_groups_do_not_change_the_counts((expected, message) in message()) {
             let decoded = pb::RateLimitRequest::decode(message.as_slice()).expect("it is valid");
-            let decoded = decoded.descriptors.iter().map(|it| it.entries.len()).collect::<Vec<_>>();
-            let counted: Vec<_> = fields(&message)
-                .filter(|(field, _)| *field == DESCRIPTORS)
-                .map(|(_, it)| fields(it).filter(|(field, _)| *field == ENTRIES).count())
+            let decoded = decoded.descriptors.iter().map(|descriptor| descriptor.entries.len());
+            let decoded: Vec<_> = decoded.collect();
+            let counted: Vec<_> = repeated(&message, DESCRIPTORS)
+                .map(|descriptor| repeated(descriptor, ENTRIES).count())
                 .collect();
             prop_assert_eq!(&counted, &expected);
             prop_assert_eq!(&decoded, &expected);

@@ -1,14 +1,14 @@
-//! Why a request gets no decision, and the one table from there to gRPC and HTTP.
+//! Why a request gets no decision, and the one table that maps each reason to gRPC and HTTP codes.
 //!
 //! | refusal | gRPC | HTTP |
 //! | --- | --- | --- |
 //! | a field outside of its bound, or missing | INVALID_ARGUMENT | 400 |
-//! | bytes that are no message | INTERNAL | 400 |
+//! | bytes that are not such a message | INTERNAL | 400 |
 //! | a message over `--max-message-bytes` | OUT_OF_RANGE | 413 |
 //! | a compressed message | UNIMPLEMENTED | 415 |
-//! | a client that left before its message was whole | CANCELLED | 400 |
+//! | a client that left before its message was complete | CANCELLED | 400 |
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
-//! | too much that arrives at a time | RESOURCE_EXHAUSTED | 503 |
+//! | too much data in messages that arrive in parts | RESOURCE_EXHAUSTED | 503 |
 //! | a request made by a web page | PERMISSION_DENIED | 403 |
 //! | no answer from the store | UNAVAILABLE | 503 |
 //!
@@ -20,13 +20,13 @@ use tonic::{Code, Status, metadata::MetadataValue};
 
 use crate::store::StoreError;
 
-/// Why a request gets no decision. What it displays is for its client.
+/// Why a request gets no decision. Its text is meant for the client.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Refusal {
-    /// A field is outside of its bound, or missing. Names both.
+    /// A field is outside of its bound, or missing. The text names both.
     #[error("{0}")]
     Invalid(String),
-    /// The bytes are no message.
+    /// The bytes are not such a message.
     #[error("{0}")]
     Malformed(String),
     /// The message is too long.
@@ -36,20 +36,20 @@ pub enum Refusal {
     /// The message is compressed.
     #[error("compressed requests are not supported")]
     Compressed,
-    /// The client left before its message was whole.
-    #[error("the request was not finished")]
+    /// The client left before its message was complete.
+    #[error("the client left before its message was complete")]
     Unfinished,
     /// The message took too long to arrive.
-    #[error("the request did not arrive")]
+    #[error("the message took over 10 s to arrive")]
     TooSlow,
-    /// Too much arrives at the same time. Names the bound.
+    /// Too much data is in messages that arrive in parts. The text names the bound.
     #[error("{0}")]
     Busy(String),
     /// A web page made the request.
-    #[error("a web page may not ask this")]
+    #[error("requests from web pages are not allowed")]
     WebPage,
-    /// The store gave no answer, and a limit wants an error then. What Redis said may name hosts, so that is
-    /// for the log alone.
+    /// The store gave no answer, and a rule's failure mode is `error`. Redis's own text may name hosts, so it
+    /// only goes to the log.
     #[error("store unavailable{}", detail(.0))]
     NoAnswer(#[from] StoreError),
 }
@@ -65,7 +65,7 @@ fn detail(error: &StoreError) -> String {
 }
 
 impl Refusal {
-    /// The status of gRPC, and that of HTTP.
+    /// The codes for gRPC and for HTTP.
     pub const fn codes(&self) -> (Code, StatusCode) {
         match self {
             Self::Invalid(_) => (Code::InvalidArgument, StatusCode::BAD_REQUEST),
@@ -80,7 +80,7 @@ impl Refusal {
         }
     }
 
-    /// The answer of gRPC.
+    /// The gRPC status.
     pub fn status(&self) -> Status {
         let mut status = Status::new(self.codes().0, self.to_string());
         if matches!(self, Self::Compressed) {

@@ -1,4 +1,4 @@
-//! The gRPC listener: connections come in, and are put on the workers.
+//! The gRPC listener: distributes connections over the workers, and serves them within bounds.
 
 use std::{
     convert::Infallible,
@@ -9,9 +9,7 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE,
-};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -24,61 +22,57 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    framing::{AnswerBody, Room},
-    preface::speaking,
+    framing::{AnswerBody, ReceiveCapacity},
+    preface::http2_connections,
     service::Service,
     socket::Socket,
 };
 use crate::{
-    calls::Calls,
+    calls::CallTracker,
     grpc::{self, METHOD_PATH},
     workers::Workers,
 };
 
-/// Bounds on what one connection may ask of us. Calls over this number would wait in Envoy, and be lost
-/// where it ends; each that is open and silent costs about 2 KiB.
+/// Most open calls on one connection. Further calls would wait in Envoy, and be lost if it shuts down. An
+/// open call that sends nothing takes about 2 KiB.
 const STREAMS_MAX: u32 = 8192;
-/// Whatever Envoy can hand on: it cannot be set to take more than 8 MiB of headers from a client.
+/// Largest headers of a call, in bytes. Envoy's own maximum for a client's headers is 8 MiB.
 const HEADER_LIST_BYTES_MAX: u32 = 9 << 20;
-/// What a peer may send before it is read: of one call, and of all. It is read as soon as it comes.
+/// Unread data that a client may send, in bytes: for one call, and for all calls of a connection. Data is
+/// read as soon as it arrives.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-/// See RUSTSEC-2024-0003.
+/// Most streams that we reset because of the client's errors; see RUSTSEC-2024-0003.
 const LOCAL_RESETS_MAX: usize = 1024;
-/// A caller who gives up many calls at once, because we were held up, does nothing wrong. Each can be
-/// given up once.
+/// Most calls that a client may cancel before we have accepted them. A client that cancels all of its calls
+/// at once, because we were slow, does nothing wrong.
 const REMOTE_RESETS_MAX: usize = STREAMS_MAX as usize;
-/// A peer that has vanished is noticed within the sum of both.
+/// A client that has vanished is detected within the sum of both.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long we go on taking connections when the service ends, and the least that one is served.
-const CLOSES_WITHIN: Duration = Duration::from_millis(100);
+/// How long connections are still accepted after the stop, and the least time for which each is then served.
+const CLOSE_AFTER: Duration = Duration::from_millis(100);
 
-/// What is served.
+/// The services on the gRPC address.
 #[derive(Debug, Clone)]
-pub struct Served {
-    /// The method that all is about.
-    pub service: Arc<Service>,
-    /// Whatever else is asked.
+pub struct GrpcServices {
+    /// The rate limit service.
+    pub rate_limit: Arc<Service>,
+    /// Health and, if it is on, reflection.
     pub others: Routes,
 }
 
-/// Answers until `stop` is cancelled, and then finishes what is under way.
+/// Serves calls until `stop` is cancelled, and then finishes those in progress.
 pub async fn serve(
     listener: TcpListener,
-    served: Served,
+    services: GrpcServices,
     workers: Arc<Workers>,
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    // Who was let in by the system before the door closes is not turned away.
-    let stopped = stop.clone();
-    let closed = async move {
-        stopped.cancelled().await;
-        time::sleep(CLOSES_WITHIN).await;
-    };
-    let mut incoming = Box::pin(speaking(listener).take_until(closed));
+    let closed = close_after(stop.clone());
+    let mut incoming = Box::pin(http2_connections(listener).take_until(closed));
     loop {
         let stream = tokio::select! {
             Some(_) = connections.join_next() => continue,
@@ -86,26 +80,42 @@ pub async fn serve(
         };
         let Some(stream) = stream else { break };
         let Ok(stream) = stream.into_std() else { continue };
-        workers.spawn(&mut connections, answer(stream, served.clone(), stop.clone()));
+        workers.spawn(&mut connections, serve_connection(stream, services.clone(), stop.clone()));
     }
     drop(incoming);
     while connections.join_next().await.is_some() {}
 }
 
-async fn answer(stream: std::net::TcpStream, served: Served, stop: CancellationToken) {
-    let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let calls = Calls::here();
-    connect(stream, served, stop, calls.clone()).await;
-    calls.ended().await;
+/// Ends when the listener closes: connections that are in the accept queue at the stop are still served.
+async fn close_after(stop: CancellationToken) {
+    stop.cancelled().await;
+    time::sleep(CLOSE_AFTER).await;
 }
 
-/// Takes calls until the connection ends.
-async fn connect(stream: TcpStream, served: Served, stop: CancellationToken, calls: Calls) {
+/// Serves a connection, and waits for the calls that outlive it.
+async fn serve_connection(
+    stream: std::net::TcpStream,
+    services: GrpcServices,
+    stop: CancellationToken,
+) {
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let calls = CallTracker::on_this_runtime();
+    accept_calls(stream, services, stop, calls.clone()).await;
+    calls.wait().await;
+}
+
+/// Accepts calls until the connection ends.
+async fn accept_calls(
+    stream: TcpStream,
+    services: GrpcServices,
+    stop: CancellationToken,
+    calls: CallTracker,
+) {
     let (socket, end) = Socket::new(stream);
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
-        // gRPC needs none, and hyper panics on a clock before 1970.
+        // gRPC needs no date, and hyper panics on a clock before 1970.
         .auto_date_header(false)
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
@@ -115,43 +125,45 @@ async fn connect(stream: TcpStream, served: Served, stop: CancellationToken, cal
         .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
-    let room = Arc::default();
-    let service =
-        service_fn(move |request| served.answer(request, &calls, &room).map(Ok::<_, Infallible>));
+    let capacity = Arc::default();
+    let service = service_fn(move |request| {
+        services.answer(request, &calls, &capacity).map(Ok::<_, Infallible>)
+    });
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
-        // How it ended is its peer's affair.
+        // Connection errors are not reported: nothing of ours has failed.
         _ = end.run(connection.as_mut()) => return,
-        // One that has just come may not have said what it wants.
-        () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSES_WITHIN)); } => {}
+        // A new connection gets the time to send its calls.
+        () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
     }
     connection.as_mut().graceful_shutdown();
     drop(end.run(connection).await);
 }
 
-impl Served {
+impl GrpcServices {
     fn answer(
         &self,
         request: Request<Incoming>,
-        calls: &Calls,
-        room: &Arc<Room>,
+        calls: &CallTracker,
+        capacity: &Arc<ReceiveCapacity>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let is_ours = request.uri().path() == METHOD_PATH;
         if is_ours && is_grpc(request.headers()) {
-            return Arc::clone(&self.service)
-                .answer(request, calls, Arc::clone(room))
+            return Arc::clone(&self.rate_limit)
+                .answer(request, calls, Arc::clone(capacity))
                 .left_future();
         }
-        let other: Pin<Box<dyn Future<Output = _> + Send>> = match is_ours {
-            true => Box::pin(ready(no_grpc())),
-            false => Box::pin(self.others.clone().call(for_others(request)).map(of_others)),
+        let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
+            Box::pin(ready(not_grpc()))
+        } else {
+            Box::pin(self.others.clone().call(for_others(request)).map(of_others))
         };
         other.right_future()
     }
 }
 
-/// The headers that other services may need. As long as they wait for a body they keep those that they
-/// get, so that many large ones would take all memory.
+/// The headers that the other services may need. They keep a call's headers while they wait for its body, so
+/// passing on all of them would let a client use up the memory.
 const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
 const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
 
@@ -159,29 +171,28 @@ fn for_others(request: Request<Incoming>) -> Request<Body> {
     let (head, body) = request.into_parts();
     let mut request = Request::post(head.uri.path()).body(Body::new(body)).unwrap_or_default();
     for name in HEADERS_OF_OTHERS {
-        let value = head.headers.get(&name);
-        if let Some(value) = value.filter(|it| it.len() <= HEADER_OF_OTHERS_BYTES_MAX) {
+        if let Some(value) = head.headers.get(&name)
+            && value.len() <= HEADER_OF_OTHERS_BYTES_MAX
+        {
             request.headers_mut().insert(name, value.clone());
         }
     }
     request
 }
 
-fn of_others(answered: Result<Response<Body>, Infallible>) -> Response<AnswerBody> {
-    match answered {
-        Ok(response) => response.map(AnswerBody::Other),
-        Err(never) => match never {},
-    }
+fn of_others(Ok(response): Result<Response<Body>, Infallible>) -> Response<AnswerBody> {
+    response.map(AnswerBody::Other)
 }
 
-/// Whether a request says that it is gRPC.
+/// Whether the content type is one of gRPC's.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    kind.is_some_and(|kind| kind.starts_with(grpc::CONTENT_TYPE.as_bytes()))
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(grpc::CONTENT_TYPE.as_bytes()))
 }
 
-/// What the protocol wants one to hear who does not speak it.
-fn no_grpc() -> Response<AnswerBody> {
+/// 415, as gRPC requires for other content types.
+fn not_grpc() -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::End);
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     response

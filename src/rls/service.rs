@@ -1,4 +1,4 @@
-//! The gRPC service: one method, its span and its measure.
+//! The gRPC service: its one method, with the call's span and measurement.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,13 +11,13 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use super::{
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, AnswerBody, Room},
+    framing::{self, AnswerBody, ReceiveCapacity},
     headers::Headers,
     json, pb, precheck,
     refusal::Refusal,
 };
 use crate::{
-    calls::Calls,
+    calls::CallTracker,
     grpc,
     limiter::Limiter,
     telemetry::{self, is_server_error, status_name},
@@ -25,7 +25,7 @@ use crate::{
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
 ///
-/// Written by hand and not generated: the decoder has bounds that are settings, and a call costs half.
+/// Written by hand rather than generated: the bounds of its decoder are settings, and a call costs less.
 #[derive(Debug, Clone)]
 pub struct Service {
     limiter: Arc<Limiter>,
@@ -35,7 +35,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service that asks `limiter`. Larger messages are refused with OUT_OF_RANGE.
+    /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE.
     pub fn new(
         limiter: Arc<Limiter>,
         bounds: Bounds,
@@ -45,29 +45,33 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers }
     }
 
-    /// Answers a call of [`grpc::METHOD`], one of `calls`, whose message may take of `room`.
+    /// Answers a call of [`grpc::METHOD`]. `calls` owns it; its message counts towards `capacity` if it arrives
+    /// in parts.
     ///
-    /// The future is kept small (what is not needed later is gone before it begins) and on the heap:
-    /// it is moved a few times before it runs.
+    /// The future is moved several times before it runs. So it is on the heap, and small: what it does not
+    /// need is dropped before it starts.
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-        calls: &Calls,
-        room: Arc<Room>,
+        calls: &CallTracker,
+        capacity: Arc<ReceiveCapacity>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
-        let began = Instant::now();
+        let started = Instant::now();
         let span = span(&request);
         let body = request.into_body();
         calls.run(async move {
-            let answer = self.decide(body, &room, &span).await;
-            let code = answer.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
+            let answer = self.decide(body, &capacity, &span).await;
+            let code = match &answer {
+                Ok(_) => Code::Ok,
+                Err(refusal) => refusal.codes().0,
+            };
             if !span.is_disabled() {
                 span.record("rpc.status_code", status_name(code));
                 if is_server_error(code) {
                     span.record("otel.status_code", "ERROR");
                 }
             }
-            self.limiter.metrics().call(began, code);
+            self.limiter.metrics().call(started, code);
             match answer {
                 Ok(response) => framing::write(&response),
                 Err(refusal) => refusal.status().into_http(),
@@ -78,16 +82,16 @@ impl Service {
     async fn decide(
         &self,
         body: Incoming,
-        room: &Room,
+        capacity: &ReceiveCapacity,
         span: &Span,
     ) -> Result<pb::RateLimitResponse, Refusal> {
-        let message = framing::read(body, self.message_bytes_max, room).await?;
+        let message = framing::read(body, self.message_bytes_max, capacity).await?;
         let request = precheck::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
-        match span.is_disabled() {
-            true => decided.await,
-            false => Box::pin(decided.instrument(span.clone())).await,
+        if span.is_disabled() {
+            return decided.await;
         }
+        Box::pin(decided.instrument(span.clone())).await
     }
 }
 
@@ -102,13 +106,13 @@ fn span(request: &Request<Incoming>) -> Span {
         rpc.status_code = tracing::field::Empty,
     );
     if !span.is_disabled() {
-        // It fails only where there is no exporter, and then there is nothing to be parent of.
+        // This fails only without an exporter, and then no span needs a parent.
         drop(span.set_parent(telemetry::remote_parent(request.headers())));
     }
     span
 }
 
-/// One decoded request, decided: what gRPC and HTTP have in common.
+/// Decides a decoded request: the part that gRPC and HTTP share.
 pub async fn decide(
     limiter: &Limiter,
     headers: &Headers,

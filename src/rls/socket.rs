@@ -1,8 +1,8 @@
-//! The socket under an HTTP/2 connection, as h2 may see it.
+//! The socket under an HTTP/2 connection, which shows h2 the end of the input late.
 //!
-//! h2 forgets the calls that it has read and not yet handed over as soon as it sees the end of its input, or
-//! fails to write. An Envoy that ends writes the debits of all its streams and closes, so the end of the
-//! input is hidden until every call before it has been handed over.
+//! As soon as h2 sees the end of its input, or fails to write, it drops the calls that it has read but not yet
+//! handed over. An Envoy that shuts down writes the debits of all its streams and closes the connection, so
+//! the end of the input is hidden until every call before it has been handed over.
 
 use std::{
     future::poll_fn,
@@ -20,44 +20,44 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A socket whose end h2 sees late.
+/// A socket that shows the end of its input only when [`EndOfInput::run`] allows it.
 pub(super) struct Socket {
     stream: TcpStream,
-    end: End,
+    end: EndOfInput,
     output: Output,
 }
 
 enum Output {
     Open,
-    /// The peer takes nothing more, but what it has sent may not all have been read: what is written is
-    /// dropped.
-    Dropped,
+    /// The client accepts no more data, but its own may not all have been read: whatever is written is
+    /// discarded.
+    Discarded,
 }
 
-/// Tells a connection that its peer has ended it.
+/// Whether the end of a socket's input has been reached, and whether h2 may see it.
 #[derive(Clone, Default)]
-pub(super) struct End(Arc<Flags>);
+pub(super) struct EndOfInput(Arc<EndFlags>);
 
 #[derive(Default)]
-struct Flags {
+struct EndFlags {
     reached: AtomicBool,
     shown: AtomicBool,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream) -> (Self, End) {
-        let end = End::default();
+    pub(super) fn new(stream: TcpStream) -> (Self, EndOfInput) {
+        let end = EndOfInput::default();
         (Self { stream, end: end.clone(), output: Output::Open }, end)
     }
 }
 
-impl End {
-    /// Runs the connection above the socket.
+impl EndOfInput {
+    /// Runs the connection that uses the socket.
     pub(super) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
         poll_fn(|context| {
             loop {
                 let polled = connection.as_mut().poll(context);
-                // A connection waits for input only when it has handed over all calls.
+                // A connection that waits for input has handed over all of its calls.
                 let is_hidden = self.0.reached.load(Ordering::Relaxed)
                     && !self.0.shown.swap(true, Ordering::Relaxed);
                 if polled.is_ready() || !is_hidden {
@@ -82,19 +82,19 @@ impl AsyncRead for Socket {
             if read.is_ok() && buffer.filled().len() > before {
                 return Poll::Ready(Ok(()));
             }
-            // An error, such as a reset, is an end like any other.
+            // An error, such as a reset, is treated like an orderly end.
             flags.reached.store(true, Ordering::Relaxed);
         }
-        match flags.shown.load(Ordering::Relaxed) {
-            true => Poll::Ready(Ok(())),
-            // `End::run` polls again.
-            false => Poll::Pending,
+        if flags.shown.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
         }
+        // No wake-up is needed: `EndOfInput::run` polls again.
+        Poll::Pending
     }
 }
 
 impl Socket {
-    /// Writes by `write`; where that fails, `length` bytes are dropped instead.
+    /// Writes with `write`. After a failure, `length` bytes are discarded instead.
     fn write(
         &mut self,
         length: usize,
@@ -103,7 +103,7 @@ impl Socket {
         if let Output::Open = self.output {
             match ready!(write(Pin::new(&mut self.stream))) {
                 Ok(written) => return Poll::Ready(Ok(written)),
-                Err(_) => self.output = Output::Dropped,
+                Err(_) => self.output = Output::Discarded,
             }
         }
         Poll::Ready(Ok(length))

@@ -97,7 +97,7 @@ async fn no_call_panics_if_the_clock_is_before_1970_or_after_9999() {
             assert_eq!(answer, format!("OK: OK {left}/10 YEAR"), "{clock}");
         }
         let (code, head, body) = service.exchange("GET", "/healthz", b"");
-        let expected = "the clock of this machine shows no year from 1970 to 9999\n";
+        let expected = "this machine's clock does not show a year from 1970 to 9999\n";
         assert_eq!((code, body.as_str()), (503, expected), "{clock}: {head}");
         let warned = || service.log().contains("OTLP collector").then_some(());
         eventually("an export fails", warned);

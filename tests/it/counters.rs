@@ -188,8 +188,8 @@ async fn a_reset_under_load_loses_no_hit() {
 async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
     for (descriptor, problem) in [
-        ("free=x", "no limit counts this descriptor"),
-        ("unknown=x", "no limit counts this descriptor"),
+        ("free=x", "no limit applies to this descriptor"),
+        ("unknown=x", "no limit applies to this descriptor"),
         ("user", "user: an entry is written key=value"),
     ] {
         let output = counter(&service, "show", descriptor);

@@ -1,6 +1,6 @@
-//! The shapes of protobuf's JSON: messages are objects, scalars are numbers or strings, and lists
-//! have a bound. What has another shape, or more, is refused where it begins: nothing is allocated
-//! for it.
+//! The shapes of protobuf's JSON: a message is an object, a scalar a number or a string, and a list has a
+//! bound. Any other shape is refused where it begins, and a list where it exceeds its bound, before memory is
+//! allocated.
 
 use std::{fmt, marker::PhantomData};
 
@@ -10,13 +10,13 @@ use serde::{
 };
 use serde_json::Number;
 
-/// A message. What is derived for a struct would read it from a list as well.
+/// A message. The derived code for a struct would also read it from a list.
 pub(super) struct Object<T>(pub(super) T);
 
 /// A list of at most this many elements.
 pub(super) struct AtMost<const MAX: usize, T>(pub(super) Vec<T>);
 
-/// A number, which may be written as a string, or the name of a value.
+/// A number, also written as a string, or the name of an enum's value.
 pub(super) enum Scalar {
     Number(Number),
     Text(String),
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_ends_at_its_bound_and_what_follows_is_not_read() {
+    fn a_list_is_not_read_beyond_its_bound() {
         assert_eq!(read::<AtMost<2, u8>>("[1, 2]").map(|list| list.0), Ok(vec![1, 2]));
         let problem = "invalid length 3, expected a list of at most 2 at line 1 column 7";
         refused::<AtMost<2, u8>>("[1,2,3,]]}{", problem);
     }
 
     #[test]
-    fn a_scalar_is_refused_where_another_shape_begins() {
+    fn a_scalar_of_another_shape_is_refused_where_it_begins() {
         for (text, what) in [("[[[", "sequence"), (r#"{"a":"#, "map"), ("true", "boolean `true`")] {
             let problem = read::<Scalar>(text).err().unwrap();
             let expected = format!("invalid type: {what}, expected a number or a string");
@@ -132,13 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_no_list() {
+    fn an_object_cannot_be_written_as_a_list() {
         #[derive(Deserialize)]
-        struct Entry {
+        struct Keyed {
             key: String,
         }
-        assert_eq!(read::<Object<Entry>>(r#"{"key":"a"}"#).map(|it| it.0.key), Ok("a".into()));
+        assert_eq!(
+            read::<Object<Keyed>>(r#"{"key":"a"}"#).map(|object| object.0.key),
+            Ok("a".into())
+        );
         let problem = "invalid type: sequence, expected an object at line 1 column 0";
-        refused::<Object<Entry>>(r#"["a"]"#, problem);
+        refused::<Object<Keyed>>(r#"["a"]"#, problem);
     }
 }

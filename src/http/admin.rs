@@ -1,5 +1,5 @@
-//! The admin address: `GET /counters` shows how the counters of one descriptor stand,
-//! `POST /counters/reset` begins them anew, and `POST /explain` tells what a request would meet and charge.
+//! The admin address: `GET /counters` shows the counters of one descriptor, `POST /counters/reset` resets
+//! them, and `POST /explain` shows which rules a request would match and what it would charge.
 
 use axum::{
     Json, Router,
@@ -12,7 +12,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{Http, pages};
+use super::{Http, browser};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -24,41 +24,56 @@ use crate::{
     store::{Clear, StoreError, system_clock},
 };
 
-/// The endpoints that are not for everybody.
+/// The endpoints for operators only.
 pub fn router(http: Http) -> Router {
     Router::new()
-        .route("/counters", get(|state, query| answer(state, query, Clear::No)))
-        .route("/counters/reset", post(|state, query| answer(state, query, Clear::Yes)))
+        .route("/counters", get(show_counters))
+        .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain))
         .layer(DefaultBodyLimit::max(http.message_bytes_max))
-        .layer(middleware::from_fn(refuse_browsers))
+        .layer(middleware::from_fn(refuse_web_pages))
         .with_state(http)
 }
 
-/// The body is that of `/json`.
+/// Takes the same body as `/json`.
 async fn explain(
     State(http): State<Http>,
     request: Request<Body>,
 ) -> Result<Json<Explanation>, Response> {
-    let (body, _place) = http.body(request).await?;
+    let (body, _slot) = http.body(request).await?;
     let decoded = rls::json::request(&body, http.bounds)
         .map_err(|refusal| refuse(StatusCode::BAD_REQUEST, &refusal.to_string()))?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     explanation.map(Json).map_err(|error| unanswered(&error))
 }
 
-async fn answer(
+async fn show_counters(
     State(http): State<Http>,
     RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Response> {
+    counters(&http, query, Clear::No).await
+}
+
+async fn reset_counters(
+    State(http): State<Http>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Response> {
+    counters(&http, query, Clear::Yes).await
+}
+
+async fn counters(
+    http: &Http,
+    query: Option<String>,
     clear: Clear,
 ) -> Result<Json<Value>, Response> {
     let request = request(&query.unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    let stand = http.limiter.look(&request, clear).await.map_err(|error| unanswered(&error))?;
-    if stand.is_empty() {
-        return Err(refuse(StatusCode::NOT_FOUND, "no limit counts this descriptor"));
+    let looked = http.limiter.look(&request, clear).await;
+    let states = looked.map_err(|error| unanswered(&error))?;
+    if states.is_empty() {
+        return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
     }
-    let counters: Vec<Value> = stand.iter().map(counter).collect();
+    let counters: Vec<Value> = states.iter().map(counter).collect();
     Ok(Json(json!({ "counters": counters })))
 }
 
@@ -81,39 +96,43 @@ fn request(query: &str) -> Result<request::Request, String> {
     Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 
-fn counter((charge, standing): &(Charge, Option<CounterState>)) -> Value {
+/// A counter without a state is corrupt.
+fn counter((charge, state): &(Charge, Option<CounterState>)) -> Value {
     let limit = &charge.counter.limit;
-    let Some(standing) = standing else {
+    let Some(state) = state else {
         return json!({
             "algorithm": limit.algorithm.name(),
             "limit": limit.to_string(),
             "problem": "it holds something other than a count",
         });
     };
-    let remembered = |it: &Remembered| json!({ "at_ms": it.at.as_millis(), "hits": it.hits, "caller": it.caller });
     json!({
         "algorithm": limit.algorithm.name(),
         "limit": limit.to_string(),
-        "used": standing.used,
-        "left": standing.remaining,
-        "reset_ms": u64::try_from(standing.reset.as_millis()).unwrap_or(u64::MAX),
-        "remembered": standing.remembered.iter().map(remembered).collect::<Vec<_>>(),
+        "used": state.used,
+        "left": state.remaining,
+        "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
+        "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
     })
 }
 
-/// What the store said may name hosts; that is for the log.
-fn unanswered(error: &StoreError) -> Response {
-    tracing::warn!(%error, "the counters could not be looked at");
-    refuse(StatusCode::SERVICE_UNAVAILABLE, "the store gives no answer")
+fn remembered(call: &Remembered) -> Value {
+    json!({ "at_ms": call.at.as_millis(), "hits": call.hits, "caller": call.caller })
 }
 
-/// A page in an operator's browser must not reach what is open to the operator alone.
-async fn refuse_browsers(request: Request<Body>, next: Next) -> Response {
+/// The store's error may name hosts, so it only goes to the log.
+fn unanswered(error: &StoreError) -> Response {
+    tracing::warn!(%error, "could not read the counters");
+    refuse(StatusCode::SERVICE_UNAVAILABLE, "the store did not answer")
+}
+
+/// A web page in an operator's browser must not reach endpoints for operators.
+async fn refuse_web_pages(request: Request<Body>, next: Next) -> Response {
     let headers = request.headers();
-    if pages::made_by_page(headers) {
-        return refuse(StatusCode::FORBIDDEN, "a web page may not ask this");
+    if browser::is_from_web_page(headers) {
+        return refuse(StatusCode::FORBIDDEN, "requests from web pages are not allowed");
     }
-    if !pages::host_is_no_name(headers) {
+    if !browser::host_is_ip_or_localhost(headers) {
         return refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost");
     }
     next.run(request).await
