@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::engine::{
-    algorithm::{AnyAccount, Terms},
+    algorithm::{Account, AnyAccount, Terms},
     key::Counter,
     request::Hits,
     rule::{Limit, Mode, OnStoreFailure, WhenDenied},
@@ -57,11 +57,22 @@ impl Charge {
 }
 
 impl Tally {
-    /// What is said of a counter on which nothing was charged.
-    pub fn unused(limit: &Limit, now: Timestamp) -> Self {
+    /// The tally of a charge on a counter on which nothing was charged, in a call that asks `asked` hits of
+    /// it.
+    pub fn unused(limit: &Limit, asked: u64, now: Timestamp) -> Self {
         let (account, terms) = (AnyAccount::new(&limit.algorithm), Terms::new(limit, now));
-        let (remaining, ends) = (account.read().remaining(&terms), account.read().ends(&terms));
-        Self { verdict: Verdict::Fits { remaining }, reset: now.until(ends) }
+        let account = account.read();
+        Self::of(account, account.fits(asked, &terms), asked, &terms)
+    }
+
+    /// The tally of a charge that fits or does not, in a call that asks `asked` hits of its account.
+    fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms<'_>) -> Self {
+        let (verdict, at) = if fits {
+            (Verdict::Fits { remaining: account.remaining(terms) }, account.ends(terms))
+        } else {
+            (Verdict::Over, account.admits_at(asked, terms))
+        };
+        Self { verdict, reset: terms.now.until(at) }
     }
 
     /// The answer for a charge whose counter gives none: over its limit for a second if the limit's
@@ -275,16 +286,9 @@ impl<'call> Posting<'call> {
 
     fn tally(&self, accounts: &[AnyAccount], asked: u64, fit: Fit) -> Tally {
         let (terms, account) = (&self.terms, self.account.and_then(|index| accounts.get(index)));
-        match (account.map(AnyAccount::read), fit) {
-            (Some(account), Fit::Fits) => Tally {
-                verdict: Verdict::Fits { remaining: account.remaining(terms) },
-                reset: terms.now.until(account.ends(terms)),
-            },
-            (Some(account), _) => Tally {
-                verdict: Verdict::Over,
-                reset: terms.now.until(account.admits_at(asked, terms)),
-            },
-            (None, _) => Tally::without_counter(terms.limit, self.hits),
+        match account {
+            Some(account) => Tally::of(account.read(), fit == Fit::Fits, asked, terms),
+            None => Tally::without_counter(terms.limit, self.hits),
         }
     }
 }

@@ -19,7 +19,7 @@ use super::Clock;
 use crate::{
     engine::{
         key::Counter,
-        ledger::{self, Charge, Judgement, Tally},
+        ledger::{self, Charge, Judgement, Tally, Verdict},
     },
     telemetry::StoreMetrics,
 };
@@ -64,14 +64,24 @@ impl OverLimitCache {
             return None;
         }
         // Nothing is allocated for a call that goes on to the store.
-        let known = |charge: &Charge| self.known(charge, charges, now);
-        let denies = |charge: &Charge| known(charge).is_some_and(|it| charge.denies_uncharged(&it));
-        if !charges.iter().any(denies) {
+        if !charges.iter().any(|charge| self.is_known_to_deny(charge, charges, now)) {
             return None;
         }
-        let unknown = |charge: &Charge| Tally::unused(&charge.counter.limit, (self.clock)());
-        let tally = |charge: &Charge| known(charge).unwrap_or_else(|| unknown(charge));
-        let tallies: Vec<Tally> = charges.iter().map(tally).collect();
+        let mut tallies = Vec::with_capacity(charges.len());
+        for charge in charges {
+            let asked = ledger::asked(charge, charges);
+            let tally = match self.known(charge, charges, now) {
+                Some(tally) => tally,
+                None => Tally::unused(&charge.counter.limit, asked, (self.clock)()),
+            };
+            if let Verdict::Fits { remaining } = tally.verdict
+                && asked > u64::from(remaining)
+            {
+                // More than it last had: only the store knows whether that fits now.
+                return None;
+            }
+            tallies.push(tally);
+        }
         // The entry that denied may have gone meanwhile.
         denies_uncharged(charges, &tallies).then(|| {
             self.metrics.cached();
@@ -119,6 +129,10 @@ impl OverLimitCache {
         }
     }
 
+    fn is_known_to_deny(&self, charge: &Charge, charges: &[Charge], now: Instant) -> bool {
+        self.known(charge, charges, now).is_some_and(|tally| charge.denies_uncharged(&tally))
+    }
+
     /// What is known of one charge of these.
     fn known(&self, charge: &Charge, charges: &[Charge], now: Instant) -> Option<Tally> {
         let (hash, entries) = self.entries(&charge.counter)?;
@@ -157,7 +171,6 @@ mod tests {
 
     use super::*;
     use crate::engine::{
-        ledger::Verdict,
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
@@ -308,9 +321,9 @@ mod tests {
         scene.check(0, "drop 1 of a/5", "asks");
         scene.check(0, "take 1 of a/6, take 1 of a/5", "6 left 2700000, over 60000");
         // But their hits are asked of the one counter that they have.
-        scene.hears(0, "take 1 of b/5, take 1 of b/6", "over 60000, 1 left 60000");
+        scene.hears(0, "take 1 of b/5, take 1 of b/6", "over 60000, 2 left 60000");
         scene.check(0, "take 1 of b/5", "asks");
-        scene.check(0, "take 1 of b/5, take 1 of b/6", "over 60000, 1 left 60000");
+        scene.check(0, "take 1 of b/5, take 1 of b/6", "over 60000, 2 left 60000");
     }
 
     #[test]
@@ -326,6 +339,34 @@ mod tests {
         // Of one that was over for more it is known how many are left at most.
         scene.hears(30, "take 5 of e/9, take 1 of a/5", "over 60000, over 60000");
         scene.check(30, "take 1 of e/9, take 1 of a/5", "4 left 60000, over 59970");
+    }
+
+    /// Promise 2g: a status is OVER_LIMIT where its own charge does not fit.
+    #[test]
+    fn a_sibling_that_can_never_fit_is_over_too() {
+        let scene = Scene::new();
+        scene.hears(0, "take 1 of a/5", "over 60000");
+        scene.check(0, "take 1 of a/5, take 1 of b/0", "over 60000, over 2700000");
+        scene.check(0, "take 1 of a/5, look b/0", "over 60000, over 2700000");
+        scene.check(0, "take 1 of a/5, shadow 1 of b/0", "over 60000, over 2700000");
+        scene.check(0, "take 1 of a/5, take 10 of b/9", "over 60000, over 2700000");
+        scene.check(0, "take 1 of a/5, drop 10 of b/9", "over 60000, over 0");
+        let call = "take 1 of a/5, take 5 of b/9, take 5 of b/9";
+        scene.check(0, call, "over 60000, over 2700000, over 2700000");
+        // What exceeds the limit never fits, however much was left at most.
+        scene.hears(0, "take 20 of c/9, take 1 of a/5", "over 60000, over 60000");
+        scene.check(0, "take 10 of c/9, take 1 of a/5", "over 60000, over 60000");
+    }
+
+    #[test]
+    fn a_sibling_that_asks_for_more_than_it_last_had_must_be_judged_by_the_store() {
+        let scene = Scene::new();
+        scene.hears(0, "take 1 of a/5, take 1 of b/9", "over 60000, 7 left 60000");
+        scene.check(10, "take 1 of a/5, take 7 of b/9", "over 59990, 7 left 59990");
+        scene.check(10, "take 1 of a/5, take 8 of b/9", "asks");
+        scene.check(10, "take 1 of a/5, take 4 of b/9, take 4 of b/9", "asks");
+        scene.hears(20, "take 1 of a/5, take 8 of b/9", "over 60000, over 60000");
+        scene.check(30, "take 1 of a/5, take 8 of b/9", "over 59970, over 59990");
     }
 
     #[test]

@@ -67,10 +67,14 @@ impl CachedTally {
     pub(super) fn tally(&self, asked: impl FnOnce() -> u64, limit: &Limit, now: Instant) -> Tally {
         let verdict = match self.state {
             State::Fits { remaining } => Verdict::Fits { remaining },
-            State::Over { left } if asked() > left => Verdict::Over,
             State::Over { left } => {
-                let most = limit.capacity();
-                Verdict::Fits { remaining: u32::try_from(left).map_or(most, |left| left.min(most)) }
+                // What exceeds the limit never fits.
+                let left = u32::try_from(left).unwrap_or(u32::MAX).min(limit.capacity());
+                if asked() > u64::from(left) {
+                    Verdict::Over
+                } else {
+                    Verdict::Fits { remaining: left }
+                }
             }
         };
         Tally { verdict, reset: self.reset.saturating_sub(self.age(now)) }
