@@ -70,11 +70,11 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span of equal length in front of this one; none reaches beyond the epoch.
-    pub fn before(self) -> Self {
+    /// The previous span of the same length; `None` for the first span since the epoch.
+    pub fn previous(self) -> Option<Self> {
         let length = self.end.as_millis().saturating_sub(self.start.as_millis());
-        let start = Timestamp::from_millis(self.start.as_millis().saturating_sub(length));
-        Self { start, end: self.start }
+        let start = self.start.as_millis().checked_sub(length)?;
+        Some(Self { start: Timestamp::from_millis(start), end: self.start })
     }
 }
 

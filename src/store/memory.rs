@@ -51,8 +51,8 @@ pub struct MemoryStore {
 struct Line<'call> {
     shard: usize,
     here: Address,
-    /// Of a sliding window, where the window before is kept: in the same shard.
-    before: Option<Address>,
+    /// Where the previous window of a sliding window is kept: in the same shard.
+    previous: Option<Address>,
     terms: Terms<'call>,
 }
 
@@ -114,7 +114,7 @@ impl MemoryStore {
             // What is there already takes no capacity.
             Clear::No => drop(open.keep(line, account, &self.capacity)),
             Clear::Yes => {
-                let windows = [Some(line.here), line.before].into_iter().flatten();
+                let windows = [Some(line.here), line.previous].into_iter().flatten();
                 let shard = open.shard(line.shard);
                 self.capacity.free(windows.filter(|address| shard.remove(address)).count());
             }
@@ -132,12 +132,15 @@ impl MemoryStore {
         // All windows of a counter are in one shard, so that a sliding window finds both of its own.
         let hash = counter.hash_of_id(&self.hasher);
         let shards = u64::try_from(self.shards.len()).unwrap_or(u64::MAX);
-        let slides = matches!(counter.limit.algorithm, Algorithm::SlidingWindow);
+        let previous = match counter.limit.algorithm {
+            Algorithm::SlidingWindow => terms.span.previous(),
+            _ => None,
+        };
         Line {
             // Not by the bits that say where in a shard's table it is.
             shard: usize::try_from((hash >> 32) % shards).unwrap_or(0),
             here: Address::new(hash, counter, terms.span.start),
-            before: slides.then(|| Address::new(hash, counter, terms.span.before().start)),
+            previous: previous.map(|span| Address::new(hash, counter, span.start)),
             terms,
         }
     }
@@ -166,12 +169,12 @@ impl<'store> Open<'store> {
     }
 
     /// The account of a line, which is in the call's hands until it is kept again.
-    fn take(&mut self, Line { shard, here, before, terms }: &Line<'_>) -> AnyAccount {
+    fn take(&mut self, Line { shard, here, previous, terms }: &Line<'_>) -> AnyAccount {
         let shard = self.shard(*shard);
         let mut account =
             shard.take(here).unwrap_or_else(|| AnyAccount::new(&terms.limit.algorithm));
-        if let (AnyAccount::SlidingWindow(account), Some(before)) = (&mut account, before) {
-            account.previous = shard.counted(before);
+        if let (AnyAccount::SlidingWindow(account), Some(previous)) = (&mut account, previous) {
+            account.previous = shard.counted(previous);
         }
         account
     }

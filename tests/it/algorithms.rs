@@ -30,11 +30,17 @@ pub fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
 
 pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
 
-/// Runs a timeline on one counter, mode_override. `0.2s +2 ok 1 left` takes two hits 0.2 s after
+/// Runs a timeline on one counter, on every backend. `0.2s +2 ok 1 left` takes two hits 0.2 s after
 /// [`BEGIN`], which pass and leave one; `?` looks, `-2` gives back; `over in 0.8s` is a refusal and
 /// its reset.
 #[track_caller]
 fn check(limit: Limit, timeline: &str) {
+    check_from(BEGIN, limit, timeline);
+}
+
+/// Like [`check`], but the timeline starts at `begin`.
+#[track_caller]
+fn check_from(begin: Timestamp, limit: Limit, timeline: &str) {
     let limit = Arc::new(limit);
     let expected: Vec<&str> = timeline.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
     let mut redis = ScriptInRedis::start();
@@ -43,7 +49,7 @@ fn check(limit: Limit, timeline: &str) {
         let run = |line: &&str| {
             let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
-            let now = BEGIN.plus_millis((seconds * 1000.0).round() as u64);
+            let now = begin.plus_millis((seconds * 1000.0).round() as u64);
             let hits = match what.split_at(1) {
                 ("+", hits) => Hits::Charge(hits.parse().unwrap()),
                 ("-", hits) => Hits::Refund(hits.parse().unwrap()),
@@ -154,6 +160,22 @@ fn a_sliding_window_weighs_the_one_before() {
          1.5s +11 over in 1.5s
          2.0s ? ok 7 left
          9.0s ? ok 10 left",
+    );
+}
+
+/// The first window of a hundred years since the epoch ends on 7 December 2069.
+#[test]
+fn the_first_sliding_window_since_the_epoch_has_no_previous_window() {
+    check_from(
+        Timestamp::from_secs(1_900_000_000),
+        Limit { algorithm: Algorithm::SlidingWindow, ..Limit::new(4, Unit::Year, 100).unwrap() },
+        "0s +2 ok 2 left
+         1s ? ok 2 left
+         2s +2 ok 0 left
+         3s +1 over in 2041999997s
+         4s -1 ok 1 left
+         1253600000s ? ok 1 left
+         1253600000s +2 over in 1051200000s",
     );
 }
 

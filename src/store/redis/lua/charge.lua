@@ -10,7 +10,8 @@
 --   mode       'enforced', 'shadow' or 'quota'
 --   failure    the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds; not before the window's end
---   extra      'sw': the slot in KEYS of the window before; 'tb': the burst; 'sl': the caller
+--   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
+--              'sl': the caller
 local ARGUMENTS = 12
 
 local ALGORITHMS = {
@@ -41,7 +42,7 @@ local function parse(at)
       mode = ARGV[base + 9],
       failure = ARGV[base + 10],
       expiry = ARGV[base + 11],
-      previous = ARGV[base + 1] == 'sw' and KEYS[tonumber(extra)],
+      previous = ARGV[base + 1] == 'sw' and extra ~= '' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
       caller = extra,
     }

@@ -3,7 +3,8 @@
 local sliding_window = { aligned = true }
 
 function sliding_window.read(charge)
-  local current, previous = read_count(charge.key), read_count(charge.previous)
+  local current, previous = read_count(charge.key), 0
+  if charge.previous then previous = read_count(charge.previous) end
   if current == false or previous == false then return nil end
   return { key = charge.key, before = current, used = current or 0, previous = previous or 0 }
 end

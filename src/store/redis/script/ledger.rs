@@ -45,9 +45,10 @@ impl LedgerRun {
                 Hits::Refund(hits) => ("refund", hits),
             };
             let extra = match limit.algorithm {
-                Algorithm::SlidingWindow => {
-                    self.slot(prefix, counter, span.before().start).to_string()
-                }
+                Algorithm::SlidingWindow => match span.previous() {
+                    Some(previous) => self.slot(prefix, counter, previous.start).to_string(),
+                    None => String::new(),
+                },
                 Algorithm::TokenBucket { burst } => burst.to_string(),
                 _ => caller.as_deref().unwrap_or_default().to_owned(),
             };
