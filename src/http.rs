@@ -112,5 +112,5 @@ fn rule(rule: &Rule) -> Value {
         Policy::Limited(limits) => limits.iter().map(|limit| told(limit)).collect(),
         Policy::Unlimited => vec!["unlimited".to_owned()],
     };
-    json!({ "path": *rule.path, "limit": limits.join(", "), "written_at": rule.place })
+    json!({ "path": *rule.path, "limit": limits.join(", "), "written_at": rule.location })
 }

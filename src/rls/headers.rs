@@ -8,7 +8,7 @@
 
 use super::{encode::seconds, pb::envoy::config::core::v3::HeaderValue};
 use crate::engine::{
-    decision::{Code, Decision, Met, Outcome, Status},
+    decision::{Code, Decision, Matched, Outcome, Status},
     key,
     rule::{Limit, Mode},
 };
@@ -79,9 +79,9 @@ fn limited(status: &Status) -> Option<Limited<'_>> {
         Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => (limit, 0, reset),
     };
     let over = status.outcome.code() == Code::OverLimit;
-    let name = string(match (&limit.name, &status.met) {
+    let name = string(match (&limit.name, &status.matched) {
         (Some(name), _) => name,
-        (None, Met::Rule(_, rule)) => &rule.path,
+        (None, Matched::Rule(_, rule)) => &rule.path,
         (None, _) => "override",
     });
     Some(Limited { name, limit, remaining, reset: seconds(*reset), over })

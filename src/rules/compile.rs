@@ -14,7 +14,6 @@ use super::{
     schema::{Descriptor, File, Step},
 };
 use crate::engine::{
-    key::short_name,
     rule::{Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
@@ -109,7 +108,7 @@ impl Compiler<'_> {
     }
 }
 
-fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rule {
+fn rule(policy: Policy, path: &Path, location: String, written: &Descriptor) -> Rule {
     let replaces = written.limits.iter().flat_map(|limit| &limit.value.replaces);
     let is_shared = path.shared.iter().any(Option::is_some);
     Rule {
@@ -117,7 +116,7 @@ fn rule(policy: Policy, path: &Path, place: String, written: &Descriptor) -> Rul
         shared: if is_shared { path.shared.clone() } else { Vec::new() },
         shown: shown(path, written.detailed_metric),
         metadata: written.metadata.clone().map(Arc::new),
-        ..Rule::new(spell(&path.steps), place, policy)
+        ..Rule::new(spell(&path.steps), location, policy)
     }
 }
 
@@ -138,7 +137,7 @@ fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
 }
 
 fn one_counter(one: &Limit, other: &Limit) -> bool {
-    short_name(&one.algorithm) == short_name(&other.algorithm) && one.window == other.window
+    one.algorithm.short_name() == other.algorithm.short_name() && one.window == other.window
 }
 
 fn spell(path: &[Step]) -> String {

@@ -8,7 +8,8 @@ use tollkeeper::engine::{
     ledger::{Charge, Tally, Verdict},
     request::{Entry, Hits},
     rule::{Algorithm, Limit, Unit, WhenDenied},
-    time::{Timestamp, Window},
+    time::Timestamp,
+    window::Window,
 };
 
 use crate::{
@@ -219,10 +220,8 @@ fn work_that_is_done_counts_though_it_does_not_fit() {
 
 /// One limit of each algorithm, of ten a second.
 fn one_of_each() -> Vec<Arc<Limit>> {
-    let bucket = Algorithm::TokenBucket { burst: 10 };
-    let all =
-        [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket];
-    all.into_iter().map(|it| Arc::new(limit(10, Unit::Second, it))).collect()
+    let limits = Algorithm::all(10, None).map(|algorithm| limit(10, Unit::Second, algorithm));
+    limits.map(Arc::new).into()
 }
 
 /// Promise 2d, 2e: wherever the charge that does not fit stands, and whatever it and its siblings are

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     engine::{
-        algorithm::{AnyAccount, Terms, fixed_window},
+        algorithm::{AnyAccount, fixed_window},
         key,
         ledger::{self, Charge, CounterState, Judgement, Posting},
         request::Hits,
@@ -117,7 +117,7 @@ impl Question for TransactionLook<'_> {
         }
         look.cmd("TIME");
         let (now, answers) = exchange("MULTI", &look, connection, metrics).await?;
-        let terms = Terms::new(limit, now);
+        let terms = limit.terms(now);
         let outcome = match answers.first().and_then(count) {
             _ if terms.span != assumed => Outcome::Stale,
             Some(count) => Outcome::Decided(CounterState::of(&account(count), &terms)),
@@ -366,9 +366,8 @@ impl<'call> TransactionCall<'call> {
             if !is_readable {
                 corrupt.push(index);
             }
-            let terms = Terms::new(&charge.counter.limit, now);
-            let account = is_readable.then_some(*counter);
-            postings.push(Posting { account, hits: charge.hits, caller: None, terms });
+            let terms = charge.counter.limit.terms(now);
+            postings.push(Posting { account: is_readable.then_some(*counter), charge, terms });
         }
         let Some(judgement) = ledger::judge(&postings, &mut accounts) else {
             return Settlement { outcome: Outcome::Corrupt(corrupt), wanted: unchanged() };

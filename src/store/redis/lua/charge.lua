@@ -1,5 +1,5 @@
 -- Charges, as they are written in the arguments: twelve for each.
---   algorithm  'fw', 'fh', 'sl', 'sw' or 'tb'
+--   algorithm  its short name
 --   key        slot in KEYS
 --   start      first millisecond of the window, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
@@ -13,14 +13,6 @@
 --   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
 --              'sl': the caller
 local ARGUMENTS = 12
-
-local ALGORITHMS = {
-  fw = fixed_window,
-  fh = first_hit_window,
-  sl = sliding_log,
-  sw = sliding_window,
-  tb = token_bucket,
-}
 
 -- The charges from `at` on, which holds their number; and the place behind them.
 local function parse(at)

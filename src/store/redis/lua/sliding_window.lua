@@ -1,6 +1,7 @@
 -- Two clock-aligned counters, the present one and the one before, weighed. All is reckoned in hits
 -- times milliseconds; a limit times its window stays below 2^53, and what goes beyond is over anyway.
 local sliding_window = { aligned = true }
+ALGORITHMS.sw = sliding_window
 
 function sliding_window.read(charge)
   local current, previous = read_count(charge.key), 0

@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::{Outcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
-    key::{Counter, short_name},
+    key::Counter,
     ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
@@ -53,7 +53,7 @@ impl LedgerRun {
                 _ => caller.as_deref().unwrap_or_default().to_owned(),
             };
             self.arguments.extend([
-                short_name(&limit.algorithm).to_owned(),
+                limit.algorithm.short_name().to_owned(),
                 slot.to_string(),
                 start.to_string(),
                 stop.to_string(),
@@ -128,7 +128,7 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<O
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
         tallies.push(match answer {
-            [-2, _] => Tally::without_counter(&charge.counter.limit, charge.hits),
+            [-2, _] => Tally::without_counter(charge),
             answer => one_tally(*answer)?,
         });
     }
