@@ -95,8 +95,8 @@ impl Algorithm {
     }
 
     /// The names of all algorithms in rule files.
-    pub fn names() -> [&'static str; 5] {
-        Self::all(0, None).map(|algorithm| algorithm.name())
+    pub fn names() -> Vec<&'static str> {
+        Self::all(0, None).iter().map(Self::name).collect()
     }
 
     /// The name in rule files.
@@ -167,6 +167,6 @@ mod tests {
         let all = Algorithm::all(1, None);
         let short_names: HashSet<_> = all.iter().map(Algorithm::short_name).collect();
         assert_eq!(short_names.len(), all.len());
-        assert_eq!(HashSet::from(Algorithm::names()).len(), all.len());
+        assert_eq!(HashSet::<_>::from_iter(Algorithm::names()).len(), all.len());
     }
 }
