@@ -1,9 +1,9 @@
-//! "Did you mean": the name nearest to one that is unknown.
+//! "Did you mean": the known name nearest to an unknown one.
 
-/// Longer names are not compared: they come from requests as well, and comparing takes time.
+/// Longer names are not compared: they may come from requests, and comparing takes time.
 const BYTES_MAX: usize = 256;
 
-/// "; did you mean `x`?", for the end of a message; empty where no known name is near.
+/// "; did you mean `x`?", for the end of a message; empty if no known name is near.
 pub(crate) fn hint<'names>(name: &str, known: impl IntoIterator<Item = &'names str>) -> String {
     match nearest(name, known) {
         Some(nearest) => format!("; did you mean `{nearest}`?"),
@@ -11,7 +11,7 @@ pub(crate) fn hint<'names>(name: &str, known: impl IntoIterator<Item = &'names s
     }
 }
 
-/// A third of the letters may be wrong, three at most.
+/// The nearest known name: a third of the letters may be wrong, three at most.
 fn nearest<'names>(
     name: &str,
     known: impl IntoIterator<Item = &'names str>,
@@ -23,12 +23,12 @@ fn nearest<'names>(
     let name = name.to_lowercase();
     let mut nearest = None;
     for candidate in known {
-        // Each missing byte is at least a quarter of a wrong letter.
+        // A letter has at most four bytes.
         if candidate.len().abs_diff(name.len()) > 4 * wrong_max {
             continue;
         }
         let wrong = strsim::damerau_levenshtein(&name, &candidate.to_lowercase());
-        // Of names that are equally near, the same one each time, whatever the order.
+        // Of equally near names, always the same one, whatever their order.
         if wrong <= wrong_max && nearest.is_none_or(|nearest| (wrong, candidate) < nearest) {
             nearest = Some((wrong, candidate));
         }
@@ -56,14 +56,14 @@ mod tests {
     }
 
     #[test]
-    fn of_names_that_are_equally_near_the_same_one_is_suggested_whatever_their_order() {
+    fn of_equally_near_names_the_same_one_is_suggested_whatever_their_order() {
         for known in [["bc", "ab"], ["ab", "bc"]] {
             assert_eq!(hint("ac", known), "; did you mean `ab`?");
         }
     }
 
     #[test]
-    fn what_is_far_from_every_name_gets_no_suggestion() {
+    fn a_name_far_from_every_known_name_gets_no_suggestion() {
         check("fortnight", "");
         check("xyz", "");
         check("", "");

@@ -1,6 +1,6 @@
 //! The decision, as pure functions: no I/O, no clock, no wire types.
 //!
-//! A [`Request`](request::Request) meets the rules of a [`RuleSet`](rule_set::RuleSet) and becomes a
+//! By the rules of a [`RuleSet`](rule_set::RuleSet), a [`Request`](request::Request) becomes a
 //! [`Plan`](plan::Plan) of charges. A store answers with tallies, and the plan settles into a
 //! [`Decision`](decision::Decision).
 
@@ -16,3 +16,4 @@ pub mod request;
 pub mod rule;
 pub mod rule_set;
 pub mod time;
+pub mod window;

@@ -1,5 +1,5 @@
-//! What a call would match and charge, for people: the same for `tollkeeper explain`, which knows no
-//! counter, and for `POST /explain`, which looks at them and foresees the verdict.
+//! What a call would match and charge, for people: for `tollkeeper explain`, which reads no counters, and for
+//! `POST /explain`, which reads them and foresees the decision.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::{
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
-        rule_set::{Domain, Found, RuleSet, Taken, Written},
+        rule_set::{Candidates, Domain, Found, MatchedBy, RuleSet},
         time::Timestamp,
     },
 };
@@ -22,14 +22,14 @@ use crate::{
 pub struct Explanation {
     /// The domain of the request.
     pub domain: String,
-    /// What is wrong with the domain. Every call passes then.
+    /// The problem with the domain, with which every call passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// One for each descriptor of the request; none where the domain is unknown.
+    /// One for each descriptor of the request; empty if the domain is unknown.
     pub descriptors: Vec<DescriptorExplanation>,
-    /// The decision, where the counters are known.
+    /// The decision, if the counters were read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<ForeseenCode>,
 }
 
 /// What one descriptor would match and charge.
@@ -37,12 +37,12 @@ pub struct Explanation {
 pub struct DescriptorExplanation {
     /// As the command line writes it, escaped.
     pub descriptor: String,
-    /// How its entries were matched, up to the first that was not.
-    pub steps: Vec<Step>,
-    /// What it matches in the end.
+    /// How its entries were matched, up to the first without a match.
+    pub steps: Vec<EntryMatch>,
+    /// What the whole descriptor matches.
     #[serde(flatten)]
-    pub matched: Matched,
-    /// Limits that other rules replace in this call.
+    pub matched: MatchExplanation,
+    /// Limits of its rule that other rules replace in this call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<Replaced>,
     /// One for each limit that applies.
@@ -51,19 +51,19 @@ pub struct DescriptorExplanation {
 
 /// How one entry was matched.
 #[derive(Serialize, Deserialize)]
-pub struct Step {
+pub struct EntryMatch {
     /// The entry, escaped.
     pub entry: String,
-    /// What matched, in words.
+    /// What matched it, in words.
     pub taken: String,
-    /// What was tried before and did not match, in words.
+    /// The candidates before, which did not match, in words.
     pub passed_over: Vec<String>,
 }
 
 /// What a descriptor matches.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "met", rename_all = "snake_case")]
-pub enum Matched {
+pub enum MatchExplanation {
     /// A rule with limits.
     Rule {
         /// Its path.
@@ -71,7 +71,7 @@ pub enum Matched {
         /// `file:line`.
         written_at: String,
     },
-    /// A rule that is unlimited.
+    /// An unlimited rule.
     UnlimitedRule {
         /// Its path.
         rule: String,
@@ -106,16 +106,16 @@ pub struct ChargeExplanation {
     pub limit: String,
     /// Its algorithm.
     pub algorithm: String,
-    /// Its mode and other settings.
+    /// Its mode and other keys, in words.
     pub says: String,
-    /// Hits: 0 checks without counting, a negative number gives back.
+    /// Hits: 0 checks without counting, a negative number gives hits back.
     pub charges: i64,
     /// The counter's key.
     pub key: String,
-    /// Hits that count, where the counter is known.
+    /// Hits that count, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
-    /// Hits that would pass, where the counter is known.
+    /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<u32>,
 }
@@ -124,13 +124,13 @@ pub struct ChargeExplanation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Verdict {
+pub enum ForeseenCode {
     Ok,
     OverLimit,
 }
 
 impl Explanation {
-    /// Explains a request by these rules, from whose plan it comes, in the windows of `now`.
+    /// Explains a request and its plan by these rules, in the windows that hold `now`.
     pub fn new(rules: &RuleSet, request: &Request, plan: &Plan, now: Timestamp) -> Self {
         let mut explanation = Self {
             domain: key::caller(request.domain.as_bytes()).into(),
@@ -150,9 +150,9 @@ impl Explanation {
         for (descriptor, count) in request.descriptors.iter().zip(plan.charges_of_each()) {
             let (steps, found) = walk(domain, descriptor);
             explanation.descriptors.push(DescriptorExplanation {
-                descriptor: descriptor.entries.iter().map(spell).collect::<Vec<_>>().join(","),
+                descriptor: spell_all(&descriptor.entries),
                 steps,
-                matched: Matched::new(descriptor, &found),
+                matched: MatchExplanation::new(descriptor, &found),
                 replaced: Vec::new(),
                 charges: charges
                     .by_ref()
@@ -168,77 +168,93 @@ impl Explanation {
         explanation
     }
 
-    /// Adds how the counters stand, one for each charge of the plan, and the verdict.
-    pub fn foresee(&mut self, plan: Plan, standings: &[CounterState]) {
+    /// Adds the states of the counters, one for each charge of the plan, and the decision.
+    pub fn foresee(&mut self, plan: Plan, states: &[CounterState]) {
         let charges = self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.charges);
-        for (charge, standing) in charges.zip(standings) {
-            charge.used = Some(standing.used);
-            charge.left = Some(standing.remaining);
+        for (charge, state) in charges.zip(states) {
+            charge.used = Some(state.used);
+            charge.left = Some(state.remaining);
         }
-        let tallies = ledger::foresee(&plan.charges, standings);
+        let tallies = ledger::foresee(&plan.charges, states);
         let denied = ledger::denies(&plan.charges, &tallies);
         self.verdict = Some(match plan.settle(tallies, denied).code {
-            Code::Ok => Verdict::Ok,
-            Code::OverLimit => Verdict::OverLimit,
+            Code::Ok => ForeseenCode::Ok,
+            Code::OverLimit => ForeseenCode::OverLimit,
         });
     }
 
-    /// Whether something in the request is unknown to the rules: its domain, a key or a value.
+    /// Whether the rules do not know the domain, a key or a value of the request.
     pub fn is_unknown(&self) -> bool {
-        let mut matched = self.descriptors.iter().map(|descriptor| &descriptor.matched);
-        self.problem.is_some() || matched.any(|matched| matches!(matched, Matched::NoRule))
+        self.problem.is_some()
+            || self
+                .descriptors
+                .iter()
+                .any(|descriptor| matches!(descriptor.matched, MatchExplanation::NoRule))
     }
 }
 
-/// The same walk as a decision's, with its steps.
-fn walk<'rules>(domain: &'rules Domain, descriptor: &Descriptor) -> (Vec<Step>, Found<'rules>) {
+/// Finds the rule of a descriptor as a decision does, and records how each entry was matched.
+fn walk<'rules>(
+    domain: &'rules Domain,
+    descriptor: &Descriptor,
+) -> (Vec<EntryMatch>, Found<'rules>) {
     let mut steps = Vec::new();
     let found = match descriptor.limit {
-        // The rules are not asked.
+        // A limit in the request takes precedence over the rules.
         Some(_) => Found::NoLimit,
-        None => domain.walk(&descriptor.entries, |entry, written, taken| {
-            steps.push(Step::new(entry, written, taken));
+        None => domain.walk(&descriptor.entries, |entry, candidates, matched_by| {
+            steps.push(EntryMatch::new(entry, candidates, matched_by));
         }),
     };
     (steps, found)
 }
 
-impl Step {
-    fn new(entry: &Entry, written: Written<'_>, taken: Taken) -> Self {
-        let patterns_before = match taken {
-            Taken::Value => 0,
-            Taken::Pattern(index) => index,
-            Taken::Key | Taken::Nothing => usize::MAX,
-        };
-        let mut passed_over = Vec::new();
-        match written.values() {
-            _ if taken == Taken::Value => {}
-            0 => {}
-            1 => passed_over.push("1 other value".to_owned()),
-            several => passed_over.push(format!("{several} other values")),
+impl EntryMatch {
+    fn new(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy) -> Self {
+        Self {
+            entry: spell(entry),
+            taken: spell_match(entry, candidates, matched_by),
+            passed_over: passed_over(candidates, matched_by),
         }
-        for pattern in written.patterns().take(patterns_before) {
-            passed_over.push(format!("pattern `{pattern}`"));
-        }
-        let taken = match taken {
-            Taken::Value => "exact value match".to_owned(),
-            Taken::Pattern(index) => {
-                format!("matches pattern `{}`", written.patterns().nth(index).unwrap_or_default())
-            }
-            Taken::Key => "matches the key, with any value".to_owned(),
-            Taken::Nothing if written.has_key() => {
-                "the key is known, but not this value".to_owned()
-            }
-            Taken::Nothing => {
-                let known = written.keys().filter_map(|key| std::str::from_utf8(key).ok());
-                format!("unknown key{}", hint(&String::from_utf8_lossy(&entry.key), known))
-            }
-        };
-        Self { entry: spell(entry), taken, passed_over }
     }
 }
 
-impl Matched {
+fn spell_match(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy) -> String {
+    match matched_by {
+        MatchedBy::Value => "exact value match".to_owned(),
+        MatchedBy::Pattern(index) => {
+            format!("matches pattern `{}`", candidates.patterns().nth(index).unwrap_or_default())
+        }
+        MatchedBy::Key => "matches the key, with any value".to_owned(),
+        MatchedBy::Nothing if candidates.has_key() => {
+            "the key is known, but not this value".to_owned()
+        }
+        MatchedBy::Nothing => {
+            let known = candidates.keys().filter_map(|key| std::str::from_utf8(key).ok());
+            format!("unknown key{}", hint(&String::from_utf8_lossy(&entry.key), known))
+        }
+    }
+}
+
+fn passed_over(candidates: Candidates<'_>, matched_by: MatchedBy) -> Vec<String> {
+    let patterns = match matched_by {
+        MatchedBy::Value => return Vec::new(),
+        MatchedBy::Pattern(index) => index,
+        MatchedBy::Key | MatchedBy::Nothing => usize::MAX,
+    };
+    let mut passed_over = Vec::new();
+    match candidates.values() {
+        0 => {}
+        1 => passed_over.push("1 other value".to_owned()),
+        several => passed_over.push(format!("{several} other values")),
+    }
+    for pattern in candidates.patterns().take(patterns) {
+        passed_over.push(format!("pattern `{pattern}`"));
+    }
+    passed_over
+}
+
+impl MatchExplanation {
     fn new(descriptor: &Descriptor, found: &Found<'_>) -> Self {
         if descriptor.limit.is_some() {
             return Self::OwnLimit;
@@ -257,15 +273,17 @@ impl Matched {
     }
 }
 
-/// Which limits of one rule the rules of this call replace, and which rule does.
+/// The limits of one rule that the rules of this call replace.
 fn replaced(found: &Found<'_>, found_by_each: &[Found<'_>]) -> Vec<Replaced> {
     let Found::Rule(rule) = found else { return Vec::new() };
     let Policy::Limited(limits) = &rule.policy else { return Vec::new() };
     let mut all = Vec::new();
     for limit in limits {
         let Some(name) = &limit.name else { continue };
-        let replaces = |other: &&Found<'_>| other.replaces().any(|replaced| replaced == name);
-        if let Some(Found::Rule(by)) = found_by_each.iter().find(replaces) {
+        let mut others = found_by_each.iter();
+        if let Some(Found::Rule(by)) =
+            others.find(|other| other.replaces().any(|replaced| replaced == name))
+        {
             all.push(Replaced {
                 name: name.to_string(),
                 limit: limit.to_string(),
@@ -280,21 +298,24 @@ fn replaced(found: &Found<'_>, found_by_each: &[Found<'_>]) -> Vec<Replaced> {
 impl ChargeExplanation {
     fn new(charge: &Charge, now: Timestamp) -> Self {
         let limit = &charge.counter.limit;
-        let hits = |hits| i64::try_from(hits).unwrap_or(i64::MAX);
         Self {
             limit: limit.to_string(),
             algorithm: limit.algorithm.name().to_owned(),
             says: says(limit),
             charges: match charge.hits {
-                Hits::Charge(taken) => hits(taken),
+                Hits::Charge(hits) => signed(hits),
                 Hits::Look => 0,
-                Hits::Refund(given) => -hits(given),
+                Hits::Refund(hits) => -signed(hits),
             },
             key: charge.counter.key(limit.window.at(now).start),
             used: None,
             left: None,
         }
     }
+}
+
+fn signed(hits: u64) -> i64 {
+    i64::try_from(hits).unwrap_or(i64::MAX)
 }
 
 fn says(limit: &Limit) -> String {
@@ -311,6 +332,10 @@ fn says(limit: &Limit) -> String {
     }
     says.push(format!("on_store_failure {}", limit.on_store_failure.name()));
     says.join(", ")
+}
+
+fn spell_all(entries: &[Entry]) -> String {
+    entries.iter().map(spell).collect::<Vec<_>>().join(",")
 }
 
 fn spell(Entry { key, value }: &Entry) -> String {

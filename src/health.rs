@@ -1,29 +1,29 @@
-//! The service's phase, as gRPC health, `/readyz` and `/healthcheck` tell it.
+//! The phase of the service, as gRPC health, `/readyz` and `/healthcheck` report it.
 
 use tokio::sync::watch;
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 
 use crate::grpc;
 
-/// The names under which gRPC health answers: the server, the service, and what
-/// envoyproxy/ratelimit calls itself. tonic-health would report the first as serving from the start.
+/// The names under which gRPC health answers: the server, the service, and the name of
+/// envoyproxy/ratelimit. tonic-health would report the first as serving from the start.
 const NAMES: [&str; 3] = ["", grpc::SERVICE, "ratelimit"];
 
 /// The largest request for gRPC health, in bytes: it holds a name.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
-/// A step in the service's life.
+/// A phase in the life of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// The store has not answered yet.
     Starting,
-    /// Calls are welcome.
+    /// The service takes calls.
     Ready,
-    /// Calls are still answered, and new callers should go elsewhere.
+    /// Calls are still answered, but new ones should go to other replicas.
     Draining,
 }
 
-/// Tells everyone the phase.
+/// Reports the phase.
 #[derive(Debug, Clone)]
 pub struct Health {
     phase: watch::Sender<Phase>,
@@ -39,14 +39,14 @@ impl Health {
         health
     }
 
-    /// Enters `phase`, unless the service drains already: that is never taken back.
+    /// Enters `phase`, unless the service is draining, which is final.
     pub async fn enter(&self, phase: Phase) {
-        self.phase.send_if_modified(|now| {
-            let enter = *now != Phase::Draining;
-            if enter {
-                *now = phase;
+        self.phase.send_if_modified(|current| {
+            let is_draining = *current == Phase::Draining;
+            if !is_draining {
+                *current = phase;
             }
-            enter
+            !is_draining
         });
         let status = if self.ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in NAMES {
@@ -54,7 +54,7 @@ impl Health {
         }
     }
 
-    /// Whether calls are welcome.
+    /// Whether the service takes calls.
     pub fn ready(&self) -> bool {
         *self.phase.borrow() == Phase::Ready
     }

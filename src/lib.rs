@@ -27,6 +27,8 @@ pub mod rules;
 
 pub mod store;
 
+pub mod clock;
+
 pub mod http;
 
 pub mod telemetry;

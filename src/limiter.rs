@@ -7,7 +7,7 @@ use std::sync::Arc;
 use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
-        decision::{Decision, Met},
+        decision::{Decision, Matched, Status},
         ledger::{Charge, CounterState, Judgement},
         plan::Plan,
         request::Request,
@@ -19,7 +19,7 @@ use crate::{
     telemetry::{CallMetrics, LogThrottle},
 };
 
-/// The kind of the log line about descriptors without a rule. No rule has an empty path.
+/// The kind of the log line about unmatched descriptors. No rule has an empty path.
 const UNMATCHED: &str = "";
 
 /// Decides calls.
@@ -33,7 +33,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter by these rules on this store.
+    /// A limiter with these rules, on this store.
     pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics) -> Self {
         Self {
             rules,
@@ -64,8 +64,8 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// How the counters stand that this request would charge, and `clear` resets each; `None` where one
-    /// holds no count.
+    /// The states of the counters that this request would charge, each of which `clear` resets; `None` for a
+    /// corrupt counter.
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
@@ -75,19 +75,19 @@ impl Limiter {
         clear: Clear,
     ) -> Result<Vec<(Charge, Option<CounterState>)>, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
-        let mut stand = Vec::with_capacity(plan.charges.len());
+        let mut states = Vec::with_capacity(plan.charges.len());
         for charge in plan.charges {
-            let standing = match self.store.look(&charge.counter, clear).await {
-                Ok(standing) => Some(standing),
+            let state = match self.store.look(&charge.counter, clear).await {
+                Ok(state) => Some(state),
                 Err(StoreError::Corrupt(_)) => None,
                 Err(error) => return Err(error),
             };
-            stand.push((charge, standing));
+            states.push((charge, state));
         }
-        Ok(stand)
+        Ok(states)
     }
 
-    /// What this request would match and charge at `now`, and its verdict; nothing is written.
+    /// What this request would match and charge at `now`, and the decision; changes no counter.
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
@@ -98,23 +98,23 @@ impl Limiter {
     ) -> Result<Explanation, StoreError> {
         let in_force = self.rules.current();
         let plan = Plan::draw(&in_force.rules, request);
-        let mut standings = Vec::with_capacity(plan.charges.len());
+        let mut states = Vec::with_capacity(plan.charges.len());
         for charge in &plan.charges {
-            standings.push(self.store.look(&charge.counter, Clear::No).await?);
+            states.push(self.store.look(&charge.counter, Clear::No).await?);
         }
         let mut explanation = Explanation::new(&in_force.rules, request, &plan, now);
-        explanation.foresee(plan, &standings);
+        explanation.foresee(plan, &states);
         Ok(explanation)
     }
 
-    /// Forgets what is remembered of rules that a reload has removed.
+    /// Forgets the rules that a reload has removed.
     pub fn forget_removed_rules(&self) {
         let in_force = self.rules.current();
         self.metrics.forget_removed_rules(&in_force.rules);
         self.refused_debits.retain(&in_force.rules);
     }
 
-    /// What is measured of calls.
+    /// The metrics of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
     }
@@ -133,14 +133,15 @@ impl Limiter {
                 self.metrics.debit_refused(rule);
             }
         }
-        let lost = |met: &Met| matches!(met, Met::NoDomain | Met::NoRule(_));
-        if decision.statuses.iter().any(|status| lost(&status.met))
-            && self.log_throttle.should_log(UNMATCHED)
-        {
+        if decision.statuses.iter().any(is_unmatched) && self.log_throttle.should_log(UNMATCHED) {
             tracing::warn!(
                 "a descriptor matched no rule and passed; see \
                  ratelimit_decisions_total{{rule=\"other\"}} for the domain (logged at most once a minute)"
             );
         }
     }
+}
+
+fn is_unmatched(status: &Status) -> bool {
+    matches!(status.matched, Matched::NoDomain | Matched::NoRule(_))
 }

@@ -1,11 +1,11 @@
-//! When to stop: SIGTERM (Kubernetes) and SIGINT (a terminal) ask for an orderly end, and a second one
-//! for an end at once. SIGHUP ends nothing.
+//! Signals: SIGTERM (Kubernetes) and SIGINT (a terminal) ask for an orderly shutdown, a second one for an
+//! immediate one. SIGHUP is ignored.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the service takes.
+/// The signals that the service handles.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -14,10 +14,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from the system, which would end the process at once.
+    /// Handles the signals, whose default would end the process at once.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Those of the operating system.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -26,7 +26,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal to stop.
+    /// Waits for the next signal that asks for a shutdown.
     pub async fn next(&mut self) {
         loop {
             tokio::select! {

@@ -1,5 +1,5 @@
-//! Where counters live. A store takes the charges of one call and answers with a tally for each:
-//! all are made, or none.
+//! The stores of counters. A store takes the charges of one call and answers with a tally for each;
+//! it makes all of them, or none.
 
 pub mod fallback;
 pub mod guard;
@@ -8,29 +8,14 @@ pub mod outage;
 pub mod over_limit_cache;
 pub mod redis;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+/// The clock that a store is given.
+pub use crate::clock::{Clock, system_clock};
 use crate::engine::{
     key::Counter,
     ledger::{Charge, CounterState, Judgement},
-    time::Timestamp,
 };
 
-/// Reads a clock. The program uses [`system_clock`]; a test passes its own.
-pub type Clock = fn() -> Timestamp;
-
-/// The machine's wall clock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the store's edge, which reads the clock once per call"
-)]
-pub fn system_clock() -> Timestamp {
-    // A clock before 1970 is a machine without a clock; the store's own time corrects it.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// Why a call has no tallies. In none of these cases does a later answer come.
+/// Why a call has no tallies. No answer follows later.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The store did not answer within the budget; the call may have been charged.
@@ -42,7 +27,7 @@ pub enum StoreError {
     /// The store cannot be reached, or cannot take charges now.
     #[error("{0}")]
     Unavailable(String),
-    /// The store's time crossed a window boundary each time that it was asked.
+    /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,
     /// The counters of these charges hold something other than a count; the call was not charged.
@@ -50,12 +35,12 @@ pub enum StoreError {
     Corrupt(Vec<usize>),
 }
 
-/// What becomes of a counter that is looked at.
+/// Whether a look at a counter resets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clear {
-    /// It stays as it is.
+    /// The counter stays as it is.
     No,
-    /// It begins anew. No hit is lost between the look and that.
+    /// The counter starts again from zero. No hit is lost between the look and the reset.
     Yes,
 }
 
@@ -66,12 +51,12 @@ pub enum Store {
     Memory(memory::MemoryStore),
     /// Counters in Redis, shared by all replicas.
     Redis(redis::RedisStore),
-    /// The same in a Redis that runs no scripts.
+    /// Counters in a Redis that runs no scripts.
     Transactions(redis::TransactionStore),
 }
 
 impl Store {
-    /// As [`charge`](Self::charge), if the store answers without waiting; else `None`.
+    /// Like [`charge`](Self::charge) if the store answers without waiting; else `None`.
     pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Judgement> {
         match self {
             Self::Memory(store) => Some(store.charge(charges)),
@@ -91,7 +76,7 @@ impl Store {
         }
     }
 
-    /// How one counter stands, and `clear` resets it.
+    /// The state of one counter, which `clear` resets.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -1,6 +1,6 @@
 //! Traces, metrics and logs. Labels come from the configuration, never from a request.
 //!
-//! Metrics are always there, at `/metrics`. Traces, and metrics by OTLP, go out only where the
+//! Metrics are always available at `/metrics`. Traces, and metrics by OTLP, are exported only if the
 //! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint.
 
 mod collector;

@@ -1,5 +1,5 @@
-//! A thread and a runtime for each core. A connection stays where it was put, and all that its calls
-//! need is there, so that no call waits for another thread to wake up.
+//! A thread with a runtime for each core. A connection stays on its worker, together with everything its calls
+//! need, so that no call waits for another thread to wake up.
 
 use std::{
     cell::Cell,
@@ -19,46 +19,46 @@ use tokio::{
 };
 
 thread_local! {
-    static HERE: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The index of this thread's worker; `None` outside of the workers.
+    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Which of so many things this thread uses, where each worker has its own or shares with others. The
-/// first is for whoever is no worker.
-pub fn share(of: usize) -> usize {
-    HERE.get().map_or(0, |worker| worker + 1) % of.max(1)
+/// This thread's index among `count` resources that workers do not share or share evenly, below `count`. Index 0
+/// is for other threads.
+pub fn share(count: usize) -> usize {
+    WORKER.get().map_or(0, |worker| worker + 1) % count.max(1)
 }
 
-/// The workers. Dropped, each ends what it does.
+/// The workers. When dropped, each ends, and drops its tasks.
 #[derive(Debug)]
 pub struct Workers(Vec<Worker>);
 
 #[derive(Debug)]
 struct Worker {
     runtime: Handle,
-    /// Tasks that were put here and have not ended.
+    /// Number of tasks that were spawned here and have not ended.
     tasks: Arc<AtomicUsize>,
     /// The thread ends when this is dropped.
     _end: oneshot::Sender<()>,
 }
 
 impl Workers {
-    /// Starts so many.
+    /// Starts `count` workers.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the operating system.
     pub fn start(count: usize) -> io::Result<Self> {
         (0..count).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Runs `task` on the worker that has the fewest, as a task of `owner`.
+    /// Runs `task` on the worker with the fewest tasks; `owner` awaits it.
     pub fn spawn<T: Send + 'static>(
         &self,
         owner: &mut JoinSet<T>,
         task: impl Future<Output = T> + Send + 'static,
     ) {
-        let Some(worker) = self.0.iter().min_by_key(|it| it.tasks.load(Ordering::Relaxed)) else {
-            return;
-        };
+        let fewest = self.0.iter().min_by_key(|worker| worker.tasks.load(Ordering::Relaxed));
+        let Some(worker) = fewest else { return };
         let counted = Counted::new(&worker.tasks);
         let task = async move {
             let _counted = counted;
@@ -67,7 +67,7 @@ impl Workers {
         owner.spawn_on(task, &worker.runtime);
     }
 
-    /// Runs a task on every worker, and waits for all.
+    /// Runs a task on every worker, and waits for all of these.
     pub async fn each<T: Future<Output = ()> + Send + 'static>(&self, task: impl Fn() -> T) {
         let mut tasks = JoinSet::new();
         for worker in &self.0 {
@@ -78,20 +78,20 @@ impl Workers {
 }
 
 impl Worker {
-    fn start(number: usize) -> io::Result<Self> {
+    fn start(index: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (end, ended) = oneshot::channel();
         let handle = runtime.handle().clone();
-        thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-            HERE.set(Some(number));
-            // An error says that the sender was dropped, which is how it ends.
+        thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            WORKER.set(Some(index));
+            // The sender sends nothing: the worker ends when it is dropped.
             drop(runtime.block_on(ended));
         })?;
         Ok(Self { runtime: handle, tasks: Arc::default(), _end: end })
     }
 }
 
-/// A task that is counted until it ends.
+/// Counts a task until it ends.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

@@ -15,7 +15,9 @@ use crate::{
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
     },
-    explain::{ChargeExplanation, DescriptorExplanation, Explanation, Matched, Verdict},
+    explain::{
+        ChargeExplanation, DescriptorExplanation, Explanation, ForeseenCode, MatchExplanation,
+    },
     printable::printable,
     rules::{self, LoadOptions},
     store::system_clock,
@@ -120,8 +122,8 @@ fn text(explanation: &Explanation) -> String {
     }
     match explanation.verdict {
         None => {}
-        Some(Verdict::Ok) => text += "verdict: OK\n",
-        Some(Verdict::OverLimit) => text += "verdict: OVER_LIMIT\n",
+        Some(ForeseenCode::Ok) => text += "verdict: OK\n",
+        Some(ForeseenCode::OverLimit) => text += "verdict: OVER_LIMIT\n",
     }
     text
 }
@@ -159,17 +161,17 @@ fn push_line(text: &mut String, indent: usize, words: &str) {
     *text += &format!("{:indent$}{words}\n", "");
 }
 
-fn matched(matched: &Matched) -> String {
+fn matched(matched: &MatchExplanation) -> String {
     match matched {
-        Matched::Rule { rule, written_at } => {
+        MatchExplanation::Rule { rule, written_at } => {
             format!("matches rule {rule}, written at {written_at}")
         }
-        Matched::UnlimitedRule { rule, written_at } => {
+        MatchExplanation::UnlimitedRule { rule, written_at } => {
             format!("matches rule {rule}, written at {written_at}: unlimited, passes")
         }
-        Matched::NoLimit => "matches a descriptor without a limit: passes".to_owned(),
-        Matched::OwnLimit => "has its own limit".to_owned(),
-        Matched::NoRule => "matches no rule: passes".to_owned(),
+        MatchExplanation::NoLimit => "matches a descriptor without a limit: passes".to_owned(),
+        MatchExplanation::OwnLimit => "has its own limit".to_owned(),
+        MatchExplanation::NoRule => "matches no rule: passes".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use super::output::{complain, say};
 use crate::{
     did_you_mean::hint,
     engine::{
-        decision::{Code, Decision, Met, Outcome, Status},
+        decision::{Code, Decision, Matched, Outcome, Status},
         ledger::Judgement,
         plan::Plan,
         rule_set::RuleSet,
@@ -108,8 +108,8 @@ fn unmatched(rules: &RuleSet, call: &TestCall, decision: &Decision) -> Option<St
         return None;
     }
     let index = decision.statuses.iter().position(|status| matched(status) == NO_RULE)?;
-    let problem = match decision.statuses.get(index)?.met {
-        Met::NoDomain => {
+    let problem = match decision.statuses.get(index)?.matched {
+        Matched::NoDomain => {
             let domains = rules.domains();
             let domain = &call.request.domain;
             let near = hint(domain, domains.iter().map(|domain| &*domain.name));
@@ -150,9 +150,11 @@ fn remaining(status: &Status) -> u32 {
 
 /// The path of the rule that a descriptor matches.
 fn matched(status: &Status) -> &str {
-    match &status.met {
-        Met::Rule(_, rule) => &rule.path,
-        Met::Override(_) | Met::NoLimit(_) | Met::NoRule(_) | Met::NoDomain => NO_RULE,
+    match &status.matched {
+        Matched::Rule(_, rule) => &rule.path,
+        Matched::Override(_) | Matched::NoLimit(_) | Matched::NoRule(_) | Matched::NoDomain => {
+            NO_RULE
+        }
     }
 }
 

@@ -1,68 +1,122 @@
-//! The algorithms: how one account is read, charged and given back. One file each, with a script of
-//! the same name and shape in `store/redis/lua/`.
+//! The algorithms, in one table. Each has a file here (how its account is read, charged and refunded), and
+//! a script of the same name and shape in `store/redis/lua/`.
 
+pub mod account;
 pub mod first_hit_window;
 pub mod fixed_window;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
-use crate::engine::{
-    rule::{Algorithm, Limit},
-    time::{Span, Timestamp},
+use std::sync::Arc;
+
+use self::{
+    account::Account, first_hit_window::FirstHitWindow, fixed_window::FixedWindow,
+    sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 
-/// What a charge is judged by: its limit, at a time.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms<'limit> {
-    /// The limit.
-    pub limit: &'limit Limit,
-    /// The store's time.
-    pub now: Timestamp,
-    /// The span of the limit's window that holds `now`.
-    pub span: Span,
+/// How hits are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Algorithm {
+    /// A counter for each clock-aligned window.
+    FixedWindow,
+    /// A window that opens at the first hit.
+    FirstHitWindow,
+    /// The time of each hit.
+    SlidingLog {
+        /// The key of the entry whose value is stored with each hit.
+        remember: Option<Arc<str>>,
+    },
+    /// The counters of two windows, weighted.
+    SlidingWindow,
+    /// A bucket that refills at an even rate.
+    TokenBucket {
+        /// The most hits from rest, at least 1 unless the limit admits none.
+        burst: u32,
+    },
 }
 
-impl<'limit> Terms<'limit> {
-    /// The terms of `limit` at `now`.
-    pub fn new(limit: &'limit Limit, now: Timestamp) -> Self {
-        Self { limit, now, span: limit.window.at(now) }
-    }
+/// What distinguishes an algorithm outside of its own file.
+struct Row {
+    /// In rule files; also the stem of its files.
+    name: &'static str,
+    /// In keys and in the scripts' arguments.
+    short_name: &'static str,
+    /// Whether its counters start and end with the spans of a window.
+    is_aligned: bool,
+    new_account: fn() -> AnyAccount,
 }
 
-/// The state of one counter. What time alone changes is worked out when it is read, so that only
-/// charges and refunds change the state.
-pub trait Account {
-    /// Gives hits back, the newest first; nothing is left below zero.
-    fn refund(&mut self, hits: u64, terms: &Terms<'_>);
-
-    /// Whether so many more hits are within the limit.
-    fn fits(&self, hits: u64, terms: &Terms<'_>) -> bool;
-
-    /// Takes at least one hit; what goes beyond [`Hits::MAX`](crate::engine::request::Hits::MAX) is
-    /// not told apart.
-    fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms<'_>);
-
-    /// When its state may be dropped: not before it ends.
-    fn keep_until(&self, terms: &Terms<'_>) -> Timestamp {
-        self.ends(terms)
+impl Algorithm {
+    /// Every algorithm, with these parameters where it takes them.
+    pub fn all(burst: u32, remember: Option<Arc<str>>) -> [Self; 5] {
+        [
+            Self::FixedWindow,
+            Self::FirstHitWindow,
+            Self::SlidingLog { remember },
+            Self::SlidingWindow,
+            Self::TokenBucket { burst },
+        ]
     }
 
-    /// Whether it is as new: it need not be kept.
-    fn is_unused(&self) -> bool;
+    const fn row(&self) -> Row {
+        match self {
+            Self::FixedWindow => Row {
+                name: "fixed_window",
+                short_name: "fw",
+                is_aligned: true,
+                new_account: || AnyAccount::FixedWindow(FixedWindow::default()),
+            },
+            Self::FirstHitWindow => Row {
+                name: "first_hit_window",
+                short_name: "fh",
+                is_aligned: false,
+                new_account: || AnyAccount::FirstHitWindow(FirstHitWindow::default()),
+            },
+            Self::SlidingLog { .. } => Row {
+                name: "sliding_log",
+                short_name: "sl",
+                is_aligned: false,
+                new_account: || AnyAccount::SlidingLog(Box::default()),
+            },
+            Self::SlidingWindow => Row {
+                name: "sliding_window",
+                short_name: "sw",
+                is_aligned: true,
+                new_account: || AnyAccount::SlidingWindow(SlidingWindow::default()),
+            },
+            Self::TokenBucket { .. } => Row {
+                name: "token_bucket",
+                short_name: "tb",
+                is_aligned: false,
+                new_account: || AnyAccount::TokenBucket(TokenBucket::default()),
+            },
+        }
+    }
 
-    /// Hits that count now, rounded up.
-    fn used(&self, terms: &Terms<'_>) -> u64;
+    /// The names of all algorithms in rule files.
+    pub fn names() -> Vec<&'static str> {
+        Self::all(0, None).iter().map(Self::name).collect()
+    }
 
-    /// How many hits would pass now.
-    fn remaining(&self, terms: &Terms<'_>) -> u32;
+    /// The name in rule files.
+    pub const fn name(&self) -> &'static str {
+        self.row().name
+    }
 
-    /// When nothing of it counts any more, or its window ends.
-    fn ends(&self, terms: &Terms<'_>) -> Timestamp;
+    /// The name in keys and in the scripts' arguments.
+    pub const fn short_name(&self) -> &'static str {
+        self.row().short_name
+    }
 
-    /// When so many hits will fit that do not fit now; where they never will, when it ends.
-    fn admits_at(&self, _hits: u64, terms: &Terms<'_>) -> Timestamp {
-        self.ends(terms)
+    /// Whether its counters start and end with the spans of a window.
+    pub const fn is_aligned(&self) -> bool {
+        self.row().is_aligned
+    }
+
+    /// An account without hits.
+    pub fn new_account(&self) -> AnyAccount {
+        (self.row().new_account)()
     }
 }
 
@@ -70,33 +124,16 @@ pub trait Account {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum AnyAccount {
-    FixedWindow(fixed_window::FixedWindow),
-    FirstHitWindow(first_hit_window::FirstHitWindow),
-    /// In a box: the others are half as large, and there are more of them.
-    SlidingLog(Box<sliding_log::SlidingLog>),
-    SlidingWindow(sliding_window::SlidingWindow),
-    TokenBucket(token_bucket::TokenBucket),
+    FixedWindow(FixedWindow),
+    FirstHitWindow(FirstHitWindow),
+    /// In a box: the others are half as large, and more common.
+    SlidingLog(Box<SlidingLog>),
+    SlidingWindow(SlidingWindow),
+    TokenBucket(TokenBucket),
 }
 
 impl AnyAccount {
-    /// An account on which nothing was charged yet.
-    pub fn new(algorithm: &Algorithm) -> Self {
-        match algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow(fixed_window::FixedWindow::default()),
-            Algorithm::FirstHitWindow => {
-                Self::FirstHitWindow(first_hit_window::FirstHitWindow::default())
-            }
-            Algorithm::SlidingLog { .. } => Self::SlidingLog(Box::default()),
-            Algorithm::SlidingWindow => {
-                Self::SlidingWindow(sliding_window::SlidingWindow::default())
-            }
-            Algorithm::TokenBucket { .. } => {
-                Self::TokenBucket(token_bucket::TokenBucket::default())
-            }
-        }
-    }
-
-    /// What all algorithms can do.
+    /// The account, to read it.
     pub fn read(&self) -> &dyn Account {
         match self {
             Self::FixedWindow(account) => account,
@@ -107,7 +144,7 @@ impl AnyAccount {
         }
     }
 
-    /// The same, to change it.
+    /// The account, to change it.
     pub fn write(&mut self) -> &mut dyn Account {
         match self {
             Self::FixedWindow(account) => account,
@@ -119,43 +156,17 @@ impl AnyAccount {
     }
 }
 
-/// The difference of a limit and what is used, as hits.
-fn left(limit: u32, used: u64) -> u32 {
-    u32::try_from(u64::from(limit).saturating_sub(used)).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
-    use crate::engine::rule::Unit;
-
-    fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
-        Limit { algorithm, ..Limit::new(requests, unit, 1).unwrap() }
-    }
 
     #[test]
-    fn a_token_bucket_keeps_the_remainder() {
-        // Three a second: one after 333.33… ms, and so never before the third of a second is over.
-        let limit = limit(3, Unit::Second, Algorithm::TokenBucket { burst: 1 });
-        let at = |ms| Terms::new(&limit, Timestamp::from_millis(ms));
-        let mut account = token_bucket::TokenBucket::default();
-        let mut passed = 0;
-        for ms in 0..100_000 {
-            if account.fits(1, &at(ms)) {
-                account.charge(1, None, &at(ms));
-                passed += 1;
-            }
-        }
-        assert_eq!(passed, 300, "three a second, though none comes after a whole millisecond");
-    }
-
-    #[test]
-    fn a_clock_that_is_set_back_refills_nothing_twice() {
-        let limit = limit(10, Unit::Second, Algorithm::TokenBucket { burst: 10 });
-        let at = |ms| Terms::new(&limit, Timestamp::from_millis(ms));
-        let mut account = token_bucket::TokenBucket::default();
-        account.charge(10, None, &at(10_000));
-        assert_eq!(account.remaining(&at(9_000)), 0);
-        assert_eq!(account.remaining(&at(10_500)), 5);
+    fn no_two_algorithms_share_a_name() {
+        let all = Algorithm::all(1, None);
+        let short_names: HashSet<_> = all.iter().map(Algorithm::short_name).collect();
+        assert_eq!(short_names.len(), all.len());
+        assert_eq!(HashSet::<_>::from_iter(Algorithm::names()).len(), all.len());
     }
 }

@@ -7,10 +7,7 @@ use jiff::{
     tz::{TimeZone, TimeZoneDatabase},
 };
 
-use crate::engine::{
-    rule::Unit,
-    time::{Span, Timestamp},
-};
+use crate::engine::time::{Span, Timestamp, Unit};
 
 /// A time zone's days, weeks, months or years.
 #[derive(Clone, PartialEq, Eq)]
@@ -19,7 +16,7 @@ pub struct Calendar {
     zone: TimeZone,
 }
 
-/// A zone's own is all of its history.
+/// The name alone: the zone's own `Debug` prints its whole history.
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Calendar({self})")
@@ -33,9 +30,9 @@ impl fmt::Display for Calendar {
     }
 }
 
-/// Why there is no such calendar.
+/// Why a calendar cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum CalendarError {
     /// The unit is shorter than a day.
     Unit,
     /// The IANA database has no time zone of this name.
@@ -51,17 +48,17 @@ impl Calendar {
     /// The calendar of an IANA time zone such as `Europe/Berlin`.
     ///
     /// # Errors
-    /// See [`Refused`].
-    pub fn new(unit: Unit, zone: &str) -> Result<Self, Refused> {
+    /// See [`CalendarError`].
+    pub fn new(unit: Unit, zone: &str) -> Result<Self, CalendarError> {
         if unit.seconds() < Unit::Day.seconds() {
-            return Err(Refused::Unit);
+            return Err(CalendarError::Unit);
         }
-        // Always the bundled data: all replicas must cut time alike, whatever their images hold.
-        let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| Refused::Zone)?;
+        // Always the bundled data: all replicas must divide time alike, whatever their images contain.
+        let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| CalendarError::Zone)?;
         Ok(Self { unit, zone })
     }
 
-    /// What is counted: a day or longer.
+    /// The unit of its spans: a day or longer.
     pub const fn unit(&self) -> Unit {
         self.unit
     }
@@ -75,7 +72,7 @@ impl Calendar {
         loop {
             let next = self.next(first)?;
             let span = Span { start: self.starts(first)?, end: self.starts(next)? };
-            // A clock that is set back over midnight shows yesterday again; the day has turned.
+            // A clock that is set back over midnight shows yesterday again, but the new day has begun.
             if now < span.end {
                 return Some(span);
             }
@@ -104,7 +101,7 @@ impl Calendar {
 
     fn starts(&self, date: civil::Date) -> Option<Timestamp> {
         let millis = date.to_zoned(self.zone.clone()).ok()?.timestamp().as_millisecond();
-        // The zones' past before 1970 is not ours: the span that holds the epoch starts there.
+        // Time starts at the epoch, and so does the span that holds it.
         Some(Timestamp::from_millis(u64::try_from(millis).unwrap_or(0)))
     }
 }
@@ -116,12 +113,13 @@ mod tests {
     /// `now`, `start` and `end` as UTC: `2026-03-29T12:00`.
     #[track_caller]
     fn check(unit: Unit, zone: &str, now: &str, start: &str, end: &str) {
-        let at = |text: &str| {
-            let instant: jiff::Timestamp = format!("{text}:00Z").parse().unwrap();
-            Timestamp::from_millis(instant.as_millisecond().unsigned_abs())
-        };
-        let span = Calendar::new(unit, zone).unwrap().at(at(now)).unwrap();
-        assert_eq!((span.start, span.end), (at(start), at(end)), "{zone} at {now}");
+        let span = Calendar::new(unit, zone).unwrap().at(utc(now)).unwrap();
+        assert_eq!((span.start, span.end), (utc(start), utc(end)), "{zone} at {now}");
+    }
+
+    fn utc(text: &str) -> Timestamp {
+        let instant: jiff::Timestamp = format!("{text}:00Z").parse().unwrap();
+        Timestamp::from_millis(instant.as_millisecond().unsigned_abs())
     }
 
     #[test]
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_has_begun_does_not_end_where_the_clocks_show_yesterday_again() {
+    fn a_new_day_does_not_end_when_clocks_show_yesterday_again() {
         // At one minute past midnight, 03:01 UTC, the clocks of Goose Bay go back by an hour.
         let zone = "America/Goose_Bay";
         check(Unit::Day, zone, "2010-11-07T02:59", "2010-11-06T03:00", "2010-11-07T03:00");
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instant_lies_in_one_span_and_the_spans_join() {
+    fn every_instant_lies_in_one_span_and_spans_have_no_gaps() {
         for zone in ["America/Goose_Bay", "Pacific/Apia", "Africa/Cairo", "Asia/Beirut", "UTC"] {
             for unit in [Unit::Day, Unit::Week, Unit::Month, Unit::Year] {
                 let calendar = Calendar::new(unit, zone).unwrap();
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_and_unknown_zones_are_refused_and_the_end_of_time_is_no_panic() {
+    fn hours_and_unknown_zones_are_refused_and_the_end_of_time_does_not_panic() {
         Calendar::new(Unit::Hour, "UTC").unwrap_err();
         Calendar::new(Unit::Day, "Europe/Atlantis").unwrap_err();
         let day = Calendar::new(Unit::Day, "UTC").unwrap();

@@ -13,65 +13,65 @@ pub struct Decision {
     pub statuses: Vec<Status>,
 }
 
-/// Pass, or not.
+/// Whether a call or a descriptor may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// It may pass.
     Ok,
-    /// It may not.
+    /// It is over a limit.
     OverLimit,
 }
 
-/// What came of one descriptor.
+/// The answer for one descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What it met.
-    pub met: Met,
+    /// What it matched.
+    pub matched: Matched,
     /// How it was judged.
     pub outcome: Outcome,
 }
 
-/// What a descriptor met: the labels of its decision, all from the configuration.
+/// What a descriptor matched: the labels of its decision, all from the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Met {
+pub enum Matched {
     /// A rule of this domain.
     Rule(Arc<str>, Arc<Rule>),
     /// The request's own limit, in this domain.
     Override(Arc<str>),
-    /// A place in this domain that sets no limit.
+    /// A descriptor of this domain that has no limit.
     NoLimit(Arc<str>),
     /// No rule of this domain.
     NoRule(Arc<str>),
-    /// A domain that nobody configured.
+    /// Nothing: its domain is not configured.
     NoDomain,
 }
 
 /// How one descriptor was judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing limits it.
+    /// No limit applies.
     NoLimit,
-    /// Its rule says so in words.
+    /// Its rule is `unlimited`.
     Unlimited,
     /// Within the limit.
     Within {
-        /// The limit that it met; of several, the one with the least left.
+        /// The limit; of several, the one with the least left.
         limit: Arc<Limit>,
-        /// How many more would pass.
+        /// Number of further hits that would pass.
         remaining: u32,
         /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
     },
-    /// Over a limit that is only a shadow: it passes.
+    /// Over the limit of a rule in shadow mode: it passes.
     Shadowed {
-        /// The limit that it met.
+        /// The limit.
         limit: Arc<Limit>,
         /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
     },
     /// Over the limit.
     Over {
-        /// The limit that it met; of several, the one that takes longest.
+        /// The limit; of several, the one with the longest reset.
         limit: Arc<Limit>,
         /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
@@ -79,7 +79,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Pass, or not.
+    /// Whether the descriptor may pass.
     pub fn code(&self) -> Code {
         match self {
             Self::Over { .. } => Code::OverLimit,

@@ -1,4 +1,4 @@
-//! How a descriptor is written on the command line and in URLs: `key=value,key=value`.
+//! The text form of a descriptor, for the command line and URLs: `key=value,key=value`.
 //!
 //! An entry is split at its first `=`. `\,` is a comma, `\\` a backslash, `\xHH` any byte.
 
@@ -7,7 +7,7 @@ use crate::engine::request::Entry;
 /// Reads one descriptor.
 ///
 /// # Errors
-/// A message without the text.
+/// A message, which does not contain the text.
 pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let (mut key, mut part) = (None, Vec::new());

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! tk1:fw:60s:{shop|path=/login|user=alice}:1795215600
-//!  |  |   |   |                            the window's start, in Unix seconds: of fixed and of
-//!  |  |   |   |                            sliding windows, which the clock aligns
+//!  |  |   |   |                            the start of the window, in Unix seconds; only with
+//!  |  |   |   |                            clock-aligned algorithms (fixed_window, sliding_window)
 //!  |  |   |   the business ID, in a hash tag: the domain, then each entry
 //!  |  |   the window: its length, or a calendar's unit and zone
 //!  |  the algorithm
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! No two counters share a key, whatever bytes their values hold: `%`, `|`, `=`, `{`, `}` and
-//! everything outside visible ASCII is written `%XX`. A part of more than 128 bytes is written
-//! `%~` and the first 128 bits of its SHA-256, and a pattern that values share `%*` and the pattern;
-//! no escaped text can be either. The limit's number is left out on purpose: changing it keeps the
-//! count.
+//! everything outside visible ASCII is written as `%XX`. A part of more than 128 bytes is written as
+//! `%~` and the first 128 bits of its SHA-256, a pattern that values share as `%*` and the pattern;
+//! escaped text never has either form. The number of requests is not in the key: when it changes, the
+//! count remains.
 
 use std::{
     fmt::{self, Write as _},
@@ -31,21 +31,21 @@ use crate::engine::{
     time::Timestamp,
 };
 
-/// Parts longer than this, in bytes, are digested.
+/// Longer parts, in bytes, are replaced by a digest.
 const PART_BYTES_MAX: usize = 128;
 
-/// Keys go at most this long after their window, in milliseconds.
+/// Keys expire at most this long after their window ends, in milliseconds.
 const SPREAD_MS_MAX: u64 = 300_000;
 
-/// One counter, in whichever window the store's clock will find itself.
+/// One counter, in any window: the store chooses the window by its clock.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Counter {
     business_id: String,
-    /// The limit that holds there.
+    /// The limit that it is counted for.
     pub limit: Arc<Limit>,
 }
 
-/// The business ID holds values of descriptors, which must not enter a log.
+/// The business ID holds values of descriptors, which must not be logged.
 impl fmt::Debug for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Counter").field("limit", &self.limit).finish_non_exhaustive()
@@ -53,13 +53,13 @@ impl fmt::Debug for Counter {
 }
 
 impl Counter {
-    /// The counter of one descriptor in `domain`, under `limit`, as it was sent.
+    /// The counter of one descriptor in `domain` under `limit`, by the values as sent.
     pub fn new(domain: &str, entries: &[Entry], limit: Arc<Limit>) -> Self {
         Self::shared(domain, entries, &[], limit)
     }
 
-    /// The same, but that an entry whose place in `shared` holds a pattern is counted by that, with
-    /// all values that it stands for.
+    /// Like [`new`](Self::new), but an entry with a pattern at its index in `shared` is counted by the
+    /// pattern: all values that match it share the counter.
     pub fn shared(
         domain: &str,
         entries: &[Entry],
@@ -76,7 +76,7 @@ impl Counter {
             match pattern {
                 None => push_part(&mut business_id, value),
                 Some(pattern) => {
-                    // No escaped text has a star behind its percent sign.
+                    // Escaped text never has a star after a percent sign.
                     business_id.push_str("%*");
                     push_part(&mut business_id, pattern.as_bytes());
                 }
@@ -90,32 +90,31 @@ impl Counter {
         Self { business_id: self.business_id.clone(), limit }
     }
 
-    /// Whether both count in one place, though perhaps by limits of other numbers: their keys are
-    /// the same in any window.
+    /// Whether both have the same key in any window, though perhaps limits of different numbers.
     pub fn same_counter(&self, other: &Self) -> bool {
-        let name = |it: &Self| short_name(&it.limit.algorithm);
+        let (limit, other_limit) = (&self.limit, &other.limit);
         self.business_id == other.business_id
-            && self.limit.window == other.limit.window
-            && name(self) == name(other)
+            && limit.window == other_limit.window
+            && limit.algorithm.short_name() == other_limit.algorithm.short_name()
     }
 
-    /// How long its business ID is.
+    /// The length of its business ID in bytes.
     pub const fn id_bytes(&self) -> usize {
         self.business_id.len()
     }
 
-    /// The key; of a window that the clock aligns, of the one that begins at `start`.
+    /// The key; with a clock-aligned algorithm, that of the window that starts at `start`.
     pub fn key(&self, start: Timestamp) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 40);
         self.write_key(&mut key, start);
         key
     }
 
-    /// Writes the key behind what `text` holds.
+    /// Appends the key to `text`.
     pub fn write_key(&self, text: &mut String, start: Timestamp) {
         let Limit { algorithm, window, .. } = &*self.limit;
-        let (name, id) = (short_name(algorithm), &self.business_id);
-        // Every call spells one, so it is pushed rather than formatted.
+        let (name, id) = (algorithm.short_name(), &self.business_id);
+        // Every call writes a key; pushing is faster than formatting.
         for part in ["tk1:", name, ":"] {
             text.push_str(part);
         }
@@ -129,47 +128,36 @@ impl Counter {
         }
     }
 
-    /// A hash of the business ID alone: the same for all of a counter's windows, and whatever the limit.
+    /// A hash of the business ID alone: the same for all windows and limits of a counter.
     pub fn hash_of_id(&self, hasher: &impl BuildHasher) -> u64 {
         hasher.hash_one(&self.business_id)
     }
 
-    /// A hash that is the same for all counters that [`meet`](Self::same_counter).
+    /// A hash that agrees with [`same_counter`](Self::same_counter).
     pub fn hash_of_identity(&self, hasher: &impl BuildHasher) -> u64 {
         let Limit { algorithm, window, .. } = &*self.limit;
-        hasher.hash_one((&self.business_id, window.seconds(), short_name(algorithm)))
+        hasher.hash_one((&self.business_id, window.seconds(), algorithm.short_name()))
     }
 
-    /// When the key of the window that ends at `end` may go: when it counts no more or a little
-    /// later, by its name, so that midnight does not expire every key at once. One window later it
-    /// has gone.
+    /// The expiry of the key of the window that ends at `end`: when it counts no longer, plus a jitter
+    /// derived from the key, so that keys do not all expire at midnight. The jitter is shorter than a
+    /// window.
     pub fn expiry(&self, end: Timestamp) -> Timestamp {
         let end = match self.limit.algorithm {
-            // Its hits are weighed until the next window ends.
+            // Its hits count until the next window ends.
             Algorithm::SlidingWindow => end.plus_millis(self.limit.window.millis()),
             _ => end,
         };
-        let room = SPREAD_MS_MAX.min(self.limit.window.millis());
-        Timestamp::from_millis(end.as_millis() + fnv1a(self.business_id.as_bytes()) % room)
+        let spread_ms = SPREAD_MS_MAX.min(self.limit.window.millis());
+        end.plus_millis(fnv1a(self.business_id.as_bytes()) % spread_ms)
     }
 }
 
-/// A caller's name as it is remembered: the value of a descriptor, spelled like a part of a key.
+/// The value of a descriptor in the form of a part of a key: visible ASCII, long values as a digest.
 pub fn caller(value: &[u8]) -> Box<str> {
     let mut spelled = String::new();
     push_part(&mut spelled, value);
     spelled.into()
-}
-
-/// The algorithm in keys and in the scripts' arguments.
-pub const fn short_name(algorithm: &Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::FixedWindow => "fw",
-        Algorithm::FirstHitWindow => "fh",
-        Algorithm::SlidingLog { .. } => "sl",
-        Algorithm::SlidingWindow => "sw",
-        Algorithm::TokenBucket { .. } => "tb",
-    }
 }
 
 fn push_part(id: &mut String, part: &[u8]) {
@@ -199,10 +187,10 @@ fn push_hex(id: &mut String, byte: u8) {
 }
 
 fn write(text: &mut String, part: impl fmt::Display) {
-    write!(text, "{part}").expect("a String takes all that is written to it");
+    write!(text, "{part}").expect("writing to a String cannot fail");
 }
 
-/// FNV-1a, 64 bits: the same on every replica, which std's hashers do not promise.
+/// FNV-1a, 64 bits: the same on every replica, which hashers of std do not guarantee.
 /// <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -213,7 +201,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{calendar::Calendar, rule::Unit, time::Window};
+    use crate::engine::{calendar::Calendar, rule::Unit, window::Window};
     use proptest::prelude::*;
 
     type Pair<'bytes> = (&'bytes [u8], &'bytes [u8]);
@@ -233,7 +221,7 @@ mod tests {
         Arc::new(Limit::new(1, unit, 1).expect("a valid window"))
     }
 
-    /// Changing a line of this table splits every counter in a rolling upgrade.
+    /// A change in this table splits every counter during a rolling upgrade.
     #[test]
     fn the_format_is_pinned_by_a_golden_file() {
         let long = [b'x'; 129];
@@ -256,14 +244,13 @@ mod tests {
         let file = entries(&[(b"file", b"a.pdf")]);
         let shared = [Some("*.pdf".into())];
         keys += &(Counter::shared("shop", &file, &shared, per(Unit::Minute)).key(start) + "\n");
-        let others = [
-            Algorithm::FirstHitWindow,
-            Algorithm::SlidingLog { remember: None },
-            Algorithm::SlidingWindow,
-            Algorithm::TokenBucket { burst: 5 },
-        ];
-        let minute = |algorithm| Limit { algorithm, ..(*per(Unit::Minute)).clone() };
-        for limit in others.map(minute).into_iter().chain([day]) {
+        let mut limits = Vec::new();
+        // Fixed windows are above.
+        for algorithm in Algorithm::all(5, None).into_iter().skip(1) {
+            limits.push(Limit { algorithm, ..(*per(Unit::Minute)).clone() });
+        }
+        limits.push(day);
+        for limit in limits {
             let alice = entries(&[(b"user", b"alice")]);
             keys += &(Counter::new("shop", &alice, Arc::new(limit)).key(start) + "\n");
         }
@@ -283,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Bytes that a careless format would trip over, and strings around the digest's edge.
+    /// Bytes that a careless format would confuse, and strings around the length from which parts are digested.
     fn part() -> impl Strategy<Value = Vec<u8>> {
         let tricky = prop::sample::select(&b"%|={}~*:_aA0 \x00\xff\n"[..]);
         prop_oneof![
@@ -302,14 +289,14 @@ mod tests {
     }
 
     proptest! {
-        /// P8: two descriptors share a key only if they are the same.
+        /// P8: two descriptors share a key only if they are equal.
         #[test]
         fn keys_are_injective(
             a in descriptor(), b in descriptor(),
             domain_a in "[a|=%{]{1,2}", domain_b in "[a|=%{]{1,2}",
         ) {
-            let same = (&domain_a, &a) == (&domain_b, &b);
-            prop_assert_eq!(key_of(&domain_a, &a) == key_of(&domain_b, &b), same);
+            let are_equal = (&domain_a, &a) == (&domain_b, &b);
+            prop_assert_eq!(key_of(&domain_a, &a) == key_of(&domain_b, &b), are_equal);
         }
 
         /// P10: the hash tag is the business ID, whatever the values hold.

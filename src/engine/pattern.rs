@@ -1,21 +1,21 @@
-//! Patterns: text in which each `*` matches any bytes, or none.
+//! Patterns: text in which each `*` matches any number of bytes.
 
 use memchr::memmem::Finder;
 
-/// A pattern, cut at its stars.
+/// A pattern, split at its stars.
 #[derive(Debug, Clone)]
 pub struct Pattern {
-    /// What a value begins with.
+    /// The start of a matching value.
     head: Box<[u8]>,
-    /// What follows, in this order, with anything between. The time to find it grows with the value
-    /// alone: values come from callers.
+    /// What follows, in this order, with any bytes between. The search takes time linear in the value
+    /// alone, since values come from callers.
     middle: Vec<Finder<'static>>,
-    /// What it ends with.
+    /// The end of a matching value.
     tail: Box<[u8]>,
 }
 
 impl Pattern {
-    /// The pattern that `text` writes; `None` if it has no star.
+    /// Parses a pattern; `None` if `text` has no star.
     pub fn new(text: &str) -> Option<Self> {
         let mut parts = text.split('*').map(str::as_bytes);
         let (head, tail) = (parts.next()?.into(), parts.next_back()?.into());
@@ -30,10 +30,10 @@ impl Pattern {
         let Some(rest) = value.strip_prefix(&*self.head) else { return false };
         let Some(mut rest) = rest.strip_suffix(&*self.tail) else { return false };
         for part in &self.middle {
-            // The leftmost match of each part leaves the most for those behind it.
+            // The leftmost match of each part leaves the most for the parts after it.
             let Some(start) = part.find(rest) else { return false };
-            let Some(behind) = rest.get(start + part.needle().len()..) else { return false };
-            rest = behind;
+            let Some(after) = rest.get(start + part.needle().len()..) else { return false };
+            rest = after;
         }
         true
     }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_matches_any_bytes_or_none() {
+    fn a_star_matches_any_number_of_bytes() {
         check("*", &["", "a", "*"], &[]);
         check("foo*", &["foo", "foo1", "foobar"], &["fo", "xfoo"]);
         check("*.pdf", &[".pdf", "a.pdf", "a.pdf.pdf"], &["a.pd", "a.pdfx"]);
@@ -68,20 +68,20 @@ mod tests {
         assert!(Pattern::new("plain").is_none());
     }
 
-    /// A second implementation, which tries every length for every star.
-    fn by_trying(pattern: &[u8], value: &[u8]) -> bool {
+    /// A second implementation, which tries every length of every star.
+    fn exhaustive(pattern: &[u8], value: &[u8]) -> bool {
         match pattern.split_first() {
             None => value.is_empty(),
-            Some((b'*', rest)) => (0..=value.len()).any(|skip| by_trying(rest, &value[skip..])),
-            Some((byte, rest)) => value.first() == Some(byte) && by_trying(rest, &value[1..]),
+            Some((b'*', rest)) => (0..=value.len()).any(|skip| exhaustive(rest, &value[skip..])),
+            Some((byte, rest)) => value.first() == Some(byte) && exhaustive(rest, &value[1..]),
         }
     }
 
     proptest! {
         #[test]
-        fn a_pattern_matches_what_trying_finds(text in "[ab*]{0,6}\\*[ab*]{0,4}", value in "[ab]{0,9}") {
+        fn a_pattern_matches_what_an_exhaustive_search_matches(text in "[ab*]{0,6}\\*[ab*]{0,4}", value in "[ab]{0,9}") {
             let pattern = Pattern::new(&text).expect("a star");
-            let found = by_trying(text.as_bytes(), value.as_bytes());
+            let found = exhaustive(text.as_bytes(), value.as_bytes());
             prop_assert_eq!(pattern.matches(value.as_bytes()), found);
         }
     }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use crate::engine::{
-    decision::{Code, Decision, Met, Outcome, Status},
+    decision::{Code, Decision, Matched, Outcome, Status},
     key::{self, Counter},
     ledger::{Charge, Tally, Verdict},
-    request::{Descriptor, Request},
+    request::{Descriptor, Entry, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
     rule_set::{Domain, Found, RuleSet},
 };
 
-/// What one call will charge, and what each descriptor is waiting for.
+/// The charges of one call, and which of them belong to each descriptor.
 #[derive(Debug)]
 pub struct Plan {
-    /// What the store is to charge, all or nothing.
+    /// What the store must charge, all or nothing.
     pub charges: Vec<Charge>,
     items: Vec<Item>,
     mode_override: ModeOverride,
@@ -23,10 +23,10 @@ pub struct Plan {
 /// One descriptor's part of a plan.
 #[derive(Debug)]
 enum Item {
-    /// Decided already.
+    /// Already decided.
     Settled(Status),
-    /// Waits for the tallies of the next charges, at least one.
-    Charged(Met, usize),
+    /// Decided by the tallies of the next charges, of this number, at least one.
+    Charged(Matched, usize),
 }
 
 impl Plan {
@@ -36,17 +36,19 @@ impl Plan {
         let mut plan = Self { charges: Vec::new(), items: Vec::new(), mode_override };
         let Some(domain) = rules.domain(&request.domain) else {
             for _ in &request.descriptors {
-                plan.settle_at_once(Met::NoDomain, Outcome::NoLimit);
+                plan.settle_at_once(Matched::NoDomain, Outcome::NoLimit);
             }
             return plan;
         };
-        let find = |descriptor: &Descriptor| match descriptor.limit {
-            Some(_) => Found::NoLimit,
-            None => domain.find(&descriptor.entries),
-        };
-        let found: Vec<Found<'_>> = request.descriptors.iter().map(find).collect();
-        let replaced: Vec<&Arc<str>> = found.iter().flat_map(Found::replaces).collect();
-        for (descriptor, found) in request.descriptors.iter().zip(&found) {
+        let mut found_by_each = Vec::with_capacity(request.descriptors.len());
+        for descriptor in &request.descriptors {
+            found_by_each.push(match descriptor.limit {
+                Some(_) => Found::NoLimit,
+                None => domain.find(&descriptor.entries),
+            });
+        }
+        let replaced: Vec<&Arc<str>> = found_by_each.iter().flat_map(Found::replaces).collect();
+        for (descriptor, found) in request.descriptors.iter().zip(&found_by_each) {
             match &descriptor.limit {
                 Some(limit) => plan.add_override(domain, descriptor, limit, rules.defaults),
                 None => plan.add(domain, descriptor, found, &replaced),
@@ -64,7 +66,7 @@ impl Plan {
     ) {
         let limit = Arc::new(defaults.complete(limit.clone()));
         self.charge(domain, descriptor, &[], &limit);
-        self.items.push(Item::Charged(Met::Override(Arc::clone(&domain.name)), 1));
+        self.items.push(Item::Charged(Matched::Override(Arc::clone(&domain.name)), 1));
     }
 
     fn add(
@@ -77,24 +79,24 @@ impl Plan {
         let name = Arc::clone(&domain.name);
         let rule = match found {
             Found::Rule(rule) => rule,
-            Found::NoLimit => return self.settle_at_once(Met::NoLimit(name), Outcome::NoLimit),
-            Found::Nothing => return self.settle_at_once(Met::NoRule(name), Outcome::NoLimit),
+            Found::NoLimit => return self.settle_at_once(Matched::NoLimit(name), Outcome::NoLimit),
+            Found::Nothing => return self.settle_at_once(Matched::NoRule(name), Outcome::NoLimit),
         };
-        let met = Met::Rule(name, Arc::clone(rule));
+        let matched = Matched::Rule(name, Arc::clone(rule));
         let Policy::Limited(limits) = &rule.policy else {
-            return self.settle_at_once(met, Outcome::Unlimited);
+            return self.settle_at_once(matched, Outcome::Unlimited);
         };
-        let counts = |limit: &&Arc<Limit>| match &limit.name {
-            Some(name) => !replaced.contains(&name),
-            None => true,
-        };
-        let before = self.charges.len();
-        for limit in limits.iter().filter(counts) {
-            self.charge(domain, descriptor, &rule.shared, limit);
+        let mut count = 0;
+        for limit in limits {
+            let is_replaced = limit.name.as_ref().is_some_and(|name| replaced.contains(&name));
+            if !is_replaced {
+                self.charge(domain, descriptor, &rule.shared, limit);
+                count += 1;
+            }
         }
-        match self.charges.len() - before {
-            0 => self.settle_at_once(met, Outcome::NoLimit),
-            count => self.items.push(Item::Charged(met, count)),
+        match count {
+            0 => self.settle_at_once(matched, Outcome::NoLimit),
+            1.. => self.items.push(Item::Charged(matched, count)),
         }
     }
 
@@ -109,37 +111,28 @@ impl Plan {
         self.charges.push(Charge {
             counter: Counter::shared(&domain.name, entries, shared, Arc::clone(limit)),
             hits: descriptor.hits,
-            caller: match &limit.algorithm {
-                Algorithm::SlidingLog { remember: Some(name) } => entries
-                    .iter()
-                    .find(|entry| *entry.key == *name.as_bytes())
-                    .map(|entry| key::caller(&entry.value)),
-                _ => None,
-            },
+            caller: caller(entries, &limit.algorithm),
         });
     }
 
-    fn settle_at_once(&mut self, met: Met, outcome: Outcome) {
-        self.items.push(Item::Settled(Status { met, outcome }));
+    fn settle_at_once(&mut self, matched: Matched, outcome: Outcome) {
+        self.items.push(Item::Settled(Status { matched, outcome }));
     }
 
-    /// How many charges each descriptor makes, in their order.
+    /// The number of charges of each descriptor, in their order.
     pub fn charges_of_each(&self) -> Vec<usize> {
-        let count = |item: &Item| match item {
-            Item::Charged(_, count) => *count,
-            Item::Settled(_) => 0,
-        };
-        self.items.iter().map(count).collect()
+        self.items.iter().map(Item::charges).collect()
     }
 
-    /// The label of what the charge with this number met, from the configuration.
+    /// The label of the rule that the charge with this index is for, from the configuration.
     pub fn label(&self, charge: usize) -> String {
-        let mut charged = self.items.iter().flat_map(|item| match item {
-            Item::Charged(met, count) => std::iter::repeat_n(met, *count),
-            Item::Settled(status) => std::iter::repeat_n(&status.met, 0),
+        let mut end = 0;
+        let charged = self.items.iter().find(|item| {
+            end += item.charges();
+            charge < end
         });
-        match charged.nth(charge) {
-            Some(Met::Rule(_, rule)) => rule.path.to_string(),
+        match charged {
+            Some(Item::Charged(Matched::Rule(_, rule), _)) => rule.path.to_string(),
             _ => "override".to_owned(),
         }
     }
@@ -147,37 +140,57 @@ impl Plan {
     /// The decision, from one tally for each charge, in their order, and whether they deny the call.
     pub fn settle(self, tallies: Vec<Tally>, denied: bool) -> Decision {
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
-        let no_limit =
-            |item: &Item| matches!(item, Item::Settled(Status { outcome: Outcome::NoLimit, .. }));
-        let fits = self.mode_override == ModeOverride::Quota && self.items.iter().any(no_limit);
-        let over = denied && !fits;
-        let charged = self.charges.into_iter().zip(tallies);
-        let mut outcomes = charged.map(|(charge, tally)| outcome(charge, tally));
-        let mut status = |item| match item {
-            Item::Settled(status) => Some(status),
-            Item::Charged(met, count) => {
-                let outcome = outcomes.by_ref().take(count).reduce(tightest)?;
-                Some(Status { met, outcome })
+        let is_quota_without_limit =
+            self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
+        let mut outcomes = self.charges.into_iter().zip(tallies).map(outcome);
+        let mut statuses = Vec::with_capacity(self.items.len());
+        for item in self.items {
+            match item {
+                Item::Settled(status) => statuses.push(status),
+                Item::Charged(matched, count) => {
+                    let outcome = outcomes.by_ref().take(count).reduce(tighter);
+                    statuses.extend(outcome.map(|outcome| Status { matched, outcome }));
+                }
             }
-        };
-        let statuses: Vec<Status> = self.items.into_iter().filter_map(&mut status).collect();
-        Decision { code: if over { Code::OverLimit } else { Code::Ok }, statuses }
+        }
+        let is_over = denied && !is_quota_without_limit;
+        Decision { code: if is_over { Code::OverLimit } else { Code::Ok }, statuses }
     }
 }
 
-fn outcome(charge: Charge, Tally { verdict, reset }: Tally) -> Outcome {
+impl Item {
+    fn charges(&self) -> usize {
+        match self {
+            Self::Charged(_, count) => *count,
+            Self::Settled(_) => 0,
+        }
+    }
+
+    fn has_no_limit(&self) -> bool {
+        matches!(self, Self::Settled(Status { outcome: Outcome::NoLimit, .. }))
+    }
+}
+
+/// The caller to store with the hits, if the algorithm remembers callers.
+fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
+    let Algorithm::SlidingLog { remember: Some(name) } = algorithm else { return None };
+    let entry = entries.iter().find(|entry| *entry.key == *name.as_bytes())?;
+    Some(key::caller(&entry.value))
+}
+
+fn outcome((charge, Tally { verdict, reset }): (Charge, Tally)) -> Outcome {
     let limit = charge.counter.limit;
     match verdict {
-        // The status of a limit that only the settings make a shadow still says that it is over.
+        // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.
         Verdict::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
         Verdict::Fits { remaining } => Outcome::Within { limit, remaining, reset },
         Verdict::Over => Outcome::Over { limit, reset },
     }
 }
 
-/// The one of several limits that a caller should hear of: the one with the least left, and of those
-/// that are over the one that takes longest.
-fn tightest(one: Outcome, other: Outcome) -> Outcome {
+/// Which of two limits on a descriptor is reported: the one with less left, and of two that are over the
+/// one with the longer reset.
+fn tighter(one: Outcome, other: Outcome) -> Outcome {
     let other_is_tighter = match (&one, &other) {
         (Outcome::Over { reset: one, .. }, Outcome::Over { reset: other, .. }) => other > one,
         (Outcome::Within { remaining: one, .. }, Outcome::Within { remaining: other, .. }) => {
@@ -195,55 +208,62 @@ mod tests {
 
     use super::*;
     use crate::engine::{
-        request::{Entry, Hits},
+        request::Hits,
         rule::{Rule, Unit},
+        time::Timestamp,
     };
 
     fn rules() -> RuleSet {
         let mut rules = RuleSet::default();
-        let rule = |policy| {
-            let (path, location) = ("p", "f:1".into());
-            Some(Arc::new(Rule::new(path, location, policy)))
-        };
         let domain = rules.domain_mut("shop");
-        let limit = |requests, unit| Arc::new(Limit::new(requests, unit, 1).unwrap());
-        let minute = limit(5, Unit::Minute);
-        let both = vec![limit(5, Unit::Minute), limit(20, Unit::Day)];
-        domain.insert(&[("user", None)], rule(Policy::Limited(vec![minute])));
-        domain.insert(&[("both", None)], rule(Policy::Limited(both)));
-        domain.insert(&[("free", None)], rule(Policy::Unlimited));
+        let (minute, day) = (limit(5, Unit::Minute), limit(20, Unit::Day));
+        for (key, policy) in [
+            ("user", Policy::Limited(vec![Arc::clone(&minute)])),
+            ("both", Policy::Limited(vec![minute, day])),
+            ("free", Policy::Unlimited),
+        ] {
+            let rule = Rule::new("p", "f:1".into(), policy);
+            domain.insert(&[(key, None)], Some(Arc::new(rule)));
+        }
         rules
     }
 
+    fn limit(requests: u32, unit: Unit) -> Arc<Limit> {
+        Arc::new(Limit::new(requests, unit, 1).unwrap())
+    }
+
     fn request(domain: &str, keys: &[&'static str]) -> Request {
-        let descriptor = |key: &&'static str| Descriptor {
-            entries: vec![Entry { key: (*key).into(), value: "x".into() }],
-            hits: Hits::Charge(1),
-            limit: None,
-        };
-        Request { domain: domain.into(), descriptors: keys.iter().map(descriptor).collect() }
+        let mut descriptors = Vec::new();
+        for key in keys.iter().copied() {
+            let entries = vec![Entry { key: key.into(), value: "x".into() }];
+            descriptors.push(Descriptor { entries, hits: Hits::Charge(1), limit: None });
+        }
+        Request { domain: domain.into(), descriptors }
+    }
+
+    fn over(seconds: u64) -> Tally {
+        Tally { verdict: Verdict::Over, reset: Duration::from_secs(seconds) }
+    }
+
+    fn fits(remaining: u32, seconds: u64) -> Tally {
+        Tally { verdict: Verdict::Fits { remaining }, reset: Duration::from_secs(seconds) }
     }
 
     #[test]
-    fn only_what_a_rule_limits_is_charged() {
+    fn only_descriptors_with_a_limit_are_charged() {
         let plan = Plan::draw(&rules(), &request("shop", &["free", "user", "nobody"]));
-        let keys: Vec<_> = plan
-            .charges
-            .iter()
-            .map(|it| it.counter.key(crate::engine::time::Timestamp::from_secs(60)))
-            .collect();
+        let start = Timestamp::from_secs(60);
+        let keys: Vec<_> = plan.charges.iter().map(|charge| charge.counter.key(start)).collect();
         assert_eq!(keys, ["tk1:fw:60s:{shop|user=x}:60"]);
         assert!(Plan::draw(&rules(), &request("unknown", &["user"])).charges.is_empty());
     }
 
     #[test]
-    fn each_tally_goes_to_its_descriptor_and_one_over_is_all_over() {
+    fn each_tally_goes_to_its_descriptor_and_one_over_denies_the_call() {
         let plan = Plan::draw(&rules(), &request("shop", &["user", "free", "user", "nobody"]));
         let reset = Duration::from_secs(7);
-        let over = Tally { verdict: Verdict::Over, reset };
-        let fits = Tally { verdict: Verdict::Fits { remaining: 3 }, reset };
-        let decision = plan.settle(vec![over, fits], true);
-        let limit = Arc::new(Limit::new(5, Unit::Minute, 1).unwrap());
+        let decision = plan.settle(vec![over(7), fits(3, 7)], true);
+        let limit = limit(5, Unit::Minute);
         let outcomes: Vec<_> = decision.statuses.into_iter().map(|status| status.outcome).collect();
         let within = Outcome::Within { limit: Arc::clone(&limit), remaining: 3, reset };
         let expected =
@@ -253,15 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn of_several_limits_the_tightest_is_told() {
-        let tally = |verdict, seconds| Tally { verdict, reset: Duration::from_secs(seconds) };
-        let fits = |remaining| Verdict::Fits { remaining };
-        for (tallies, told) in [
-            ([tally(fits(3), 7), tally(fits(2), 70)], 70),
-            ([tally(fits(3), 7), tally(fits(3), 70)], 7),
-            ([tally(fits(0), 7), tally(Verdict::Over, 70)], 70),
-            ([tally(Verdict::Over, 7), tally(fits(0), 70)], 7),
-            ([tally(Verdict::Over, 7), tally(Verdict::Over, 70)], 70),
+    fn of_several_limits_the_tightest_is_reported() {
+        for (tallies, reported) in [
+            ([fits(3, 7), fits(2, 70)], 70),
+            ([fits(3, 7), fits(3, 70)], 7),
+            ([fits(0, 7), over(70)], 70),
+            ([over(7), fits(0, 70)], 7),
+            ([over(7), over(70)], 70),
         ] {
             let plan = Plan::draw(&rules(), &request("shop", &["both"]));
             let decision = plan.settle(tallies.to_vec(), false);
@@ -271,7 +289,7 @@ mod tests {
             let (Outcome::Within { reset, .. } | Outcome::Over { reset, .. }) = outcome else {
                 panic!("{outcome:?}");
             };
-            assert_eq!(reset.as_secs(), told, "{tallies:?}");
+            assert_eq!(reset.as_secs(), reported, "{tallies:?}");
         }
     }
 }

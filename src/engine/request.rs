@@ -1,10 +1,10 @@
-//! What a caller asks, once the protocol's defaults and refusals are behind it.
+//! A request, after the protocol's defaults have been applied and invalid messages refused.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-use crate::engine::rule::Limit;
+use crate::engine::{algorithm::account::COUNT_MAX, rule::Limit};
 
 /// The longest key of an entry, in bytes, in requests and in rules.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -12,7 +12,7 @@ pub const KEY_BYTES_MAX: usize = 256;
 /// One call: may all of these descriptors pass, in this domain?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The name of the rules to ask; not empty.
+    /// The name of a set of rules; not empty.
     pub domain: String,
     /// What to limit; at least one.
     pub descriptors: Vec<Descriptor>,
@@ -23,9 +23,9 @@ pub struct Request {
 pub struct Descriptor {
     /// The path through the rules. Envoy does send empty ones.
     pub entries: Vec<Entry>,
-    /// What to do with the counter.
+    /// What to do with its counters.
     pub hits: Hits,
-    /// A limit that stands in for the configured rule.
+    /// A limit that replaces the configured rule.
     pub limit: Option<Limit>,
 }
 
@@ -34,34 +34,33 @@ pub struct Descriptor {
 pub struct Entry {
     /// The name of the thing, such as `user`; not empty.
     pub key: Bytes,
-    /// Which one it is, such as `alice`; may be empty.
+    /// Its value, such as `alice`; may be empty.
     pub value: Bytes,
 }
 
-/// Values are people's names, addresses and tokens, so they never enter a log by way of `{:?}`.
+/// Values are people's names, addresses and tokens, so `{:?}` must not write them to a log.
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry").finish_non_exhaustive()
     }
 }
 
-/// What a descriptor does with its counter.
+/// What a descriptor does with its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
-    /// Takes this many, at least 1.
+    /// Charges this many hits, at least 1.
     Charge(u64),
-    /// Asks whether one would pass, and takes nothing.
+    /// Checks whether one hit would pass, and charges nothing.
     Look,
-    /// Gives this many back.
+    /// Gives this many hits back.
     Refund(u64),
 }
 
 impl Hits {
-    /// The most hits that are told apart, 2^53 - 1; more count as this. Lua knows whole numbers
-    /// up to here, and no limit comes near it.
-    pub const MAX: u64 = (1 << 53) - 1;
+    /// The most hits that a descriptor can charge or give back; more count as this many.
+    pub const MAX: u64 = COUNT_MAX;
 
-    /// Whether it gives back.
+    /// Whether it gives hits back.
     pub const fn is_refund(self) -> bool {
         matches!(self, Self::Refund(_))
     }

@@ -2,75 +2,32 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::engine::time::Window;
+/// What a [`Limit`] consists of.
+pub use crate::engine::{algorithm::Algorithm, time::Unit};
+use crate::engine::{algorithm::account::Terms, time::Timestamp, window::Window};
 
-/// The unit of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Unit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
-}
-
-impl Unit {
-    /// Every unit, by ascending length.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// The length in seconds; a month has 30 days and a year 365.
-    pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        }
-    }
-
-    /// The name in rule files, such as `minute`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-}
-
-/// So many requests in each window, and how they are counted.
+/// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     /// The most hits that one window admits, or a bucket's rate; 0 admits none.
     pub requests_per_unit: u32,
     /// The unit of the window.
     pub unit: Unit,
-    /// How many units make a window, at least 1.
+    /// Units per window, at least 1.
     pub unit_multiplier: u32,
-    /// The window that the two make, or a calendar's.
+    /// The window of `unit_multiplier` units, or a calendar's.
     pub window: Window,
     /// How hits are counted.
     pub algorithm: Algorithm,
-    /// What a denied call costs here.
+    /// What is charged here for a denied call.
     pub when_denied: WhenDenied,
-    /// What is answered where the store gives no answer.
+    /// The answer if the store gives none.
     pub on_store_failure: OnStoreFailure,
-    /// What it has to say about the call.
+    /// Its effect on the decision.
     pub mode: Mode,
-    /// The mode that its rule has, before `--shadow-mode` or `--quota-mode` change it.
+    /// The mode in the rule, before `--shadow-mode` or `--quota-mode` changes it.
     pub mode_written: Mode,
-    /// What other limits replace it by, and what the answer calls it.
+    /// The name by which other rules replace it; also in answers.
     pub name: Option<Arc<str>>,
 }
 
@@ -100,8 +57,19 @@ impl Limit {
         }
     }
 
-    /// What answers for this limit where its counter gives no answer. A shadow lets the call pass, and a
-    /// quota counts as enforced.
+    /// The numbers of this limit at `now`.
+    pub fn terms(&self, now: Timestamp) -> Terms {
+        Terms {
+            requests_per_unit: self.requests_per_unit,
+            capacity: self.capacity(),
+            window_ms: self.window.millis(),
+            now,
+            span: self.window.at(now),
+        }
+    }
+
+    /// The answer for this limit if its counter gives none. A shadow lets the call pass, and a quota
+    /// counts as enforced.
     pub fn failure_mode(&self) -> OnStoreFailure {
         match self.mode {
             Mode::Shadow => OnStoreFailure::Allow,
@@ -110,52 +78,7 @@ impl Limit {
     }
 }
 
-/// How hits are counted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Algorithm {
-    /// A counter for each clock-aligned window.
-    FixedWindow,
-    /// A window that opens at the first hit.
-    FirstHitWindow,
-    /// The time of each hit.
-    SlidingLog {
-        /// The key of the entry whose value is kept with each hit.
-        remember: Option<Arc<str>>,
-    },
-    /// Two counters, weighed.
-    SlidingWindow,
-    /// A bucket that refills at an even rate.
-    TokenBucket {
-        /// The most hits from rest, at least 1 where any pass.
-        burst: u32,
-    },
-}
-
-impl Algorithm {
-    /// Every name in rule files.
-    pub const NAMES: [&str; 5] =
-        ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
-
-    /// The name in rule files.
-    pub const fn name(&self) -> &'static str {
-        let [fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket] =
-            Self::NAMES;
-        match self {
-            Self::FixedWindow => fixed_window,
-            Self::FirstHitWindow => first_hit_window,
-            Self::SlidingLog { .. } => sliding_log,
-            Self::SlidingWindow => sliding_window,
-            Self::TokenBucket { .. } => token_bucket,
-        }
-    }
-
-    /// Whether its counters begin and end with a span of the clock.
-    pub const fn is_aligned(&self) -> bool {
-        matches!(self, Self::FixedWindow | Self::SlidingWindow)
-    }
-}
-
-/// As a person says it: `10 per minute`, `100 per 5 minutes`.
+/// As people write it: `10 per minute`, `100 per 5 minutes`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, unit) = (self.requests_per_unit, self.unit.name());
@@ -166,30 +89,30 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What a denied call costs.
+/// What is charged for a denied call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WhenDenied {
     /// Nothing.
     #[default]
     Free,
-    /// Its hits, all the same: they count work that is already done.
+    /// All of its hits, since they count work that is already done.
     Counted,
 }
 
-/// What a limit has to say about a call that does not fit it.
+/// What happens to a call that does not fit a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The call is denied.
     #[default]
     Enforced,
-    /// Nothing; it is only told.
+    /// The call passes; only the status and the metrics show it.
     Shadow,
-    /// The call is denied if no other quota fits. Its hits tell of work that is done, so they count
-    /// also where they do not fit.
+    /// The call is denied if no other quota fits. Its hits are charged even if they do not fit, since they
+    /// count work that is already done.
     Quota,
 }
 
-/// What is answered where the store gives no answer, or a counter is none.
+/// The answer for a limit if the store gives none, or if the counter is corrupt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// An error, UNAVAILABLE: the caller decides.
@@ -197,14 +120,14 @@ pub enum OnStoreFailure {
     Error,
     /// The call is over its limit.
     Deny,
-    /// The call passes, as far as this rule goes.
+    /// This limit lets the call pass.
     Allow,
-    /// Memory counts for this replica alone, on its share of the limit.
+    /// This replica counts in memory, against its share of the limit.
     Local,
 }
 
 impl OnStoreFailure {
-    /// Every one.
+    /// Every failure mode.
     pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
 
     /// The name in rule files and settings.
@@ -218,19 +141,19 @@ impl OnStoreFailure {
     }
 }
 
-/// What limits do that do not say it themselves, those that requests bring included.
+/// Defaults of limits that do not set these themselves, including those in requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Defaults {
-    /// What a denied call costs.
+    /// What is charged for a denied call.
     pub when_denied: WhenDenied,
-    /// What is answered where the store gives no answer.
+    /// The answer if the store gives none.
     pub on_store_failure: OnStoreFailure,
-    /// What all limits are, whatever they say.
+    /// The mode of all limits, whatever their rules set.
     pub mode_override: ModeOverride,
 }
 
 impl Defaults {
-    /// A limit that says nothing of itself, with these defaults.
+    /// `limit`, which sets none of these itself, with these defaults.
     pub fn complete(self, limit: Limit) -> Limit {
         let Self { when_denied, on_store_failure, mode_override } = self;
         Limit {
@@ -242,8 +165,20 @@ impl Defaults {
     }
 }
 
+/// How the settings change the modes of all limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ModeOverride {
+    /// Each limit has the mode of its rule.
+    #[default]
+    AsWritten,
+    /// All are shadows; statuses still show what is over, and the call passes.
+    Shadow,
+    /// All but shadows are quotas; a descriptor without a limit counts as a quota that fits.
+    Quota,
+}
+
 impl ModeOverride {
-    /// The mode of a limit whose rule says this. A shadow stays one: it denies nobody.
+    /// The mode of a limit whose rule sets `written`. A shadow remains a shadow: it never denies.
     pub fn mode(self, written: Mode) -> Mode {
         match (self, written) {
             (Self::AsWritten, _) => written,
@@ -253,40 +188,28 @@ impl ModeOverride {
     }
 }
 
-/// What the settings make of all limits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ModeOverride {
-    /// What each says itself.
-    #[default]
-    AsWritten,
-    /// Shadows; statuses still say what is over, and the call passes.
-    Shadow,
-    /// Quotas, but for shadows; a descriptor without a limit counts as a quota that fits.
-    Quota,
-}
-
 /// A rule of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The path that leads to it, such as `path=/login|user`. It labels metrics, so it holds
+    /// Its path through the configuration, such as `path=/login|user`. It labels metrics, so it holds
     /// configured names and values only.
     pub path: Arc<str>,
-    /// Where it is written: `file:line`.
+    /// Its location in the rule files: `file:line`.
     pub location: String,
-    /// What it says.
+    /// Its limits.
     pub policy: Policy,
-    /// The names of limits that do not count in a call that meets this rule.
+    /// The names of limits that do not apply in a call that matches this rule.
     pub replaces: Vec<Arc<str>>,
-    /// For each entry of the path, the pattern that it is counted by in place of its value.
+    /// For each entry of the path, the pattern by which it is counted instead of its value.
     pub shared: Vec<Option<Arc<str>>>,
-    /// What its metrics show of each entry; `None` for its path, as it is written.
+    /// What its metrics show of each entry; `None` for its path, as written.
     pub shown: Option<Vec<Shown>>,
-    /// What the answer carries along where the call may pass, as far as this rule goes.
+    /// What the answer carries if this rule lets the call pass.
     pub metadata: Option<Arc<Metadata>>,
 }
 
 impl Rule {
-    /// A rule that says this and nothing else.
+    /// A rule with this policy and nothing else.
     pub fn new(path: impl Into<Arc<str>>, location: String, policy: Policy) -> Self {
         let path = path.into();
         let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
@@ -313,7 +236,7 @@ pub enum Shown {
     Value,
 }
 
-/// A tree of values for the answer, as JSON knows them.
+/// A tree of values for the answer, of the types that JSON has.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Metadata {
@@ -325,14 +248,14 @@ pub enum Metadata {
     Map(Vec<(String, Metadata)>),
 }
 
-/// Numbers come from YAML, which knows what is no number; such a tree is still equal to itself.
+/// YAML has NaN, which is not equal to itself; nothing here depends on that.
 impl Eq for Metadata {}
 
-/// What a rule says.
+/// The limits of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// So many and no more, by each of these; at least one.
+    /// Each of these applies; at least one.
     Limited(Vec<Arc<Limit>>),
-    /// As many as they like; nothing is counted.
+    /// Everything passes, and nothing is counted.
     Unlimited,
 }

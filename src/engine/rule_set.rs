@@ -1,8 +1,8 @@
-//! All rules that are in force, and how a descriptor finds its own.
+//! All rules in force, and how the rule of a descriptor is found.
 //!
-//! The order is envoyproxy/ratelimit's: entry by entry, an exact value before the patterns, in the
-//! order of the files, before the key alone. The first match is final, and a rule counts only where the
-//! descriptor ends.
+//! The order is that of envoyproxy/ratelimit: entry by entry; for each entry first an exact value, then the
+//! patterns in the order of the files, then the key alone. The first match is final, and a rule applies only
+//! to descriptors that end there.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,10 +15,10 @@ use crate::engine::{
     rule::{Defaults, Rule, RuleId},
 };
 
-/// All domains and their rules. Never changed once built: a reload builds another.
+/// All domains and their rules. Immutable once built: a reload builds another.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// For limits that do not say it themselves.
+    /// For limits that do not set these themselves.
     pub defaults: Defaults,
     domains: HashMap<String, Domain>,
 }
@@ -28,61 +28,61 @@ pub struct RuleSet {
 pub struct Domain {
     /// The configured name; safe as a label.
     pub name: Arc<str>,
-    root: Level,
+    root: PathLevel,
 }
 
-/// The rules for one position in a descriptor's path.
+/// The rules for one position in the path of a descriptor.
 #[derive(Debug, Default)]
-struct Level {
+struct PathLevel {
     keys: HashMap<Box<[u8]>, Branches>,
 }
 
 /// The rules for one key.
 #[derive(Debug, Default)]
 struct Branches {
-    exact: HashMap<Box<[u8]>, Node>,
+    exact: HashMap<Box<[u8]>, PathNode>,
     /// In the order of the files.
-    patterns: Vec<(Box<str>, Pattern, Node)>,
-    /// The index of each of them, for `insert`.
+    patterns: Vec<(Box<str>, Pattern, PathNode)>,
+    /// The index of each pattern, for `insert`.
     pattern_indexes: HashMap<Box<str>, usize>,
-    default: Option<Node>,
+    default: Option<PathNode>,
 }
 
 /// A configured descriptor.
 #[derive(Debug, Default)]
-struct Node {
+struct PathNode {
     rule: Option<Arc<Rule>>,
-    next: Level,
+    next: PathLevel,
 }
 
-/// How an entry of a descriptor was matched.
+/// What matched an entry of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    /// By its exact value.
+pub enum MatchedBy {
+    /// The exact value.
     Value,
-    /// By the pattern with this index.
+    /// The pattern with this index.
     Pattern(usize),
-    /// By its key, whatever the value.
+    /// The key, with any value.
     Key,
-    /// Not at all.
+    /// Nothing.
     Nothing,
 }
 
 /// What an entry was compared with.
 #[derive(Debug, Clone, Copy)]
-pub struct Written<'rules> {
-    level: &'rules Level,
-    /// For the entry's key; `None` if there is nothing.
+pub struct Candidates<'rules> {
+    level: &'rules PathLevel,
+    /// For the key of the entry; `None` if the key is unknown.
     branches: Option<&'rules Branches>,
 }
 
-impl<'rules> Written<'rules> {
-    /// The keys that are configured here.
+impl<'rules> Candidates<'rules> {
+    /// The keys that are configured at this position.
     pub fn keys(self) -> impl Iterator<Item = &'rules [u8]> {
         self.level.keys.keys().map(|key| &**key)
     }
 
-    /// Whether the entry's key is one of them.
+    /// Whether the key of the entry is configured at this position.
     pub fn has_key(self) -> bool {
         self.branches.is_some()
     }
@@ -104,15 +104,15 @@ impl<'rules> Written<'rules> {
 pub enum Found<'rules> {
     /// A rule.
     Rule(&'rules Arc<Rule>),
-    /// A configured descriptor without a limit (an allowlist), or a request's descriptor without entries,
-    /// which Envoy does send.
+    /// A configured descriptor without a limit (an allowlist), or a descriptor without entries, which Envoy
+    /// does send.
     NoLimit,
-    /// Nothing; probably a typo, on one side or the other.
+    /// Nothing; probably a typo, in the rules or in the request.
     Nothing,
 }
 
 impl<'rules> Found<'rules> {
-    /// The names of limits that are ignored in calls that match this.
+    /// The names of the limits that do not apply in a call that matches this.
     pub fn replaces(&self) -> impl Iterator<Item = &'rules Arc<str>> + use<'rules> {
         let replaces = match self {
             Self::Rule(rule) => rule.replaces.as_slice(),
@@ -123,7 +123,7 @@ impl<'rules> Found<'rules> {
 }
 
 impl RuleSet {
-    /// No rules yet.
+    /// A rule set without rules.
     pub fn new(defaults: Defaults) -> Self {
         Self { defaults, domains: HashMap::new() }
     }
@@ -133,11 +133,11 @@ impl RuleSet {
         self.domains.get(name)
     }
 
-    /// The rules of the domain `name`, which is made if it is new.
+    /// The rules of the domain `name`, which is added if it is new.
     pub fn domain_mut(&mut self, name: &str) -> &mut Domain {
         self.domains
             .entry(name.to_owned())
-            .or_insert_with(|| Domain { name: name.into(), root: Level::default() })
+            .or_insert_with(|| Domain { name: name.into(), root: PathLevel::default() })
     }
 
     /// Every domain, by name.
@@ -149,14 +149,14 @@ impl RuleSet {
 
     /// The identities of all rules.
     pub fn ids(&self) -> HashSet<RuleId> {
-        let ids = self.domains.values().flat_map(|domain| {
-            let id = |rule: &Arc<Rule>| RuleId {
-                domain: Arc::clone(&domain.name),
-                path: Arc::clone(&rule.path),
-            };
-            domain.rules().into_iter().map(id)
-        });
-        ids.collect()
+        let mut ids = HashSet::new();
+        for domain in self.domains.values() {
+            for rule in domain.rules() {
+                let (domain, path) = (Arc::clone(&domain.name), Arc::clone(&rule.path));
+                ids.insert(RuleId { domain, path });
+            }
+        }
+        ids
     }
 }
 
@@ -170,7 +170,7 @@ impl Domain {
     pub fn walk<'rules>(
         &'rules self,
         entries: &[Entry],
-        mut see: impl FnMut(&Entry, Written<'rules>, Taken),
+        mut see: impl FnMut(&Entry, Candidates<'rules>, MatchedBy),
     ) -> Found<'rules> {
         let Some((last, before)) = entries.split_last() else { return Found::NoLimit };
         let mut level = &self.root;
@@ -181,13 +181,13 @@ impl Domain {
             }
         }
         match level.node(last, &mut see) {
-            Some(Node { rule: Some(rule), .. }) => Found::Rule(rule),
-            Some(Node { rule: None, .. }) => Found::NoLimit,
+            Some(PathNode { rule: Some(rule), .. }) => Found::Rule(rule),
+            Some(PathNode { rule: None, .. }) => Found::NoLimit,
             None => Found::Nothing,
         }
     }
 
-    /// Adds the descriptor at the end of `path`, a list of keys and, where one is set, values.
+    /// Adds the descriptor at the end of `path`, a list of keys with optional values.
     pub fn insert(&mut self, path: &[(&str, Option<&str>)], rule: Option<Arc<Rule>>) {
         let Some(((key, value), before)) = path.split_last() else { return };
         let mut level = &mut self.root;
@@ -207,36 +207,38 @@ impl Domain {
 }
 
 impl Branches {
-    fn node(&self, value: &[u8]) -> (Option<&Node>, Taken) {
+    fn node(&self, value: &[u8]) -> (Option<&PathNode>, MatchedBy) {
         if let Some(node) = self.exact.get(value) {
-            return (Some(node), Taken::Value);
+            return (Some(node), MatchedBy::Value);
         }
         for (index, (_, pattern, node)) in self.patterns.iter().enumerate() {
             if pattern.matches(value) {
-                return (Some(node), Taken::Pattern(index));
+                return (Some(node), MatchedBy::Pattern(index));
             }
         }
         match &self.default {
-            Some(node) => (Some(node), Taken::Key),
-            None => (None, Taken::Nothing),
+            Some(node) => (Some(node), MatchedBy::Key),
+            None => (None, MatchedBy::Nothing),
         }
     }
 }
 
-impl Level {
+impl PathLevel {
     fn node<'rules>(
         &'rules self,
         entry: &Entry,
-        see: &mut impl FnMut(&Entry, Written<'rules>, Taken),
-    ) -> Option<&'rules Node> {
+        see: &mut impl FnMut(&Entry, Candidates<'rules>, MatchedBy),
+    ) -> Option<&'rules PathNode> {
         let branches = self.keys.get(&*entry.key);
-        let (node, taken) =
-            branches.map_or((None, Taken::Nothing), |branches| branches.node(&entry.value));
-        see(entry, Written { level: self, branches }, taken);
+        let (node, matched_by) = match branches {
+            Some(branches) => branches.node(&entry.value),
+            None => (None, MatchedBy::Nothing),
+        };
+        see(entry, Candidates { level: self, branches }, matched_by);
         node
     }
 
-    fn node_mut(&mut self, key: &str, value: Option<&str>) -> &mut Node {
+    fn node_mut(&mut self, key: &str, value: Option<&str>) -> &mut PathNode {
         let branches = self.keys.entry(key.as_bytes().into()).or_default();
         let Some(value) = value else { return branches.default.get_or_insert_default() };
         let Some(pattern) = Pattern::new(value) else {
@@ -244,7 +246,7 @@ impl Level {
         };
         let patterns = &mut branches.patterns;
         let index = *branches.pattern_indexes.entry(value.into()).or_insert_with(|| {
-            patterns.push((value.into(), pattern, Node::default()));
+            patterns.push((value.into(), pattern, PathNode::default()));
             patterns.len() - 1
         });
         let found = patterns.get_mut(index).map(|(_, _, node)| node);
@@ -252,13 +254,12 @@ impl Level {
     }
 
     fn collect<'rules>(&'rules self, rules: &mut Vec<&'rules Arc<Rule>>) {
-        let nodes = self.keys.values().flat_map(|branches| {
-            let by_pattern = branches.patterns.iter().map(|(_, _, node)| node);
-            branches.exact.values().chain(by_pattern).chain(branches.default.as_ref())
-        });
-        for node in nodes {
-            rules.extend(node.rule.as_ref());
-            node.next.collect(rules);
+        for Branches { exact, patterns, default, .. } in self.keys.values() {
+            let by_pattern = patterns.iter().map(|(_, _, node)| node);
+            for node in exact.values().chain(by_pattern).chain(default) {
+                rules.extend(&node.rule);
+                node.next.collect(rules);
+            }
         }
     }
 }
@@ -268,23 +269,25 @@ mod tests {
     use super::*;
     use crate::engine::rule::Policy;
 
-    /// The rules of the incumbent's basic example, in our own paths.
+    /// The rules of the incumbent's basic example, with other paths.
     fn example() -> RuleSet {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");
-        let mut rule = |path: &[(&str, Option<&str>)], name: &str| {
+        let paths: [(&[(&str, Option<&str>)], &str); 9] = [
+            (&[("key1", Some("value1")), ("subkey1", None)], "nested default"),
+            (&[("key1", Some("value1")), ("subkey1", Some("subvalue1"))], "nested exact"),
+            (&[("key2", None)], "default"),
+            (&[("key2", Some("value2"))], "exact"),
+            (&[("file", None)], "any file"),
+            (&[("file", Some("a*"))], "first pattern"),
+            (&[("file", Some("ab*"))], "never reached"),
+            (&[("file", Some("*.pdf")), ("user", None)], "nested below a pattern"),
+            (&[("file", Some("abc"))], "exact file"),
+        ];
+        for (path, name) in paths {
             let rule = Rule::new(name, String::new(), Policy::Unlimited);
             domain.insert(path, Some(Arc::new(rule)));
-        };
-        rule(&[("key1", Some("value1")), ("subkey1", None)], "nested default");
-        rule(&[("key1", Some("value1")), ("subkey1", Some("subvalue1"))], "nested exact");
-        rule(&[("key2", None)], "default");
-        rule(&[("key2", Some("value2"))], "exact");
-        rule(&[("file", None)], "any file");
-        rule(&[("file", Some("a*"))], "first pattern");
-        rule(&[("file", Some("ab*"))], "never reached");
-        rule(&[("file", Some("*.pdf")), ("user", None)], "nested below a pattern");
-        rule(&[("file", Some("abc"))], "exact file");
+        }
         domain.insert(&[("key2", Some("white"))], None);
         rules
     }
@@ -312,12 +315,12 @@ mod tests {
     }
 
     #[test]
-    fn patterns_come_between_in_the_order_of_the_files() {
+    fn patterns_come_after_exact_values_and_before_the_key_alone_in_the_order_of_the_files() {
         check(&[("file", "abc")], "exact file");
         check(&[("file", "abd")], "first pattern");
         check(&[("file", "xyz")], "any file");
         check(&[("file", "x.pdf"), ("user", "u")], "nested below a pattern");
-        // The pattern is taken for good, although the key alone would have a rule here.
+        // The pattern is final, although the key alone would have a rule here.
         check(&[("file", "x.pdf")], "no limit");
     }
 
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_counts_only_where_the_descriptor_ends() {
+    fn a_rule_applies_only_to_descriptors_that_end_there() {
         check(&[("key1", "value1")], "no limit");
         check(&[("key2", "value2"), ("more", "x")], "nothing");
     }

@@ -1,8 +1,6 @@
-//! Instants and windows. Time is always an argument here; who reads a clock is in `store/`.
+//! Instants, spans and units of time. Time is always an argument here; only the stores read a clock.
 
-use std::{fmt, time::Duration};
-
-use crate::engine::{calendar::Calendar, rule::Unit};
+use std::time::Duration;
 
 /// An instant, in whole milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +37,7 @@ impl Timestamp {
         Self(self.0.saturating_add_signed(offset_ms))
     }
 
-    /// How many milliseconds this instant lies after `earlier`; negative if it lies before.
+    /// Milliseconds from `earlier` to this instant; negative if `earlier` is later.
     pub const fn millis_since(self, earlier: Self) -> i64 {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
@@ -50,17 +48,7 @@ impl Timestamp {
     }
 }
 
-/// A window: how time is cut into spans.
-///
-/// Without a calendar the length cuts Unix time into equal spans, from the epoch on: weeks begin on
-/// Thursday, a month has 30 days and a year 365, as envoyproxy/ratelimit computes them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
-    seconds: u64,
-    calendar: Option<Calendar>,
-}
-
-/// One span of a window: `start <= now < end`.
+/// A span of time: `start <= now < end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The first instant of the span.
@@ -70,64 +58,55 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span of equal length in front of this one; none reaches beyond the epoch.
-    pub fn before(self) -> Self {
+    /// The previous span of the same length; `None` for the first span since the epoch.
+    pub fn previous(self) -> Option<Self> {
         let length = self.end.as_millis().saturating_sub(self.start.as_millis());
-        let start = Timestamp::from_millis(self.start.as_millis().saturating_sub(length));
-        Self { start, end: self.start }
+        let start = self.start.as_millis().checked_sub(length)?;
+        Some(Self { start: Timestamp::from_millis(start), end: self.start })
     }
 }
 
-impl Window {
-    /// The longest window, in seconds: a hundred years of 365 days.
-    pub const SECONDS_MAX: u64 = 100 * 31_536_000;
-
-    /// A window of `multiplier` units; `None` if that is no time at all or over
-    /// [`SECONDS_MAX`](Self::SECONDS_MAX).
-    pub const fn new(unit: Unit, multiplier: u32) -> Option<Self> {
-        // A u32 times the seconds of a year stays below 2^58.
-        let seconds = unit.seconds() * multiplier as u64;
-        if seconds == 0 || seconds > Self::SECONDS_MAX {
-            return None;
-        }
-        Some(Self { seconds, calendar: None })
-    }
-
-    /// The days, weeks, months or years of a calendar.
-    pub const fn of_calendar(calendar: Calendar) -> Self {
-        Self { seconds: calendar.unit().seconds(), calendar: Some(calendar) }
-    }
-
-    /// The length in seconds, from 1 to [`SECONDS_MAX`](Self::SECONDS_MAX); of a calendar's spans,
-    /// about that.
-    pub const fn seconds(&self) -> u64 {
-        self.seconds
-    }
-
-    /// The length in milliseconds, below 2^42.
-    pub const fn millis(&self) -> u64 {
-        self.seconds * 1000
-    }
-
-    /// The span that holds `now`.
-    pub fn at(&self, now: Timestamp) -> Span {
-        if let Some(span) = self.calendar.as_ref().and_then(|calendar| calendar.at(now)) {
-            return span;
-        }
-        let start = now.as_secs() - now.as_secs() % self.seconds;
-        Span {
-            start: Timestamp::from_secs(start),
-            end: Timestamp::from_secs(start.saturating_add(self.seconds)),
-        }
-    }
+/// The unit of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Unit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+    Year,
 }
 
-/// As keys write it: `60s`, or `day@Europe/Berlin`.
-impl fmt::Display for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.calendar {
-            None => write!(f, "{}s", self.seconds),
-            Some(calendar) => calendar.fmt(f),
+impl Unit {
+    /// Every unit, by ascending length.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The length in seconds; a month has 30 days and a year 365.
+    pub const fn seconds(self) -> u64 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        }
+    }
+
+    /// The name in rule files, such as `minute`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
         }
     }
 }
@@ -136,40 +115,11 @@ impl fmt::Display for Window {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(unit: Unit, multiplier: u32, now_ms: u64, start: u64, end: u64) {
-        let window = Window::new(unit, multiplier).expect("a valid window");
-        let span = window.at(Timestamp::from_millis(now_ms));
-        assert_eq!((span.start.as_secs(), span.end.as_secs()), (start, end));
-    }
-
     #[test]
-    fn a_window_is_aligned_to_the_unix_epoch() {
-        check(Unit::Second, 1, 1_234_999, 1_234, 1_235);
-        check(Unit::Minute, 1, 1_234_000, 1_200, 1_260);
-        check(Unit::Hour, 1, 1_000_000_000, 997_200, 1_000_800);
-        check(Unit::Day, 1, 1_000_000_000, 950_400, 1_036_800);
-        check(Unit::Minute, 5, 1_234_000, 1_200, 1_500);
-    }
-
-    #[test]
-    fn a_window_holds_its_start_and_not_its_end() {
-        check(Unit::Minute, 1, 60_000, 60, 120);
-        check(Unit::Minute, 1, 59_999, 0, 60);
-    }
-
-    #[test]
-    fn the_incumbents_weeks_months_and_years_are_multiples_of_days() {
-        let days = |unit: Unit| unit.seconds() / 86_400;
-        assert_eq!((days(Unit::Week), days(Unit::Month), days(Unit::Year)), (7, 30, 365));
-    }
-
-    #[test]
-    fn no_window_is_empty_or_longer_than_a_hundred_years() {
-        assert_eq!(Window::new(Unit::Second, 0), None);
-        assert!(Window::new(Unit::Year, 100).is_some());
-        assert_eq!(Window::new(Unit::Year, 101), None);
-        assert_eq!(Window::new(Unit::Year, u32::MAX), None);
+    fn weeks_months_and_years_are_whole_days_as_in_the_incumbent() {
+        assert_eq!(Unit::Week.seconds(), 7 * 86_400);
+        assert_eq!(Unit::Month.seconds(), 30 * 86_400);
+        assert_eq!(Unit::Year.seconds(), 365 * 86_400);
     }
 
     #[test]
@@ -179,5 +129,16 @@ mod tests {
         assert_eq!(late.until(early), Duration::ZERO);
         assert_eq!(early.millis_since(late), -1000);
         assert_eq!(early.shifted(-2000), Timestamp::from_millis(0));
+    }
+
+    #[test]
+    fn the_first_span_since_the_epoch_has_no_previous_span() {
+        let span = |start, end| Span {
+            start: Timestamp::from_millis(start),
+            end: Timestamp::from_millis(end),
+        };
+        assert_eq!(span(2000, 3000).previous(), Some(span(1000, 2000)));
+        assert_eq!(span(1000, 2000).previous(), Some(span(0, 1000)));
+        assert_eq!(span(0, 1000).previous(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Rules whose debits are refused, though they count work that is already done.
 //!
-//! Envoy looks with 0 hits before a stream and debits what it cost when it ends. A debit that is
-//! refused because it does not fit leaves the limit open for ever: such a rule needs `count_denied`.
+//! Envoy looks with 0 hits before a stream, and debits the cost when the stream ends. If the debit does not fit
+//! and is refused, the limit is never reached: such a rule needs `count_denied`.
 
 use std::{
     collections::HashMap,
@@ -9,53 +9,53 @@ use std::{
 };
 
 use crate::engine::{
-    decision::{Met, Outcome, Status},
+    decision::{Matched, Outcome, Status},
     request::Hits,
     rule::{Policy, Rule, RuleId, WhenDenied},
     rule_set::RuleSet,
 };
 
-/// What was seen of each rule that got a look.
+/// The rules that got looks.
 #[derive(Debug, Default)]
-pub(super) struct RefusedDebits(Mutex<HashMap<RuleId, Told>>);
+pub(super) struct RefusedDebits(Mutex<HashMap<RuleId, Warning>>);
 
+/// The log line about a rule, which is written once.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
-    NotYet,
-    Yes,
+enum Warning {
+    Pending,
+    Logged,
 }
 
 impl RefusedDebits {
-    /// Takes notice of one descriptor; gives its rule if a debit was refused there. The log tells it
-    /// once for each rule.
+    /// Records the status of one descriptor. Returns its rule if a debit was refused, and logs that once per rule.
     pub(super) fn see<'status>(
         &self,
         hits: Hits,
         status: &'status Status,
     ) -> Option<&'status Rule> {
-        let Met::Rule(domain, rule) = &status.met else { return None };
+        let Matched::Rule(domain, rule) = &status.matched else { return None };
         let Policy::Limited(limits) = &rule.policy else { return None };
-        let counted = limits.iter().all(|limit| limit.when_denied == WhenDenied::Counted);
-        let over = matches!(status.outcome, Outcome::Over { .. });
-        if counted || !(hits == Hits::Look || over) {
+        let is_counted = limits.iter().all(|limit| limit.when_denied == WhenDenied::Counted);
+        let is_over = matches!(status.outcome, Outcome::Over { .. });
+        if is_counted || !(hits == Hits::Look || is_over) {
             return None;
         }
-        // The only lock on the way of a call, and only for looks and for calls that are denied.
-        let mut seen = self.lock();
+        // The only lock that a call takes here, and only looks and denied calls do.
+        let mut warnings = self.lock();
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
         if hits == Hits::Look {
-            seen.entry(id).or_insert(Told::NotYet);
+            warnings.entry(id).or_insert(Warning::Pending);
             return None;
         }
-        let told = seen.get_mut(&id)?;
-        if *told == Told::NotYet {
-            *told = Told::Yes;
+        let warning = warnings.get_mut(&id)?;
+        if *warning == Warning::Pending {
+            *warning = Warning::Logged;
             let (rule, location) = (&*rule.path, &rule.location);
             tracing::warn!(
                 rule,
                 location,
-                "this rule gets looks, and a debit of it was refused: if its hits tell of work that \
-                 is done, it needs `count_denied: true`"
+                "a debit was refused by a rule that also gets calls with 0 hits: if its hits count work \
+                 that is already done, it needs `count_denied: true`"
             );
         }
         Some(rule)
@@ -67,7 +67,7 @@ impl RefusedDebits {
         self.lock().retain(|id, _| ids.contains(id));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RuleId, Told>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RuleId, Warning>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

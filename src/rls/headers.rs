@@ -8,7 +8,7 @@
 
 use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
-    decision::{Code, Decision, Met, Outcome, Status},
+    decision::{Code, Decision, Matched, Outcome, Status},
     key,
     rule::{Limit, Mode},
 };
@@ -79,9 +79,9 @@ fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
         Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => (limit, 0, reset),
     };
     let is_over = status.outcome.code() == Code::OverLimit;
-    let name = quoted(match (&limit.name, &status.met) {
+    let name = quoted(match (&limit.name, &status.matched) {
         (Some(name), _) => name,
-        (None, Met::Rule(_, rule)) => &rule.path,
+        (None, Matched::Rule(_, rule)) => &rule.path,
         (None, _) => "override",
     });
     Some(LimitedStatus { name, limit, remaining, reset: seconds(*reset), is_over })

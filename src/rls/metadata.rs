@@ -8,7 +8,7 @@ use super::pb::{
 };
 use crate::{
     engine::{
-        decision::{Code, Decision, Met, Outcome, Status},
+        decision::{Code, Decision, Matched, Outcome, Status},
         rule::Metadata,
     },
     printable::printable,
@@ -44,8 +44,8 @@ pub(super) fn complete(mut echo: Struct, decision: &Decision) -> Struct {
 fn metadata(status: &Status) -> Option<&Metadata> {
     let passes = status.outcome.code() == Code::Ok;
     let has_limit = !matches!(status.outcome, Outcome::NoLimit | Outcome::Unlimited);
-    match &status.met {
-        Met::Rule(_, rule) if passes && has_limit => rule.metadata.as_deref(),
+    match &status.matched {
+        Matched::Rule(_, rule) if passes && has_limit => rule.metadata.as_deref(),
         _ => None,
     }
 }

@@ -14,7 +14,6 @@ use super::{
     schema::{File, PathStep, WrittenDescriptor},
 };
 use crate::engine::{
-    key::short_name,
     rule::{Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
@@ -143,7 +142,7 @@ fn shown(path: &Path, detailed: bool) -> Option<Vec<Shown>> {
 }
 
 fn share_counter(one: &Limit, other: &Limit) -> bool {
-    short_name(&one.algorithm) == short_name(&other.algorithm) && one.window == other.window
+    one.algorithm.short_name() == other.algorithm.short_name() && one.window == other.window
 }
 
 fn spell(path: &[PathStep]) -> String {

@@ -7,7 +7,7 @@ use super::{
     compile::LOG_HITS_MAX,
     keys::{self, Key, KeyTable, Need, Shape},
 };
-use crate::engine::{request::Hits, rule::Unit, time::Window};
+use crate::engine::{request::Hits, rule::Unit, window::Window};
 
 /// The schema of a rule file, in draft 2020-12.
 pub fn schema_of_rules() -> Value {

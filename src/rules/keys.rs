@@ -281,7 +281,7 @@ fn unit() -> Value {
 }
 
 fn algorithm_names() -> Vec<&'static str> {
-    Algorithm::NAMES.to_vec()
+    Algorithm::names()
 }
 
 fn failure_names() -> Vec<&'static str> {

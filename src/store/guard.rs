@@ -1,5 +1,5 @@
-//! Keeps the promise of an answer: every call ends within the decision budget, with the store's answer
-//! or with what its limits say of a store failure. Recent denials are answered without asking the store.
+//! Every call is answered within the decision budget: by the store, or by the `on_store_failure` of its
+//! limits. Recent denials are answered without asking the store.
 
 mod corrupt_counter;
 
@@ -19,7 +19,7 @@ use crate::engine::{
     rule::OnStoreFailure,
 };
 
-/// A store with a limit on waiting, and an answer for its failures.
+/// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
 pub struct Guard {
     store: Arc<Store>,
@@ -30,8 +30,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`. `outage` hears whether the store answers, and
-    /// what `over_limit` can answer the store is not asked.
+    /// Guards `store`: no call waits longer than `budget`. `over_limit` answers first, `fallback` if the
+    /// store fails, and `outage` logs failures.
     pub fn new(
         store: Arc<Store>,
         over_limit: OverLimitCache,
@@ -43,10 +43,10 @@ impl Guard {
         Self { store, over_limit, fallback, budget, outage }
     }
 
-    /// As [`Store::charge`], within the budget.
+    /// Like [`Store::charge`], within the budget.
     ///
     /// # Errors
-    /// Those of the store, and [`StoreError::TimedOut`], where a limit wants an error.
+    /// Those of the store and [`StoreError::TimedOut`], if the `on_store_failure` of a limit is `error`.
     pub async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
         if charges.is_empty() {
             return Ok(Judgement::default());
@@ -62,10 +62,10 @@ impl Guard {
                 .await
                 .unwrap_or(Err(StoreError::TimedOut)),
         };
-        // Also without an answer, the refunds of this call may have been applied.
+        // Even without an answer, the refunds of this call may have been applied.
         self.over_limit.forget_refunded(charges, Instant::now());
         match answer {
-            // A corrupt counter is not the store's failure.
+            // A corrupt counter is not a failure of the store.
             Ok(_) | Err(StoreError::Corrupt(_)) => {
                 self.outage.answered();
                 answer
@@ -77,7 +77,7 @@ impl Guard {
         }
     }
 
-    /// As [`Store::look`], within the budget.
+    /// Like [`Store::look`], within the budget.
     ///
     /// # Errors
     /// Those of the store, and [`StoreError::TimedOut`].
@@ -92,10 +92,10 @@ impl Guard {
     async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Judgement, StoreError> {
         let mut answer = self.store.charge(charges).await;
         if let Err(StoreError::Corrupt(corrupt)) = &answer {
-            let is_local = |index: &usize| failure_mode(charges, *index) == OnStoreFailure::Local;
-            let local: Vec<usize> = corrupt.iter().copied().filter(is_local).collect();
+            let mut local = corrupt.clone();
+            local.retain(|index| failure_mode(charges, *index) == OnStoreFailure::Local);
             if !local.is_empty() {
-                // Boxed, since every call's future would have to make room for this rare case.
+                // Boxed, so that this rare case does not enlarge the future of every call.
                 answer = Box::pin(self.charge_with_local(charges, &local)).await;
             }
         }
@@ -107,5 +107,6 @@ impl Guard {
 }
 
 fn failure_mode(charges: &[Charge], index: usize) -> OnStoreFailure {
-    charges.get(index).map_or(OnStoreFailure::Error, |it| it.counter.limit.failure_mode())
+    let charge = charges.get(index);
+    charge.map_or(OnStoreFailure::Error, |charge| charge.counter.limit.failure_mode())
 }

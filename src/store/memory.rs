@@ -1,8 +1,7 @@
-//! Counters in this process: no network, no sharing, gone with the process.
+//! Counters in the memory of this process: no network, not shared, lost when the process ends.
 //!
-//! They are spread over shards, each under a lock of its own; how one keeps its counters is in
-//! `memory/shard.rs`, how many there may be in `memory/capacity.rs`, and which of them is given up where
-//! there are more in `memory/rank.rs`.
+//! They are distributed over shards, each with its own lock. `memory/shard.rs` is one shard,
+//! `memory/capacity.rs` the limit on the number of counters, `memory/rank.rs` the order of eviction.
 
 mod capacity;
 mod rank;
@@ -15,60 +14,60 @@ use std::{
 
 use self::{
     capacity::Capacity,
-    shard::{Address, Shard},
+    shard::{HashedKey, Shard},
 };
 use super::{Clear, Clock};
 use crate::{
     engine::{
-        algorithm::{AnyAccount, Terms},
+        algorithm::{Algorithm, AnyAccount, account::Terms},
         key::Counter,
         ledger::{self, Charge, CounterState, Few, Judgement, Posting},
-        rule::Algorithm,
         time::Timestamp,
     },
     telemetry::MemoryMetrics,
 };
 
-/// So many counters are kept at most, where nobody says otherwise.
+/// The most counters of a store that is not bounded otherwise.
 const COUNTERS_MAX: usize = 1_000_000;
 
-/// About so many are in one shard when all are there. However many that is, no call waits long for a
-/// shard that moves into a larger table, or looks through all of its own.
-const COUNTERS_OF_A_SHARD: usize = 4096;
+/// Counters per shard in a full store, about: few enough that no call waits long while a shard grows its
+/// table or is searched from end to end.
+const COUNTERS_PER_SHARD: usize = 4096;
 
-/// Counters in tables.
+/// Counters in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
     shards: Box<[Mutex<Shard>]>,
-    /// Says where a counter is kept. It is keyed with a secret: end users choose values, and must not
-    /// choose places.
+    /// Chooses the shard of a counter and its bucket there. It has a secret key, since end users choose
+    /// values, and must not choose buckets.
     hasher: RandomState,
     capacity: Capacity,
 }
 
-/// A counter that a call meets, and where it is kept.
-struct Line<'call> {
+/// A counter of a call, in its current window.
+struct LocatedCounter<'call> {
     shard: usize,
-    here: Address,
-    /// Of a sliding window, where the window before is kept: in the same shard.
-    before: Option<Address>,
-    terms: Terms<'call>,
+    key: HashedKey,
+    /// The key of the previous window of a sliding window, in the same shard.
+    previous_key: Option<HashedKey>,
+    algorithm: &'call Algorithm,
+    terms: Terms,
 }
 
 impl MemoryStore {
-    /// An empty store that tells the time by `clock`.
+    /// An empty store on this clock, of at most a million counters.
     pub fn new(clock: Clock) -> Self {
-        Self::with_room(clock, Capacity::new(COUNTERS_MAX, None))
+        Self::with_capacity(clock, Capacity::new(COUNTERS_MAX, None))
     }
 
-    /// The same, that keeps at most so many counters; `metrics` hear of those that are given up.
+    /// An empty store of at most `counters_max` counters; `metrics` count the evictions of live ones.
     pub fn bounded(clock: Clock, counters_max: usize, metrics: MemoryMetrics) -> Self {
-        Self::with_room(clock, Capacity::new(counters_max, Some(metrics)))
+        Self::with_capacity(clock, Capacity::new(counters_max, Some(metrics)))
     }
 
-    fn with_room(clock: Clock, capacity: Capacity) -> Self {
-        let shards = (capacity.counters_max / COUNTERS_OF_A_SHARD).next_power_of_two();
+    fn with_capacity(clock: Clock, capacity: Capacity) -> Self {
+        let shards = (capacity.counters_max / COUNTERS_PER_SHARD).next_power_of_two();
         let shards = (0..shards).map(|_| Mutex::default()).collect();
         Self { clock, shards, hasher: RandomState::new(), capacity }
     }
@@ -78,106 +77,126 @@ impl MemoryStore {
         self.charge_at(charges, (self.clock)())
     }
 
-    /// The same at a given time.
+    /// Makes all charges of one call at `now`, or none.
     pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Judgement {
-        let mut lines: Few<Line<'_>> = Few::new();
+        let mut counters: Few<LocatedCounter<'_>> = Few::new();
         let mut postings: Few<Posting<'_>> = Few::new();
-        for Charge { counter, hits, caller } in charges {
-            let line = self.line(counter, now);
-            let terms = line.terms;
-            let account = lines.iter().position(|it| it.here == line.here).unwrap_or_else(|| {
-                lines.push(line);
-                lines.len() - 1
+        for charge in charges {
+            let counter = self.locate(&charge.counter, now);
+            let terms = counter.terms;
+            let known = counters.iter().position(|known| known.key == counter.key);
+            let index = known.unwrap_or_else(|| {
+                counters.push(counter);
+                counters.len() - 1
             });
-            let account = Some(account);
-            postings.push(Posting { account, hits: *hits, caller: caller.as_deref(), terms });
+            postings.push(Posting { account: Some(index), charge, terms });
         }
 
-        let mut open = Open::lock(&self.shards, lines.iter().map(|line| line.shard).collect());
-        let mut accounts: Few<AnyAccount> = lines.iter().map(|it| open.take(it)).collect();
+        let shards = counters.iter().map(|counter| counter.shard).collect();
+        let mut locked = LockedShards::lock(&self.shards, shards);
+        let mut accounts: Few<AnyAccount> =
+            counters.iter().map(|counter| locked.take(counter)).collect();
         let judgement =
             ledger::judge(&postings, &mut accounts).expect("every posting has an account");
-        let kept = lines.drain(..).zip(accounts.drain(..));
-        let given_up = kept.map(|(line, account)| open.keep(line, account, &self.capacity)).sum();
-        drop(open);
-        self.capacity.tell(given_up);
+        let mut evicted = 0;
+        for (counter, account) in counters.into_iter().zip(accounts) {
+            evicted += locked.keep(counter, account, &self.capacity);
+        }
+        drop(locked);
+        self.capacity.report_evicted(evicted);
         judgement
     }
 
-    /// How a counter stands; `clear` resets it, with no hit in between.
+    /// The state of a counter, which `clear` resets, with no hit in between.
     pub fn look(&self, counter: &Counter, clear: Clear) -> CounterState {
-        let line = self.line(counter, (self.clock)());
-        let mut open = Open::lock(&self.shards, Few::from_iter([line.shard]));
-        let account = open.take(&line);
-        let standing = CounterState::of(&account, &line.terms);
+        let counter = self.locate(counter, (self.clock)());
+        let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
+        let account = locked.take(&counter);
+        let state = CounterState::of(&account, &counter.terms);
         match clear {
-            // What is there already takes no capacity.
-            Clear::No => drop(open.keep(line, account, &self.capacity)),
+            // A counter that is kept already evicts none.
+            Clear::No => drop(locked.keep(counter, account, &self.capacity)),
             Clear::Yes => {
-                let windows = [Some(line.here), line.before].into_iter().flatten();
-                let shard = open.shard(line.shard);
-                self.capacity.free(windows.filter(|address| shard.remove(address)).count());
+                let shard = locked.shard(counter.shard);
+                let mut removed = usize::from(shard.remove(&counter.key));
+                if let Some(previous_key) = &counter.previous_key {
+                    removed += usize::from(shard.remove(previous_key));
+                }
+                self.capacity.release(removed);
             }
         }
-        standing
+        state
     }
 
-    /// How many counters are kept, live or not yet swept.
+    /// The number of counters, including expired ones that are not yet dropped.
     pub fn counters(&self) -> usize {
         self.capacity.kept()
     }
 
-    fn line<'call>(&self, counter: &'call Counter, now: Timestamp) -> Line<'call> {
-        let terms = Terms::new(&counter.limit, now);
+    fn locate<'call>(&self, counter: &'call Counter, now: Timestamp) -> LocatedCounter<'call> {
+        let terms = counter.limit.terms(now);
         // All windows of a counter are in one shard, so that a sliding window finds both of its own.
         let hash = counter.hash_of_id(&self.hasher);
         let shards = u64::try_from(self.shards.len()).unwrap_or(u64::MAX);
-        let slides = matches!(counter.limit.algorithm, Algorithm::SlidingWindow);
-        Line {
-            // Not by the bits that say where in a shard's table it is.
+        let previous = match counter.limit.algorithm {
+            Algorithm::SlidingWindow => terms.span.previous(),
+            _ => None,
+        };
+        LocatedCounter {
+            // The lower bits choose the bucket in the table of a shard.
             shard: usize::try_from((hash >> 32) % shards).unwrap_or(0),
-            here: Address::new(hash, counter, terms.span.start),
-            before: slides.then(|| Address::new(hash, counter, terms.span.before().start)),
+            key: HashedKey::new(hash, counter, terms.span.start),
+            previous_key: previous.map(|span| HashedKey::new(hash, counter, span.start)),
+            algorithm: &counter.limit.algorithm,
             terms,
         }
     }
 }
 
 /// The shards that a call needs, locked until it ends.
-struct Open<'store>(Few<(usize, MutexGuard<'store, Shard>)>);
+struct LockedShards<'store>(Few<(usize, MutexGuard<'store, Shard>)>);
 
-impl<'store> Open<'store> {
-    /// Locks each once, and in ascending order: so no two calls wait for each other.
-    fn lock(shards: &'store [Mutex<Shard>], mut numbers: Few<usize>) -> Self {
-        numbers.sort_unstable();
-        numbers.dedup();
-        let lock = |number: usize| {
-            // Nothing panics while the lock is held, and if it did, the books would still be whole.
-            let shard = shards.get(number)?.lock().unwrap_or_else(PoisonError::into_inner);
-            Some((number, shard))
-        };
-        Self(numbers.into_iter().filter_map(lock).collect())
+impl<'store> LockedShards<'store> {
+    /// Locks each shard once, in ascending order, so that no two calls wait for each other.
+    fn lock(shards: &'store [Mutex<Shard>], mut indexes: Few<usize>) -> Self {
+        indexes.sort_unstable();
+        indexes.dedup();
+        let mut locked = Few::new();
+        for index in indexes {
+            if let Some(shard) = shards.get(index) {
+                // Nothing panics while the lock is held, and if it did, the shard would still be consistent.
+                locked.push((index, shard.lock().unwrap_or_else(PoisonError::into_inner)));
+            }
+        }
+        Self(locked)
     }
 
-    fn shard(&mut self, number: usize) -> &mut Shard {
-        let place = self.0.binary_search_by_key(&number, |(number, _)| *number);
-        let shard = place.ok().and_then(|place| self.0.get_mut(place));
-        shard.map(|(_, shard)| &mut **shard).expect("the shard of each line is locked")
+    fn shard(&mut self, index: usize) -> &mut Shard {
+        let position = self.0.binary_search_by_key(&index, |(index, _)| *index);
+        let locked = position.ok().and_then(|position| self.0.get_mut(position));
+        locked.map(|(_, shard)| &mut **shard).expect("the shard of each counter is locked")
     }
 
-    /// The account of a line, which is in the call's hands until it is kept again.
-    fn take(&mut self, Line { shard, here, before, terms }: &Line<'_>) -> AnyAccount {
-        let shard = self.shard(*shard);
+    /// Takes the account of a counter out of its shard, until it is kept again.
+    fn take(&mut self, counter: &LocatedCounter<'_>) -> AnyAccount {
+        let shard = self.shard(counter.shard);
         let mut account =
-            shard.take(here).unwrap_or_else(|| AnyAccount::new(&terms.limit.algorithm));
-        if let (AnyAccount::SlidingWindow(account), Some(before)) = (&mut account, before) {
-            account.previous = shard.counted(before);
+            shard.take(&counter.key).unwrap_or_else(|| counter.algorithm.new_account());
+        if let AnyAccount::SlidingWindow(account) = &mut account
+            && let Some(previous_key) = &counter.previous_key
+        {
+            account.previous = shard.counted(previous_key);
         }
         account
     }
 
-    /// Keeps the account of a line, and tells how many live ones were given up for it.
-    fn keep(&mut self, line: Line<'_>, account: AnyAccount, capacity: &Capacity) -> u64 {
-        self.shard(line.shard).keep(line.here, account, &line.terms, capacity)
+    /// Keeps the account of a counter. Returns the number of live counters that were evicted for it.
+    fn keep(
+        &mut self,
+        counter: LocatedCounter<'_>,
+        account: AnyAccount,
+        capacity: &Capacity,
+    ) -> u64 {
+        self.shard(counter.shard).keep(counter.key, account, &counter.terms, capacity)
     }
 }

@@ -1,9 +1,9 @@
-//! Whether Redis answers, as the log reports it: one line when an outage begins, one when its cause
-//! changes, one when it ends.
+//! Log lines about outages of Redis: one when an outage begins, one when its cause changes, one when it
+//! ends.
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -12,20 +12,20 @@ use std::{
 use super::StoreError;
 use crate::telemetry::LogThrottle;
 
-/// An outage is over once the store has not failed for this long. Where some calls fail and others do
-/// not, the log would otherwise follow the traffic.
+/// How long no call may have failed before an outage is over. While some calls fail and others do not, each
+/// of them would otherwise add a line.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Shared by all that notice whether the store answers.
+/// Whether the store answers; clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Outage(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Read by every call; all else only where something has failed.
+    /// Read by every call; the other fields only after a failure.
     is_down: AtomicBool,
     last: Mutex<Last>,
-    /// One line for each cause in a minute: causes may alternate.
+    /// One line per cause and minute: causes may alternate.
     causes: LogThrottle,
     connections: LogThrottle,
 }
@@ -34,12 +34,12 @@ struct State {
 struct Last {
     failed: Option<Instant>,
     cause: String,
-    /// Why the last connection could not be made. It explains why calls get no answer in time.
+    /// Why the last connection could not be opened, which explains why calls get no answer in time.
     connection: Option<(Instant, String)>,
 }
 
 impl Outage {
-    /// A call got no answer.
+    /// Records that a call got no answer.
     pub fn failed(&self, error: &StoreError) {
         let now = Instant::now();
         let mut last = self.last();
@@ -52,7 +52,7 @@ impl Outage {
         self.report(last, cause);
     }
 
-    /// A connection could not be made. Others may still serve, so this alone is no outage.
+    /// Records that a connection could not be opened. This alone is no outage: other connections may work.
     pub fn cannot_connect(&self, error: &StoreError) {
         let cause = error.to_string();
         let mut last = self.last();
@@ -64,18 +64,18 @@ impl Outage {
         }
     }
 
-    fn report(&self, mut last: std::sync::MutexGuard<'_, Last>, cause: String) {
+    fn report(&self, mut last: MutexGuard<'_, Last>, cause: String) {
         let began = !self.0.is_down.swap(true, Ordering::Relaxed);
         let changed = last.cause != cause;
         last.cause.clone_from(&cause);
         drop(last);
-        let due = (began || changed) && self.0.causes.should_log(&cause);
-        if began || due {
+        let is_due = (began || changed) && self.0.causes.should_log(&cause);
+        if began || is_due {
             tracing::warn!("Redis is unusable: {cause}; applying on_store_failure");
         }
     }
 
-    /// A call got an answer. While all is well this is a single load.
+    /// Records that a call got an answer. Without an outage this costs a single load.
     pub fn answered(&self) {
         if self.0.is_down.load(Ordering::Relaxed) {
             let failed = self.last().failed;
@@ -85,14 +85,14 @@ impl Outage {
         }
     }
 
-    /// The store is known to be back.
+    /// Ends the outage: the store is known to answer.
     pub fn ended(&self) {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
             tracing::info!("Redis answers again");
         }
     }
 
-    fn last(&self) -> std::sync::MutexGuard<'_, Last> {
+    fn last(&self) -> MutexGuard<'_, Last> {
         self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,4 @@
-//! Exporters that log when their collector stops taking what they send: one line when an outage begins, and
-//! one when it ends.
+//! Exporters that log outages of their collector: one line when an outage begins, and one when it ends.
 
 use std::{
     sync::{
@@ -16,9 +15,9 @@ use opentelemetry_sdk::{
     trace::{SpanData, SpanExporter},
 };
 
-use crate::store::system_clock;
+use crate::clock::system_clock;
 
-/// An endpoint, which may take both signals.
+/// An endpoint, which may receive both signals.
 #[derive(Debug)]
 pub(super) struct Collector {
     /// The environment variable that holds the endpoint. Its value may hold a secret.
@@ -27,7 +26,7 @@ pub(super) struct Collector {
     failing: AtomicU8,
 }
 
-/// What an exporter sends.
+/// The signal that an exporter sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Signal {
     Traces = 1,
@@ -40,16 +39,16 @@ impl Collector {
         Arc::new(Self { variable: variable.to_owned(), failing: AtomicU8::new(0) })
     }
 
-    /// Exports, and reports what came of it.
-    async fn follow(
+    /// Exports, and reports the outcome.
+    async fn export(
         &self,
         signal: Signal,
-        export: impl Future<Output = OTelSdkResult>,
+        exported: impl Future<Output = OTelSdkResult>,
     ) -> OTelSdkResult {
         let outcome = match system_clock().as_millis() {
-            // The exporter would panic, and its thread be gone for good.
+            // The exporter would panic, which ends its thread.
             0 => Err(OTelSdkError::InternalFailure("the clock is before 1970".to_owned())),
-            1.. => export.await,
+            1.. => exported.await,
         };
         self.report(signal, &outcome);
         outcome
@@ -60,18 +59,17 @@ impl Collector {
         match outcome {
             Ok(()) => {
                 if self.failing.fetch_and(!bit, Ordering::Relaxed) == bit {
-                    tracing::info!(variable, "the OTLP collector takes traces and metrics again");
+                    tracing::info!(variable, "the OTLP collector accepts traces and metrics again");
                 }
             }
             Err(OTelSdkError::AlreadyShutdown) => {}
-            // Its text holds a status code or an error of ours, never what the collector said.
+            // Its text holds a status code or an error of ours, never text of the collector.
             Err(error) => {
                 if self.failing.fetch_or(bit, Ordering::Relaxed) == 0 {
                     tracing::warn!(
                         variable,
                         %error,
-                        "the OTLP collector is not reachable, or refuses what it is sent; traces or metrics \
-                         are lost"
+                        "the OTLP collector is not reachable or refuses data; traces or metrics are lost"
                     );
                 }
             }
@@ -79,7 +77,7 @@ impl Collector {
     }
 }
 
-/// An exporter of one signal, whose collector's outages are logged.
+/// An exporter of one signal that logs the outages of its collector.
 #[derive(Debug)]
 pub(super) struct Reported<E> {
     pub(super) exporter: E,
@@ -89,7 +87,7 @@ pub(super) struct Reported<E> {
 
 impl<E: SpanExporter> SpanExporter for Reported<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.collector.follow(self.signal, self.exporter.export(batch)).await
+        self.collector.export(self.signal, self.exporter.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -111,7 +109,7 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
 
 impl<E: PushMetricExporter> PushMetricExporter for Reported<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        self.collector.follow(self.signal, self.exporter.export(metrics)).await
+        self.collector.export(self.signal, self.exporter.export(metrics)).await
     }
 
     fn force_flush(&self) -> OTelSdkResult {

@@ -1,5 +1,5 @@
-//! The label of a rule: what is configured, and where the rule asks for it the values of requests, so
-//! many and no more.
+//! The label of a rule: its path as configured, or with values of requests if the rule asks for them, which are
+//! bounded in number.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,34 +9,34 @@ use std::{
 use opentelemetry::StringValue;
 
 use crate::engine::{
-    decision::Met,
+    decision::Matched,
     key,
     request::Entry,
     rule::{Rule, RuleId, Shown},
     rule_set::RuleSet,
 };
 
-/// The most series of one rule that values make; what comes later is counted as `other`.
+/// The most series of one rule by values; further values are counted as `other`.
 const SERIES_MAX: usize = 1000;
 
-/// What is not configured, or not told apart.
+/// The label of everything that is not configured, or beyond the most series.
 const OTHER: &str = "other";
 
-/// Remembers which values of each rule have a series of their own.
+/// The values of each rule that have a series of their own.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleLabels(Arc<Mutex<HashMap<RuleId, HashSet<String>>>>);
 
 impl RuleLabels {
-    /// The domain and the rule of what a descriptor met.
-    pub(super) fn of(&self, met: &Met, entries: &[Entry]) -> (StringValue, StringValue) {
-        match met {
-            Met::Rule(domain, rule) => {
+    /// The labels `domain` and `rule` of what a descriptor matched.
+    pub(super) fn of(&self, matched: &Matched, entries: &[Entry]) -> (StringValue, StringValue) {
+        match matched {
+            Matched::Rule(domain, rule) => {
                 (Arc::clone(domain).into(), self.rule(domain, rule, entries))
             }
-            Met::Override(domain) => (Arc::clone(domain).into(), "override".into()),
-            Met::NoLimit(domain) => (Arc::clone(domain).into(), "none".into()),
-            Met::NoRule(domain) => (Arc::clone(domain).into(), OTHER.into()),
-            Met::NoDomain => (OTHER.into(), OTHER.into()),
+            Matched::Override(domain) => (Arc::clone(domain).into(), "override".into()),
+            Matched::NoLimit(domain) => (Arc::clone(domain).into(), "none".into()),
+            Matched::NoRule(domain) => (Arc::clone(domain).into(), OTHER.into()),
+            Matched::NoDomain => (OTHER.into(), OTHER.into()),
         }
     }
 
@@ -48,12 +48,8 @@ impl RuleLabels {
 
     fn rule(&self, domain: &Arc<str>, rule: &Rule, entries: &[Entry]) -> StringValue {
         let Some(shown) = &rule.shown else { return Arc::clone(&rule.path).into() };
-        let part = |(entry, shown): (&Entry, &Shown)| match shown {
-            Shown::AsWritten(text) => text.to_string(),
-            // The same form as in keys: visible ASCII, and a digest of what is long.
-            Shown::Value => format!("{}={}", key::caller(&entry.key), key::caller(&entry.value)),
-        };
-        let label: Vec<String> = entries.iter().zip(shown).map(part).collect();
+        let label: Vec<String> =
+            entries.iter().zip(shown).map(|(entry, shown)| part(entry, shown)).collect();
         let label = label.join("|");
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
@@ -63,5 +59,13 @@ impl RuleLabels {
             return label.into();
         }
         format!("{}|{OTHER}", rule.path).into()
+    }
+}
+
+fn part(Entry { key, value }: &Entry, shown: &Shown) -> String {
+    match shown {
+        Shown::AsWritten(text) => text.to_string(),
+        // As in keys: visible ASCII, and digests of long values.
+        Shown::Value => format!("{}={}", key::caller(key), key::caller(value)),
     }
 }

@@ -1,4 +1,4 @@
-//! Where spans, metrics and log lines go.
+//! The exporters of spans, metrics and log lines.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ use opentelemetry_sdk::{
 };
 use prometheus::{Registry, TextEncoder};
 use tokio::{task::spawn_blocking, time};
-use tracing::{Level, Subscriber, level_filters::LevelFilter};
+use tracing::{Level, Metadata, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, filter::filter_fn, layer::SubscriberExt as _, registry::LookupSpan,
     util::SubscriberInitExt as _,
@@ -33,39 +33,41 @@ use super::{
     metrics,
 };
 
-/// The most series of one instrument. The SDK's own 2,000 would fold the rules behind them into one.
+/// The most series of one instrument. The SDK's default of 2,000 would merge all further rules into one series.
 const SERIES_MAX: usize = 200_000;
 
-fn roomy(instrument: &Instrument) -> Option<Stream> {
-    let of_rules = instrument.name().starts_with("ratelimit.");
-    // Only a limit of 0 is refused.
-    of_rules.then(|| Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok()).flatten()
+fn series_of_rules(instrument: &Instrument) -> Option<Stream> {
+    if !instrument.name().starts_with("ratelimit.") {
+        return None;
+    }
+    // Only a limit of 0 is an error.
+    Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok()
 }
 
-/// How long a collector that does not answer may hold up the exit.
+/// How long a collector that does not answer may delay the exit.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// What goes out, and what is logged.
+/// What is exported.
 #[derive(Debug, Clone)]
 pub struct TelemetryOptions {
-    /// Send spans by OTLP, to the endpoint in this environment variable.
+    /// Export spans by OTLP, to the endpoint in this environment variable.
     pub export_traces: Option<String>,
-    /// Send metrics by OTLP, besides `/metrics`, to the endpoint in this environment variable.
+    /// Export metrics by OTLP, besides `/metrics`, to the endpoint in this environment variable.
     pub export_metrics: Option<String>,
     /// `service.name`, unless the standard variables set it.
     pub service_name: Option<&'static str>,
 }
 
-/// How log lines look, and from which level on.
+/// The level and format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Log {
     /// The least severe level that is written.
     pub level: LevelFilter,
-    /// How a line is written.
+    /// The format of a line.
     pub format: LogFormat,
 }
 
-/// How a log line is written.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -74,7 +76,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The running telemetry. It must be made inside a tokio runtime.
+/// The running telemetry. It must be created in a tokio runtime.
 pub struct Telemetry {
     registry: Registry,
     meters: SdkMeterProvider,
@@ -88,7 +90,7 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Starts what `options` ask for.
+    /// Starts the exporters in `options`.
     ///
     /// # Errors
     /// If an exporter cannot be built from the standard variables.
@@ -106,11 +108,11 @@ impl Telemetry {
             .build()?;
         let mut meters =
             SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(prometheus);
-        meters = meters.with_view(roomy);
-        let of_traces = options.export_traces.as_deref().map(Collector::new);
+        meters = meters.with_view(series_of_rules);
+        let trace_collector = options.export_traces.as_deref().map(Collector::new);
         if let Some(variable) = &options.export_metrics {
-            let collector = match &of_traces {
-                // One endpoint has one outage.
+            let collector = match &trace_collector {
+                // An outage of one endpoint is logged once.
                 Some(shared) if options.export_traces == options.export_metrics => {
                     Arc::clone(shared)
                 }
@@ -120,7 +122,7 @@ impl Telemetry {
             let signal = Signal::Metrics;
             meters = meters.with_periodic_exporter(Reported { exporter, signal, collector });
         }
-        let traces = match of_traces {
+        let traces = match trace_collector {
             Some(collector) => {
                 let exporter = SpanExporter::builder().with_tonic().build()?;
                 let reported = Reported { exporter, signal: Signal::Traces, collector };
@@ -134,31 +136,22 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// Sends log lines to stderr and, where traces are exported, spans to the exporter, for the whole
-    /// process. Does nothing the second time.
+    /// Sends log lines to stderr and, if traces are exported, spans to the exporter, for the whole
+    /// process. A second call has no effect.
     pub fn install(&self, log: Log) {
         let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-        let lines = match io::stderr().is_terminal() {
-            // Coloured, unless NO_COLOR is set: the layer sees to that.
-            true => lines,
-            false => lines.with_ansi(false),
-        };
+        // On a terminal the layer uses colours, unless NO_COLOR is set.
+        let lines = if io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
         let lines = match log.format {
             LogFormat::Json => lines.json().boxed(),
             LogFormat::Text => lines.boxed(),
         };
         let level = log.level;
-        // A peer can make h2 warn as often as it likes.
-        let is_ours = |target: &str| !target.starts_with("h2::");
-        let is_line = filter_fn(move |it| {
-            it.is_event()
-                && *it.level() <= level
-                && (is_ours(it.target()) || *it.level() == Level::ERROR)
-        });
-        let lines = lines.with_filter(is_line.with_max_level_hint(level));
+        let filter = filter_fn(move |metadata| is_line(metadata, level)).with_max_level_hint(level);
+        let lines = lines.with_filter(filter);
         let subscriber = tracing_subscriber::registry().with(lines);
-        // Spans are for the exporter. Without one there must be no layer that could want them: to find
-        // out at each span that nobody does costs more than a decision.
+        // Without an exporter no layer may accept spans: creating and discarding them would cost more than a
+        // decision.
         let installed = match self.tracer() {
             Some(tracer) => subscriber.with(span_layer(tracer)).try_init(),
             None => subscriber.try_init(),
@@ -170,26 +163,37 @@ impl Telemetry {
         self.traces.as_ref().map(|traces| traces.tracer("tollkeeper"))
     }
 
-    /// Where instruments come from.
+    /// The source of instruments.
     pub fn meter(&self) -> Meter {
         self.meters.meter("tollkeeper")
     }
 
-    /// All metrics, in Prometheus' text format.
+    /// All metrics, in the text format of Prometheus.
     pub fn scrape(&self) -> String {
         TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
     }
 
-    /// Sends what is left, within [`FLUSH_WITHIN`].
+    /// Exports what is left, within [`FLUSH_WITHIN`].
     pub async fn flush(&self) {
         let (meters, traces) = (self.meters.clone(), self.traces.clone());
-        // Both block; and the SDK waits for metrics as long as it likes, whatever it is told.
+        // Both block, and the SDK ignores the time limit for metrics.
         let metrics = spawn_blocking(move || meters.shutdown());
         let traces = spawn_blocking(move || traces.map(|traces| traces.shutdown()));
         let sent = async { (metrics.await, traces.await) };
-        // Where a collector does not answer there is nobody left to tell.
+        // If the collector does not answer, the data are lost.
         drop(time::timeout(FLUSH_WITHIN, sent).await);
     }
+}
+
+fn is_line(metadata: &Metadata<'_>, level: LevelFilter) -> bool {
+    // A peer can cause any number of warnings of h2.
+    let is_caused_by_peer =
+        metadata.target().starts_with("h2::") && *metadata.level() != Level::ERROR;
+    metadata.is_event() && *metadata.level() <= level && !is_caused_by_peer
+}
+
+fn is_own_span(metadata: &Metadata<'_>) -> bool {
+    metadata.is_span() && metadata.target().starts_with("tollkeeper")
 }
 
 fn span_layer<S>(tracer: SdkTracer) -> impl Layer<S>
@@ -202,24 +206,21 @@ where
         .with_threads(false)
         .with_target(false)
         .with_tracked_inactivity(false)
-        .with_filter(
-            filter_fn(|it| it.is_span() && it.target().starts_with("tollkeeper"))
-                .with_max_level_hint(LevelFilter::INFO),
-        )
+        .with_filter(filter_fn(is_own_span).with_max_level_hint(LevelFilter::INFO))
 }
 
 /// The caller's span, from the W3C trace headers of a request.
 pub fn remote_parent(headers: &http::HeaderMap) -> Context {
-    TraceContextPropagator::new().extract(&Headers(headers))
+    TraceContextPropagator::new().extract(&HeaderExtractor(headers))
 }
 
-struct Headers<'a>(&'a http::HeaderMap);
+struct HeaderExtractor<'a>(&'a http::HeaderMap);
 
 /// A longer trace header is as if absent, which W3C allows from here on. A client may write megabytes into
 /// its `tracestate`, and every span of the call would hold and export them.
 const TRACE_HEADER_BYTES_MAX: usize = 512;
 
-impl Extractor for Headers<'_> {
+impl Extractor for HeaderExtractor<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         let value = self.0.get(key)?.to_str().ok()?;
         (value.len() <= TRACE_HEADER_BYTES_MAX).then_some(value)

@@ -8,7 +8,8 @@ use tollkeeper::engine::{
     ledger::{Charge, Tally, Verdict},
     request::{Entry, Hits},
     rule::{Algorithm, Limit, Unit, WhenDenied},
-    time::{Timestamp, Window},
+    time::Timestamp,
+    window::Window,
 };
 
 use crate::{
@@ -35,6 +36,12 @@ pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
 /// denial and its reset.
 #[track_caller]
 fn check(limit: Limit, timeline: &str) {
+    check_from(BEGIN, limit, timeline);
+}
+
+/// Like [`check`], but the timeline starts at `begin`.
+#[track_caller]
+fn check_from(begin: Timestamp, limit: Limit, timeline: &str) {
     let limit = Arc::new(limit);
     let expected: Vec<&str> =
         timeline.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -43,7 +50,7 @@ fn check(limit: Limit, timeline: &str) {
     for backend in backends {
         let mut actual = Vec::new();
         for line in &expected {
-            actual.push(run(backend, &limit, line));
+            actual.push(run(backend, begin, &limit, line));
         }
         assert_eq!(actual.join("\n"), expected.join("\n"), "on {}", backend.name());
     }
@@ -51,10 +58,10 @@ fn check(limit: Limit, timeline: &str) {
 }
 
 /// Runs the time and hits of one line, and returns the line with the actual result.
-fn run(backend: &mut dyn Backend, limit: &Arc<Limit>, line: &str) -> String {
+fn run(backend: &mut dyn Backend, begin: Timestamp, limit: &Arc<Limit>, line: &str) -> String {
     let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
     let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
-    let now = BEGIN.plus_millis((seconds * 1000.0).round() as u64);
+    let now = begin.plus_millis((seconds * 1000.0).round() as u64);
     let hits = match what.split_at(1) {
         ("+", hits) => Hits::Charge(hits.parse().unwrap()),
         ("-", hits) => Hits::Refund(hits.parse().unwrap()),
@@ -163,6 +170,22 @@ fn a_sliding_window_weights_the_previous_window() {
     );
 }
 
+/// The first window of a hundred years since the epoch ends on 7 December 2069.
+#[test]
+fn the_first_sliding_window_since_the_epoch_has_no_previous_window() {
+    check_from(
+        Timestamp::from_secs(1_900_000_000),
+        Limit { algorithm: Algorithm::SlidingWindow, ..Limit::new(4, Unit::Year, 100).unwrap() },
+        "0s +2 ok 2 left
+         1s ? ok 2 left
+         2s +2 ok 0 left
+         3s +1 over in 2041999997s
+         4s -1 ok 1 left
+         1253600000s ? ok 1 left
+         1253600000s +2 over in 1051200000s",
+    );
+}
+
 #[test]
 fn a_token_bucket_refills_at_an_even_rate() {
     check(
@@ -203,10 +226,8 @@ fn count_denied_charges_hits_that_do_not_fit() {
 
 /// One limit of each algorithm, of ten a second.
 fn one_of_each() -> Vec<Arc<Limit>> {
-    let bucket = Algorithm::TokenBucket { burst: 10 };
-    let all =
-        [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket];
-    all.map(|algorithm| Arc::new(limit(10, Unit::Second, algorithm))).to_vec()
+    let limits = Algorithm::all(10, None).map(|algorithm| limit(10, Unit::Second, algorithm));
+    limits.map(Arc::new).into()
 }
 
 /// Promises 2d and 2e: no sibling is charged, whatever the position of the charge that does not fit, and

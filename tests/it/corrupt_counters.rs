@@ -4,7 +4,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use tollkeeper::engine::{
-    algorithm::{AnyAccount, Terms, fixed_window},
+    algorithm::{AnyAccount, fixed_window},
     ledger::{self, Charge, Posting},
     request::Hits,
     rule::{Limit, Mode, OnStoreFailure, Unit, WhenDenied},
@@ -57,13 +57,11 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
         let mut accounts = COUNTERS.map(|(_, used)| {
             AnyAccount::FixedWindow(fixed_window::FixedWindow { used: used.unwrap_or(0) })
         });
-        let posting = |(counter, charge): &(usize, Charge)| Posting {
-            account: COUNTERS[*counter].1.map(|_| *counter),
-            hits: charge.hits,
-            caller: None,
-            terms: Terms::new(Box::leak(Box::new((*charge.counter.limit).clone())), BEGIN),
-        };
-        let postings: Vec<Posting<'_>> = call.iter().map(posting).collect();
+        let mut postings = Vec::new();
+        for (counter, charge) in &call {
+            let account = COUNTERS[*counter].1.map(|_| *counter);
+            postings.push(Posting { account, charge, terms: charge.counter.limit.terms(BEGIN) });
+        }
         let judged = ledger::judge(&postings, &mut accounts);
 
         let charges: Vec<Charge> = call.iter().map(|(_, charge)| charge.clone()).collect();

@@ -205,8 +205,7 @@ async fn every_combination_of_modes_is_answered_as_by_the_incumbent_but_shadows_
         (Global::Quota, Some("--quota-mode"), true),
     ];
     for (global, flag, differs) in modes {
-        // Without the cache, whose answers may be a second old.
-        let mut flags = vec!["--dynamic-metadata", "--over-limit-cache", "0"];
+        let mut flags = vec!["--dynamic-metadata"];
         flags.extend(flag);
         on_every_store(&rules, &flags, async |service: &Service| {
             let mut client = service.client().await;

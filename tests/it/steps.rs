@@ -40,8 +40,7 @@ fn limits() -> Vec<Arc<Limit>> {
     let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
     let bucket = |burst| Algorithm::TokenBucket { burst };
     let fixed = Algorithm::FixedWindow;
-    let algorithms =
-        [fixed.clone(), Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket(7)];
+    let algorithms = Algorithm::all(7, None);
     let mut limits = Vec::new();
     for algorithm in &algorithms {
         limits.extend([per(7, 1, Unit::Second, algorithm), per(13, 1, Unit::Minute, algorithm)]);

@@ -1,66 +1,77 @@
-//! The exact one: the time of every hit that still counts. In any span as long as the window no more
-//! than the limit passes.
+//! An exact log: the time of every hit that still counts. In any span as long as the window, at most
+//! the limit passes.
 
 use std::collections::VecDeque;
 
-use super::{Terms, left};
-use crate::engine::{ledger::Remembered, time::Timestamp};
+use super::account::{Account, Terms, left};
+use crate::engine::time::Timestamp;
 
 /// The state of one counter: its hits, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
-    /// None is before the one in front of it, even where the clock was set back.
-    entries: VecDeque<Entry>,
+    /// By ascending time, even if the clock was set back.
+    entries: VecDeque<LogEntry>,
 }
 
-/// Hits that came together.
+/// Hits that were charged together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    /// All hits since the log began, these included, so that what is used needs no walk.
+struct LogEntry {
+    /// All hits from the start of the log to this entry, so that the used hits are a difference of two sums.
     sum: u64,
     remembered: Remembered,
 }
 
-impl Entry {
-    fn counts(&self, terms: &Terms<'_>) -> bool {
+/// Hits in a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    /// When they were charged.
+    pub at: Timestamp,
+    /// Number of hits.
+    pub hits: u64,
+    /// The caller, if the limit remembers callers.
+    pub caller: Option<Box<str>>,
+}
+
+impl LogEntry {
+    fn counts(&self, terms: &Terms) -> bool {
         terms.now < self.until(terms)
     }
 
-    fn until(&self, terms: &Terms<'_>) -> Timestamp {
-        self.remembered.at.plus_millis(terms.limit.window.millis())
+    fn until(&self, terms: &Terms) -> Timestamp {
+        self.remembered.at.plus_millis(terms.window_ms)
     }
 }
 
 impl SlidingLog {
-    /// What still counts, the oldest first.
-    pub fn remembered(&self, terms: &Terms<'_>) -> impl Iterator<Item = &Remembered> {
+    /// The hits that still count, the oldest first.
+    pub fn remembered(&self, terms: &Terms) -> impl Iterator<Item = &Remembered> {
         self.entries.range(self.expired(terms)..).map(|entry| &entry.remembered)
     }
 
-    /// How many of the entries count no more.
-    fn expired(&self, terms: &Terms<'_>) -> usize {
+    /// Number of entries that count no longer.
+    fn expired(&self, terms: &Terms) -> usize {
         self.entries.partition_point(|entry| !entry.counts(terms))
     }
 
     /// The sum before the first entry that still counts, and after the last.
-    fn sums(&self, terms: &Terms<'_>) -> (u64, u64) {
+    fn sums(&self, terms: &Terms) -> (u64, u64) {
         match (self.entries.get(self.expired(terms)), self.entries.back()) {
             (Some(oldest), Some(newest)) => (oldest.sum - oldest.remembered.hits, newest.sum),
             _ => (0, 0),
         }
     }
 
-    fn forget(&mut self, terms: &Terms<'_>) {
+    fn drop_expired(&mut self, terms: &Terms) {
         self.entries.drain(..self.expired(terms));
     }
 }
 
-impl super::Account for SlidingLog {
-    fn refund(&mut self, mut hits: u64, terms: &Terms<'_>) {
+impl Account for SlidingLog {
+    fn refund(&mut self, mut hits: u64, terms: &Terms) {
         if self.used(terms) == 0 {
             return;
         }
-        self.forget(terms);
+        self.drop_expired(terms);
         while let Some(newest) = self.entries.back_mut() {
             if newest.remembered.hits > hits {
                 newest.remembered.hits -= hits;
@@ -72,44 +83,46 @@ impl super::Account for SlidingLog {
         }
     }
 
-    fn fits(&self, hits: u64, terms: &Terms<'_>) -> bool {
-        self.used(terms).saturating_add(hits) <= u64::from(terms.limit.requests_per_unit)
+    fn fits(&self, hits: u64, terms: &Terms) -> bool {
+        self.used(terms).saturating_add(hits) <= u64::from(terms.requests_per_unit)
     }
 
-    fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms<'_>) {
-        self.forget(terms);
+    fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms) {
+        self.drop_expired(terms);
         let newest = self.entries.back();
         let at = newest.map_or(terms.now, |newest| newest.remembered.at.max(terms.now));
         let sum = newest.map_or(0, |newest| newest.sum).saturating_add(hits);
         let remembered = Remembered { at, hits, caller: caller.map(Into::into) };
-        self.entries.push_back(Entry { sum, remembered });
+        self.entries.push_back(LogEntry { sum, remembered });
     }
 
     fn is_unused(&self) -> bool {
         self.entries.is_empty()
     }
 
-    fn used(&self, terms: &Terms<'_>) -> u64 {
+    fn used(&self, terms: &Terms) -> u64 {
         let (before, after) = self.sums(terms);
         after - before
     }
 
-    fn remaining(&self, terms: &Terms<'_>) -> u32 {
-        left(terms.limit.requests_per_unit, self.used(terms))
+    fn remaining(&self, terms: &Terms) -> u32 {
+        left(terms.requests_per_unit, self.used(terms))
     }
 
-    fn ends(&self, terms: &Terms<'_>) -> Timestamp {
-        let newest = self.entries.back().filter(|newest| newest.counts(terms));
-        newest.map_or(terms.now, |newest| newest.until(terms))
+    fn ends(&self, terms: &Terms) -> Timestamp {
+        match self.entries.back() {
+            Some(newest) if newest.counts(terms) => newest.until(terms),
+            _ => terms.now,
+        }
     }
 
-    fn admits_at(&self, hits: u64, terms: &Terms<'_>) -> Timestamp {
-        let limit = u64::from(terms.limit.requests_per_unit);
+    fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
+        let limit = u64::from(terms.requests_per_unit);
         let (before, after) = self.sums(terms);
         let surplus = (after - before).saturating_add(hits).saturating_sub(limit);
-        let place =
-            self.entries.partition_point(|entry| entry.sum < before.saturating_add(surplus));
-        match self.entries.get(place) {
+        let freed = before.saturating_add(surplus);
+        let index = self.entries.partition_point(|entry| entry.sum < freed);
+        match self.entries.get(index) {
             Some(entry) if hits <= limit => entry.until(terms),
             _ => self.ends(terms),
         }

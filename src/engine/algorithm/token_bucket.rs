@@ -1,15 +1,15 @@
 //! A bucket of tokens that refills at an even rate: GCRA, the generic cell rate algorithm of ITU-T
-//! I.371, here in the form of its leaky bucket.
+//! I.371, in its leaky-bucket form.
 //!
 //! The debt is what the bucket lacks, in hits times the window's milliseconds: a hit adds the window,
 //! and each millisecond pays back `requests_per_unit`. So every sum is a whole number, and no
 //! remainder is lost. `burst` times the window stays below 2^53, which is checked when rules are
 //! loaded.
 
-use super::Terms;
-use crate::engine::{request::Hits, time::Timestamp};
+use super::account::{Account, COUNT_MAX, Terms};
+use crate::engine::time::Timestamp;
 
-/// The state of one bucket: its debt, and when it was that much.
+/// The state of one bucket: its debt at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     debt: u64,
@@ -17,63 +17,61 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// The debt now. A clock that was set back pays nothing until it has caught up.
-    fn now(&self, terms: &Terms<'_>) -> Self {
+    /// The debt now. After the clock was set back, nothing is paid until it has caught up.
+    fn now(&self, terms: &Terms) -> Self {
         let elapsed = terms.now.as_millis().saturating_sub(self.at.as_millis());
-        let paid = elapsed.saturating_mul(u64::from(terms.limit.requests_per_unit));
+        let paid = elapsed.saturating_mul(u64::from(terms.requests_per_unit));
         Self { debt: self.debt.saturating_sub(paid), at: self.at.max(terms.now) }
     }
 
-    fn paid_at(&self, debt: u64, terms: &Terms<'_>) -> Timestamp {
-        match terms.limit.requests_per_unit {
-            // It never refills; some time must be said.
-            0 => self.at.plus_millis(window(terms)),
+    fn paid_at(&self, debt: u64, terms: &Terms) -> Timestamp {
+        match terms.requests_per_unit {
+            // It never refills, but the answer needs some time.
+            0 => self.at.plus_millis(terms.window_ms),
             rate => self.at.plus_millis(debt.div_ceil(u64::from(rate))),
         }
     }
 }
 
-fn window(terms: &Terms<'_>) -> u64 {
-    terms.limit.window.millis()
+fn debt_of(hits: u64, terms: &Terms) -> u64 {
+    hits.saturating_mul(terms.window_ms)
 }
 
-fn debt_max(terms: &Terms<'_>) -> u64 {
-    u64::from(terms.limit.capacity()).saturating_mul(window(terms))
+fn debt_max(terms: &Terms) -> u64 {
+    debt_of(u64::from(terms.capacity), terms)
 }
 
-impl super::Account for TokenBucket {
-    fn refund(&mut self, hits: u64, terms: &Terms<'_>) {
+impl Account for TokenBucket {
+    fn refund(&mut self, hits: u64, terms: &Terms) {
         let Self { debt, at } = self.now(terms);
         if debt > 0 {
-            *self = Self { debt: debt.saturating_sub(hits.saturating_mul(window(terms))), at };
+            *self = Self { debt: debt.saturating_sub(debt_of(hits, terms)), at };
         }
     }
 
-    fn fits(&self, hits: u64, terms: &Terms<'_>) -> bool {
-        let asked = hits.saturating_mul(window(terms));
-        self.now(terms).debt.saturating_add(asked) <= debt_max(terms)
+    fn fits(&self, hits: u64, terms: &Terms) -> bool {
+        self.now(terms).debt.saturating_add(debt_of(hits, terms)) <= debt_max(terms)
     }
 
-    fn charge(&mut self, hits: u64, _: Option<&str>, terms: &Terms<'_>) {
+    fn charge(&mut self, hits: u64, _: Option<&str>, terms: &Terms) {
         let Self { debt, at } = self.now(terms);
-        let debt = debt.saturating_add(hits.saturating_mul(window(terms))).min(Hits::MAX);
-        *self = Self { debt, at };
+        *self = Self { debt: debt.saturating_add(debt_of(hits, terms)).min(COUNT_MAX), at };
     }
 
     fn is_unused(&self) -> bool {
         *self == Self::default()
     }
 
-    fn used(&self, terms: &Terms<'_>) -> u64 {
-        self.now(terms).debt.div_ceil(window(terms))
+    fn used(&self, terms: &Terms) -> u64 {
+        self.now(terms).debt.div_ceil(terms.window_ms)
     }
 
-    fn remaining(&self, terms: &Terms<'_>) -> u32 {
-        let left = debt_max(terms).saturating_sub(self.now(terms).debt) / window(terms);
+    fn remaining(&self, terms: &Terms) -> u32 {
+        let left = debt_max(terms).saturating_sub(self.now(terms).debt) / terms.window_ms;
         u32::try_from(left).unwrap_or(u32::MAX)
     }
 
-    fn ends(&self, terms: &Terms<'_>) -> Timestamp {
+    fn ends(&self, terms: &Terms) -> Timestamp {
         let now = self.now(terms);
         match now.debt {
             0 => terms.now,
@@ -81,17 +79,55 @@ impl super::Account for TokenBucket {
         }
     }
 
-    /// One window longer: a limit that is lowered meanwhile makes it count longer.
-    fn keep_until(&self, terms: &Terms<'_>) -> Timestamp {
-        self.ends(terms).plus_millis(window(terms))
+    /// One window longer: if the limit is lowered meanwhile, the debt counts longer.
+    fn keep_until(&self, terms: &Terms) -> Timestamp {
+        self.ends(terms).plus_millis(terms.window_ms)
     }
 
-    fn admits_at(&self, hits: u64, terms: &Terms<'_>) -> Timestamp {
+    fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
         let now = self.now(terms);
-        let asked = hits.saturating_mul(window(terms));
-        match debt_max(terms).checked_sub(asked) {
+        match debt_max(terms).checked_sub(debt_of(hits, terms)) {
             Some(room) => now.paid_at(now.debt.saturating_sub(room), terms),
             None => self.ends(terms),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::rule::{Algorithm, Limit, Unit};
+
+    fn per_second(requests: u32, burst: u32) -> Limit {
+        let limit = Limit::new(requests, Unit::Second, 1).unwrap();
+        Limit { algorithm: Algorithm::TokenBucket { burst }, ..limit }
+    }
+
+    #[test]
+    fn the_remainder_is_kept() {
+        // Three a second: one after 333.33… ms, and so never before the third of a second is over.
+        let limit = per_second(3, 1);
+        let mut bucket = TokenBucket::default();
+        let mut passed = 0;
+        for ms in 0..100_000 {
+            let terms = limit.terms(Timestamp::from_millis(ms));
+            if bucket.fits(1, &terms) {
+                bucket.charge(1, None, &terms);
+                passed += 1;
+            }
+        }
+        assert_eq!(
+            passed, 300,
+            "three a second, though a third is not a whole number of milliseconds"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_refills_nothing_twice() {
+        let limit = per_second(10, 10);
+        let mut bucket = TokenBucket::default();
+        bucket.charge(10, None, &limit.terms(Timestamp::from_millis(10_000)));
+        assert_eq!(bucket.remaining(&limit.terms(Timestamp::from_millis(9_000))), 0);
+        assert_eq!(bucket.remaining(&limit.terms(Timestamp::from_millis(10_500))), 5);
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::{
     did_you_mean::hint,
     engine::{
-        calendar::{self, Calendar},
+        calendar::{self, Calendar, CalendarError},
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
-        time::Window,
+        window::Window,
     },
     rules::{
         options::{Algorithms, LoadOptions},
@@ -95,13 +95,7 @@ fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>)
 fn algorithm(written: &RateLimit) -> Algorithm {
     let remember = written.remember.as_ref().map(|key| Arc::from(key.value.as_str()));
     let burst = written.burst.as_ref().map(|burst| burst.value).or(written.requests_per_unit);
-    let all = [
-        Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow,
-        Algorithm::SlidingLog { remember },
-        Algorithm::SlidingWindow,
-        Algorithm::TokenBucket { burst: burst.unwrap_or(0) },
-    ];
+    let all = Algorithm::all(burst.unwrap_or(0), remember);
     let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
     named.expect("the reader accepts only these names")
 }
@@ -114,11 +108,11 @@ fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Optio
     }
     match Calendar::new(unit, zone) {
         Ok(calendar) => return Some(Window::of_calendar(calendar)),
-        Err(calendar::Refused::Unit) => {
+        Err(CalendarError::Unit) => {
             let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
             problems.add(*location, message);
         }
-        Err(calendar::Refused::Zone) => {
+        Err(CalendarError::Zone) => {
             let names = calendar::zone_names();
             let near = hint(zone, names.iter().map(String::as_str));
             let message =

@@ -1,5 +1,5 @@
-//! A call that meets corrupt counters of `local` limits: memory judges those, and the store is asked
-//! once more with memory's verdict. The other failure modes are part of the store's own verdict.
+//! Calls with corrupt counters of `local` limits: memory judges their charges, and the store is asked
+//! once more with the verdict of memory. The other failure modes are part of the store's own verdict.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ impl Guard {
         charges: &[Charge],
         local: &[usize],
     ) -> Result<Judgement, StoreError> {
-        let at_fault: Vec<Charge> =
+        let corrupt: Vec<Charge> =
             local.iter().filter_map(|index| charges.get(*index)).cloned().collect();
-        let judged = self.fallback.local(&at_fault);
+        let judged_locally = self.fallback.local(&corrupt);
 
         let mut resolved = charges.to_vec();
-        for (index, tally) in local.iter().zip(&judged.tallies) {
+        for (index, tally) in local.iter().zip(&judged_locally.tallies) {
             let on_store_failure = match tally.verdict {
                 Verdict::Fits { .. } => OnStoreFailure::Allow,
                 Verdict::Over => OnStoreFailure::Deny,
@@ -38,16 +38,16 @@ impl Guard {
 
         match &mut answer {
             Ok(judgement) => {
-                for (index, tally) in local.iter().zip(&judged.tallies) {
-                    if let Some(known) = judgement.tallies.get_mut(*index) {
-                        *known = *tally;
+                for (index, tally) in local.iter().zip(&judged_locally.tallies) {
+                    if let Some(resolved) = judgement.tallies.get_mut(*index) {
+                        *resolved = *tally;
                     }
                 }
-                if judgement.denied && !judged.denied {
-                    self.fallback.undo(&at_fault);
+                if judgement.denied && !judged_locally.denied {
+                    self.fallback.undo(&corrupt);
                 }
             }
-            Err(_) if !judged.denied => self.fallback.undo(&at_fault),
+            Err(_) if !judged_locally.denied => self.fallback.undo(&corrupt),
             Err(_) => {}
         }
         answer

@@ -1,16 +1,16 @@
-//! How many counters there may be, and what is told of those that were given up for others.
+//! The limit on the number of counters, and the reports of live ones that were evicted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::telemetry::{LogThrottle, MemoryMetrics};
 
-/// Fewer are not worth a sweep.
+/// With fewer counters a sweep is not worthwhile.
 const SWEEP_FROM: usize = 1024;
 
-/// The room that all shards share.
+/// The capacity that all shards share.
 #[derive(Debug)]
 pub(super) struct Capacity {
-    /// So many counters are kept at most.
+    /// The most counters that are kept.
     pub(super) counters_max: usize,
     kept: AtomicUsize,
     metrics: Option<MemoryMetrics>,
@@ -18,7 +18,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Capacity for so many.
+    /// Capacity for `counters_max` counters.
     pub(super) fn new(counters_max: usize, metrics: Option<MemoryMetrics>) -> Self {
         Self {
             counters_max,
@@ -28,7 +28,7 @@ impl Capacity {
         }
     }
 
-    /// How many places are taken.
+    /// The number of counters.
     pub(super) fn kept(&self) -> usize {
         self.kept.load(Ordering::Relaxed)
     }
@@ -37,39 +37,42 @@ impl Capacity {
         self.kept() >= SWEEP_FROM
     }
 
-    /// Takes a place, if one is left.
-    pub(super) fn take(&self) -> bool {
-        let more = |kept| Some(kept + 1).filter(|kept| *kept <= self.counters_max);
-        self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    /// Reserves capacity for one more counter; `false` if there is none.
+    pub(super) fn reserve(&self) -> bool {
+        self.kept
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |kept| {
+                (kept < self.counters_max).then_some(kept + 1)
+            })
+            .is_ok()
     }
 
-    /// Takes a place that is not there.
+    /// Adds one counter beyond the capacity.
     pub(super) fn exceed(&self) {
         self.kept.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives so many places back.
-    pub(super) fn free(&self, places: usize) {
-        if places > 0 {
-            self.kept.fetch_sub(places, Ordering::Relaxed);
+    /// Releases the capacity of `counters` counters.
+    pub(super) fn release(&self, counters: usize) {
+        if counters > 0 {
+            self.kept.fetch_sub(counters, Ordering::Relaxed);
         }
     }
 
-    /// Tells of live counters that were given up. Not to be called under a lock.
-    pub(super) fn tell(&self, given_up: u64) {
-        if given_up == 0 {
+    /// Reports live counters that were evicted. Must not be called under a lock.
+    pub(super) fn report_evicted(&self, evicted: u64) {
+        if evicted == 0 {
             return;
         }
         if let Some(metrics) = &self.metrics {
-            metrics.evicted(given_up);
+            metrics.evicted(evicted);
         }
         if self.log_throttle.should_log("evicted") {
             let counters_max = self.counters_max;
             tracing::warn!(
                 counters_max,
-                "memory is full of live counters, and new ones replace those that have used the \
-                 smallest part of their limit, which start again from zero; to keep more, raise \
-                 --memory-counters-max (logged at most once a minute)"
+                "memory is full of live counters: new ones evict those that have used the smallest part of \
+                 their limit, which then start again from zero; to keep more, raise --memory-counters-max \
+                 (logged at most once a minute)"
             );
         }
     }

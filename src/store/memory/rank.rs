@@ -1,41 +1,41 @@
-//! Which of several live counters is given up first, where memory is full.
+//! Which of several live counters is evicted first if memory is full.
 
 use crate::engine::{
-    algorithm::{Account, Terms},
+    algorithm::account::{Account, Terms},
     time::Timestamp,
 };
 
-/// The end takes the lower bits, which hold milliseconds until the year 2527; the part that is used
-/// takes those above.
+/// The lower bits hold the end, in milliseconds up to the year 2527; those above hold the used part of the
+/// limit.
 const END_BITS: u32 = 44;
 
-/// Also stands for all later ones.
+/// The latest end; also that of all later ones.
 const END_MAX: u64 = (1 << END_BITS) - 1;
 
-/// The part of an exhausted counter.
+/// The used part of an exhausted counter.
 const EXHAUSTED: u64 = (1 << (u64::BITS - END_BITS)) - 1;
 
-/// The order in which live counters are given up: first what has used the smallest part of its limit,
-/// and among equals what ends first. An end user who invents values uses little of each; an exhausted
-/// counter is the last to go. In one number, since there are many counters.
+/// The order in which live counters are evicted: first those that have used the smallest part of their limit,
+/// among equals those that end first. An end user who invents values uses little of each; exhausted
+/// counters are evicted last. A single number, since there are many counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(u64);
 
 impl Rank {
     /// The rank of `account`, with its end.
-    pub(super) fn of(account: &dyn Account, terms: &Terms<'_>) -> Self {
-        let (used, most) = (account.used(terms), u64::from(terms.limit.capacity()));
-        let part = match most {
-            // It denies with a counter and without.
+    pub(super) fn of(account: &dyn Account, terms: &Terms) -> Self {
+        let (used, capacity) = (account.used(terms), u64::from(terms.capacity));
+        let part = match capacity {
+            // It denies even without a counter.
             0 => 0,
-            1.. if used >= most => EXHAUSTED,
-            1.. => used * (EXHAUSTED - 1) / most,
+            1.. if used >= capacity => EXHAUSTED,
+            1.. => used * (EXHAUSTED - 1) / capacity,
         };
         let end = account.keep_until(terms).as_millis().min(END_MAX);
         Self(part << END_BITS | end)
     }
 
-    /// When it counts no more.
+    /// The time from which the counter counts no longer.
     pub(super) fn end(self) -> Timestamp {
         match self.0 & END_MAX {
             END_MAX => Timestamp::from_millis(u64::MAX),
@@ -48,17 +48,17 @@ impl Rank {
 mod tests {
     use super::*;
     use crate::engine::{
-        algorithm::fixed_window,
+        algorithm::fixed_window::FixedWindow,
         rule::{Limit, Unit},
     };
 
     fn rank(used: u64, most: u32, unit: Unit) -> Rank {
         let limit = Limit::new(most, unit, 1).unwrap();
-        Rank::of(&fixed_window::FixedWindow { used }, &Terms::new(&limit, Timestamp::from_secs(60)))
+        Rank::of(&FixedWindow { used }, &limit.terms(Timestamp::from_secs(60)))
     }
 
     #[test]
-    fn what_is_used_least_goes_first_and_what_is_exhausted_last() {
+    fn the_least_used_are_evicted_first_and_the_exhausted_last() {
         let order = [
             rank(7, 0, Unit::Year),
             rank(1, 1_000_000, Unit::Second),
@@ -74,11 +74,11 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_exact_until_2527_and_then_there_is_none() {
+    fn the_end_is_exact_until_2527_and_never_comes_after_that() {
         assert_eq!(rank(9, 10, Unit::Minute).end(), Timestamp::from_secs(120));
         let limit = Limit::new(1, Unit::Year, 1).unwrap();
-        let terms = Terms::new(&limit, Timestamp::from_millis(END_MAX));
-        let end = Rank::of(&fixed_window::FixedWindow { used: 1 }, &terms).end();
+        let terms = limit.terms(Timestamp::from_millis(END_MAX));
+        let end = Rank::of(&FixedWindow { used: 1 }, &terms).end();
         assert_eq!(end, Timestamp::from_millis(u64::MAX));
     }
 }

@@ -1,6 +1,6 @@
-//! One shard of the counters: a table, and a hand that goes round in it and drops what has ended.
+//! One shard of the counters: a table, and a clock hand that goes round and drops expired counters.
 //!
-//! Each new counter moves the hand on by a few buckets, so nobody waits for a sweep of everything.
+//! Each new counter advances the hand by a few buckets, so that no call waits for a full sweep.
 
 use std::{fmt, mem};
 
@@ -8,35 +8,35 @@ use hashbrown::{HashTable, hash_table::OccupiedEntry};
 
 use super::{capacity::Capacity, rank::Rank};
 use crate::engine::{
-    algorithm::{AnyAccount, Terms, fixed_window},
+    algorithm::{AnyAccount, account::Terms, fixed_window::FixedWindow},
     key::Counter,
     time::Timestamp,
 };
 
-/// So many buckets the hand moves on for a new counter: what has ended is dropped before a sixteenth of
-/// the table is new.
+/// Buckets by which a new counter advances the clock hand: the hand goes round once while a sixteenth of the
+/// table is filled anew.
 const STEP: usize = 16;
 
-/// Among the counters of so many buckets it chooses, where a live one must go.
+/// Buckets among whose counters one is chosen if a live one must be evicted.
 const SAMPLE: usize = 256;
 
-/// Odd, with its bits well mixed: 2^64 divided by the golden ratio.
+/// 2^64 divided by the golden ratio: odd, with well mixed bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Stands in for an account that a call has in its hands.
-const IN_HAND: AnyAccount = AnyAccount::FixedWindow(fixed_window::FixedWindow { used: 0 });
+/// Replaces an account that a call has taken.
+const TAKEN: AnyAccount = AnyAccount::FixedWindow(FixedWindow { used: 0 });
 
-/// What is kept under one lock.
+/// The counters under one lock.
 #[derive(Default)]
 pub(super) struct Shard {
     table: HashTable<Kept>,
-    /// The bucket that was looked at last.
+    /// The bucket that was visited last.
     clock_hand: usize,
-    /// Nothing here ends earlier.
+    /// No counter ends earlier.
     earliest: Timestamp,
 }
 
-/// The keys hold values of descriptors, which must not enter a log.
+/// The keys hold values of descriptors, which must not be logged.
 impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shard").field("counters", &self.table.len()).finish_non_exhaustive()
@@ -47,24 +47,25 @@ struct Kept {
     hash: u64,
     key: Box<str>,
     account: AnyAccount,
-    /// When it counts no more, and how soon it is given up for others.
+    /// Its end, and its place in the order of eviction.
     rank: Rank,
 }
 
-/// Where a counter is kept in one of its windows.
+/// The key of a counter in one window, and its hash.
 #[derive(PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct HashedKey {
     hash: u64,
     key: String,
 }
 
-impl Address {
-    /// Of the window that begins at `start`. `hash` is the counter's, and each window has a place of its
-    /// own, so that one with many ended windows is found as fast.
+impl HashedKey {
+    /// The key in the window that starts at `start`. `hash` is that of the counter; each window gets a hash
+    /// of its own, so that a counter with many expired windows is found as fast.
     pub(super) fn new(hash: u64, counter: &Counter, start: Timestamp) -> Self {
-        let window = match counter.limit.algorithm.is_aligned() {
-            true => start.as_secs().wrapping_mul(SPREAD),
-            false => 0,
+        let window = if counter.limit.algorithm.is_aligned() {
+            start.as_secs().wrapping_mul(SPREAD)
+        } else {
+            0
         };
         Self { hash: hash.wrapping_add(window), key: counter.key(start) }
     }
@@ -75,92 +76,91 @@ impl Address {
 }
 
 impl Shard {
-    /// Takes an account in hand, where there is one: another stands in for it until it is kept again.
-    pub(super) fn take(&mut self, address: &Address) -> Option<AnyAccount> {
-        let kept = self.table.find_mut(address.hash, |kept| address.is_of(kept))?;
-        Some(mem::replace(&mut kept.account, IN_HAND))
+    /// Takes the account of a counter, if there is one, until it is kept again.
+    pub(super) fn take(&mut self, key: &HashedKey) -> Option<AnyAccount> {
+        let kept = self.table.find_mut(key.hash, |kept| key.is_of(kept))?;
+        Some(mem::replace(&mut kept.account, TAKEN))
     }
 
-    /// What a sliding window has counted in one window of the clock.
-    pub(super) fn counted(&self, address: &Address) -> u64 {
-        match self.table.find(address.hash, |kept| address.is_of(kept)) {
+    /// The hits of a sliding window in one clock-aligned window.
+    pub(super) fn counted(&self, key: &HashedKey) -> u64 {
+        match self.table.find(key.hash, |kept| key.is_of(kept)) {
             Some(Kept { account: AnyAccount::SlidingWindow(account), .. }) => account.current,
             _ => 0,
         }
     }
 
-    /// Keeps an account, and tells how many live ones were given up for it.
+    /// Keeps an account. Returns the number of live counters that were evicted for it.
     pub(super) fn keep(
         &mut self,
-        address: Address,
+        key: HashedKey,
         account: AnyAccount,
-        terms: &Terms<'_>,
+        terms: &Terms,
         capacity: &Capacity,
     ) -> u64 {
         let rank = Rank::of(account.read(), terms);
-        if let Some(kept) = self.table.find_mut(address.hash, |kept| address.is_of(kept)) {
+        if let Some(kept) = self.table.find_mut(key.hash, |kept| key.is_of(kept)) {
             (kept.account, kept.rank) = (account, rank);
             self.earliest = self.earliest.min(rank.end());
             return 0;
         }
-        // A look, a refund or a denied call makes no counter.
+        // Looks, refunds and denied calls create no counter.
         if account.read().is_unused() {
             return 0;
         }
-        let given_up = self.make_room(terms.now, capacity);
+        let evicted = self.make_room(terms.now, capacity);
         self.earliest = self.earliest.min(rank.end());
-        let kept = Kept { hash: address.hash, key: address.key.into(), account, rank };
+        let kept = Kept { hash: key.hash, key: key.key.into(), account, rank };
         self.table.insert_unique(kept.hash, kept, |kept| kept.hash);
-        given_up
+        evicted
     }
 
-    /// Drops a counter, and tells whether there was one.
-    pub(super) fn remove(&mut self, address: &Address) -> bool {
-        let entry = self.table.find_entry(address.hash, |kept| address.is_of(kept));
+    /// Removes a counter; `false` if there is none.
+    pub(super) fn remove(&mut self, key: &HashedKey) -> bool {
+        let entry = self.table.find_entry(key.hash, |kept| key.is_of(kept));
         entry.map(|entry| entry.remove()).is_ok()
     }
 
-    /// Makes room for one more: by what has ended, or else by the live one that ranks first of some.
+    /// Makes room for one more counter: drops expired ones, or else evicts the lowest-ranked live one of a
+    /// sample. Returns the number of evicted ones.
     fn make_room(&mut self, now: Timestamp, capacity: &Capacity) -> u64 {
         if capacity.is_worth_sweeping() {
-            capacity.free(self.walk(STEP, now).dropped);
+            capacity.release(self.advance(STEP, now).dropped);
         }
-        if capacity.take() {
+        if capacity.reserve() {
             return 0;
         }
-        let walked = match self.earliest <= now {
-            // If anything here has ended it is found, and no live one goes for it.
-            true => self.walk_round(now),
-            false => self.walk(SAMPLE, now),
-        };
-        match walked {
-            // One of these places is the new counter's.
-            Walked { dropped: 1.., .. } => {
-                capacity.free(walked.dropped - 1);
+        // As long as there may be an expired counter, all are searched, so that no live one is evicted.
+        let visited =
+            if self.earliest <= now { self.advance_round(now) } else { self.advance(SAMPLE, now) };
+        match visited {
+            Visited { dropped: 1.., .. } => {
+                // The capacity of one of them is the new counter's.
+                capacity.release(visited.dropped - 1);
                 0
             }
-            Walked { lowest: Some((_, bucket)), .. } => {
+            Visited { lowest: Some((_, bucket)), .. } => {
                 drop(self.table.get_bucket_entry(bucket).map(OccupiedEntry::remove));
                 1
             }
-            // A shard with hardly a counter, in a store that is full of them.
-            Walked { lowest: None, .. } => {
+            // This shard is nearly empty, though the store is full.
+            Visited { lowest: None, .. } => {
                 capacity.exceed();
                 0
             }
         }
     }
 
-    /// Moves the hand once round.
-    fn walk_round(&mut self, now: Timestamp) -> Walked {
-        let walked = self.walk(self.table.num_buckets(), now);
-        self.earliest = walked.earliest.unwrap_or(now);
-        walked
+    /// Advances the clock hand over all buckets.
+    fn advance_round(&mut self, now: Timestamp) -> Visited {
+        let visited = self.advance(self.table.num_buckets(), now);
+        self.earliest = visited.earliest.unwrap_or(now);
+        visited
     }
 
-    /// Moves the hand on over so many buckets, and drops what has ended there.
-    fn walk(&mut self, buckets: usize, now: Timestamp) -> Walked {
-        let mut walked = Walked::default();
+    /// Advances the clock hand over `buckets` buckets, and drops their expired counters.
+    fn advance(&mut self, buckets: usize, now: Timestamp) -> Visited {
+        let mut visited = Visited::default();
         let all = self.table.num_buckets();
         for _ in 0..buckets.min(all) {
             self.clock_hand = if self.clock_hand + 1 < all { self.clock_hand + 1 } else { 0 };
@@ -168,27 +168,28 @@ impl Shard {
             let rank = entry.get().rank;
             if rank.end() <= now {
                 entry.remove();
-                walked.dropped += 1;
+                visited.dropped += 1;
                 continue;
             }
-            if walked.earliest.is_none_or(|earliest| rank.end() < earliest) {
-                walked.earliest = Some(rank.end());
+            if visited.earliest.is_none_or(|earliest| rank.end() < earliest) {
+                visited.earliest = Some(rank.end());
             }
-            if walked.lowest.is_none_or(|(lowest, _)| rank < lowest) {
-                walked.lowest = Some((rank, self.clock_hand));
+            if visited.lowest.is_none_or(|(lowest, _)| rank < lowest) {
+                visited.lowest = Some((rank, self.clock_hand));
             }
         }
-        walked
+        visited
     }
 }
 
-/// What came of a walk.
+/// The counters in the buckets over which the hand advanced.
 #[derive(Default)]
-struct Walked {
+struct Visited {
+    /// Number of expired counters, which were dropped.
     dropped: usize,
-    /// When the first of the live counters ends.
+    /// The earliest end of a live counter.
     earliest: Option<Timestamp>,
-    /// The live counter that is given up first, and its bucket.
+    /// The live counter that is evicted first: its rank and its bucket.
     lowest: Option<(Rank, usize)>,
 }
 
@@ -196,12 +197,12 @@ struct Walked {
 mod tests {
     use super::*;
 
-    /// Promised are 200 bytes and the key.
+    /// The documented bound is 200 bytes and the key.
     #[test]
     fn a_counter_takes_few_bytes_besides_its_key() {
-        // A table that has just grown is filled to 7/16, and a byte of each bucket is its own. What
-        // an allocator adds to a key is 24 bytes at most.
+        // A table that has just grown is filled to 7/16, and has one more byte per bucket. An allocator adds
+        // at most 24 bytes to a key.
         let bytes = (size_of::<Kept>() + 1) * 16 / 7 + 24;
-        assert!(bytes <= 160, "{bytes} bytes of each counter");
+        assert!(bytes <= 160, "{bytes} bytes per counter");
     }
 }

@@ -1,5 +1,5 @@
-//! What a store last said of some counters, within a bound on their number. To lose an entry costs one
-//! question to the store, and nothing else.
+//! The last tallies of a bounded number of counters. A lost entry costs one question to the store, and
+//! nothing else.
 
 use std::{
     sync::Arc,
@@ -15,80 +15,84 @@ use crate::engine::{
     rule::Limit,
 };
 
-/// How long an entry counts, at most.
+/// The lifetime of an entry, at most.
 pub(super) const LIFE_MAX: Duration = Duration::from_secs(1);
 
-/// Stores compute resets from a clock that is cut to milliseconds, so they may be this much too long.
-const CUT: Duration = Duration::from_millis(1);
+/// How much too long a reset may be: stores cut their time to milliseconds.
+const RESET_ERROR_MAX: Duration = Duration::from_millis(1);
 
-/// No counter with a longer business ID is kept, so that the number of entries bounds the memory.
+/// The longest business ID of an entry, in bytes, so that the number of entries bounds the memory.
 const ID_BYTES_MAX: usize = 1024;
 
-/// How many limits of one counter are kept. A rule has one; overrides may bring others.
+/// The most limits of one counter. A rule has one; overrides may add others.
 const LIMITS_MAX: usize = 4;
 
-/// A tally, and what it says of later calls.
+/// A tally, and what follows from it for later calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CachedTally {
-    state: State,
-    /// Counted from `sent`: the store answered later, so the reset comes no sooner than that.
+    verdict: CachedVerdict,
+    /// From `sent`, though the store answered later: the reset comes no earlier than that.
     reset: Duration,
     /// When the question was sent to the store, or earlier.
     pub(super) sent: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum CachedVerdict {
     Fits {
         remaining: u32,
     },
-    /// At most this many hits were left. No more will be until the reset, whatever the algorithm: the
-    /// reset is when what did not fit will.
+    /// At most this many hits were left. With any algorithm, no more will be left until the reset, which is
+    /// when the hits that did not fit will.
     Over {
         left: u64,
     },
 }
 
 impl CachedTally {
-    /// What the store answered to a charge of `asked` hits.
+    /// The store's tally of a charge of `asked` hits.
     pub(super) fn new(
         Tally { verdict, reset }: Tally,
         asked: impl FnOnce() -> u64,
         sent: Instant,
     ) -> Self {
-        let state = match verdict {
-            Verdict::Fits { remaining } => State::Fits { remaining },
-            Verdict::Over => State::Over { left: asked().saturating_sub(1) },
+        let verdict = match verdict {
+            Verdict::Fits { remaining } => CachedVerdict::Fits { remaining },
+            Verdict::Over => CachedVerdict::Over { left: asked().saturating_sub(1) },
         };
-        Self { state, reset, sent }
+        Self { verdict, reset, sent }
     }
 
-    /// What it says of a charge of `asked` hits now.
+    /// The tally of a charge of `asked` hits at `now`.
     pub(super) fn tally(&self, asked: impl FnOnce() -> u64, limit: &Limit, now: Instant) -> Tally {
-        let verdict = match self.state {
-            State::Fits { remaining } => Verdict::Fits { remaining },
-            State::Over { left } if asked() > left => Verdict::Over,
-            State::Over { left } => {
-                let most = limit.capacity();
-                Verdict::Fits { remaining: u32::try_from(left).map_or(most, |left| left.min(most)) }
+        let verdict = match self.verdict {
+            CachedVerdict::Fits { remaining } => Verdict::Fits { remaining },
+            CachedVerdict::Over { left } => {
+                // More than the capacity never fits.
+                let left = u32::try_from(left).unwrap_or(u32::MAX).min(limit.capacity());
+                if asked() > u64::from(left) {
+                    Verdict::Over
+                } else {
+                    Verdict::Fits { remaining: left }
+                }
             }
         };
         Tally { verdict, reset: self.reset.saturating_sub(self.age(now)) }
     }
 
     fn counts_at(&self, now: Instant) -> bool {
-        self.age(now) < self.reset.saturating_sub(CUT).min(LIFE_MAX)
+        self.age(now) < self.reset.saturating_sub(RESET_ERROR_MAX).min(LIFE_MAX)
     }
 
     fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.sent)
     }
 
-    /// Whether it takes the place of `known`: the later one does, unless it says less.
+    /// Whether it replaces `known`: the later one does, unless it is a weaker denial.
     fn replaces(&self, known: &Self) -> bool {
-        match (self.state, known.state) {
+        match (self.verdict, known.verdict) {
             _ if self.sent < known.sent => false,
-            (State::Over { left }, State::Over { left: known_left }) => {
+            (CachedVerdict::Over { left }, CachedVerdict::Over { left: known_left }) => {
                 left < known_left || !known.counts_at(self.sent)
             }
             _ => true,
@@ -96,23 +100,23 @@ impl CachedTally {
     }
 }
 
-/// What is known of one counter.
+/// The last tallies of one counter.
 #[derive(Debug)]
-struct Entry {
+struct CounterEntry {
     hash: u64,
     counter: Counter,
-    /// What was sent to the store earlier, or at this time, does not count.
+    /// Answers to questions sent at this time or earlier do not count.
     forgotten: Option<Instant>,
     /// Under each limit: a counter that is over one limit may not be over another.
     tallies: SmallVec<[(Arc<Limit>, CachedTally); 1]>,
 }
 
-impl Entry {
-    fn of(&self, limit: &Arc<Limit>) -> Option<&CachedTally> {
+impl CounterEntry {
+    fn tally(&self, limit: &Arc<Limit>) -> Option<&CachedTally> {
         self.tallies.iter().find(|(known, _)| known == limit).map(|(_, tally)| tally)
     }
 
-    fn of_mut(&mut self, limit: &Arc<Limit>) -> Option<&mut CachedTally> {
+    fn tally_mut(&mut self, limit: &Arc<Limit>) -> Option<&mut CachedTally> {
         self.tallies.iter_mut().find(|(known, _)| known == limit).map(|(_, tally)| tally)
     }
 
@@ -121,8 +125,8 @@ impl Entry {
     }
 
     fn counts_at(&self, now: Instant) -> bool {
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < LIFE_MAX;
-        self.forgotten.is_some_and(is_recent)
+        let forgotten = self.forgotten;
+        forgotten.is_some_and(|at| now.saturating_duration_since(at) < LIFE_MAX)
             || self.tallies.iter().any(|(_, tally)| tally.counts_at(now))
     }
 }
@@ -130,46 +134,46 @@ impl Entry {
 /// The entries of some counters. The caller hashes a counter by [`Counter::hash_of_identity`].
 #[derive(Debug)]
 pub(super) struct Entries {
-    table: HashTable<Entry>,
+    table: HashTable<CounterEntry>,
     max: usize,
 }
 
 impl Entries {
-    /// At most `max` entries, which is at least one.
+    /// At most `max` entries, at least one.
     pub(super) fn new(max: usize) -> Self {
         Self { table: HashTable::new(), max }
     }
 
-    /// How many there are.
+    /// The number of entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// The tally of this counter, under its limit, that counts now.
+    /// The tally of this counter under its limit, unless it has expired.
     pub(super) fn find(&self, hash: u64, counter: &Counter, now: Instant) -> Option<CachedTally> {
         let entry = self.table.find(hash, |entry| entry.counter.same_counter(counter))?;
-        entry.of(&counter.limit).filter(|tally| tally.counts_at(now)).copied()
+        entry.tally(&counter.limit).filter(|tally| tally.counts_at(now)).copied()
     }
 
-    /// Updates what is known of this counter under its limit, if anything is.
+    /// Updates the tally of this counter under its limit, if there is one.
     pub(super) fn correct(&mut self, hash: u64, counter: &Counter, tally: CachedTally) {
         if let Some(entry) = self.entry(hash, counter)
             && entry.accepts(&tally)
-            && let Some(known) = entry.of_mut(&counter.limit)
+            && let Some(known) = entry.tally_mut(&counter.limit)
             && tally.replaces(known)
         {
             *known = tally;
         }
     }
 
-    /// Keeps what is known of this counter under its limit.
+    /// Keeps the tally of this counter under its limit.
     pub(super) fn keep(&mut self, hash: u64, counter: &Counter, tally: CachedTally) {
         let Some(entry) = self.entry_or_new(hash, counter, tally.sent) else { return };
         if !entry.accepts(&tally) {
             return;
         }
-        if let Some(known) = entry.of_mut(&counter.limit) {
+        if let Some(known) = entry.tally_mut(&counter.limit) {
             if tally.replaces(known) {
                 *known = tally;
             }
@@ -181,8 +185,8 @@ impl Entries {
         entry.tallies.push((Arc::clone(&counter.limit), tally));
     }
 
-    /// Forgets this counter under every limit, and all that was sent to the store before `now`, also
-    /// where the answer is still under way.
+    /// Forgets this counter under every limit, and discards answers to questions sent before `now` that are
+    /// still under way.
     pub(super) fn forget(&mut self, hash: u64, counter: &Counter, now: Instant) {
         if let Some(entry) = self.entry_or_new(hash, counter, now) {
             entry.tallies.clear();
@@ -190,26 +194,31 @@ impl Entries {
         }
     }
 
-    fn entry(&mut self, hash: u64, counter: &Counter) -> Option<&mut Entry> {
+    fn entry(&mut self, hash: u64, counter: &Counter) -> Option<&mut CounterEntry> {
         self.table.find_mut(hash, |entry| entry.counter.same_counter(counter))
     }
 
-    /// `None` if the counter's business ID is too long to be kept.
-    fn entry_or_new(&mut self, hash: u64, counter: &Counter, now: Instant) -> Option<&mut Entry> {
+    /// `None` if the business ID of the counter is too long.
+    fn entry_or_new(
+        &mut self,
+        hash: u64,
+        counter: &Counter,
+        now: Instant,
+    ) -> Option<&mut CounterEntry> {
         if counter.id_bytes() > ID_BYTES_MAX {
             return None;
         }
         if self.entry(hash, counter).is_none() {
             self.make_room(now);
             let (counter, tallies) = (counter.clone(), SmallVec::new());
-            let entry = Entry { hash, counter, forgotten: None, tallies };
+            let entry = CounterEntry { hash, counter, forgotten: None, tallies };
             self.table.insert_unique(hash, entry, |entry| entry.hash);
         }
         self.entry(hash, counter)
     }
 
-    /// Entries that no longer count go first. Where many still count all go, so that each sweep is paid
-    /// for by as many new entries.
+    /// Evicts expired entries; if many have not expired, all entries. So a sweep comes only after a number of
+    /// new entries that is proportional to its cost.
     fn make_room(&mut self, now: Instant) {
         if self.table.len() >= self.max {
             self.table.retain(|entry| entry.counts_at(now));

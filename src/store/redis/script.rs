@@ -216,3 +216,20 @@ fn timestamp(seconds: i64, micros: i64) -> Option<Timestamp> {
     let millis = seconds.checked_mul(1000)?.checked_add(micros / 1000)?;
     Some(Timestamp::from_millis(u64::try_from(millis).ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithm::Algorithm;
+
+    #[test]
+    fn every_algorithm_has_its_script() {
+        let scripts = SHARED.concat();
+        for algorithm in Algorithm::all(1, None) {
+            let (name, short_name) = (algorithm.name(), algorithm.short_name());
+            assert!(scripts.contains(&format!("\nALGORITHMS.{short_name} = {name}\n")), "{name}");
+            let is_aligned = scripts.contains(&format!("local {name} = {{ aligned = true }}\n"));
+            assert_eq!(is_aligned, algorithm.is_aligned(), "{name}");
+        }
+    }
+}

@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{
     engine::{
-        algorithm::Terms,
         key,
         ledger::{Charge, CounterState, Judgement},
         time::Timestamp,
@@ -122,7 +121,7 @@ impl Question for TransactionLook<'_> {
         }
         look.cmd("TIME");
         let (now, answers) = exchange("MULTI", &look, connection, metrics).await?;
-        let terms = Terms::new(limit, now);
+        let terms = limit.terms(now);
         let outcome = match answers.first().and_then(count) {
             _ if terms.span != assumed => RedisOutcome::Stale,
             Some(count) => RedisOutcome::Decided(CounterState::of(&account(count), &terms)),

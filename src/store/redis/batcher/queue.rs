@@ -90,7 +90,7 @@ impl QueuedCall {
     /// Whether it is to be charged without a caller: its charges count work that is done.
     pub(super) fn is_late_debit(&self, now: Instant) -> bool {
         now.duration_since(self.since) <= DEBITS_WAIT
-            && self.charges.iter().any(Charge::stands_when_denied)
+            && self.charges.iter().any(Charge::applies_when_denied)
     }
 }
 

@@ -1,5 +1,5 @@
 -- Charges, as they are written in the arguments: twelve for each.
---   algorithm  'fw', 'fh', 'sl', 'sw' or 'tb'
+--   algorithm  its short name
 --   key        slot in KEYS
 --   start      first millisecond of the window, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
@@ -10,16 +10,9 @@
 --   mode       'enforced', 'shadow' or 'quota'
 --   failure    the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds; not before the window's end
---   extra      'sw': the slot in KEYS of the window before; 'tb': the burst; 'sl': the caller
+--   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
+--              'sl': the caller
 local ARGUMENTS = 12
-
-local ALGORITHMS = {
-  fw = fixed_window,
-  fh = first_hit_window,
-  sl = sliding_log,
-  sw = sliding_window,
-  tb = token_bucket,
-}
 
 -- The charges from `at` on, which holds their number; and the place behind them.
 local function parse(at)
@@ -41,7 +34,7 @@ local function parse(at)
       mode = ARGV[base + 9],
       failure = ARGV[base + 10],
       expiry = ARGV[base + 11],
-      previous = ARGV[base + 1] == 'sw' and KEYS[tonumber(extra)],
+      previous = ARGV[base + 1] == 'sw' and extra ~= '' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
       caller = extra,
     }

@@ -1,5 +1,6 @@
 -- A window that opens at its first hit: 'used end' at one key, the end in Unix milliseconds.
 local first_hit_window = {}
+ALGORITHMS.fh = first_hit_window
 
 function first_hit_window.read(charge)
   local value = read_text(charge.key)

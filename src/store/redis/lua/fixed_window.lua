@@ -1,5 +1,6 @@
 -- A counter for each clock-aligned window: a number, at a key that names the window.
 local fixed_window = { aligned = true }
+ALGORITHMS.fw = fixed_window
 
 function fixed_window.read(charge)
   local used = read_count(charge.key)

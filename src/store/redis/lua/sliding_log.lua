@@ -2,6 +2,7 @@
 -- covers all hits since the list began, so that no walk is needed to know what is used; `at` is in Unix
 -- milliseconds and never before the entry in front; the caller may be missing.
 local sliding_log = {}
+ALGORITHMS.sl = sliding_log
 
 local function log_entry(key, index)
   local value = redis.call('LINDEX', key, index)

@@ -1,9 +1,11 @@
 -- Two clock-aligned counters, the present one and the one before, weighed. All is reckoned in hits
 -- times milliseconds; a limit times its window is below 2^53, and anything above that is over the limit anyway.
 local sliding_window = { aligned = true }
+ALGORITHMS.sw = sliding_window
 
 function sliding_window.read(charge)
-  local current, previous = read_count(charge.key), read_count(charge.previous)
+  local current, previous = read_count(charge.key), 0
+  if charge.previous then previous = read_count(charge.previous) end
   if current == false or previous == false then return nil end
   return { key = charge.key, before = current, used = current or 0, previous = previous or 0 }
 end

@@ -2,6 +2,7 @@
 -- lacks, in hits times the window's milliseconds: a hit adds the window, and each millisecond pays
 -- back the limit.
 local token_bucket = {}
+ALGORITHMS.tb = token_bucket
 
 function token_bucket.read(charge)
   local value = read_text(charge.key)

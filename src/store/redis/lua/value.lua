@@ -55,3 +55,6 @@ local function write_count(key, before, after, expiry)
     redis.call('INCRBY', key, text(after - before))
   end
 end
+
+-- The algorithms by their short names. Each file adds its own.
+local ALGORITHMS = {}

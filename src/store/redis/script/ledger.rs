@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::{RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
-    key::{Counter, short_name},
+    key::Counter,
     ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
@@ -45,14 +45,15 @@ impl LedgerRun {
                 Hits::Refund(hits) => ("refund", hits),
             };
             let extra = match limit.algorithm {
-                Algorithm::SlidingWindow => {
-                    self.slot(prefix, counter, span.before().start).to_string()
-                }
+                Algorithm::SlidingWindow => match span.previous() {
+                    Some(previous) => self.slot(prefix, counter, previous.start).to_string(),
+                    None => String::new(),
+                },
                 Algorithm::TokenBucket { burst } => burst.to_string(),
                 _ => caller.as_deref().unwrap_or_default().to_owned(),
             };
             self.arguments.extend([
-                short_name(&limit.algorithm).to_owned(),
+                limit.algorithm.short_name().to_owned(),
                 slot.to_string(),
                 start.to_string(),
                 stop.to_string(),
@@ -127,7 +128,7 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<R
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
         tallies.push(match answer {
-            [-2, _] => Tally::without_counter(&charge.counter.limit, charge.hits),
+            [-2, _] => Tally::without_counter(charge),
             answer => one_tally(*answer)?,
         });
     }

@@ -5,7 +5,7 @@ use redis::{Pipeline, RedisResult, Value};
 use super::exchange::{account, count, exchange, transaction};
 use crate::{
     engine::{
-        algorithm::{AnyAccount, Terms},
+        algorithm::AnyAccount,
         ledger::{self, Charge, Posting},
         request::Hits,
         rule::WhenDenied,
@@ -261,9 +261,8 @@ impl<'call> TransactionCall<'call> {
             if !is_readable {
                 corrupt.push(index);
             }
-            let terms = Terms::new(&charge.counter.limit, now);
-            let account = is_readable.then_some(*counter);
-            postings.push(Posting { account, hits: charge.hits, caller: None, terms });
+            let terms = charge.counter.limit.terms(now);
+            postings.push(Posting { account: is_readable.then_some(*counter), charge, terms });
         }
         let Some(judgement) = ledger::judge(&postings, &mut accounts) else {
             return Settlement { outcome: RedisOutcome::Corrupt(corrupt), wanted: unchanged() };

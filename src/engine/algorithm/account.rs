@@ -1,0 +1,61 @@
+//! What the accounts of all algorithms have in common.
+
+use crate::engine::time::{Span, Timestamp};
+
+/// The largest count, 2^53 - 1: up to here Lua computes whole numbers exactly.
+pub const COUNT_MAX: u64 = (1 << 53) - 1;
+
+/// The numbers of a limit, at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// The most hits that one window admits, or a bucket's rate; 0 admits none.
+    pub requests_per_unit: u32,
+    /// The most hits that pass at once, from rest.
+    pub capacity: u32,
+    /// The length of the limit's window in milliseconds, from 1,000 to below 2^42.
+    pub window_ms: u64,
+    /// The store's time.
+    pub now: Timestamp,
+    /// The span of the limit's window that holds `now`.
+    pub span: Span,
+}
+
+/// The state of one counter. What changes with time alone is computed when the account is read, so that only
+/// charges and refunds change the state.
+pub trait Account {
+    /// Gives hits back, the newest first; stops at zero.
+    fn refund(&mut self, hits: u64, terms: &Terms);
+
+    /// Whether this many more hits fit the limit.
+    fn fits(&self, hits: u64, terms: &Terms) -> bool;
+
+    /// Adds at least one hit; counts stop at [`COUNT_MAX`].
+    fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms);
+
+    /// The earliest time at which the state may be dropped: not before it ends.
+    fn keep_until(&self, terms: &Terms) -> Timestamp {
+        self.ends(terms)
+    }
+
+    /// Whether the account equals a new one, so that it need not be kept.
+    fn is_unused(&self) -> bool;
+
+    /// Hits that count now, rounded up.
+    fn used(&self, terms: &Terms) -> u64;
+
+    /// Number of hits that would pass now.
+    fn remaining(&self, terms: &Terms) -> u32;
+
+    /// The end of the window, or the time from which no hit counts any more.
+    fn ends(&self, terms: &Terms) -> Timestamp;
+
+    /// The time from which `hits`, which do not fit now, will fit; if they never will, the end.
+    fn admits_at(&self, _hits: u64, terms: &Terms) -> Timestamp {
+        self.ends(terms)
+    }
+}
+
+/// What is left of a limit, in hits.
+pub(super) fn left(limit: u32, used: u64) -> u32 {
+    u32::try_from(u64::from(limit).saturating_sub(used)).unwrap_or(u32::MAX)
+}

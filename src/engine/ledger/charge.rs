@@ -1,0 +1,63 @@
+//! Charges: what descriptors ask of counters.
+
+use crate::engine::{
+    key::Counter,
+    request::Hits,
+    rule::{OnStoreFailure, WhenDenied},
+};
+
+/// What one descriptor asks of one counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    /// The counter, and the limit that it is counted for.
+    pub counter: Counter,
+    /// What to do with the counter.
+    pub hits: Hits,
+    /// The caller, if the limit remembers callers: visible ASCII, see
+    /// [`caller`](crate::engine::key::caller).
+    pub caller: Option<Box<str>>,
+}
+
+impl Charge {
+    /// Whether it changes its counter even if an enforced limit denies the call uncharged.
+    pub fn applies_when_denied(&self) -> bool {
+        match self.hits {
+            Hits::Charge(_) => self.counter.limit.when_denied == WhenDenied::Counted,
+            Hits::Refund(_) => true,
+            Hits::Look => false,
+        }
+    }
+
+    /// Whether it denies its call if its counter gives no answer. A refund never does.
+    pub fn denies_without_counter(&self) -> bool {
+        self.counter.limit.failure_mode() == OnStoreFailure::Deny && !self.hits.is_refund()
+    }
+}
+
+/// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, 1 for a
+/// look, 0 for a refund.
+pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
+    match charge.hits {
+        Hits::Charge(_) => sum(charges, &charge.counter, charged),
+        Hits::Look => 1,
+        Hits::Refund(_) => 0,
+    }
+}
+
+/// The hits that these charges give back to a counter.
+pub(super) fn refunded(charges: &[Charge], counter: &Counter) -> u64 {
+    sum(charges, counter, given_back)
+}
+
+fn sum(charges: &[Charge], counter: &Counter, hits: fn(Hits) -> u64) -> u64 {
+    let same = charges.iter().filter(|charge| charge.counter.same_counter(counter));
+    same.fold(0, |sum, charge| sum.saturating_add(hits(charge.hits)))
+}
+
+fn charged(hits: Hits) -> u64 {
+    if let Hits::Charge(hits) = hits { hits } else { 0 }
+}
+
+fn given_back(hits: Hits) -> u64 {
+    if let Hits::Refund(hits) = hits { hits } else { 0 }
+}

@@ -1,0 +1,67 @@
+//! The state of a counter, as people look at it, and what the next call would get by it.
+
+use std::time::Duration;
+
+use super::{
+    charge::{Charge, asked, refunded},
+    tally::{Tally, Verdict},
+};
+use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
+
+/// The state of one counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterState {
+    /// Hits that count, rounded up.
+    pub used: u64,
+    /// Number of hits that would pass.
+    pub remaining: u32,
+    /// The time until the window ends, or until no hit counts any more.
+    pub reset: Duration,
+    /// The hits in a log, the oldest first.
+    pub remembered: Vec<Remembered>,
+}
+
+impl CounterState {
+    /// The state of `account`.
+    pub fn of(account: &AnyAccount, terms: &Terms) -> Self {
+        let remembered = match account {
+            AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let account = account.read();
+        Self {
+            used: account.used(terms),
+            remaining: account.remaining(terms),
+            reset: terms.now.until(account.ends(terms)),
+            remembered,
+        }
+    }
+}
+
+/// The tallies that these charges would get on counters in these states, refunds first. Their verdicts are
+/// exact; the resets are those of the counters.
+pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
+    let mut tallies = Vec::with_capacity(charges.len());
+    for (charge, state) in charges.iter().zip(states) {
+        let remaining = remaining_after_refunds(charge, charges, state);
+        let verdict = if asked(charge, charges) <= u64::from(remaining) {
+            Verdict::Fits { remaining }
+        } else {
+            Verdict::Over
+        };
+        tallies.push(Tally { verdict, reset: state.reset });
+    }
+    tallies
+}
+
+fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterState) -> u32 {
+    match refunded(charges, &charge.counter) {
+        // More exact than capacity less used hits, which are rounded up.
+        0 => state.remaining,
+        hits => {
+            let used = state.used.saturating_sub(hits);
+            let remaining = u64::from(charge.counter.limit.capacity()).saturating_sub(used);
+            u32::try_from(remaining).unwrap_or(u32::MAX)
+        }
+    }
+}

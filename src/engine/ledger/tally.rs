@@ -1,0 +1,63 @@
+//! Tallies: the answers to charges.
+
+use std::time::Duration;
+
+use super::charge::Charge;
+use crate::engine::{
+    algorithm::account::{Account, Terms},
+    rule::Limit,
+    time::Timestamp,
+};
+
+/// The answer to one charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Whether the charge fits, and how many more hits would.
+    pub verdict: Verdict,
+    /// For an aligned window, the time until it ends. Otherwise, if the charge is over, the time until it
+    /// fits, or if it never will, until no hit counts any more; if it fits, the time until no hit counts any
+    /// more.
+    pub reset: Duration,
+}
+
+/// Whether a charge fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It fits.
+    Fits {
+        /// Number of hits that would still pass after this call.
+        remaining: u32,
+    },
+    /// It does not fit.
+    Over,
+}
+
+impl Tally {
+    /// The tally of a charge on a counter without hits, in a call that asks `asked` hits of it.
+    pub fn unused(limit: &Limit, asked: u64, now: Timestamp) -> Self {
+        let (account, terms) = (limit.algorithm.new_account(), limit.terms(now));
+        let account = account.read();
+        Self::of(account, account.fits(asked, &terms), asked, &terms)
+    }
+
+    /// The tally of a charge that fits or does not, in a call that asks `asked` hits of its account.
+    pub(super) fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms) -> Self {
+        let (verdict, at) = if fits {
+            (Verdict::Fits { remaining: account.remaining(terms) }, account.ends(terms))
+        } else {
+            (Verdict::Over, account.admits_at(asked, terms))
+        };
+        Self { verdict, reset: terms.now.until(at) }
+    }
+
+    /// The tally of a charge whose counter gives no answer: over its limit for a second if its
+    /// `on_store_failure` is `deny`, else as if no hit were counted.
+    pub fn without_counter(charge: &Charge) -> Self {
+        let verdict = if charge.denies_without_counter() {
+            Verdict::Over
+        } else {
+            Verdict::Fits { remaining: charge.counter.limit.capacity() }
+        };
+        Self { verdict, reset: Duration::from_secs(1) }
+    }
+}

@@ -1,0 +1,107 @@
+//! Votes: what each charge contributes to the decision on its call.
+
+use super::{
+    charge::Charge,
+    tally::{Tally, Verdict},
+};
+use crate::engine::rule::{Mode, WhenDenied};
+
+/// The decision on a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallVerdict {
+    Admitted,
+    /// Denied by quotas, or by enforced limits that charge denied calls.
+    Denied,
+    /// Denied by an enforced limit that does not charge denied calls.
+    DeniedUncharged,
+}
+
+/// How a charge compares with its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fit {
+    Fits,
+    Over,
+    /// The counter is corrupt.
+    Corrupt,
+}
+
+/// The vote of one charge on its call. Shadows have no effect, and refunds never deny.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Vote<'call> {
+    pub(super) charge: &'call Charge,
+    pub(super) fit: Fit,
+}
+
+/// The decision by these votes: a call is denied if a charge denies it, or if it has quota charges and none of
+/// them fits.
+pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> CallVerdict {
+    let (mut is_denied, mut has_quota, mut quota_fits) = (false, false, false);
+    for vote in votes {
+        if vote.denies_uncharged() {
+            return CallVerdict::DeniedUncharged;
+        }
+        is_denied |= vote.denies();
+        if vote.is_quota() {
+            has_quota = true;
+            quota_fits |= vote.fit == Fit::Fits;
+        }
+    }
+    if is_denied || (has_quota && !quota_fits) {
+        CallVerdict::Denied
+    } else {
+        CallVerdict::Admitted
+    }
+}
+
+/// Whether a call of these charges is denied, by their tallies.
+pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
+    let votes = charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally));
+    decide(votes) != CallVerdict::Admitted
+}
+
+/// Whether a charge with this tally denies its call, and is not charged then.
+pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
+    Vote::new(charge, tally).denies_uncharged()
+}
+
+impl<'call> Vote<'call> {
+    fn new(charge: &'call Charge, tally: &Tally) -> Self {
+        let fit = match tally.verdict {
+            Verdict::Fits { .. } => Fit::Fits,
+            Verdict::Over => Fit::Over,
+        };
+        Self { charge, fit }
+    }
+
+    fn mode(self) -> Mode {
+        self.charge.counter.limit.mode
+    }
+
+    fn when_denied(self) -> WhenDenied {
+        self.charge.counter.limit.when_denied
+    }
+
+    /// Whether this charge alone denies the call.
+    fn denies(self) -> bool {
+        match self.fit {
+            Fit::Fits => false,
+            Fit::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
+            Fit::Corrupt => self.charge.denies_without_counter(),
+        }
+    }
+
+    fn denies_uncharged(self) -> bool {
+        self.denies() && self.when_denied() == WhenDenied::Free
+    }
+
+    fn is_quota(self) -> bool {
+        self.mode() == Mode::Quota && !self.charge.hits.is_refund() && self.fit != Fit::Corrupt
+    }
+
+    /// Whether the hits of this charge are charged in a call with this verdict.
+    pub(super) fn is_charged(self, verdict: CallVerdict) -> bool {
+        (verdict == CallVerdict::Admitted && self.fit == Fit::Fits)
+            || self.when_denied() == WhenDenied::Counted
+            || (self.mode() == Mode::Quota && verdict != CallVerdict::DeniedUncharged)
+    }
+}

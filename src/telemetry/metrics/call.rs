@@ -1,0 +1,230 @@
+//! Metrics of calls.
+
+use std::time::Instant;
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Histogram, Meter},
+};
+use tonic::Code;
+
+use crate::{
+    engine::{
+        decision::{Decision, Outcome},
+        request::{Hits, Request},
+        rule::Rule,
+        rule_set::RuleSet,
+    },
+    grpc,
+    telemetry::labels::RuleLabels,
+};
+
+/// Bucket boundaries in seconds. Those of the conventions start at 5 ms, and Envoy waits only 20 ms.
+pub(super) const BOUNDARIES: [f64; 12] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+
+/// The most hits of one descriptor that are counted. Callers may send up to 2^53 at once, and Prometheus
+/// reads counters as floats, which lose single hits beyond 2^53.
+const HITS_MAX: u64 = u32::MAX as u64;
+
+/// Metrics of calls.
+#[derive(Debug, Clone)]
+pub struct CallMetrics {
+    duration: Histogram<f64>,
+    decisions: Counter<u64>,
+    hits: Counter<u64>,
+    labels: RuleLabels,
+    /// The part of a limit from which hits are near it.
+    near_ratio: f64,
+    invalid_overrides: Counter<u64>,
+    corrupt_counters: Counter<u64>,
+    refused_debits: Counter<u64>,
+}
+
+impl CallMetrics {
+    /// Instruments of `meter`. Hits beyond `near_ratio` of a limit, from 0 to 1, are near it.
+    pub fn new(meter: &Meter, near_ratio: f64) -> Self {
+        Self {
+            near_ratio,
+            labels: RuleLabels::default(),
+            hits: meter
+                .u64_counter("ratelimit.hits")
+                .with_description("Hits asked of limits, by standing: within, near, over or shadow")
+                .build(),
+            duration: meter
+                .f64_histogram("rpc.server.call.duration")
+                .with_description("Duration of ShouldRateLimit, by gRPC status")
+                .with_unit("s")
+                .with_boundaries(BOUNDARIES.to_vec())
+                .build(),
+            decisions: meter
+                .u64_counter("ratelimit.decisions")
+                .with_description("Descriptors decided, by configured domain and rule")
+                .build(),
+            invalid_overrides: meter
+                .u64_counter("ratelimit.overrides.invalid")
+                .with_description(
+                    "Limit overrides ignored for an unknown unit or an invalid window",
+                )
+                .build(),
+            corrupt_counters: meter
+                .u64_counter("ratelimit.counters.unreadable")
+                .with_description(
+                    "Charges to a key in Redis that holds something other than a count",
+                )
+                .build(),
+            refused_debits: meter
+                .u64_counter("ratelimit.debits.refused")
+                .with_description("Hits refused by rules that get looks and lack count_denied")
+                .build(),
+        }
+    }
+
+    /// Records one gRPC call.
+    pub fn call(&self, began: Instant, code: Code) {
+        let status = status_name(code);
+        let mut attributes = vec![
+            KeyValue::new("rpc.system.name", "grpc"),
+            KeyValue::new("rpc.method", grpc::METHOD),
+            KeyValue::new("rpc.status_code", status),
+        ];
+        if is_server_error(code) {
+            attributes.push(KeyValue::new("error.type", status));
+        }
+        self.duration.record(began.elapsed().as_secs_f64(), &attributes);
+    }
+
+    /// Records one decision.
+    pub fn decided(&self, request: &Request, decision: &Decision) {
+        for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
+            let (domain, rule) = self.labels.of(&status.matched, &descriptor.entries);
+            let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
+            let code = KeyValue::new("code", code(&status.outcome));
+            self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
+            let Hits::Charge(hits) = descriptor.hits else { continue };
+            let hits = hits.min(HITS_MAX);
+            for (standing, count) in hits_by_standing(&status.outcome, hits, self.near_ratio) {
+                if count > 0 {
+                    let standing = KeyValue::new("standing", standing);
+                    self.hits.add(count, &[domain.clone(), rule.clone(), standing]);
+                }
+            }
+        }
+    }
+
+    /// Forgets which values have a series of their own, for rules that are not among these.
+    pub(crate) fn forget_removed_rules(&self, rules: &RuleSet) {
+        self.labels.retain(rules);
+    }
+
+    /// Records overrides that were ignored.
+    pub fn overrides_ignored(&self, count: u64) {
+        if count > 0 {
+            self.invalid_overrides.add(count, &[]);
+        }
+    }
+
+    /// Records hits that were refused by a rule that gets looks.
+    pub fn debit_refused(&self, rule: &Rule) {
+        self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
+    }
+
+    /// Records a counter of this rule that holds something other than a count.
+    pub fn corrupt_counter(&self, rule: &str) {
+        self.corrupt_counters.add(1, &[KeyValue::new("rule", rule.to_owned())]);
+    }
+}
+
+fn code(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Over { .. } => "over_limit",
+        Outcome::Shadowed { .. } => "shadow",
+        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => "ok",
+    }
+}
+
+/// The hits of a charge, by how near they came to the limit.
+fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [(&'static str, u64); 4] {
+    let (mut within, mut near, mut over, mut shadow) = (0, 0, 0, 0);
+    match outcome {
+        Outcome::NoLimit | Outcome::Unlimited => {}
+        Outcome::Over { .. } => over = hits,
+        Outcome::Shadowed { .. } => shadow = hits,
+        Outcome::Within { limit, remaining, .. } => {
+            let used = u64::from(limit.capacity().saturating_sub(*remaining));
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "0 to 2^32"
+            )]
+            let threshold = (f64::from(limit.capacity()) * near_ratio).floor() as u64;
+            near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
+            within = hits.saturating_sub(near);
+        }
+    }
+    [("within", within), ("near", near), ("over", over), ("shadow", shadow)]
+}
+
+/// Whether a status is the server's fault, by the conventions for gRPC servers.
+pub(crate) fn is_server_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
+}
+
+/// The name of a status as the conventions write it.
+pub(crate) fn status_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use super::*;
+    use crate::engine::rule::{Limit, Unit};
+
+    #[track_caller]
+    fn check(limit: u32, used: u32, hits: u64, expected: [u64; 2]) {
+        let limit = Arc::new(Limit::new(limit, Unit::Hour, 1).expect("a window"));
+        let remaining = limit.requests_per_unit - used;
+        let within = Outcome::Within { limit, remaining, reset: Duration::ZERO };
+        let [(_, within), (_, near), ..] = hits_by_standing(&within, hits, 0.8);
+        assert_eq!([near, within], expected);
+    }
+
+    /// The table of envoyproxy/ratelimit's own tests, for admitted hits.
+    #[test]
+    fn hits_beyond_the_ratio_are_near_the_limit() {
+        check(20, 5, 3, [0, 3]);
+        check(8, 7, 2, [1, 1]);
+        check(20, 19, 3, [3, 0]);
+        check(15, 11, 1, [0, 1]);
+        check(15, 13, 1, [1, 0]);
+        check(0, 0, 0, [0, 0]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Metrics and spans of the round trips to Redis.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Histogram, Meter},
+};
+use redis::{RedisError, RedisResult};
+use tracing::{Instrument as _, Span};
+
+use super::call::BOUNDARIES;
+
+/// Metrics of the store.
+#[derive(Debug, Clone)]
+pub struct StoreMetrics {
+    duration: Histogram<f64>,
+    connection_failures: Counter<u64>,
+    cached: Counter<u64>,
+}
+
+impl StoreMetrics {
+    /// Instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        Self {
+            duration: meter
+                .f64_histogram("db.client.operation.duration")
+                .with_description("Duration of round trips to the store")
+                .with_unit("s")
+                .with_boundaries(BOUNDARIES.to_vec())
+                .build(),
+            connection_failures: meter
+                .u64_counter("ratelimit.store.connection.failures")
+                .with_description("Connections to the store that could not be opened")
+                .build(),
+            cached: meter
+                .u64_counter("ratelimit.store.cached")
+                .with_description(
+                    "Calls denied without asking the store, by its answers within the last second",
+                )
+                .build(),
+        }
+    }
+
+    /// Measures one round trip, in a span of its own.
+    pub(crate) async fn round_trip<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        let measured = async {
+            let began = Instant::now();
+            let answer = answer.await;
+            self.record(operation, began.elapsed(), answer.as_ref().err().map(redis_error_type));
+            answer
+        };
+        in_span(store_span(operation), measured).await
+    }
+
+    /// Measures one round trip that many calls share, with the first error of its replies.
+    pub(crate) async fn measure<T>(
+        &self,
+        operation: &'static str,
+        replies: impl Future<Output = Vec<RedisResult<T>>>,
+    ) -> Vec<RedisResult<T>> {
+        let began = Instant::now();
+        let replies = replies.await;
+        let error = replies.iter().find_map(|reply| reply.as_ref().err());
+        self.record(operation, began.elapsed(), error.map(redis_error_type));
+        replies
+    }
+
+    /// Records a round trip that was given up.
+    pub(crate) fn lost(&self, operation: &'static str, took: Duration) {
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        self.record(operation, took, Some(redis_error_type(&error.into())));
+    }
+
+    /// Records a round trip, and the [type](redis_error_type) of its error.
+    pub(crate) fn record(
+        &self,
+        operation: &'static str,
+        took: Duration,
+        error_type: Option<String>,
+    ) {
+        let mut attributes = vec![
+            KeyValue::new("db.system.name", "redis"),
+            KeyValue::new("db.operation.name", operation),
+        ];
+        if let Some(error_type) = error_type {
+            attributes.push(KeyValue::new("error.type", error_type));
+        }
+        self.duration.record(took.as_secs_f64(), &attributes);
+    }
+
+    /// Counts a connection that could not be opened.
+    pub(crate) fn connection_failed(&self) {
+        self.connection_failures.add(1, &[]);
+    }
+
+    /// Counts a call that was denied without asking the store.
+    pub(crate) fn cached(&self) {
+        self.cached.add(1, &[]);
+    }
+}
+
+/// An error of Redis as a value of `error.type`. Only codes that redis-rs knows are used: the text of a server
+/// could be anything.
+pub(crate) fn redis_error_type(error: &RedisError) -> String {
+    match error.kind() {
+        redis::ErrorKind::Server(_) => error.code().unwrap_or("ERR").to_owned(),
+        _ => error.category().to_owned(),
+    }
+}
+
+/// The span of a round trip to the store; disabled if spans are not exported.
+pub(crate) fn store_span(operation: &'static str) -> Span {
+    tracing::info_span!(
+        "store",
+        otel.name = operation,
+        otel.kind = "client",
+        otel.status_code = tracing::field::Empty,
+        db.system.name = "redis",
+        db.operation.name = operation,
+    )
+}
+
+/// Runs a round trip in its span.
+pub(crate) async fn in_span<T, E>(
+    span: Span,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let answer = answer.instrument(span.clone()).await;
+    if answer.is_err() {
+        span.record("otel.status_code", "ERROR");
+    }
+    answer
+}
