@@ -23,7 +23,7 @@ use crate::{
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
 ///
-/// Written by hand and not generated: the decoder has bounds that are settings, and a call costs half.
+/// Written by hand and not generated: the decoder has bounds that are settings, and a call costs less.
 #[derive(Debug, Clone)]
 pub struct Service {
     limiter: Arc<Limiter>,
