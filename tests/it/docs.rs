@@ -1,6 +1,9 @@
 //! The samples of README.md and docs/: commands print what the pages show, and rules are valid.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use tempfile::TempDir;
 
@@ -98,6 +101,67 @@ fn links_of_the_pages_lead_to_existing_files() {
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             let target = page.parent().unwrap().join(link);
             assert!(target.exists(), "{}: {link}", page.display());
+        }
+    }
+}
+
+/// Every file below `folder`, with its text, or without if it is not text.
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push((path.display().to_string(), fs::read_to_string(&path).unwrap_or_default()));
+        }
+    }
+    found
+}
+
+/// What a text has in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The numbers of properties in a text, with all numbers of a range.
+fn property_numbers(text: &str) -> Vec<u32> {
+    let mut numbers: Vec<u32> = Vec::new();
+    let mut words = text.split(|character: char| !character.is_ascii_alphanumeric()).peekable();
+    let mut is_range = false;
+    while let Some(word) = words.next() {
+        if let Some(number) = word.strip_prefix('P').and_then(|digits| digits.parse().ok()) {
+            let first = numbers.last().filter(|_| is_range).map_or(number, |last| last + 1);
+            numbers.extend(first..=number);
+            is_range = words.peek() == Some(&"to");
+        }
+    }
+    numbers
+}
+
+#[test]
+fn the_files_tests_and_properties_that_the_pages_cite_exist() {
+    let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
+    let code = code.concat();
+    let tested: Vec<u32> = code.iter().flat_map(|(_, text)| property_numbers(text)).collect();
+    for page in ["correctness.md", "performance.md", "bench.md"] {
+        let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
+        for number in property_numbers(&text) {
+            assert!(tested.contains(&number), "docs/{page}: no test names P{number}");
+        }
+        for name in quoted(&text) {
+            let is_file = [".rs", ".lua", ".golden"].iter().any(|ending| name.ends_with(ending));
+            let path = format!("/{name}");
+            assert!(
+                !is_file || code.iter().any(|(file, _)| file.ends_with(&path)),
+                "docs/{page}: no file {name}"
+            );
+            let Some((_, command)) = name.split_once("--test it ") else { continue };
+            let filter = command.split(' ').next().unwrap();
+            let found = code.iter().flat_map(|(_, text)| text.lines()).any(|line| {
+                line.split_once("fn ").is_some_and(|(_, function)| function.contains(filter))
+            });
+            assert!(found, "docs/{page}: no test matches {filter}");
         }
     }
 }

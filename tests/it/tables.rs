@@ -11,12 +11,17 @@ use tollkeeper::{
     settings::{self, Row},
 };
 
+use self::scenarios::SCENARIOS;
 use crate::support::{
     eventually,
     redis_server::Redis,
     root,
     service::{Options, Service, descriptor, hits, request, tollkeeper, with_limit},
 };
+
+#[expect(dead_code, reason = "the benchmark uses the rest")]
+#[path = "../../benches/compare/scenarios.rs"]
+mod scenarios;
 
 fn page(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
@@ -90,6 +95,40 @@ fn the_flags_and_fields_of_bench_are_on_its_page() {
     let report: BTreeMap<String, Value> = serde_json::from_slice(&run(&words)).unwrap();
     let fields = report.keys().map(String::as_str).collect();
     assert_eq!(first_column(&page, "| field | meaning |"), fields);
+}
+
+#[test]
+fn the_scenarios_and_backends_of_the_benchmark_are_on_its_page() {
+    let page = page("bench.md");
+    let names = SCENARIOS.iter().map(|scenario| scenario.name.to_owned());
+    assert_eq!(first_cells(&page, "| scenario | calls |"), names.collect());
+    let backends = SCENARIOS.iter().flat_map(|scenario| scenario.backends);
+    let backends: BTreeSet<String> = backends.map(ToString::to_string).collect();
+    assert_eq!(first_cells(&page, "| backend | what it is |"), backends);
+}
+
+/// The page keeps its figures until the benchmark is run again, so it may have fewer rows.
+#[test]
+fn the_measured_rows_and_targets_are_of_the_benchmark() {
+    let page = page("performance.md");
+    for row in rows(&page, "| scenario | backend |") {
+        let cells = cells(row);
+        let scenario = SCENARIOS.iter().find(|scenario| scenario.name == cells[0]);
+        let backends = scenario.unwrap_or_else(|| panic!("no such scenario: {row}")).backends;
+        let known = backends.iter().any(|backend| backend.to_string() == cells[1]);
+        assert!(known, "no such backend: {row}");
+    }
+    let targets = fs::read_to_string(root().join("benches/compare/targets.rs")).unwrap();
+    let ratios = first_cells(&page, "| target | measured |");
+    for target in ratios.union(&first_cells(&page, "| service CPU per decision |")) {
+        assert!(targets.contains(&format!("\"{target}\"")), "no such target: {target}");
+    }
+}
+
+/// The first column of a table.
+#[track_caller]
+fn first_cells(page: &str, header: &str) -> BTreeSet<String> {
+    rows(page, header).iter().map(|row| cells(row)[0].to_owned()).collect()
 }
 
 fn run(words: &[&str]) -> Vec<u8> {
