@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn only_descriptors_with_a_limit_are_charged() {
-        let plan = Plan::draw(&rules(), &request("shop", &["free", "user", "nobody"]));
+        let plan = Plan::draw(&rules(), &request("shop", &["free", "user", "other"]));
         let start = Timestamp::from_secs(60);
         let keys: Vec<_> = plan.charges.iter().map(|charge| charge.counter.key(start)).collect();
         assert_eq!(keys, ["tk1:fw:60s:{shop|user=x}:60"]);
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn each_tally_goes_to_its_descriptor_and_one_over_denies_the_call() {
-        let plan = Plan::draw(&rules(), &request("shop", &["user", "free", "user", "nobody"]));
+        let plan = Plan::draw(&rules(), &request("shop", &["user", "free", "user", "other"]));
         let reset = Duration::from_secs(7);
         let decision = plan.settle(vec![over(7), fits(3, 7)], true);
         let limit = limit(5, Unit::Minute);

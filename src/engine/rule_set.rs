@@ -273,23 +273,23 @@ mod tests {
     fn example() -> RuleSet {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");
-        let paths: [(&[(&str, Option<&str>)], &str); 9] = [
-            (&[("key1", Some("value1")), ("subkey1", None)], "nested default"),
-            (&[("key1", Some("value1")), ("subkey1", Some("subvalue1"))], "nested exact"),
-            (&[("key2", None)], "default"),
-            (&[("key2", Some("value2"))], "exact"),
-            (&[("file", None)], "any file"),
-            (&[("file", Some("a*"))], "first pattern"),
-            (&[("file", Some("ab*"))], "never reached"),
-            (&[("file", Some("*.pdf")), ("user", None)], "nested below a pattern"),
-            (&[("file", Some("abc"))], "exact file"),
-        ];
-        for (path, name) in paths {
-            let rule = Rule::new(name, String::new(), Policy::Unlimited);
-            domain.insert(path, Some(Arc::new(rule)));
-        }
+        let nested = ("key1", Some("value1"));
+        insert(domain, &[nested, ("subkey1", None)], "nested default");
+        insert(domain, &[nested, ("subkey1", Some("subvalue1"))], "nested exact");
+        insert(domain, &[("key2", None)], "default");
+        insert(domain, &[("key2", Some("value2"))], "exact");
+        insert(domain, &[("file", None)], "any file");
+        insert(domain, &[("file", Some("a*"))], "first pattern");
+        insert(domain, &[("file", Some("ab*"))], "never reached");
+        insert(domain, &[("file", Some("*.pdf")), ("user", None)], "nested below a pattern");
+        insert(domain, &[("file", Some("abc"))], "exact file");
         domain.insert(&[("key2", Some("white"))], None);
         rules
+    }
+
+    fn insert(domain: &mut Domain, path: &[(&str, Option<&str>)], name: &str) {
+        let rule = Rule::new(name, String::new(), Policy::Unlimited);
+        domain.insert(path, Some(Arc::new(rule)));
     }
 
     #[track_caller]

@@ -131,12 +131,12 @@ mod tests {
         assert_eq!(early.shifted(-2000), Timestamp::from_millis(0));
     }
 
+    fn span(start: u64, end: u64) -> Span {
+        Span { start: Timestamp::from_millis(start), end: Timestamp::from_millis(end) }
+    }
+
     #[test]
     fn the_first_span_since_the_epoch_has_no_previous_span() {
-        let span = |start, end| Span {
-            start: Timestamp::from_millis(start),
-            end: Timestamp::from_millis(end),
-        };
         assert_eq!(span(2000, 3000).previous(), Some(span(1000, 2000)));
         assert_eq!(span(1000, 2000).previous(), Some(span(0, 1000)));
         assert_eq!(span(0, 1000).previous(), None);

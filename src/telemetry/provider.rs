@@ -47,7 +47,7 @@ fn series_of_rules(instrument: &Instrument) -> Option<Stream> {
 /// How long a collector that does not answer may delay the exit.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// What is exported.
+/// Which exporters to start.
 #[derive(Debug, Clone)]
 pub struct TelemetryOptions {
     /// Export spans by OTLP, to the endpoint in this environment variable.
