@@ -1,5 +1,5 @@
-//! What must not hurt us, each with the exact code and message. Pinned are also the answers of the
-//! framework below us, so that an upgrade which changes one is noticed.
+//! Bad input over gRPC, with the exact code and message of each refusal. The answers of the libraries are
+//! pinned too, so that an upgrade that changes one is noticed.
 
 use std::{
     io::{Read as _, Write as _},
@@ -22,11 +22,9 @@ use tower::Service as _;
 
 use crate::support::{
     eventually,
-    http2::{self, Frames},
-    service::{Options, Service, descriptor, of_bytes, request, spell, with_limit},
+    http2::{self, Frames, METHOD_PATH},
+    service::{Options, Service, descriptor, of_bytes, open_files, request, spell, with_limit},
 };
-
-const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 async fn refused(request: RateLimitRequest, code: Code, message: &str) {
     let service = Service::start(Options::default());
@@ -34,11 +32,13 @@ async fn refused(request: RateLimitRequest, code: Code, message: &str) {
     assert_eq!((status.code(), status.message()), (code, message));
 }
 
-/// Sends a body of this type to the method; gives the HTTP status, and the gRPC status if there is one.
-async fn post(service: &Service, kind: &str, body: Body) -> (StatusCode, Option<Status>) {
+/// Sends a body with this content type to the method; returns the HTTP status, and the gRPC status if there
+/// is one.
+async fn post(service: &Service, content_type: &str, body: Body) -> (StatusCode, Option<Status>) {
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
-    let request = http::Request::post(METHOD).header("content-type", kind).body(body).unwrap();
+    let request =
+        http::Request::post(METHOD_PATH).header("content-type", content_type).body(body).unwrap();
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
     let response = channel.call(request).await.unwrap();
     let code = response.status();
@@ -46,7 +46,7 @@ async fn post(service: &Service, kind: &str, body: Body) -> (StatusCode, Option<
     (code, trailers.and_then(|trailers| Status::from_header_map(&trailers)))
 }
 
-/// Sends a body as it is; gives the gRPC status.
+/// Sends the bytes of a body; returns the gRPC status.
 async fn send(service: &Service, path: &str, body: Vec<u8>) -> Status {
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
@@ -64,7 +64,7 @@ async fn send(service: &Service, path: &str, body: Vec<u8>) -> Status {
     Status::from_header_map(&trailers.expect("trailers")).expect("a status")
 }
 
-/// A message in gRPC's frame: not compressed, then the length.
+/// A message behind gRPC's prefix: the flag for no compression, and the length.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap();
     [&[0], &length.to_be_bytes()[..], message].concat()
@@ -77,26 +77,26 @@ async fn an_empty_domain_is_refused() {
 }
 
 #[tokio::test]
-async fn no_descriptors_are_refused() {
+async fn a_request_without_descriptors_is_refused() {
     refused(request("shop", vec![]), Code::InvalidArgument, "descriptors: at least 1").await;
 }
 
 #[tokio::test]
-async fn more_descriptors_than_the_setting_are_refused_before_they_are_decoded() {
+async fn descriptors_over_the_configured_maximum_are_refused_before_they_are_decoded() {
     let empty = |count| request("shop", vec![RateLimitDescriptor::default(); count]);
     refused(empty(65), Code::InvalidArgument, "descriptors: 65 exceeds 64").await;
     refused(empty(100_000), Code::InvalidArgument, "descriptors: 100000 exceeds 64").await;
 
     let service =
         Service::start(Options { flags: &["--max-descriptors", "65"], ..Default::default() });
-    service.ask(empty(65)).await.expect("as many as the setting says");
+    service.ask(empty(65)).await.expect("the configured maximum is allowed");
 }
 
 #[tokio::test]
-async fn descriptors_behind_a_group_of_an_unknown_field_are_counted() {
+async fn descriptors_after_an_unknown_group_are_counted() {
     let service = Service::start(Options::default());
     let message = [&[0x4b, 0x4c][..], &[0x12, 0x00].repeat(2_000_000)].concat();
-    let status = send(&service, METHOD, framed(&message)).await;
+    let status = send(&service, METHOD_PATH, framed(&message)).await;
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "descriptors: 2000000 exceeds 64");
 }
@@ -137,7 +137,7 @@ async fn a_message_of_5_mb_is_refused() {
 }
 
 #[tokio::test]
-async fn a_message_as_large_as_the_setting_can_be_is_taken() {
+async fn a_message_of_the_largest_configurable_size_is_accepted() {
     let flags = &["--max-message-bytes", "64MiB"];
     let service = Service::start(Options { flags, ..Options::default() });
     let large = request("shop", vec![of_bytes(&[(b"user", &vec![b'v'; (64 << 20) - 100])])]);
@@ -151,23 +151,23 @@ async fn strange_domains_are_unknown_domains() {
         let response = service.ask(request(domain, vec![descriptor(&[("user", "a")])])).await;
         assert_eq!(spell(&response.unwrap()), "OK: OK -");
     }
-    assert!(!service.get("/metrics").contains("домен"), "a request made a label");
+    assert!(!service.get("/metrics").contains("домен"), "a request has created a label");
 }
 
 #[tokio::test]
-async fn what_is_not_protobuf_is_an_error_and_not_a_panic() {
+async fn bytes_that_are_not_protobuf_cause_an_error_and_no_panic() {
     let service = Service::start(Options::default());
     for message in [&b"\xff\xff\xff"[..], b"\x0a\x05ab", b"\x13", b"\x0a\x01\xff"] {
-        let status = send(&service, METHOD, framed(message)).await;
+        let status = send(&service, METHOD_PATH, framed(message)).await;
         assert_eq!(status.code(), Code::Internal, "for {message:?}: {status:?}");
-        let begin = "failed to decode Protobuf message";
-        assert!(status.message().starts_with(begin), "for {message:?}: {status:?}");
-        assert_eq!(status.message().matches(begin).count(), 1, "for {message:?}: {status:?}");
+        let start = "failed to decode Protobuf message";
+        assert!(status.message().starts_with(start), "for {message:?}: {status:?}");
+        assert_eq!(status.message().matches(start).count(), 1, "for {message:?}: {status:?}");
     }
 }
 
 #[tokio::test]
-async fn a_message_may_come_in_pieces() {
+async fn a_message_may_arrive_in_pieces() {
     let service = Service::start(Options::default());
     let message = request("shop", vec![descriptor(&[("user", "in-pieces")])]).encode_to_vec();
     for size in [1, 4, 5, 6, 1000] {
@@ -183,17 +183,17 @@ async fn a_message_may_come_in_pieces() {
         );
     }
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "in-pieces")])])).await;
-    assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each has counted once");
+    assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each message has counted once");
 }
 
-/// Begins a call with this body, which does not end.
-async fn begin(
+/// Starts a call whose body begins with these bytes and does not end.
+async fn start_call(
     channel: &mut Channel,
     body: Vec<u8>,
 ) -> impl Future<Output = Option<Status>> + use<> {
     let first = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from(body))));
     let body = StreamBody::new(first.chain(tokio_stream::pending()));
-    let request = http::Request::post(METHOD).header("content-type", "application/grpc");
+    let request = http::Request::post(METHOD_PATH).header("content-type", "application/grpc");
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
     let response = channel.call(request.body(Body::new(body)).unwrap());
     async { Status::from_header_map(response.await.ok()?.headers()) }
@@ -205,54 +205,55 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
     let four_mib = [&[0][..], &(4_u32 << 20).to_be_bytes(), b"abc"].concat();
-    let mut begun = FuturesUnordered::new();
+    let mut started = FuturesUnordered::new();
     for _ in 0..16 {
-        begun.push(begin(&mut channel, four_mib.clone()).await);
+        started.push(start_call(&mut channel, four_mib.clone()).await);
     }
-    let refused = begun.next().await.unwrap().expect("a status");
+    let refused = started.next().await.unwrap().expect("a status");
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.message(), "messages that arrive in parts: over 67108869 bytes");
 
     let mut client = RateLimitServiceClient::new(channel.clone());
     let whole = request("shop", vec![descriptor(&[("user", "a")])]);
-    client.should_rate_limit(whole).await.expect("one that comes in one part is answered");
+    client.should_rate_limit(whole).await.expect("a message in one part is answered");
 }
 
 #[tokio::test]
-async fn what_is_no_grpc_is_told_so() {
+async fn other_content_types_get_415() {
     let service = Service::start(Options::default());
-    for kind in ["text/plain", "application/json", ""] {
-        let (response, status) = post(&service, kind, Body::empty()).await;
-        assert_eq!(response, StatusCode::UNSUPPORTED_MEDIA_TYPE, "for `{kind}`");
+    for content_type in ["text/plain", "application/json", ""] {
+        let (response, status) = post(&service, content_type, Body::empty()).await;
+        assert_eq!(response, StatusCode::UNSUPPORTED_MEDIA_TYPE, "for `{content_type}`");
         assert!(status.is_none());
     }
 }
 
 #[tokio::test]
-async fn frames_that_lie_are_an_error_and_not_a_panic() {
+async fn malformed_grpc_frames_cause_an_error_and_no_panic() {
     let service = Service::start(Options::default());
     let longer_than_body = [&[0][..], &100_u32.to_be_bytes(), b"abc"].concat();
-    let status = send(&service, METHOD, longer_than_body).await;
+    let status = send(&service, METHOD_PATH, longer_than_body).await;
     assert_eq!(status.code(), Code::Internal, "{status:?}");
 
     let compressed = [&[1][..], &3_u32.to_be_bytes(), b"abc"].concat();
-    let status = send(&service, METHOD, compressed).await;
+    let status = send(&service, METHOD_PATH, compressed).await;
     assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
     assert_eq!(status.metadata().get("grpc-accept-encoding").unwrap(), "identity");
 
     let unknown = [&[2][..], &3_u32.to_be_bytes(), b"abc"].concat();
-    let status = send(&service, METHOD, unknown).await;
+    let status = send(&service, METHOD_PATH, unknown).await;
     assert_eq!(status.code(), Code::Internal, "{status:?}");
 
     let huge = [&[0][..], &u32::MAX.to_be_bytes(), b"abc"].concat();
-    let status = send(&service, METHOD, huge).await;
+    let status = send(&service, METHOD_PATH, huge).await;
     assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
 }
 
 #[tokio::test]
 async fn other_methods_are_unimplemented() {
     let service = Service::start(Options::default());
-    for path in [&METHOD.replace("Should", "Could"), "/grpc.reflection.v1.ServerReflection/X"] {
+    for path in [&METHOD_PATH.replace("Should", "Could"), "/grpc.reflection.v1.ServerReflection/X"]
+    {
         let status = send(&service, path, framed(b"")).await;
         assert_eq!(status.code(), Code::Unimplemented, "for {path}");
     }
@@ -261,15 +262,15 @@ async fn other_methods_are_unimplemented() {
 #[tokio::test]
 async fn unknown_fields_and_a_split_message_are_accepted() {
     let service = Service::start(Options::default());
-    // Field 99, then the domain twice (the last one counts), a descriptor between.
+    // Field 99, then the domain twice, of which the last counts, with a descriptor between.
     let mut message = b"\x9a\x06\x03abc\x0a\x01x".to_vec();
     message.extend(b"\x12\x0b\x0a\x09\x0a\x04user\x12\x01a");
     message.extend(b"\x0a\x04shop");
-    assert_eq!(send(&service, METHOD, framed(&message)).await.code(), Code::Ok);
+    assert_eq!(send(&service, METHOD_PATH, framed(&message)).await.code(), Code::Ok);
     assert!(service.get("/metrics").contains(r#"domain="shop",rule="user"} 1"#));
 }
 
-/// A connection to gRPC's address, on which this was sent.
+/// A connection to the gRPC address on which these bytes have been sent.
 fn connect(service: &Service, sent: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(service.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -277,15 +278,16 @@ fn connect(service: &Service, sent: &[u8]) -> TcpStream {
     stream
 }
 
-/// Each of these takes 9 MiB by HTTP/2's count and 280 KB on the wire, and three times the former in memory.
+/// Each call has 9 MiB of headers by HTTP/2's count. They take 280 KB on the wire, and 27 MiB in memory.
 #[test]
-fn of_many_calls_with_large_headers_none_keeps_them() {
-    for path in [METHOD, "/grpc.health.v1.Health/Check", "/unknown"] {
+fn open_calls_do_not_keep_large_headers() {
+    for path in [METHOD_PATH, "/grpc.health.v1.Health/Check", "/unknown"] {
         let mut service = Service::start(Options::default());
-        let frames = (0..20).fold(Frames::default(), |it, _| it.many_headers(path, 280_000));
-        let mut peer = connect(&service, &http2::opening());
-        peer.write_all(&frames.ping().bytes()).unwrap();
-        while http2::read_frame(&mut peer).0 != http2::PING {}
+        let frames =
+            (0..20).fold(Frames::default(), |frames, _| frames.many_headers(path, 280_000));
+        let mut client = connect(&service, &http2::opening());
+        client.write_all(&frames.ping().bytes()).unwrap();
+        while http2::read_frame(&mut client).0 != http2::PING {}
         let status = format!("/proc/{}/status", service.process().0.id());
         let status = std::fs::read_to_string(status).unwrap();
         let peak = status.split("VmHWM:").nth(1).unwrap().split_whitespace().next().unwrap();
@@ -295,19 +297,18 @@ fn of_many_calls_with_large_headers_none_keeps_them() {
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// The client closes its connection beside the waits of this test.
+// The client closes its connection on another thread while this test waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_say_nothing_are_bounded_and_hold_up_neither_calls_nor_the_exit() {
+async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
     let mut service = Service::start(Options::default());
     service.wait_until_ready();
     let silent: Vec<_> = (0..600)
         .map(|number| connect(&service, if number % 2 == 0 { b"" } else { b"PRI * HTTP" }))
         .collect();
-    let files = format!("/proc/{}/fd", service.process().0.id());
-    let files = || std::fs::read_dir(&files).unwrap().count();
+    let service_id = service.process().0.id();
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
-    eventually("the bound holds", || (128..160).contains(&files()).then_some(()));
+    eventually("the bound holds", || (128..160).contains(&open_files(service_id)).then_some(()));
 
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
@@ -316,12 +317,12 @@ async fn connections_that_say_nothing_are_bounded_and_hold_up_neither_calls_nor_
 }
 
 #[test]
-fn a_connection_that_says_nothing_is_closed_and_one_that_speaks_late_is_answered() {
+fn a_silent_connection_is_closed_and_a_slow_preface_is_accepted() {
     let service = Service::start(Options::default());
     let began = Instant::now();
     let mut silent = connect(&service, b"");
-    let (begin, rest) = PREFACE.split_at(7);
-    let mut late = connect(&service, begin);
+    let (start, rest) = PREFACE.split_at(7);
+    let mut late = connect(&service, start);
     std::thread::sleep(Duration::from_millis(500));
     late.write_all(rest).unwrap();
     let mut frame = [0; 9];
@@ -334,12 +335,12 @@ fn a_connection_that_says_nothing_is_closed_and_one_that_speaks_late_is_answered
 }
 
 #[test]
-fn what_is_no_http2_is_closed_at_once() {
+fn connections_that_do_not_speak_http2_are_closed_at_once() {
     let service = Service::start(Options::default());
     let began = Instant::now();
     let mut other = connect(&service, b"GET / HTTP/1.1\r\nhost: test\r\n\r\n");
     let mut answer = Vec::new();
-    // It may be closed with a reset: what it sent was not read to the end.
+    // The service may close with a reset, since it has not read everything.
     let _ = other.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/1"), "{answer:?}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());

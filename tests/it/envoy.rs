@@ -1,4 +1,4 @@
-//! The main job: a stock Envoy limits real HTTP traffic through us, counted in a real Redis.
+//! The main use: a stock Envoy limits real HTTP traffic by our answers, counted in a real Redis.
 
 use std::{
     convert::Infallible,
@@ -97,7 +97,7 @@ impl Envoy {
         self.get_at("/", user)
     }
 
-    /// With a trace and the state of a client's choice.
+    /// A request with a trace, and with `state` as its `tracestate`.
     fn get_traced(&self, user: &str, state: &[u8]) -> Answer {
         let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let head = format!("{user}\r\n{trace}\r\ntracestate: ");
@@ -115,9 +115,13 @@ impl Envoy {
     fn statuses<const N: usize>(&self, user: &[u8]) -> [u16; N] {
         std::array::from_fn(|_| self.get(user).status)
     }
+
+    fn statuses_at<const N: usize>(&self, path: &str) -> [u16; N] {
+        std::array::from_fn(|_| self.get_at(path, b"x").status)
+    }
 }
 
-/// What the routes of envoy.yaml ask for, a path for each.
+/// One rule for each path that envoy.yaml routes.
 const CASES: &str = "
 domain: envoy
 descriptors:
@@ -155,16 +159,13 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
     let service =
         Service::start(Options { rules: CASES, store: &redis.url(), flags, ..Options::default() });
     let envoy = Envoy::start(service.grpc);
-    let statuses = |path: &str, count: usize| -> Vec<u16> {
-        (0..count).map(|_| envoy.get_at(path, b"x").status).collect()
-    };
-    assert_eq!(statuses("/shadow", 4), [200; 4]);
-    assert_eq!(statuses("/banned", 2), [429; 2]);
-    assert_eq!(statuses("/replaced", 3), [200, 200, 429]);
-    assert_eq!(statuses("/quota", 3), [200, 200, 429]);
-    // Three hits a request: two fit into seven.
-    assert_eq!(statuses("/hits", 3), [200, 200, 429]);
-    assert_eq!(statuses("/override", 3), [200, 200, 429]);
+    assert_eq!(envoy.statuses_at("/shadow"), [200; 4]);
+    assert_eq!(envoy.statuses_at("/banned"), [429; 2]);
+    assert_eq!(envoy.statuses_at("/replaced"), [200, 200, 429]);
+    assert_eq!(envoy.statuses_at("/quota"), [200, 200, 429]);
+    // Each request makes three hits: two requests fit into seven.
+    assert_eq!(envoy.statuses_at("/hits"), [200, 200, 429]);
+    assert_eq!(envoy.statuses_at("/override"), [200, 200, 429]);
 
     let denied = envoy.get_at("/hits", b"x");
     assert_eq!(denied.header("ratelimit-limit"), Some("7"));
@@ -172,8 +173,8 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
     let policy = "\"case=hits\";q=7;w=31536000";
     assert_eq!(denied.header("ratelimit-policy"), Some(policy));
     assert!(denied.header("ratelimit").unwrap().starts_with("\"case=hits\";r=0;t="));
-    let waits = denied.head.matches("retry-after: ").count();
-    assert_eq!(waits, 1, "ours, and none of Envoy's beside it: {}", denied.head);
+    let retry_after = denied.head.matches("retry-after: ").count();
+    assert_eq!(retry_after, 1, "only ours, without a second one from Envoy: {}", denied.head);
 
     envoy.get(b"alice");
     let metrics = service.get("/metrics");
@@ -184,16 +185,16 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
         log.contains("/ {").then_some(log)
     });
     let line = log.lines().find_map(|line| line.strip_prefix("/hits ")).unwrap();
-    let told: serde_json::Value = serde_json::from_str(line).unwrap();
-    assert_eq!(told["domain"], "envoy");
-    assert_eq!(told["descriptors"][0]["entries"][0], "case=hits");
-    assert_eq!(told["descriptors"][0]["hitsAddend"], 3);
-    assert_eq!(told["metadata"]["tier"], "gold");
+    let metadata: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(metadata["domain"], "envoy");
+    assert_eq!(metadata["descriptors"][0]["entries"][0], "case=hits");
+    assert_eq!(metadata["descriptors"][0]["hitsAddend"], 3);
+    assert_eq!(metadata["metadata"]["tier"], "gold");
 }
 
-/// Envoy looks before the request, and debits 600 of 1,000 when its stream ends.
+/// Envoy looks before the request, and debits 600 of 1,000 hits when its stream ends.
 #[test]
-fn of_debits_at_the_end_of_streams_two_pass_and_the_third_request_is_denied() {
+fn debits_at_the_end_of_streams_deny_the_third_request() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
@@ -208,7 +209,7 @@ fn of_debits_at_the_end_of_streams_two_pass_and_the_third_request_is_denied() {
     assert_eq!(envoy.get_at("/tokens", b"x").status, 429);
 }
 
-/// Makes so many requests whose responses do not end, each on a stream of its own.
+/// Makes this number of requests, whose responses do not end, each on a stream of its own.
 async fn hold(envoy: &Envoy, requests: usize) -> Vec<Response<Incoming>> {
     let socket = tokio::net::TcpStream::connect(envoy.public).await.unwrap();
     let client = client::conn::http2::Builder::new(TokioExecutor::new());
@@ -239,9 +240,9 @@ async fn endless(listener: UnixListener) {
     }
 }
 
-/// Envoy then writes the calls of all its streams, and closes the connection without waiting.
+/// An Envoy that shuts down writes the calls of all its streams, and closes the connection at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn when_envoy_ends_every_debit_of_its_open_streams_is_counted() {
+async fn the_debits_of_all_open_streams_are_counted_when_envoy_shuts_down() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: CASES, store: &redis.url(), ..Options::default() });
@@ -264,7 +265,7 @@ async fn when_envoy_ends_every_debit_of_its_open_streams_is_counted() {
 }
 
 #[test]
-fn a_header_that_a_client_writes_for_our_tracing_does_not_switch_its_limit_off() {
+fn a_tracing_header_of_a_client_does_not_disable_its_limit() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
@@ -275,10 +276,10 @@ fn a_header_that_a_client_writes_for_our_tracing_does_not_switch_its_limit_off()
         let statuses = [(); 5].map(|()| envoy.get_traced(&user, state.as_bytes()).status);
         assert_eq!(statuses, [200, 200, 200, 429, 429], "{kilobytes} KB");
     }
-    // About the most that it takes.
+    // About the largest headers that Envoy accepts.
     envoy.get_traced("with-8000", &[b'x'; 8_000_000]);
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=with-8000")]), 1);
-    // It refuses other control characters.
+    // Envoy itself refuses the other control characters.
     for byte in [b'\t', b' ', b'"', b',', b'=', b'~', 0x80, 0xff] {
         let user = format!("byte-{byte}");
         let statuses = [(); 4].map(|()| envoy.get_traced(&user, &[b'a', byte, b'b']).status);
@@ -295,7 +296,7 @@ fn exchange(address: SocketAddr, request: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn envoy_lets_the_limit_pass_and_answers_429_with_headers_after_it() {
+fn envoy_allows_requests_up_to_the_limit_and_then_answers_429_with_headers() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
@@ -317,13 +318,17 @@ fn envoy_lets_the_limit_pass_and_answers_429_with_headers_after_it() {
         assert!((0..=2).contains(&(reset - left)), "{name}: {reset}, left {left}");
     }
 
-    assert_eq!(envoy.get(b"bob").status, 200, "another client is untouched");
-    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=alice")]), 3, "denied calls are free");
+    assert_eq!(envoy.get(b"bob").status, 200, "another client has a limit of its own");
+    assert_eq!(
+        redis.query::<u64>(&["GET", &redis.key("user=alice")]),
+        3,
+        "denied calls are not counted"
+    );
     redis.assert_no_key_leaks();
 }
 
 #[test]
-fn the_configuration_of_the_page_is_valid_as_it_is_and_ends_in_a_429() {
+fn the_documented_configuration_is_valid_and_leads_to_a_429() {
     let page = std::fs::read_to_string(root().join("docs/envoy.md")).unwrap();
     let (_, config) = page.split_once("```yaml\n").unwrap();
     let (config, _) = config.split_once("```").unwrap();
@@ -352,7 +357,7 @@ fn the_configuration_of_the_page_is_valid_as_it_is_and_ends_in_a_429() {
     }
     let envoy = Envoy::run(&private, folder);
     assert_eq!(envoy.get(b"alice").status, 200);
-    // Envoy lets a call pass that takes longer than 20 ms, but it has been counted.
+    // Envoy allows a request whose call takes over 20 ms, but the call has been counted.
     let mut requests = 1;
     let denied = eventually("a 429", || {
         requests += 1;
@@ -364,12 +369,12 @@ fn the_configuration_of_the_page_is_valid_as_it_is_and_ends_in_a_429() {
 }
 
 #[test]
-fn a_window_turns() {
+fn a_denied_client_is_allowed_in_the_next_window() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
     let envoy = Envoy::start(service.grpc);
-    // One a second: as long as we ask there are both, and each second in Redis counts just one.
+    // The limit is one per second. So both answers occur in time, and each second in Redis counts one hit.
     eventually("a denial", || (envoy.get(b"hasty").status == 429).then_some(()));
     eventually("the next second", || (envoy.get(b"hasty").status == 200).then_some(()));
     for key in redis.keys() {
@@ -379,7 +384,7 @@ fn a_window_turns() {
 }
 
 #[test]
-fn a_header_that_is_not_utf8_is_limited_like_any_other() {
+fn a_header_that_is_not_utf8_is_limited_like_others() {
     let redis = Redis::start();
     let service =
         Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
@@ -390,11 +395,10 @@ fn a_header_that_is_not_utf8_is_limited_like_any_other() {
 }
 
 #[test]
-fn envoy_fails_open_while_we_are_stopped_and_limits_again_when_we_are_back() {
+fn envoy_allows_requests_while_the_service_is_down_and_limits_them_again_afterwards() {
     let redis = Redis::start();
-    let options = || Options { rules: RULES, ..Options::default() };
     let store = redis.url();
-    let service = Service::start(Options { store: &store, ..options() });
+    let service = Service::start(Options { rules: RULES, store: &store, ..Options::default() });
     let envoy = Envoy::start(service.grpc);
     assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 429]);
 
@@ -403,6 +407,7 @@ fn envoy_fails_open_while_we_are_stopped_and_limits_again_when_we_are_back() {
     assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 200]);
 
     let flags = &["--grpc-addr", &address];
-    let _service = Service::start(Options { store: &store, flags, ..options() });
+    let _service =
+        Service::start(Options { rules: RULES, store: &store, flags, ..Options::default() });
     eventually("limited again", || (envoy.get(b"alice").status == 429).then_some(()));
 }

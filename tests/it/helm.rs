@@ -12,28 +12,31 @@ use tollkeeper::settings;
 
 use crate::support::{Process, redis_server::Redis, root, service::tollkeeper, tool};
 
-/// Runs helm on the chart; stdout, or stderr where it fails.
-fn helm(words: &[&str]) -> Result<String, String> {
-    let output = Command::new(tool("helm")).current_dir(root()).args(words).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+/// Runs helm in the project's folder; returns stdout, or stderr if helm fails.
+fn helm(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(tool("helm")).current_dir(root()).args(arguments).output().unwrap();
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).unwrap())
+    } else {
+        Err(String::from_utf8(output.stderr).unwrap())
+    }
 }
 
 fn scenarios() -> Vec<String> {
     let files = fs::read_dir(root().join("helm/ci")).unwrap();
-    let files: Vec<_> = files.map(|it| it.unwrap().path().display().to_string()).collect();
+    let files: Vec<_> = files.map(|file| file.unwrap().path().display().to_string()).collect();
     assert_eq!(files.len(), 3);
     files
 }
 
 /// The rendered objects, as JSON.
-fn render(words: &[&str]) -> Vec<Value> {
-    const TO_JSON: &str = "import json, sys, yaml; json.dump([it for it in yaml.safe_load_all(sys.stdin) if it], sys.stdout)";
-    let yaml = helm(&[&["template", "release", "helm"], words].concat()).unwrap();
+fn render(arguments: &[&str]) -> Vec<Value> {
+    const TO_JSON: &str = "import json, sys, yaml; json.dump([each for each in yaml.safe_load_all(sys.stdin) if each], sys.stdout)";
+    let yaml = helm(&[&["template", "release", "helm"], arguments].concat()).unwrap();
     serde_json::from_value(python(TO_JSON, &yaml)).unwrap()
 }
 
-/// Runs a script, which turns YAML into JSON.
+/// Runs a Python script that turns YAML into JSON.
 fn python(script: &str, yaml: &str) -> Value {
     let mut python = Command::new(tool("python"))
         .args(["-c", script])
@@ -46,12 +49,16 @@ fn python(script: &str, yaml: &str) -> Value {
 }
 
 fn object(objects: &[Value], kind: &str) -> Value {
-    objects.iter().find(|it| it["kind"] == kind).unwrap_or_else(|| panic!("no {kind}")).clone()
+    objects
+        .iter()
+        .find(|object| object["kind"] == kind)
+        .unwrap_or_else(|| panic!("no {kind}"))
+        .clone()
 }
 
 #[track_caller]
-fn refused(words: &[&str], reason: &str) {
-    let error = helm(&[&["template", "release", "helm"], words].concat()).expect_err(reason);
+fn refused(arguments: &[&str], reason: &str) {
+    let error = helm(&[&["template", "release", "helm"], arguments].concat()).expect_err(reason);
     assert!(error.contains(reason), "{error}");
 }
 
@@ -64,9 +71,10 @@ fn the_chart_passes_a_strict_lint_in_every_scenario() {
 
 #[test]
 fn replicas_and_the_failure_mode_reach_the_service() {
-    let words = ["--set", "replicas=3,store.url=redis://r:6379,onStoreFailure=local,headers=both"];
+    let arguments =
+        ["--set", "replicas=3,store.url=redis://r:6379,onStoreFailure=local,headers=both"];
     let container =
-        &object(&render(&words), "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        &object(&render(&arguments), "Deployment")["spec"]["template"]["spec"]["containers"][0];
     let args = container["args"].as_array().unwrap();
     for flag in ["--replicas=3", "--on-store-failure=local", "--headers=both"] {
         assert!(args.contains(&Value::from(flag)), "{flag}: {args:?}");
@@ -74,26 +82,28 @@ fn replicas_and_the_failure_mode_reach_the_service() {
     refused(&["--set", "onStoreFailure=maybe"], "onStoreFailure");
 }
 
-/// The value and the flag of each setting that the chart sets, as its template has them.
+/// The chart's value and the flag of each setting, as the template names them.
 fn values_of_flags() -> Vec<(String, String)> {
     let template = fs::read_to_string(root().join("helm/templates/deployment.yaml")).unwrap();
-    let name = |text: &str, also: &[char]| -> String {
-        text.chars().take_while(|c| c.is_ascii_alphabetic() || also.contains(c)).collect()
-    };
     let mut found = Vec::new();
-    // The condition of a switch is in the line before it.
+    // The condition of a switch is in the line before the switch.
     let mut condition = "";
     for line in template.lines() {
         let value = line.split_once(".Values.").or_else(|| condition.split_once(".Values."));
         if let (Some((_, flag)), Some((_, value))) = (line.split_once("--"), value) {
-            found.push((name(value, &['.']), name(flag, &['-'])));
+            found.push((leading_name(value, '.'), leading_name(flag, '-')));
         }
         condition = if line.contains("{{- if") { line } else { "" };
     }
     found
 }
 
-/// What helm knows of a value: its default, and its schema.
+/// The letters, and the separators between them, at the start of a text.
+fn leading_name(text: &str, separator: char) -> String {
+    text.chars().take_while(|c| c.is_ascii_alphabetic() || *c == separator).collect()
+}
+
+/// The default and the schema of one of the chart's values.
 fn value_and_schema(path: &str) -> (Value, Value) {
     const TO_JSON: &str =
         "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
@@ -102,13 +112,15 @@ fn value_and_schema(path: &str) -> (Value, Value) {
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let in_values = format!("/{}", path.replace('.', "/"));
     let in_schema = format!("/properties/{}", path.replace('.', "/properties/"));
-    let of =
-        |tree: &Value, path: &str| tree.pointer(path).unwrap_or_else(|| panic!("{path}")).clone();
-    (of(&values, &in_values), of(&schema, &in_schema))
+    (at(&values, &in_values), at(&schema, &in_schema))
+}
+
+fn at(tree: &Value, path: &str) -> Value {
+    tree.pointer(path).unwrap_or_else(|| panic!("no {path}")).clone()
 }
 
 #[test]
-fn each_value_of_a_setting_has_its_default_and_its_bounds() {
+fn each_value_has_the_default_and_the_bounds_of_its_setting() {
     let settings = settings::table();
     let mut checked = 0;
     for (path, flag) in values_of_flags() {
@@ -118,9 +130,9 @@ fn each_value_of_a_setting_has_its_default_and_its_bounds() {
         }
         let (value, schema) = value_and_schema(&path);
         let (value, default) = match (&value, path.as_str()) {
-            // Its unit is in its name.
+            // The unit is in the value's name.
             (seconds, "drainSeconds") => (format!("{seconds}s"), row.default),
-            // Machines read a pod's log.
+            // A pod's log is read by machines.
             (Value::String(text), "log.format") => (text.clone(), "json"),
             (Value::Bool(on), _) => ((if *on { "on" } else { "off" }).to_owned(), row.default),
             (Value::String(text), _) => (text.clone(), row.default),
@@ -128,10 +140,12 @@ fn each_value_of_a_setting_has_its_default_and_its_bounds() {
         };
         assert_eq!(value, default, "{path}");
         if let (Some((min, max)), "integer") = (&row.range, schema["type"].as_str().unwrap_or("")) {
-            let unit = |text: &str| text.trim_end_matches('s').replace("10m", "600");
             let bounds = [&schema["minimum"], &schema["maximum"]].map(ToString::to_string);
-            // A Deployment may be scaled to 0, and to any number.
-            assert!(path == "replicas" || bounds == [unit(min), unit(max)], "{path}: {bounds:?}");
+            // A Deployment may be scaled to any number, including 0.
+            assert!(
+                path == "replicas" || bounds == [seconds(min), seconds(max)],
+                "{path}: {bounds:?}"
+            );
         }
         if let Some(allowed) = schema["enum"].as_array() {
             let names: Vec<&str> = allowed.iter().map(|name| name.as_str().unwrap()).collect();
@@ -142,6 +156,11 @@ fn each_value_of_a_setting_has_its_default_and_its_bounds() {
     assert!(checked > 10, "{checked} values found in the template");
 }
 
+/// A bound of a setting as a number of seconds, or of whatever has no unit.
+fn seconds(bound: &str) -> String {
+    bound.trim_end_matches('s').replace("10m", "600")
+}
+
 #[test]
 fn every_setting_is_a_value_of_the_chart() {
     let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
@@ -149,7 +168,7 @@ fn every_setting_is_a_value_of_the_chart() {
     let others = schema["properties"]["settings"]["properties"].as_object().unwrap();
     let mut flags: Vec<String> = others.keys().cloned().collect();
     flags.extend(values_of_flags().into_iter().map(|(_, flag)| flag));
-    // The pod's own affair; the admin address has no password, and stays on its loopback.
+    // The chart sets the first three itself. The admin address has no password, so it stays on loopback.
     flags.extend(["grpc-addr", "http-addr", "rules", "admin-addr"].map(str::to_owned));
     flags.sort();
     let mut known: Vec<&str> = settings::table().iter().map(|row| row.flag).collect();
@@ -159,7 +178,7 @@ fn every_setting_is_a_value_of_the_chart() {
 }
 
 #[test]
-fn misspelled_keys_are_refused() {
+fn misspelled_values_are_refused() {
     for key in ["replica=2", "store.uri=redis://x", "store.passwordSecret.nam=x", "log.levle=info"]
     {
         refused(&["--set", key], "additional properties");
@@ -211,7 +230,7 @@ fn values_with_which_the_service_would_not_start_are_refused() {
 }
 
 #[test]
-fn a_missing_secret_is_accepted() {
+fn a_chart_without_a_password_secret_is_accepted() {
     let pod = &object(&render(&["--set", "store.passwordSecret=null"]), "Deployment")["spec"];
     assert!(!pod.to_string().contains("secret"), "{pod}");
 }
@@ -225,8 +244,8 @@ fn labels_that_the_chart_sets_are_refused_with_a_reason() {
 }
 
 #[test]
-fn rules_arrive_as_they_were_written() {
-    let text = "   # further right than what follows\ndomain: a\n";
+fn rule_files_are_passed_on_unchanged() {
+    let text = "   # indented more than the next line\ndomain: a\n";
     let rule_file = format!(r"rules.a\.yaml={text}");
     let rules = object(&render(&["--set-string", &rule_file]), "ConfigMap");
     assert_eq!(rules["data"]["a.yaml"], text);
@@ -248,8 +267,8 @@ fn the_pod_has_the_least_privilege() {
         assert_eq!(security["capabilities"]["drop"][0], "ALL");
         assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
         assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
-        let drain = container["args"].as_array().unwrap().iter().find_map(|it| {
-            it.as_str()?.strip_prefix("--drain=")?.strip_suffix('s')?.parse::<u64>().ok()
+        let drain = container["args"].as_array().unwrap().iter().find_map(|argument| {
+            argument.as_str()?.strip_prefix("--drain=")?.strip_suffix('s')?.parse::<u64>().ok()
         });
         assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > drain.unwrap() + 11);
     }
@@ -260,8 +279,8 @@ fn the_rendered_command_line_starts_the_binary() {
     for scenario in scenarios() {
         let objects = render(&["--values", &scenario]);
         let folder = TempDir::new().unwrap();
-        let files = objects.iter().find(|it| it["kind"] == "ConfigMap").map_or_else(
-            // The scenario brings rules of its own.
+        let files = objects.iter().find(|object| object["kind"] == "ConfigMap").map_or_else(
+            // This scenario mounts a ConfigMap of its own.
             || serde_json::json!({ "a.yaml": "domain: a" }),
             |rules| rules["data"].clone(),
         );
@@ -282,13 +301,13 @@ fn the_rendered_command_line_starts_the_binary() {
                 .replace("0.0.0.0:8080", "127.0.0.1:0")
                 .replace("/etc/tollkeeper/rules", folder)
                 .replace("/etc/tollkeeper/secret", folder)
-                // Nobody needs to answer here.
+                // No Redis needs to answer here.
                 .replace("redis.example:6379", &format!("127.0.0.1:{}", store.port))
         };
         let mut command = tollkeeper();
         command
             .args(container["args"].as_array().unwrap().iter().map(private))
-            // The chart leaves it at its default, which is the pod's own.
+            // The chart leaves this flag at its default, a fixed port on the pod's loopback.
             .args(["--admin-addr", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null());

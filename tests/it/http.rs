@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::{
     eventually,
     redis_server::Redis,
-    service::{Options, Service, descriptor, request, spell},
+    service::{Options, Service, descriptor, open_files, request, spell},
 };
 
 fn post(service: &Service, body: &str) -> (u16, String, Value) {
@@ -70,7 +70,7 @@ fn json_reads_names_in_both_cases_and_numbers_as_strings() {
 }
 
 #[test]
-fn bad_json_is_refused_with_its_place_or_field() {
+fn bad_json_is_refused_with_its_location_or_field() {
     let service = Service::start(Options::default());
     let descriptor = |inside: &str| format!(r#"{{"domain":"shop","descriptors":[{{{inside}}}]}}"#);
     let deep = "[".repeat(10_000);
@@ -124,7 +124,7 @@ fn bad_json_is_refused_with_its_place_or_field() {
 }
 
 #[test]
-fn json_of_another_shape_or_size_is_refused_where_it_begins() {
+fn json_of_another_shape_or_size_is_refused_at_its_start() {
     let service = Service::start(Options::default());
     let descriptors = |list: &str| format!(r#"{{"domain":"shop","descriptors":{list}}}"#);
     let descriptor = |inside: &str| descriptors(&format!("[{{{inside}}}]"));
@@ -164,7 +164,7 @@ fn json_of_another_shape_or_size_is_refused_where_it_begins() {
 }
 
 #[test]
-fn json_is_for_post_and_within_the_bound() {
+fn json_needs_post_and_a_body_within_the_bound() {
     let service = Service::start(Options::default());
     let (status, head, _) = service.exchange("GET", "/json", b"");
     assert_eq!(status, 405);
@@ -174,7 +174,7 @@ fn json_is_for_post_and_within_the_bound() {
 }
 
 #[test]
-fn json_answers_503_where_the_store_gives_no_answer() {
+fn json_answers_503_if_the_store_does_not_answer() {
     let redis = Redis::absent();
     let flags = &["--decision-budget", "20ms"];
     let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
@@ -184,7 +184,7 @@ fn json_answers_503_where_the_store_gives_no_answer() {
     assert_eq!(answer["error"]["code"], "UNAVAILABLE");
 }
 
-/// The status of a request with these headers.
+/// The HTTP status of the answer to a request with these headers.
 fn status(address: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let headers = headers.iter().map(|header| format!("{header}\r\n")).collect::<String>();
@@ -194,19 +194,10 @@ fn status(address: SocketAddr, request: &str, headers: &[&str], body: &str) -> S
 }
 
 #[test]
-fn a_web_page_takes_and_gives_back_nothing() {
+fn a_web_page_can_neither_charge_nor_refund() {
     let service = Service::start(Options::default());
-    let call = |headers: &[&str]| {
-        let host = ["host: shop.example", "content-type: text/plain"];
-        let refund = CALL.replace("]}]}", r#"],"hitsAddend":1,"isNegativeHits":true}]}"#);
-        let statuses = [CALL, refund.as_str()].map(|body| {
-            status(service.http, "POST /json HTTP/1.1", &[&host[..], headers].concat(), body)
-        });
-        assert_eq!(statuses[0], statuses[1]);
-        statuses[0].clone()
-    };
-    assert_eq!(call(&[]), "200");
-    assert_eq!(call(&["sec-fetch-site: none"]), "200");
+    assert_eq!(charge_and_refund(&service, &[]), "200");
+    assert_eq!(charge_and_refund(&service, &["sec-fetch-site: none"]), "200");
     for page in [
         "origin: http://evil.example",
         "origin: null",
@@ -214,41 +205,54 @@ fn a_web_page_takes_and_gives_back_nothing() {
         "sec-fetch-site: same-site",
         "sec-fetch-site: same-origin",
     ] {
-        assert_eq!(call(&[page]), "403", "{page}");
+        assert_eq!(charge_and_refund(&service, &[page]), "403", "{page}");
     }
 }
 
+/// The status that both a charge and its refund get.
+fn charge_and_refund(service: &Service, headers: &[&str]) -> String {
+    let host = ["host: shop.example", "content-type: text/plain"];
+    let refund = CALL.replace("]}]}", r#"],"hitsAddend":1,"isNegativeHits":true}]}"#);
+    let statuses = [CALL, refund.as_str()].map(|body| {
+        status(service.http, "POST /json HTTP/1.1", &[&host[..], headers].concat(), body)
+    });
+    assert_eq!(statuses[0], statuses[1]);
+    statuses[0].clone()
+}
+
 #[test]
-fn the_admin_address_is_reached_by_no_web_page_and_under_no_name() {
+fn the_admin_address_refuses_web_pages_and_host_names() {
     let service = Service::start(Options::default());
     let (port, own) = (service.admin.port(), format!("host: {}", service.admin));
-    let ask = |headers: &[&str]| {
-        let show = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.1";
-        let reset = "POST /counters/reset?domain=shop&descriptor=user%3Da HTTP/1.1";
-        let asked = [(show, ""), (reset, ""), ("POST /explain HTTP/1.1", CALL)];
-        let statuses = asked.map(|(request, body)| status(service.admin, request, headers, body));
-        assert_eq!(statuses[0], statuses[1]);
-        assert_eq!(statuses[0], statuses[2]);
-        statuses[0].clone()
-    };
-    assert_eq!(ask(&[&own]), "200");
-    assert_eq!(ask(&[&own, "sec-fetch-site: none"]), "200");
-    // Behind a forwarded port the port is another.
+    assert_eq!(ask_admin(&service, &[&own]), "200");
+    assert_eq!(ask_admin(&service, &[&own, "sec-fetch-site: none"]), "200");
+    // With port forwarding, the port in `Host` differs.
     for host in ["localhost", "localhost:16070", "127.0.0.1", "10.0.0.1:80", "[::1]:6070"] {
-        assert_eq!(ask(&[&format!("host: {host}")]), "200", "{host}");
+        assert_eq!(ask_admin(&service, &[&format!("host: {host}")]), "200", "{host}");
     }
     for host in ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example"] {
-        assert_eq!(ask(&[&format!("host: {host}")]), "403", "{host}");
+        assert_eq!(ask_admin(&service, &[&format!("host: {host}")]), "403", "{host}");
     }
     for page in ["origin: http://evil.example", "sec-fetch-site: cross-site"] {
-        assert_eq!(ask(&[&own, page]), "403", "{page}");
+        assert_eq!(ask_admin(&service, &[&own, page]), "403", "{page}");
     }
     let without = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.0";
-    assert_eq!(status(service.admin, without, &[], ""), "200", "no browser omits it");
+    assert_eq!(status(service.admin, without, &[], ""), "200", "browsers never omit `Host`");
+}
+
+/// The status that all endpoints of the admin address give.
+fn ask_admin(service: &Service, headers: &[&str]) -> String {
+    let show = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.1";
+    let reset = "POST /counters/reset?domain=shop&descriptor=user%3Da HTTP/1.1";
+    let requests = [(show, ""), (reset, ""), ("POST /explain HTTP/1.1", CALL)];
+    let statuses = requests.map(|(request, body)| status(service.admin, request, headers, body));
+    assert_eq!(statuses[0], statuses[1]);
+    assert_eq!(statuses[0], statuses[2]);
+    statuses[0].clone()
 }
 
 #[test]
-fn health_follows_readiness_and_liveness_does_not() {
+fn health_follows_readiness_but_liveness_does_not() {
     let redis = Redis::absent();
     let starting = Service::start(Options { store: &redis.url(), ..Options::default() });
     let get = |path| {
@@ -266,7 +270,7 @@ fn health_follows_readiness_and_liveness_does_not() {
 }
 
 #[test]
-fn rules_in_force_are_shown_with_their_place() {
+fn rules_in_force_are_shown_with_their_location() {
     let service = Service::start(Options::default());
     let rules: Value = serde_json::from_str(&service.get("/rules")).unwrap();
     let first = &rules["domains"][0];
@@ -296,8 +300,8 @@ fn rest(mut stream: TcpStream) -> String {
     answer
 }
 
-/// Asks each probe on a connection of its own. Whoever is idle or slow is closed after 10 s: they must be
-/// answered before anybody is.
+/// Asks each probe on a connection of its own. Idle and slow clients are closed after 10 s; the probes must be
+/// answered before that.
 #[track_caller]
 fn probes_are_answered(service: &Service) {
     let began = Instant::now();
@@ -307,8 +311,8 @@ fn probes_are_answered(service: &Service) {
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
-/// Whether nothing has come, neither an answer nor the end.
-fn waits(mut stream: &TcpStream) -> bool {
+/// Whether the client still waits: neither an answer nor the end of the connection has arrived.
+fn still_waits(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
@@ -332,7 +336,7 @@ fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn probes_are_answered_while_clients_keep_all_connections() {
+fn probes_are_answered_while_idle_clients_hold_all_connections() {
     let service = Service::start(Options::default());
     service.wait_until_ready();
     let call = head(CALL.len()) + CALL;
@@ -347,13 +351,13 @@ fn probes_are_answered_while_clients_keep_all_connections() {
 }
 
 #[test]
-fn probes_are_answered_while_silent_clients_take_all_connections() {
+fn probes_are_answered_while_silent_clients_hold_all_connections() {
     let service = Service::start(Options::default());
     service.wait_until_ready();
     let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
     probes_are_answered(&service);
-    let open = silent.iter().filter(|it| waits(it)).count();
-    assert!(open > 200, "{open} of 300 are still open");
+    let open = silent.iter().filter(|client| still_waits(client)).count();
+    assert!(open > 200, "{open} of 300 connections are still open");
 }
 
 #[test]
@@ -362,23 +366,23 @@ fn probes_are_answered_while_clients_are_half_way_through_a_body() {
     service.wait_until_ready();
     let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
     probes_are_answered(&service);
-    let read = half.iter().filter(|it| waits(it)).count();
-    assert!(read > 100, "{read} of 300 are still read");
+    let read = half.iter().filter(|client| still_waits(client)).count();
+    assert!(read > 100, "{read} of 300 bodies are still awaited");
 }
 
 #[test]
-fn a_client_in_the_middle_of_a_request_is_not_cut_for_others() {
+fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
     let service = Service::start(Options::default());
     service.wait_until_ready();
     let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
     let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
-    eventually("others are closed", || (!waits(&silent[0])).then_some(()));
+    eventually("others are closed", || (!still_waits(&silent[0])).then_some(()));
     slow.write_all(&CALL.as_bytes()[9..]).unwrap();
     assert!(answer(&mut slow).starts_with("HTTP/1.1 200 "));
 }
 
 #[tokio::test]
-async fn idle_and_slow_connections_are_bounded_and_ended() {
+async fn idle_and_slow_connections_are_bounded_and_closed() {
     let mut service = Service::start(Options::default());
     service.wait_until_ready();
     let slow_head = connect(&service, "GET /healthz HTTP/1.1\r\nhost: test\r\n");
@@ -388,17 +392,17 @@ async fn idle_and_slow_connections_are_bounded_and_ended() {
     );
     let idle: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
 
-    let files = format!("/proc/{}/fd", service.process().0.id());
-    let files = || std::fs::read_dir(&files).unwrap().count();
-    eventually("the bound is reached", || (files() >= 256).then_some(()));
+    let service_id = service.process().0.id();
+    eventually("the bound is reached", || (open_files(service_id) >= 256).then_some(()));
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
-    assert!(files() < 300, "{} open files", files());
+    let open = open_files(service_id);
+    assert!(open < 300, "{open} open files");
 
     assert_eq!(rest(slow_head), "", "closed");
     assert!(rest(slow_body).starts_with("HTTP/1.1 408 "));
     drop(idle);
-    assert_eq!(service.get("/healthz"), "OK", "for those who come after");
+    assert_eq!(service.get("/healthz"), "OK", "for later clients");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Calls whose peer has gone: what has arrived whole is counted, as Envoy expects when it ends.
+//! Calls whose client has left: a call that has arrived whole is counted, as Envoy expects when it shuts down.
 
 use std::{
     io::Write as _,
@@ -29,22 +29,22 @@ fn debit() -> Vec<u8> {
     request("shop", vec![hits(descriptor(&[("tokens", "a")]), 1)]).encode_to_vec()
 }
 
-/// So many calls on a new connection.
+/// The frames of `calls` calls on a new connection.
 fn debits(calls: u32) -> Vec<u8> {
     (0..calls).fold(Frames::default(), |frames, _| frames.call(&debit())).bytes()
 }
 
-/// A connection on which the service has said how much it takes.
+/// A connection on which the service has announced its flow-control window.
 fn connect(service: &Service) -> TcpStream {
-    let mut peer = TcpStream::connect(service.grpc).unwrap();
-    peer.write_all(&http2::opening()).unwrap();
-    while http2::read_frame(&mut peer).0 != http2::WINDOW_UPDATE {}
-    peer
+    let mut client = TcpStream::connect(service.grpc).unwrap();
+    client.write_all(&http2::opening()).unwrap();
+    while http2::read_frame(&mut client).0 != http2::WINDOW_UPDATE {}
+    client
 }
 
-/// Waits until so many debits are counted.
+/// Waits until `debits` debits are counted.
 #[track_caller]
-fn counted(service: &Service, debits: u32) {
+fn wait_until_counted(service: &Service, debits: u32) {
     let look = request("shop", vec![hits(descriptor(&[("tokens", "a")]), 0)]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     eventually(&format!("{debits} debits are counted"), || {
@@ -60,60 +60,60 @@ fn calls_that_are_written_in_one_go_before_the_connection_ends_are_counted() {
         let service = start(store);
         let mut sent = 0;
         for calls in [300, 1_000, 4_000] {
-            let mut peer = connect(&service);
-            peer.write_all(&debits(calls)).unwrap();
-            // The system resets a connection that is closed with something unread: the next test.
-            peer.shutdown(Shutdown::Write).unwrap();
+            let mut client = connect(&service);
+            client.write_all(&debits(calls)).unwrap();
+            // Not closed: with unread data that would be a reset, which the next test covers.
+            client.shutdown(Shutdown::Write).unwrap();
             sent += calls;
-            counted(&service, sent);
+            wait_until_counted(&service, sent);
         }
     }
 }
 
-/// Envoy's socket has answers in it that it does not read any more: then its end is a reset.
+/// If Envoy's socket holds unread answers when Envoy ends, the connection ends with a reset.
 #[test]
 fn calls_whose_connection_is_reset_are_counted() {
     let redis = Redis::start();
     let service = start(&redis.url());
-    let mut peer = connect(&service);
+    let mut client = connect(&service);
     let frames = debits(300);
-    // A reset loses what has not arrived. So little fits into any receive buffer.
+    // A reset loses data that has not arrived. This little fits into any receive buffer.
     assert!(frames.len() < 30_000);
-    peer.write_all(&frames).unwrap();
-    reset(peer);
-    counted(&service, 300);
+    client.write_all(&frames).unwrap();
+    reset(client);
+    wait_until_counted(&service, 300);
 }
 
 #[test]
 fn calls_whose_streams_are_reset_are_counted() {
     let redis = Redis::start();
     let service = start(&redis.url());
-    let mut peer = connect(&service);
+    let mut client = connect(&service);
     let frames = (0..300).fold(Frames::default(), |frames, _| frames.call(&debit()).reset());
-    peer.write_all(&frames.bytes()).unwrap();
-    counted(&service, 300);
-    drop(peer);
+    client.write_all(&frames.bytes()).unwrap();
+    wait_until_counted(&service, 300);
+    drop(client);
 }
 
 #[test]
-fn a_message_that_has_arrived_whole_is_counted_though_its_stream_was_not_ended() {
+fn a_whole_message_is_counted_even_if_its_stream_did_not_end() {
     let redis = Redis::start();
     let service = start(&redis.url());
-    let mut peer = connect(&service);
-    peer.write_all(&Frames::default().open_call(&debit()).bytes()).unwrap();
-    drop(peer);
-    counted(&service, 1);
+    let mut client = connect(&service);
+    client.write_all(&Frames::default().open_call(&debit()).bytes()).unwrap();
+    drop(client);
+    wait_until_counted(&service, 1);
 }
 
 #[test]
-fn calls_that_wait_for_redis_when_their_peer_leaves_and_the_service_ends_are_counted() {
+fn calls_that_wait_for_redis_are_counted_though_the_client_leaves_and_the_service_ends() {
     let redis = Redis::start();
     let mut service = start(&redis.url());
     service.wait_until_ready();
     redis.signal("STOP");
-    let mut peer = connect(&service);
-    peer.write_all(&debits(300)).unwrap();
-    peer.shutdown(Shutdown::Both).unwrap();
+    let mut client = connect(&service);
+    client.write_all(&debits(300)).unwrap();
+    client.shutdown(Shutdown::Both).unwrap();
     service.process().signal("TERM");
     eventually("it drains", || service.log().contains("draining").then_some(()));
     redis.signal("CONT");
@@ -121,9 +121,9 @@ fn calls_that_wait_for_redis_when_their_peer_leaves_and_the_service_ends_are_cou
     assert_eq!(redis.query::<u32>(&["GET", &redis.key("tokens=a")]), 300);
 }
 
-/// So do clients of `/json` and of gRPC leave: they give up waiting, and Redis was only slow.
+/// A client that gives up while Redis is slow.
 #[test]
-fn a_call_over_http_whose_client_has_left_is_counted() {
+fn an_http_call_whose_client_has_left_is_counted() {
     let redis = Redis::start();
     let service = start(&redis.url());
     service.wait_until_ready();
@@ -131,22 +131,22 @@ fn a_call_over_http_whose_client_has_left_is_counted() {
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"tokens","value":"a"}]}]}"#;
     let head = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}", body.len());
     for _ in 0..100 {
-        let mut peer = TcpStream::connect(service.http).unwrap();
-        peer.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+        let mut client = TcpStream::connect(service.http).unwrap();
+        client.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
     }
-    // This one is served after them.
+    // This request is served after them.
     assert_eq!(service.get("/healthz"), "OK");
     redis.signal("CONT");
-    counted(&service, 100);
+    wait_until_counted(&service, 100);
 }
 
 #[test]
-fn hits_over_the_largest_number_are_as_many_as_fit() {
+fn hits_beyond_the_largest_number_saturate() {
     let redis = Redis::start();
     for store in ["memory://", &redis.url()] {
         let service = start(store);
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        // Envoy makes 2^63 hits of `nan`.
+        // Envoy turns `nan` into 2^63 hits.
         for count in [1 << 63, u64::MAX, 1] {
             let debit = hits(descriptor(&[("tokens", "a")]), count);
             let answer = runtime.block_on(service.ask(request("shop", vec![debit]))).unwrap();
@@ -156,10 +156,10 @@ fn hits_over_the_largest_number_are_as_many_as_fit() {
     assert_eq!(redis.query::<u64>(&["GET", &redis.key("tokens=a")]), (1 << 53) - 1);
 }
 
-/// Closes with a reset instead of an orderly end.
-fn reset(peer: TcpStream) {
+/// Closes the connection with a reset.
+fn reset(client: TcpStream) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
-    peer.set_nonblocking(true).unwrap();
-    tokio::net::TcpStream::from_std(peer).unwrap().set_zero_linger().unwrap();
+    client.set_nonblocking(true).unwrap();
+    tokio::net::TcpStream::from_std(client).unwrap().set_zero_linger().unwrap();
 }

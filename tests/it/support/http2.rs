@@ -1,8 +1,9 @@
-//! HTTP/2 frames as a client writes them, for what no well-behaved client does.
+//! HTTP/2 frames of a client, for tests of behaviour that a client library does not allow.
 
 use std::{io::Read as _, net::TcpStream};
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The path of a call.
+pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -14,13 +15,13 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// What a client sends first: the preface and empty settings.
+/// A client's first bytes: the preface and empty settings.
 pub fn opening() -> Vec<u8> {
     let settings = Frames::default().frame(SETTINGS, 0, 0, &[]).bytes();
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat()
 }
 
-/// The kind and the payload of the next frame.
+/// The type and the payload of the next frame.
 pub fn read_frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     let mut head = [0; 9];
     stream.read_exact(&mut head).unwrap();
@@ -43,18 +44,18 @@ impl Frames {
         self.headers().data(message, END_STREAM)
     }
 
-    /// The same without the end of its stream.
+    /// A call that does not end its stream.
     pub fn open_call(self, message: &[u8]) -> Self {
         self.headers().data(message, 0)
     }
 
     /// Opens the next stream with the headers of a call.
     pub fn headers(mut self) -> Self {
-        // By HPACK: `:method: POST`, `:scheme: http`, then what the first call puts into the table.
+        // HPACK: `:method: POST`, `:scheme: http`, then the fields that the first call adds to the table.
         let mut block = vec![0x83, 0x86];
         match self.stream {
             0 => {
-                let fields = [(0x44, PATH), (0x41, "test"), (0x5f, "application/grpc")];
+                let fields = [(0x44, METHOD_PATH), (0x41, "test"), (0x5f, "application/grpc")];
                 for (name, value) in fields {
                     block.extend([name, u8::try_from(value.len()).unwrap()]);
                     block.extend(value.as_bytes());
@@ -70,14 +71,14 @@ impl Frames {
         self.frame(HEADERS, END_HEADERS, stream, &block)
     }
 
-    /// Opens the next stream with the headers of a gRPC call and so many of 33 bytes, of which each takes one
-    /// byte here.
+    /// Opens the next stream with the headers of a gRPC call and `count` further ones. Each of those counts as
+    /// 33 bytes, and takes one byte on the wire.
     pub fn many_headers(mut self, path: &str, count: usize) -> Self {
         let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
         block.extend(path.as_bytes());
         block.extend(b"\x0f\x10\x10application/grpc");
         if self.stream == 0 {
-            // Into the table.
+            // Adds the header to the table.
             block.extend(b"\x40\x01a\x00");
         }
         block.resize(block.len() + count, 0xbe);
@@ -94,12 +95,12 @@ impl Frames {
         frames
     }
 
-    /// Asks for an answer to all that was sent before.
+    /// Asks for an answer, which follows the processing of all frames before it.
     pub fn ping(self) -> Self {
         self.frame(PING, 0, 0, &[0; 8])
     }
 
-    /// A message in gRPC's frame, on the last stream.
+    /// A message behind gRPC's prefix, on the last stream.
     fn data(self, message: &[u8], flags: u8) -> Self {
         let length = u32::try_from(message.len()).unwrap();
         let framed = [&[0], &length.to_be_bytes()[..], message].concat();
@@ -107,7 +108,7 @@ impl Frames {
         self.frame(DATA, flags, stream, &framed)
     }
 
-    /// Gives up the last stream: CANCEL.
+    /// Cancels the last stream.
     pub fn reset(self) -> Self {
         let stream = self.stream;
         self.frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())

@@ -1,4 +1,4 @@
-//! A real tollkeeper, as its users start it.
+//! A real tollkeeper, started as its users start it.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -22,14 +22,14 @@ pub struct Service {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
     pub admin: SocketAddr,
-    /// Its rule file, where it was started with rules.
+    /// Its rule file, if it was started with rules.
     pub rules: PathBuf,
     process: Process,
     stderr: Arc<Mutex<String>>,
     _folder: TempDir,
 }
 
-/// How to start one.
+/// Options for starting a service.
 pub struct Options<'a> {
     pub rules: &'a str,
     pub store: &'a str,
@@ -43,7 +43,7 @@ impl Default for Options<'_> {
     }
 }
 
-/// Rules that most tests share. Their windows are so long that no test meets the end of one.
+/// Rules that most tests share. Their windows are so long that no window ends during a test.
 pub const RULES: &str = "
 domain: shop
 descriptors:
@@ -71,7 +71,7 @@ impl Service {
         std::fs::write(&rules, options.rules).unwrap();
         let mut command = serve();
         command
-            // A test machine may be starved; no claim of a test depends on speed.
+            // A test machine may be slow, and no test depends on speed.
             .args(["--store", options.store, "--decision-budget", "10s", "--drain", "0s"])
             .arg("--rules")
             .arg(&rules)
@@ -104,7 +104,7 @@ impl Service {
         Self { grpc, http, admin, rules, process, stderr, _folder: folder }
     }
 
-    /// What it has logged.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
@@ -128,7 +128,7 @@ impl Service {
         self.exchange_at(self.http, method, path, body)
     }
 
-    /// The same with another of its addresses.
+    /// Like [`exchange`](Self::exchange), with another of the service's addresses.
     pub fn exchange_at(
         &self,
         address: SocketAddr,
@@ -156,22 +156,28 @@ impl Service {
         self.exchange("GET", path, b"").2
     }
 
-    /// Replaces its rule file, and returns when the new rules are in force.
+    /// Replaces the rule file, and returns when the new rules are in force.
     #[track_caller]
     pub fn reload(&self, rules: &str) {
-        let version = || {
-            let rules: serde_json::Value = serde_json::from_str(&self.get("/rules")).unwrap();
-            rules["version"].clone()
-        };
-        let before = version();
+        let before = self.rules_version();
         std::fs::write(&self.rules, rules).unwrap();
-        eventually("the new rules are in force", || (version() != before).then_some(()));
+        eventually("the new rules are in force", || (self.rules_version() != before).then_some(()));
+    }
+
+    fn rules_version(&self) -> serde_json::Value {
+        let rules: serde_json::Value = serde_json::from_str(&self.get("/rules")).unwrap();
+        rules["version"].clone()
     }
 
     #[track_caller]
     pub fn wait_until_ready(&self) {
         eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));
     }
+}
+
+/// Number of open files of a process.
+pub fn open_files(process_id: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process_id}/fd")).unwrap().count()
 }
 
 /// The service, on ports of its own.
@@ -184,7 +190,7 @@ pub fn serve() -> Command {
     command
 }
 
-/// The binary, without what the environment of the tests may set.
+/// The binary, without settings from the environment of the tests.
 pub fn tollkeeper() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
     for (name, _) in std::env::vars_os() {
@@ -206,11 +212,11 @@ pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
 }
 
 pub fn of_bytes(entries: &[(&[u8], &[u8])]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&[u8], &[u8])| Entry {
-        key: key.to_vec().into(),
-        value: value.to_vec().into(),
-    };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+fn entry((key, value): &(&[u8], &[u8])) -> Entry {
+    Entry { key: key.to_vec().into(), value: value.to_vec().into() }
 }
 
 pub fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
@@ -232,23 +238,24 @@ pub fn with_limit(
     descriptor
 }
 
-/// An answer as text: the overall code, then each descriptor's code and what is left to it.
+/// An answer as text: the overall code, then the code and the remaining hits of each descriptor.
 ///
-/// `OK: OK 9/10 YEAR, OK -` says that the first has 9 left of 10 a year, and the second no limit.
+/// `OK: OK 9/10 YEAR, OK -`: the first descriptor has 9 of 10 hits a year left, the second has no limit.
 pub fn spell(response: &RateLimitResponse) -> String {
-    let status = |status: &DescriptorStatus| {
-        let code = status.code().as_str_name();
-        let left = status.limit_remaining;
-        match &status.current_limit {
-            Some(limit) => {
-                let reset = status.duration_until_reset.expect("a limit has a reset");
-                assert!(reset.seconds >= 1 && reset.nanos == 0, "reset {reset:?}");
-                format!("{code} {left}/{} {}", limit.requests_per_unit, limit.unit().as_str_name())
-            }
-            None if left == u32::MAX => format!("{code} unlimited"),
-            None => format!("{code} -"),
-        }
-    };
-    let statuses: Vec<_> = response.statuses.iter().map(status).collect();
+    let statuses: Vec<_> = response.statuses.iter().map(spell_status).collect();
     format!("{}: {}", response.overall_code().as_str_name(), statuses.join(", "))
+}
+
+fn spell_status(status: &DescriptorStatus) -> String {
+    let code = status.code().as_str_name();
+    let left = status.limit_remaining;
+    match &status.current_limit {
+        Some(limit) => {
+            let reset = status.duration_until_reset.expect("a limit has a reset");
+            assert!(reset.seconds >= 1 && reset.nanos == 0, "reset {reset:?}");
+            format!("{code} {left}/{} {}", limit.requests_per_unit, limit.unit().as_str_name())
+        }
+        None if left == u32::MAX => format!("{code} unlimited"),
+        None => format!("{code} -"),
+    }
 }
