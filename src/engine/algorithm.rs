@@ -37,7 +37,7 @@ pub enum Algorithm {
 }
 
 /// What distinguishes an algorithm outside of its own file.
-struct Row {
+struct AlgorithmRow {
     /// In rule files; also the stem of its files.
     name: &'static str,
     /// In keys and in the scripts' arguments.
@@ -59,33 +59,33 @@ impl Algorithm {
         ]
     }
 
-    const fn row(&self) -> Row {
+    const fn row(&self) -> AlgorithmRow {
         match self {
-            Self::FixedWindow => Row {
+            Self::FixedWindow => AlgorithmRow {
                 name: "fixed_window",
                 short_name: "fw",
                 is_aligned: true,
                 new_account: || AnyAccount::FixedWindow(FixedWindow::default()),
             },
-            Self::FirstHitWindow => Row {
+            Self::FirstHitWindow => AlgorithmRow {
                 name: "first_hit_window",
                 short_name: "fh",
                 is_aligned: false,
                 new_account: || AnyAccount::FirstHitWindow(FirstHitWindow::default()),
             },
-            Self::SlidingLog { .. } => Row {
+            Self::SlidingLog { .. } => AlgorithmRow {
                 name: "sliding_log",
                 short_name: "sl",
                 is_aligned: false,
                 new_account: || AnyAccount::SlidingLog(Box::default()),
             },
-            Self::SlidingWindow => Row {
+            Self::SlidingWindow => AlgorithmRow {
                 name: "sliding_window",
                 short_name: "sw",
                 is_aligned: true,
                 new_account: || AnyAccount::SlidingWindow(SlidingWindow::default()),
             },
-            Self::TokenBucket { .. } => Row {
+            Self::TokenBucket { .. } => AlgorithmRow {
                 name: "token_bucket",
                 short_name: "tb",
                 is_aligned: false,
