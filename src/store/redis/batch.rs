@@ -33,7 +33,7 @@ pub(super) enum ScriptKind {
 impl ScriptKind {
     /// The cheapest script that can decide this call.
     pub(super) fn of(charges: &[Charge]) -> Self {
-        if fixed::takes(charges) { Self::Fixed } else { Self::Ledger }
+        if fixed::accepts(charges) { Self::Fixed } else { Self::Ledger }
     }
 
     /// The time that a call costs Redis, relative to others.
@@ -123,15 +123,18 @@ impl Batch {
     ) -> Vec<RedisResult<RedisOutcome>> {
         let mut fixed = fixed.map(Vec::into_iter);
         let mut ledger = ledger.map(Vec::into_iter);
-        let mut next = |kind: &ScriptKind| {
-            let outcomes = match kind {
+        let mut outcomes = Vec::with_capacity(self.kinds.len());
+        for kind in &self.kinds {
+            let of_kind = match kind {
                 ScriptKind::Fixed => &mut fixed,
                 ScriptKind::Ledger => &mut ledger,
             };
-            let outcomes = outcomes.as_mut().map_err(|error| error.clone())?;
-            outcomes.next().ok_or_else(unexpected_reply)
-        };
-        self.kinds.iter().map(&mut next).collect()
+            outcomes.push(match of_kind {
+                Ok(of_kind) => of_kind.next().ok_or_else(unexpected_reply),
+                Err(error) => Err(error.clone()),
+            });
+        }
+        outcomes
     }
 }
 

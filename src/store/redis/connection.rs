@@ -101,8 +101,9 @@ impl<S: Stream> Connection<S> {
             answers.resize_with(replies, || Err(failure.clone()));
         } else {
             let is_in_step = self.received.is_empty();
-            let harmless = |answer: &RedisResult<T>| answer.as_ref().err().is_none_or(is_harmless);
-            self.usable = was_usable && is_in_step && answers.iter().all(harmless);
+            let is_harmless =
+                answers.iter().filter_map(|answer| answer.as_ref().err()).all(is_harmless);
+            self.usable = was_usable && is_in_step && is_harmless;
         }
         answers
     }
@@ -159,11 +160,10 @@ impl<S: Stream> Connection<S> {
 /// Whether an error says nothing about the connection and the server's role: the next command may succeed.
 /// Other errors are not Redis's answers, or come from a server that may have been replaced by now.
 fn is_harmless(error: &RedisError) -> bool {
-    // Older servers wrap an error inside of a script into the text of another one.
-    let is_read_only = || error.detail().is_some_and(|detail| detail.contains("-READONLY"));
     match error.code() {
         None | Some("READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH") => false,
-        Some(_) => !is_read_only(),
+        // Older servers wrap an error inside of a script into the text of another one.
+        Some(_) => !error.detail().is_some_and(|detail| detail.contains("-READONLY")),
     }
 }
 

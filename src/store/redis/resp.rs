@@ -34,7 +34,7 @@ fn length(digits: &[u8]) -> RedisResult<Option<usize>> {
         return Ok(None);
     }
     let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    length.filter(|it| *it <= REPLY_BYTES_MAX).map(Some).ok_or_else(malformed)
+    length.filter(|length| *length <= REPLY_BYTES_MAX).map(Some).ok_or_else(malformed)
 }
 
 /// The integers of a reply that is an array of nothing else.
@@ -48,12 +48,12 @@ pub(super) fn integers(reply: &[u8]) -> RedisResult<Vec<i64>> {
     let mut lines = reply.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let count = lines.next().and_then(|line| line.strip_prefix(b"*"));
     let count = length(count.ok_or_else(malformed)?)?.ok_or_else(malformed)?;
-    let integer = |line: &[u8]| {
-        let digits = std::str::from_utf8(line.strip_prefix(b":")?).ok()?;
-        digits.parse().ok()
-    };
     let integers: Option<Vec<i64>> = lines.take(count).map(integer).collect();
-    integers.filter(|it| it.len() == count).ok_or_else(malformed)
+    integers.filter(|integers| integers.len() == count).ok_or_else(malformed)
+}
+
+fn integer(line: &[u8]) -> Option<i64> {
+    std::str::from_utf8(line.strip_prefix(b":")?).ok()?.parse().ok()
 }
 
 /// A reply as any value.

@@ -94,7 +94,7 @@ impl ScriptInRedis {
         assumed_now: Timestamp,
         now: Timestamp,
     ) -> RedisOutcome {
-        if !fixed::takes(charges) {
+        if !fixed::accepts(charges) {
             return self.run_ledger(charges, assumed_now, now);
         }
         let mut run = FixedRun::default();

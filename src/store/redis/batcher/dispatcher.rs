@@ -207,7 +207,8 @@ impl SharedQueue {
         let mut connection = match self.node.pool.get().await {
             Ok(connection) => connection,
             Err(error) => {
-                return self.hand_out(own, calls.into_iter().map(|it| (it, Err(error.clone()))));
+                return self
+                    .hand_out(own, calls.into_iter().map(|call| (call, Err(error.clone()))));
             }
         };
         let (now, timeout) = (Instant::now(), self.node.pool.timeout());
@@ -231,7 +232,7 @@ impl SharedQueue {
             }
         }
         let outcomes = answers.outcomes.into_iter();
-        let outcomes = outcomes.map(|it| it.map_err(|error| pool::unavailable(&error)));
+        let outcomes = outcomes.map(|outcome| outcome.map_err(|error| pool::unavailable(&error)));
         self.hand_out(own, calls.into_iter().zip(outcomes));
     }
 

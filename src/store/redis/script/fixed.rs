@@ -58,7 +58,7 @@ struct Position {
 
 /// Whether this script can decide this call: only enforced charges on fixed windows, on different
 /// counters, each of at most its limit, that cost nothing if the call is denied.
-pub fn takes(charges: &[Charge]) -> bool {
+pub fn accepts(charges: &[Charge]) -> bool {
     (1..=KEYS_MAX).contains(&charges.len())
         && charges.iter().all(is_plain)
         && charges.iter().enumerate().all(|(index, charge)| {
@@ -74,13 +74,18 @@ fn is_plain(charge: &Charge) -> bool {
         && matches!(charge.hits, Hits::Charge(hits) if hits <= u64::from(limit.requests_per_unit))
 }
 
+/// A count of keys, calls or charges, which [`KEYS_MAX`] bounds.
+fn byte(count: usize) -> u8 {
+    u8::try_from(count).expect("no more than KEYS_MAX")
+}
+
 impl FixedRun {
     /// Whether it has no calls.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Adds a call that [`takes`] accepts, in the windows that hold `assumed_now`, on keys that begin
+    /// Adds a call that [`accepts`] accepts, in the windows that hold `assumed_now`, on keys that begin
     /// with `prefix`. All calls together have at most [`KEYS_MAX`] charges.
     pub fn add(&mut self, charges: &[Charge], assumed_now: Timestamp, prefix: &str) {
         let mut terms = Vec::with_capacity(charges.len());
@@ -133,7 +138,7 @@ impl FixedRun {
         if let Some(slot) = self.slots.find(hash, |slot| key_at(slot) == Some(&key)) {
             return *slot;
         }
-        let slot = u8::try_from(keys.len() + 1).expect("no more than KEYS_MAX");
+        let slot = byte(keys.len() + 1);
         let hash_at = |slot: &u8| key_at(slot).map_or(0, |key| hasher.hash_one(key));
         self.slots.insert_unique(hash, slot, hash_at);
         let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
@@ -162,8 +167,7 @@ impl Group {
     /// The bytes that `lua/fixed.lua` draws.
     fn layout(&self) -> Vec<u8> {
         let charges = self.terms.len();
-        let small = |count| u8::try_from(count).expect("no more than KEYS_MAX");
-        let mut bytes = vec![small(self.calls.len()), small(charges)];
+        let mut bytes = vec![byte(self.calls.len()), byte(charges)];
         for (slots, calls) in self.slots.chunks(charges).zip(&self.calls) {
             bytes.extend(slots);
             bytes.push(*calls);

@@ -35,9 +35,10 @@ impl LedgerRun {
             let limit = &*counter.limit;
             let span = limit.window.at(assumed_now);
             let slot = self.slot(prefix, counter, span.start);
-            let (start, stop, expiry) = match limit.algorithm.is_aligned() {
-                true => (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end)),
-                false => (0, limit.window.millis(), span.end),
+            let (start, stop, expiry) = if limit.algorithm.is_aligned() {
+                (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end))
+            } else {
+                (0, limit.window.millis(), span.end)
             };
             let (kind, hits) = match *hits {
                 Hits::Charge(hits) => ("charge", hits),

@@ -130,11 +130,8 @@ impl<'call> TransactionCall<'call> {
         charge.cmd("TIME");
         let (now, answers) = exchange("MULTI", &charge, connection, metrics).await?;
 
-        let before = |(counter, answer): (&CountedKey, &Value)| {
-            let before = count(answer)?.checked_sub_unsigned(counter.charged)?;
-            Some(before).filter(|count| *count <= Hits::MAX.cast_signed())
-        };
-        let before: Vec<Option<i64>> = self.counters.iter().zip(&answers).map(before).collect();
+        let counters = self.counters.iter().zip(&answers);
+        let before: Vec<_> = counters.map(|(counter, answer)| counter.before(answer)).collect();
         let is_negative = before.iter().flatten().any(|count| *count < 0);
         let verdict = if is_negative { None } else { Some(self.judge(&before, now)) };
 
@@ -226,9 +223,8 @@ impl<'call> TransactionCall<'call> {
         let (now, answers) = exchange("GET", &look, connection, metrics).await?;
         let before: Vec<Option<i64>> = answers.iter().map(count).collect();
         let Settlement { outcome, wanted } = self.judge(&before, now);
-        let used = before.iter().map(|count| count.map_or(0, |count| count.max(0).cast_unsigned()));
         let outcome = match outcome {
-            RedisOutcome::Decided(judgement) if !judgement.denied && !used.eq(wanted) => {
+            RedisOutcome::Decided(judgement) if !judgement.denied && used(&before) != wanted => {
                 RedisOutcome::WriteRefused(refusal)
             }
             outcome => outcome,
@@ -243,14 +239,8 @@ impl<'call> TransactionCall<'call> {
     /// The verdict, by what the counters held at `now`; `None` is a corrupt counter. A negative count is
     /// read as 0.
     fn judge(&self, before: &[Option<i64>], now: Timestamp) -> Settlement {
-        let used = |count: &Option<i64>| count.map_or(0, |count| count.max(0).cast_unsigned());
-        let unchanged = || before.iter().map(used).collect();
-        let is_present = |charge: &Charge| {
-            let window = &charge.counter.limit.window;
-            window.at(now) == window.at(self.assumed_now)
-        };
-        if !self.charges.iter().all(is_present) {
-            return Settlement { outcome: RedisOutcome::Stale, wanted: unchanged() };
+        if self.charges.iter().any(|charge| self.is_stale(charge, now)) {
+            return Settlement { outcome: RedisOutcome::Stale, wanted: used(before) };
         }
         let mut accounts: Vec<AnyAccount> =
             before.iter().map(|count| account(count.unwrap_or(0))).collect();
@@ -265,7 +255,7 @@ impl<'call> TransactionCall<'call> {
             postings.push(Posting { account: is_readable.then_some(*counter), charge, terms });
         }
         let Some(judgement) = ledger::judge(&postings, &mut accounts) else {
-            return Settlement { outcome: RedisOutcome::Corrupt(corrupt), wanted: unchanged() };
+            return Settlement { outcome: RedisOutcome::Corrupt(corrupt), wanted: used(before) };
         };
         let wanted = accounts.iter().map(|account| match account {
             AnyAccount::FixedWindow(account) => account.used,
@@ -274,9 +264,25 @@ impl<'call> TransactionCall<'call> {
         });
         Settlement { outcome: RedisOutcome::Decided(judgement), wanted: wanted.collect() }
     }
+
+    fn is_stale(&self, charge: &Charge, now: Timestamp) -> bool {
+        let window = &charge.counter.limit.window;
+        window.at(now) != window.at(self.assumed_now)
+    }
+}
+
+/// The counts, where a negative count and a corrupt counter are read as 0.
+fn used(counts: &[Option<i64>]) -> Vec<u64> {
+    counts.iter().map(|count| count.map_or(0, |count| count.max(0).cast_unsigned())).collect()
 }
 
 impl CountedKey {
+    /// The count before the charge, by INCRBY's answer; `None` is a corrupt counter.
+    fn before(&self, answer: &Value) -> Option<i64> {
+        let before = count(answer)?.checked_sub_unsigned(self.charged)?;
+        (before <= Hits::MAX.cast_signed()).then_some(before)
+    }
+
     /// The key is created with its TTL, and only then counted.
     fn add(&self, pipeline: &mut Pipeline, hits: i128) {
         if hits != 0 {

@@ -53,8 +53,8 @@ pub(super) fn count(answer: &Value) -> Option<i64> {
         // What INCRBY accepts, and no more than a script would.
         Value::BulkString(text) => {
             let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-            let is_ours = number.unsigned_abs() <= Hits::MAX;
-            Some(number).filter(|it| is_ours && it.to_string().as_bytes() == text)
+            let is_canonical = number.to_string().as_bytes() == text;
+            (is_canonical && number.unsigned_abs() <= Hits::MAX).then_some(number)
         }
         _ => None,
     }
