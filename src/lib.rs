@@ -1,6 +1,6 @@
 //! tollkeeper: an exact, fast rate-limit service for Envoy, gateways and microservices.
 //!
-//! The modules are in the order in which a call reaches them. ARCHITECTURE.md describes the whole.
+//! ARCHITECTURE.md has the map, and the path of a call.
 
 #![cfg_attr(
     test,
@@ -16,40 +16,25 @@
 /// The version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub mod rls;
-
-pub mod limiter;
-
+pub mod app;
+pub mod bench;
+pub mod cli;
+pub mod clock;
 pub mod engine;
 pub mod explain;
-
-pub mod rules;
-
-pub mod store;
-
-pub mod clock;
-
-pub mod http;
-
-pub mod telemetry;
-
 pub mod health;
-
+pub mod http;
+pub mod limiter;
+pub mod rls;
+pub mod rules;
 pub mod settings;
-
 pub mod shutdown;
-
+pub mod store;
+pub mod telemetry;
 pub mod workers;
 
 mod accept;
 mod calls;
+mod did_you_mean;
 mod grpc;
 mod printable;
-
-mod did_you_mean;
-
-pub mod app;
-
-pub mod bench;
-
-pub mod cli;

@@ -1,4 +1,4 @@
-//! The story of one call: find the rules, charge the store, settle.
+//! Decides one call: find the rules, charge the store, settle.
 
 mod refused_debits;
 
@@ -64,7 +64,7 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// The states of the counters that this request would charge, each of which `clear` resets; `None` for a
+    /// The states of the counters that this request would charge, each reset with [`Clear::Yes`]; `None` for a
     /// corrupt counter.
     ///
     /// # Errors

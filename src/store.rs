@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// The state of one counter, which `clear` resets.
+    /// The state of one counter, reset with [`Clear::Yes`].
     ///
     /// # Errors
     /// See [`StoreError`].

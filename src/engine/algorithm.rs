@@ -31,7 +31,7 @@ pub enum Algorithm {
     SlidingWindow,
     /// A bucket that refills at an even rate.
     TokenBucket {
-        /// The most hits from rest, at least 1 unless the limit admits none.
+        /// The most hits that an unused counter admits at once, at least 1 unless the limit admits none.
         burst: u32,
     },
 }
@@ -42,7 +42,7 @@ struct AlgorithmRow {
     name: &'static str,
     /// In keys and in the scripts' arguments.
     short_name: &'static str,
-    /// Whether its counters start and end with the spans of a window.
+    /// Whether each clock-aligned window has a counter, and a key, of its own.
     is_aligned: bool,
     new_account: fn() -> AnyAccount,
 }
@@ -109,7 +109,7 @@ impl Algorithm {
         self.row().short_name
     }
 
-    /// Whether its counters start and end with the spans of a window.
+    /// Whether each clock-aligned window has a counter, and a key, of its own.
     pub const fn is_aligned(&self) -> bool {
         self.row().is_aligned
     }

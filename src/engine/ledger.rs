@@ -1,6 +1,7 @@
 //! The verdict on one call: all of its charges are made, or none.
 //!
-//! The memory store runs this code, and the Lua scripts are its translation; tests compare them step by step.
+//! The memory store and `redis/transactions` run this code. `lua/ledger.lua` is its translation, and
+//! `lua/fixed.lua` comes to the same verdict on plain fixed windows. Tests compare them step by step.
 
 mod charge;
 mod counter_state;
@@ -56,9 +57,9 @@ pub struct Judgement {
 /// 1. Refunds are applied first, and always.
 /// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
 ///    fits if one hit would, and is not part of the sum.
-/// 3. If the call is admitted, all charges that fit are made; if it is denied, none. Hits that count when
-///    denied are charged in any case, and so are those of a quota, except in a call that an enforced limit
-///    denies uncharged.
+/// 3. If the call is admitted, every charge that fits is made; if it is denied, none. Hits with
+///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are those of a quota, unless
+///    an enforced limit denies the call uncharged.
 /// 4. For a corrupt counter, the `on_store_failure` of its limit applies: `deny` denies the call, `allow` has no
 ///    effect, and `error` fails a call that nothing else denies. `local` cannot be answered here.
 ///

@@ -49,7 +49,7 @@ impl Limit {
         })
     }
 
-    /// The most hits that pass at once, from rest.
+    /// The most hits that an unused counter admits at once.
     pub fn capacity(&self) -> u32 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,

@@ -33,7 +33,7 @@ use crate::{
     workers::Workers,
 };
 
-/// Most open calls on one connection. Further calls would wait in Envoy, and be lost if it shuts down. An
+/// Maximum number of open calls on one connection. Further calls would wait in Envoy, and be lost if it shuts down. An
 /// open call that sends nothing takes about 2 KiB.
 const STREAMS_MAX: u32 = 8192;
 /// Largest headers of a call, in bytes. Envoy's own maximum for a client's headers is 8 MiB.
@@ -42,14 +42,19 @@ const HEADER_LIST_BYTES_MAX: u32 = 9 << 20;
 /// read as soon as it arrives.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-/// Most streams that we reset because of the client's errors; see RUSTSEC-2024-0003.
+/// Maximum number of streams that we reset because of the client's errors; see RUSTSEC-2024-0003.
 const LOCAL_RESETS_MAX: usize = 1024;
-/// Most calls that a client may cancel before we have accepted them. A client that cancels all of its calls
+/// Maximum number of calls that a client may cancel before we have accepted them. A client that cancels all of its calls
 /// at once, because we were slow, does nothing wrong.
 const REMOTE_RESETS_MAX: usize = STREAMS_MAX as usize;
 /// A client that has vanished is detected within the sum of both.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The headers that the other services may need. They keep a call's headers while they wait for its body, so
+/// passing on all of them would let a client use up the memory.
+const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
+const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
 
 /// How long connections are still accepted after the stop, and the least time for which each is then served.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
@@ -161,11 +166,6 @@ impl GrpcServices {
         other.right_future()
     }
 }
-
-/// The headers that the other services may need. They keep a call's headers while they wait for its body, so
-/// passing on all of them would let a client use up the memory.
-const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
-const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
 
 fn for_others(request: Request<Incoming>) -> Request<Body> {
     let (head, body) = request.into_parts();

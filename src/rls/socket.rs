@@ -29,8 +29,8 @@ pub(super) struct Socket {
 
 enum Output {
     Open,
-    /// The client accepts no more data, but its own may not all have been read: whatever is written is
-    /// discarded.
+    /// A write failed. Data of the client may still be unread, so the socket stays open, and further output
+    /// is discarded.
     Discarded,
 }
 

@@ -155,7 +155,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "burst",
             Shape::Whole { min: 1 },
-            "For token_bucket: most hits at once from rest; `requests_per_unit` if absent",
+            "For token_bucket: most hits that an unused bucket admits at once; `requests_per_unit` if absent",
         ),
         key(
             "time_zone",

@@ -47,7 +47,7 @@ pub(super) struct RateLimit {
     pub(super) unlimited: bool,
     /// Whether denied calls are charged; if absent, `--count-denied` decides.
     pub(super) count_denied: Option<bool>,
-    /// One of [`Algorithm::NAMES`].
+    /// One of [`Algorithm::names`].
     pub(super) algorithm: &'static str,
     pub(super) burst: Option<Located<u32>>,
     pub(super) time_zone: Option<Located<String>>,

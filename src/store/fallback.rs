@@ -6,7 +6,7 @@ use super::{StoreError, memory::MemoryStore};
 use crate::engine::{
     ledger::{Charge, Judgement, Tally},
     request::Hits,
-    rule::{Algorithm, Limit, Mode, OnStoreFailure, WhenDenied},
+    rule::{Algorithm, Limit, Mode, OnStoreFailure},
 };
 
 /// Answers calls that the store does not answer.
@@ -62,13 +62,11 @@ impl Fallback {
         self.local.charge(&shares)
     }
 
-    /// Gives back what [`local`](Self::local) charged, for a call that was denied in the end.
-    pub(super) fn undo(&self, charges: &[Charge]) {
+    /// Gives back hits that [`local`](Self::local) charged.
+    pub(super) fn give_back<'a>(&self, charges: impl Iterator<Item = &'a Charge>) {
         let mut refunds = Vec::new();
         for charge in charges {
-            if let Hits::Charge(hits) = charge.hits
-                && charge.counter.limit.when_denied == WhenDenied::Free
-            {
+            if let Hits::Charge(hits) = charge.hits {
                 refunds.push(Charge { hits: Hits::Refund(hits), ..self.share(charge) });
             }
         }

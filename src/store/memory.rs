@@ -107,7 +107,7 @@ impl MemoryStore {
         judgement
     }
 
-    /// The state of a counter, which `clear` resets, with no hit in between.
+    /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn look(&self, counter: &Counter, clear: Clear) -> CounterState {
         let counter = self.locate(counter, (self.clock)());
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));

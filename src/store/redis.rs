@@ -28,7 +28,7 @@ use crate::{
     telemetry::{in_span, store_span},
 };
 
-/// Counters in a Redis that runs scripts: each run decides all calls that wait.
+/// Counters in a Redis that runs scripts: waiting calls are decided in batches.
 #[derive(Debug)]
 pub struct RedisStore {
     node: RedisNode,

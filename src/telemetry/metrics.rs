@@ -18,8 +18,10 @@ use crate::{VERSION, rules::Loaded};
 
 /// Records the version, as a gauge that is always 1.
 pub(super) fn build_info(meter: &Meter) {
-    let info =
-        meter.u64_gauge("ratelimit.build_info").with_description("1, with the version").build();
+    let info = meter
+        .u64_gauge("ratelimit.build_info")
+        .with_description("Always 1; the label has the version of the program")
+        .build();
     info.record(1, &[KeyValue::new("version", VERSION)]);
 }
 

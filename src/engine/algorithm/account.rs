@@ -10,7 +10,7 @@ pub const COUNT_MAX: u64 = (1 << 53) - 1;
 pub struct Terms {
     /// The most hits that one window admits, or a bucket's rate; 0 admits none.
     pub requests_per_unit: u32,
-    /// The most hits that pass at once, from rest.
+    /// The most hits that an unused counter admits at once.
     pub capacity: u32,
     /// The length of the limit's window in milliseconds, from 1,000 to below 2^42.
     pub window_ms: u64,

@@ -26,7 +26,7 @@ impl TokenBucket {
 
     fn paid_at(&self, debt: u64, terms: &Terms) -> Timestamp {
         match terms.requests_per_unit {
-            // It never refills, but the answer needs some time.
+            // It never refills; the answer needs a time all the same, so one window is reported.
             0 => self.at.plus_millis(terms.window_ms),
             rate => self.at.plus_millis(debt.div_ceil(u64::from(rate))),
         }

@@ -7,10 +7,48 @@ use super::Guard;
 use crate::{
     engine::{
         ledger::{Charge, Judgement, Verdict},
-        rule::{Limit, OnStoreFailure},
+        rule::{Limit, OnStoreFailure, WhenDenied},
     },
-    store::StoreError,
+    store::{StoreError, fallback::Fallback},
 };
+
+/// Memory's verdict on charges. If it is dropped before the store has decided the call, for instance because
+/// the budget has passed, what it charged is given back.
+struct LocalVerdict<'call> {
+    fallback: &'call Fallback,
+    charges: Vec<Charge>,
+    judgement: Judgement,
+    is_settled: bool,
+}
+
+impl<'call> LocalVerdict<'call> {
+    fn new(fallback: &'call Fallback, charges: Vec<Charge>) -> Self {
+        let judgement = fallback.local(&charges);
+        Self { fallback, charges, judgement, is_settled: false }
+    }
+
+    /// Keeps what was charged. In a call that is `denied` it keeps only hits that count nevertheless.
+    fn settle(&mut self, denied: bool) {
+        self.is_settled = true;
+        if denied && !self.judgement.denied {
+            self.fallback.give_back(self.charges.iter().filter(|charge| !counts_if_denied(charge)));
+        }
+    }
+}
+
+impl Drop for LocalVerdict<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            let denied = self.judgement.denied;
+            let charged = self.charges.iter().filter(|charge| !denied || counts_if_denied(charge));
+            self.fallback.give_back(charged);
+        }
+    }
+}
+
+fn counts_if_denied(charge: &Charge) -> bool {
+    charge.counter.limit.when_denied == WhenDenied::Counted
+}
 
 impl Guard {
     /// Makes the charges of a call in which those at the indices `local` are judged in memory.
@@ -19,12 +57,11 @@ impl Guard {
         charges: &[Charge],
         local: &[usize],
     ) -> Result<Judgement, StoreError> {
-        let corrupt: Vec<Charge> =
-            local.iter().filter_map(|index| charges.get(*index)).cloned().collect();
-        let judged_locally = self.fallback.local(&corrupt);
+        let corrupt = local.iter().filter_map(|index| charges.get(*index)).cloned().collect();
+        let mut verdict = LocalVerdict::new(&self.fallback, corrupt);
 
         let mut resolved = charges.to_vec();
-        for (index, tally) in local.iter().zip(&judged_locally.tallies) {
+        for (index, tally) in local.iter().zip(&verdict.judgement.tallies) {
             let on_store_failure = match tally.verdict {
                 Verdict::Fits { .. } => OnStoreFailure::Allow,
                 Verdict::Over => OnStoreFailure::Deny,
@@ -34,22 +71,59 @@ impl Guard {
                 charge.counter = charge.counter.with_limit(Arc::new(limit));
             }
         }
-        let mut answer = self.store.charge(&resolved).await;
+        let mut judgement = self.store.charge(&resolved).await?;
 
-        match &mut answer {
-            Ok(judgement) => {
-                for (index, tally) in local.iter().zip(&judged_locally.tallies) {
-                    if let Some(resolved) = judgement.tallies.get_mut(*index) {
-                        *resolved = *tally;
-                    }
-                }
-                if judgement.denied && !judged_locally.denied {
-                    self.fallback.undo(&corrupt);
-                }
+        for (index, tally) in local.iter().zip(&verdict.judgement.tallies) {
+            if let Some(resolved) = judgement.tallies.get_mut(*index) {
+                *resolved = *tally;
             }
-            Err(_) if !judged_locally.denied => self.fallback.undo(&corrupt),
-            Err(_) => {}
         }
-        answer
+        verdict.settle(judgement.denied);
+        Ok(judgement)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{key::Counter, ledger::Tally, request::Hits, rule::Unit, time::Timestamp},
+        store::memory::MemoryStore,
+    };
+
+    const NOW: Timestamp = Timestamp::from_secs(1_795_215_600);
+
+    fn charge(hits: Hits, when_denied: WhenDenied) -> Charge {
+        let limit = Limit { when_denied, ..Limit::new(10, Unit::Year, 1).unwrap() };
+        Charge { counter: Counter::new("shop", &[], Arc::new(limit)), hits, caller: None }
+    }
+
+    fn remaining(fallback: &Fallback) -> Verdict {
+        let Judgement { tallies, .. } = fallback.local(&[charge(Hits::Look, WhenDenied::Free)]);
+        let [Tally { verdict, .. }] = tallies[..] else { panic!("one tally: {tallies:?}") };
+        verdict
+    }
+
+    #[test]
+    fn hits_charged_in_memory_stand_only_if_the_store_decides_the_call() {
+        for (when_denied, hits, decided, left) in [
+            (WhenDenied::Free, 3, Some(false), 7),
+            (WhenDenied::Free, 3, Some(true), 10),
+            (WhenDenied::Free, 3, None, 10),
+            (WhenDenied::Free, 11, None, 10),
+            (WhenDenied::Counted, 3, Some(true), 7),
+            (WhenDenied::Counted, 3, None, 10),
+            (WhenDenied::Counted, 11, None, 10),
+        ] {
+            let fallback = Fallback::new(MemoryStore::new(|| NOW), 1);
+            let charges = vec![charge(Hits::Charge(hits), when_denied)];
+            let mut verdict = LocalVerdict::new(&fallback, charges);
+            if let Some(denied) = decided {
+                verdict.settle(denied);
+            }
+            drop(verdict);
+            let expected = Verdict::Fits { remaining: left };
+            assert_eq!(remaining(&fallback), expected, "{when_denied:?}, {hits}: {decided:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     telemetry::StoreMetrics,
 };
 
-/// The most weight of one batch. Such a run keeps Redis busy for less than 0.3 ms.
+/// The most weight of one batch, except for one heavier call; see [`fixed::KEYS_MAX`].
 pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
 
 /// The weight of a charge for the ledger, by the time that it costs Redis; one on a fixed window weighs 1.

@@ -1,5 +1,5 @@
-//! Group commit: calls that arrive while Redis is asked wait, and go together in the next batch. A call
-//! that finds nothing under way is sent at once, and none waits behind a late answer.
+//! Group commit: while a batch is under way, arriving calls queue, and go together in the next one. If none is
+//! under way, a call is sent at once. A late batch does not hold up later calls.
 //!
 //! Each worker has a dispatcher, a task that hands its own worker's calls their answers: to wake many
 //! tasks of another thread costs more than to wake one. One of the dispatchers is the leader, and sends.
@@ -27,8 +27,8 @@ impl Batcher {
         Self(Arc::new(SharedQueue::new(node, scripts)))
     }
 
-    /// Makes all charges of one call, at least one, or none. If the future is dropped before the call is
-    /// sent, only a call with debits or refunds is sent all the same.
+    /// Makes all charges of one call, or none; there must be at least one. If the future is dropped before the
+    /// call is sent, the call is sent only if it has debits or refunds.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -38,7 +38,7 @@ impl Batcher {
             charges: charges.into(),
             kind: ScriptKind::of(charges),
             stale: 0,
-            told: None,
+            redis_now: None,
             since: Instant::now(),
             mailbox: workers::share(self.0.mailboxes.len()),
             answer,

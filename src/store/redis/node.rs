@@ -20,8 +20,8 @@ use crate::{
 /// How often a Redis that is absent at the start is tried.
 const REACH_EVERY: Duration = Duration::from_millis(250);
 
-/// How often a call is asked for. Its window is stale once if the clocks differ, and once more if the
-/// window turns meanwhile.
+/// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
+/// differ, and once more if the window ends meanwhile.
 pub(super) const QUESTIONS_MAX: u8 = 3;
 
 /// One Redis server.

@@ -55,7 +55,7 @@ pub struct Pool(Arc<PoolInner>);
 struct PoolInner {
     options: PoolOptions,
     metrics: StoreMetrics,
-    /// The first is for threads that are no workers.
+    /// The first is for threads that are not workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
     /// The eviction policy of the server, where it may evict counters.
     evicts: Arc<Mutex<Option<String>>>,

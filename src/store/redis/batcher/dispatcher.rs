@@ -1,4 +1,4 @@
-//! Sends batches for all calls that wait, and hands out the answers.
+//! Sends the waiting calls in batches, and hands out the answers.
 
 use std::{
     mem,
@@ -24,7 +24,7 @@ use crate::store::{
     },
 };
 
-/// One worker's. It lives as long as the worker's runtime.
+/// The dispatcher of one worker. It lives as long as the worker's runtime.
 pub(super) struct Dispatcher {
     shared: Arc<SharedQueue>,
     index: usize,
@@ -32,7 +32,8 @@ pub(super) struct Dispatcher {
     round_trip: Duration,
 }
 
-/// Its runtime has ended. The next call there starts another one; until then others may lead.
+/// Runs when the worker's runtime ends: gives up the lead, and discards answers that were not delivered. A later
+/// call for this mailbox starts another dispatcher.
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
@@ -70,7 +71,7 @@ impl Dispatcher {
                     self.round_trip = took;
                     is_under_way &= number != last;
                 }
-                () = mailbox.notify.notified() => self.hand_out(mailbox),
+                () = mailbox.notify.notified() => self.deliver(mailbox),
                 // Calls that wait go out on another connection, and not after this answer.
                 () = late.as_mut(), if is_under_way => is_under_way = false,
                 () = watch.as_mut(), if is_watching => is_watching = false,
@@ -89,7 +90,7 @@ impl Dispatcher {
     }
 
     /// Hands its worker's calls the answers that others have received for them.
-    fn hand_out(&self, mailbox: &Mailbox) {
+    fn deliver(&self, mailbox: &Mailbox) {
         for (call, answer) in mem::take(&mut *mailbox.answers()) {
             // If the caller has gone, its charge stands.
             drop(call.send(answer));
@@ -119,8 +120,8 @@ impl Dispatcher {
         None
     }
 
-    /// The calls that go next, if this dispatcher leads and calls wait. As long as more have arrived each
-    /// time that it looks, it lets this thread read on; it waits for none that has not arrived.
+    /// The calls that go next, if this dispatcher leads and calls wait. It yields as long as the queue grows, so
+    /// that calls in this thread's sockets join the batch, and sets no timer to wait for others.
     async fn gather(&mut self) -> Option<Vec<QueuedCall>> {
         let mut known = 0;
         loop {
@@ -157,13 +158,13 @@ impl Dispatcher {
                 }
                 calls.extend(queue.waiting.pop_front());
             } else if let Some(call) = queue.waiting.pop_front()
-                && call.is_late_debit(now)
+                && call.outlives_caller(now)
             {
                 queue.late.push_back(call);
             }
         }
         while let Some(call) = queue.late.front() {
-            if call.is_late_debit(now) {
+            if call.outlives_caller(now) {
                 if !take_weight(&mut room, call, calls.is_empty()) {
                     break;
                 }
@@ -208,18 +209,18 @@ impl SharedQueue {
             Ok(connection) => connection,
             Err(error) => {
                 return self
-                    .hand_out(own, calls.into_iter().map(|call| (call, Err(error.clone()))));
+                    .route_outcomes(own, calls.into_iter().map(|call| (call, Err(error.clone()))));
             }
         };
         let (now, timeout) = (Instant::now(), self.node.pool.timeout());
-        calls.retain(|call| call.is_awaited(now, timeout) || call.is_late_debit(now));
+        calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
         if calls.is_empty() {
             return;
         }
         let assumed_now = self.node.clock.now();
         let mut batch = Batch::default();
-        for QueuedCall { charges, kind, told, .. } in &calls {
-            let assumed_now = told.unwrap_or(assumed_now);
+        for QueuedCall { charges, kind, redis_now, .. } in &calls {
+            let assumed_now = redis_now.unwrap_or(assumed_now);
             batch.add(*kind, charges, assumed_now, &self.scripts.key_prefix);
         }
         let sent = self.node.clock.send();
@@ -228,17 +229,17 @@ impl SharedQueue {
         if let Some(now) = answers.now {
             self.node.clock.learn(now, sent);
             for call in &mut calls {
-                call.told = Some(now);
+                call.redis_now = Some(now);
             }
         }
         let outcomes = answers.outcomes.into_iter();
         let outcomes = outcomes.map(|outcome| outcome.map_err(|error| pool::unavailable(&error)));
-        self.hand_out(own, calls.into_iter().zip(outcomes));
+        self.route_outcomes(own, calls.into_iter().zip(outcomes));
     }
 
     /// Hands the outcomes to the calls of `own` and of other mailboxes. Calls that were not decided for a
     /// reason that a further question settles are queued again.
-    fn hand_out(
+    fn route_outcomes(
         &self,
         own: usize,
         outcomes: impl Iterator<Item = (QueuedCall, Result<RedisOutcome, StoreError>)>,
@@ -253,7 +254,7 @@ impl SharedQueue {
                     continue;
                 }
                 Ok(RedisOutcome::Stale) => Err(StoreError::ClockUnsteady),
-                // The other script knows what the limits say of it.
+                // The ledger script applies `on_store_failure`.
                 Ok(RedisOutcome::Corrupt(_)) if call.kind == ScriptKind::Fixed => {
                     call.kind = ScriptKind::Ledger;
                     again.push(call);

@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// A batch that takes longer than this part of the timeout is late.
-pub(super) const LATE_PART: u32 = 8;
+/// A batch is late after the timeout divided by this.
+pub(super) const LATE_DIVISOR: u32 = 8;
 
 /// How long a debit or a refund may wait after its caller has gone.
 pub(super) const DEBITS_WAIT: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub(super) const DEBITS_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub(super) queue: Mutex<Queue>,
-    /// One for each dispatcher. The first is for threads that are no workers.
+    /// One for each dispatcher. The first is for threads that are not workers.
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) node: RedisNode,
     pub(super) scripts: Arc<Scripts>,
@@ -52,7 +52,7 @@ pub(super) struct Queue {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Leader {
     pub(super) mailbox: usize,
-    /// If it has sent nothing until then, its thread is blocked, and another may take over.
+    /// If it has sent nothing by then, its thread is considered blocked, and another may take over.
     pub(super) due: Instant,
 }
 
@@ -73,9 +73,10 @@ pub(super) type CallAnswer = Result<Judgement, StoreError>;
 pub(super) struct QueuedCall {
     pub(super) charges: Arc<[Charge]>,
     pub(super) kind: ScriptKind,
-    /// How often its window was not the present one, and the time that Redis showed last.
+    /// How many times its window was not the present one.
     pub(super) stale: u8,
-    pub(super) told: Option<Timestamp>,
+    /// The time that Redis showed in its last answer.
+    pub(super) redis_now: Option<Timestamp>,
     pub(super) since: Instant,
     pub(super) mailbox: usize,
     pub(super) answer: oneshot::Sender<CallAnswer>,
@@ -88,7 +89,7 @@ impl QueuedCall {
     }
 
     /// Whether it is to be charged without a caller: its charges count work that is done.
-    pub(super) fn is_late_debit(&self, now: Instant) -> bool {
+    pub(super) fn outlives_caller(&self, now: Instant) -> bool {
         now.duration_since(self.since) <= DEBITS_WAIT
             && self.charges.iter().any(Charge::applies_when_denied)
     }
@@ -132,7 +133,7 @@ impl SharedQueue {
 
     /// How long a batch may take before it is late.
     pub(super) fn late_after(&self) -> Duration {
-        self.node.pool.timeout() / LATE_PART
+        self.node.pool.timeout() / LATE_DIVISOR
     }
 
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -50,6 +50,12 @@ local function read_count(key)
   return count <= COUNT_MAX and count or nil
 end
 
+-- Notes why a write failed; the first refusal and the first other error count.
+local function note(problem)
+  local why = refusal_of(problem)
+  if why then refusal = refusal or why else failure = failure or problem end
+end
+
 -- Adds to a counter. Returns what it held before; nil, with nothing added, if that is not a count.
 local function add(slot, hits)
   local key = keys[slot]
@@ -63,8 +69,7 @@ local function add(slot, hits)
   if is_added and before then
     call('INCRBY', key, hits)
   elseif before then
-    refusal = refusal_of(count)
-    failure = not refusal and count or nil
+    note(count)
   end
   return before
 end
@@ -75,8 +80,7 @@ local function create(slot, count)
   local expiry = ((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f
   local created = try('SET', keys[slot], count, 'PXAT', expiry)
   if created.err then
-    refusal = refusal_of(created)
-    failure = not refusal and created or nil
+    note(created)
   else
     absent[slot] = false
   end

@@ -1,4 +1,5 @@
--- Decides calls. Each is judged by itself, all or nothing, and a call's trouble stays its own.
+-- Decides calls, each by itself, all or nothing. A stale window, a corrupt counter or a refused write concerns
+-- only its call; any other error fails the run, and what earlier calls wrote stays.
 --
 -- KEYS     the counters; a charge names them by their slots in this list
 -- ARGV     calls, one after the other: the number of its charges, and the charges, see charge.lua
@@ -58,8 +59,8 @@ local function refund_and_sum(charges)
   end
 end
 
--- Everything is judged before anything is charged, and looks are answered then. Returns whether the call is
--- denied, and whether a charge denies it that costs nothing then.
+-- Judges every charge before any is made, and answers looks by the state before. Returns whether the call is
+-- denied, and whether a limit denies it that does not charge denied calls.
 local function vote(charges, answers)
   local denied, denied_uncharged, quotas, quotas_fit = false, false, false, false
   for i, charge in ipairs(charges) do

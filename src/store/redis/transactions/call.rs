@@ -68,7 +68,7 @@ impl<'call> TransactionCall<'call> {
         call
     }
 
-    /// All takes on a counter, if they may fit, or those that count in any case.
+    /// The sum of the charges on a counter if it may fit; else of those that count even if denied.
     fn to_charge(&self, counter: usize) -> u64 {
         let (mut sum, mut counted, mut may_fit) = (0_u64, 0_u64, true);
         for charge in self.charges_on(counter) {
@@ -111,9 +111,9 @@ impl<'call> TransactionCall<'call> {
         }
     }
 
-    /// Charges, judges by the answers, and corrects. `None`, with nothing charged, if a counter is
-    /// negative: a refund was floored while it held hits that another call then gave back. What it
-    /// lacks must be added once, so it is repaired under WATCH.
+    /// Charges the counters, judges by the answers, and corrects them. `None`, with its charge taken back, if a
+    /// counter was negative: a refund set it to 0 while it held hits of another call, which then took them
+    /// back. The caller repeats the call under WATCH, so that only one client adds what is missing.
     async fn count(
         &self,
         connection: &mut Connection,
