@@ -56,7 +56,7 @@ pub struct EntryMatch {
     pub entry: String,
     /// What matched it, in words.
     pub taken: String,
-    /// The candidates before, which did not match, in words.
+    /// The candidates before the one that matched, in words.
     pub passed_over: Vec<String>,
 }
 
@@ -227,7 +227,10 @@ fn spell_match(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy)
         }
         MatchedBy::Key => "matches the key, with any value".to_owned(),
         MatchedBy::Nothing if candidates.has_key() => {
-            "the key is known, but not this value".to_owned()
+            let others = unmatched(candidates, usize::MAX).join(", ");
+            let known = candidates.values().filter_map(|value| std::str::from_utf8(value).ok());
+            let near = hint(&String::from_utf8_lossy(&entry.value), known);
+            format!("no rule has this value for this key; the rules have {others}{near}")
         }
         MatchedBy::Nothing => {
             let known = candidates.keys().filter_map(|key| std::str::from_utf8(key).ok());
@@ -237,21 +240,25 @@ fn spell_match(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy)
 }
 
 fn passed_over(candidates: Candidates<'_>, matched_by: MatchedBy) -> Vec<String> {
-    let patterns = match matched_by {
-        MatchedBy::Value => return Vec::new(),
-        MatchedBy::Pattern(index) => index,
-        MatchedBy::Key | MatchedBy::Nothing => usize::MAX,
-    };
-    let mut passed_over = Vec::new();
-    match candidates.values() {
+    match matched_by {
+        MatchedBy::Value | MatchedBy::Nothing => Vec::new(),
+        MatchedBy::Pattern(index) => unmatched(candidates, index),
+        MatchedBy::Key => unmatched(candidates, usize::MAX),
+    }
+}
+
+/// The exact values, and the first of the patterns, in words.
+fn unmatched(candidates: Candidates<'_>, patterns: usize) -> Vec<String> {
+    let mut unmatched = Vec::new();
+    match candidates.values().count() {
         0 => {}
-        1 => passed_over.push("1 other value".to_owned()),
-        several => passed_over.push(format!("{several} other values")),
+        1 => unmatched.push("1 other value".to_owned()),
+        several => unmatched.push(format!("{several} other values")),
     }
     for pattern in candidates.patterns().take(patterns) {
-        passed_over.push(format!("pattern `{pattern}`"));
+        unmatched.push(format!("pattern `{pattern}`"));
     }
-    passed_over
+    unmatched
 }
 
 impl MatchExplanation {

@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_path_of_rules_is_refused() {
+        let typed = flags(&[("rules", "")]);
+        let Resolved { settings, problems: found } = resolve(&typed, &Environment::default());
+        assert_eq!(found, ["--rules: must not be empty"]);
+        assert!(settings.rules.paths.is_empty(), "the loader would report it again");
+        assert_eq!(
+            problems(&[("TOLLKEEPER_RULES", "a::b")]),
+            ["TOLLKEEPER_RULES: must not be empty"]
+        );
+    }
+
+    #[test]
     fn a_store_without_a_host_is_refused() {
         for url in [
             "redis://",
@@ -249,6 +261,20 @@ mod tests {
         let unused = "TOLLKEEPER_STORE_PASSWORD_FILE has no effect: memory:// takes no password";
         assert_eq!(good(&[password]).warnings, [unused]);
         assert_eq!(good(&[password, ("TOLLKEEPER_STORE", "redis://h")]).warnings, [""; 0]);
+
+        let missing = ("TOLLKEEPER_STORE_PASSWORD_FILE", "/does/not/exist");
+        assert_eq!(good(&[missing]).warnings, [unused]);
+        assert_eq!(problems(&[missing, ("TOLLKEEPER_STORE", "redis://h")]).len(), 1);
+
+        for (variable, value, why) in [
+            ("TOLLKEEPER_STORE_POOL_SIZE", "4", "memory:// has no connections"),
+            ("TOLLKEEPER_OVER_LIMIT_CACHE", "5", "memory:// needs no cache"),
+        ] {
+            let unused = format!("{variable} has no effect: {why}");
+            assert_eq!(good(&[(variable, value)]).warnings, [unused]);
+            let redis = ("TOLLKEEPER_STORE", "redis://h");
+            assert_eq!(good(&[(variable, value), redis]).warnings, [""; 0]);
+        }
 
         let prefix = ("TOLLKEEPER_KEY_PREFIX", "a:");
         let unused = "TOLLKEEPER_KEY_PREFIX has no effect: memory:// has no keys in Redis";

@@ -23,27 +23,35 @@ impl<'a> ServiceAddr<'a> {
             (None, (name, Some(addr))) => (name, addr),
             (None, (_, None)) => return Ok(self.default),
         };
-        if port(addr).is_some() {
-            return Ok(addr);
-        }
-        let hint = match self.meant(addr) {
-            Some(meant) => format!("; did you mean {meant}?"),
-            None => format!(", such as {}", self.default),
-        };
-        Err(format!("{name}: `{}` is not HOST:PORT{hint}", printable(addr.as_bytes())))
+        check(name, addr, self.default).map(|()| addr)
     }
+}
 
-    /// The address without scheme and path, and with the default port if it has none.
-    fn meant(&self, addr: &str) -> Option<String> {
-        let addr = addr.split_once("://").map_or(addr, |(_, rest)| rest);
-        let addr = addr.split('/').next()?;
-        if port(addr).is_some() {
-            return Some(addr.to_owned());
-        }
-        let (_, port_default) = self.default.rsplit_once(':')?;
-        let with_port = format!("{}:{port_default}", addr.trim_end_matches(':'));
-        port(&with_port).map(|_| with_port)
+/// Checks the address that the flag or variable `name` gives.
+///
+/// # Errors
+/// If it is not HOST:PORT; with the address that was probably meant.
+pub(super) fn check(name: &str, addr: &str, default: &str) -> Result<(), String> {
+    if port(addr).is_some() {
+        return Ok(());
     }
+    let hint = match meant(addr, default) {
+        Some(meant) => format!("; did you mean {meant}?"),
+        None => format!(", such as {default}"),
+    };
+    Err(format!("{name}: `{}` is not HOST:PORT{hint}", printable(addr.as_bytes())))
+}
+
+/// The address without scheme and path, and with the default port if it has none.
+fn meant(addr: &str, default: &str) -> Option<String> {
+    let addr = addr.split_once("://").map_or(addr, |(_, rest)| rest);
+    let addr = addr.split('/').next()?;
+    if port(addr).is_some() {
+        return Some(addr.to_owned());
+    }
+    let (_, port_default) = default.rsplit_once(':')?;
+    let with_port = format!("{}:{port_default}", addr.trim_end_matches(':'));
+    port(&with_port).map(|_| with_port)
 }
 
 /// The port of HOST:PORT.
@@ -57,7 +65,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(flag: &str, expected: &str) {
+    fn accepted(flag: &str, expected: &str) {
         let variable = ("TOLLKEEPER_ADDR", None);
         let address = ServiceAddr { flag: Some(flag), variable, default: "127.0.0.1:8081" };
         assert_eq!(address.checked().unwrap_or_else(|problem| panic!("{problem}")), expected);
@@ -74,8 +82,8 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
-        check("localhost:1", "localhost:1");
-        check("[::1]:65535", "[::1]:65535");
+        accepted("localhost:1", "localhost:1");
+        accepted("[::1]:65535", "[::1]:65535");
     }
 
     #[test]

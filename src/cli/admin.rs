@@ -13,11 +13,9 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time};
 
-pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
+use crate::printable::printable;
 
-/// The error when something else answers at the address.
-pub(super) const NOT_TOLLKEEPER: &str =
-    "not the admin address of a tollkeeper, by default 127.0.0.1:6070";
+pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Sends one request, and returns the JSON of its answer.
 ///
 /// # Errors
-/// A message for the user: the connection failed, something else listens there, or the service refused.
+/// A message for the user, with the address: the connection failed, something else listens there, or the service refused.
 pub(super) fn ask(
     addr: &str,
     method: Method,
@@ -40,40 +38,60 @@ pub(super) fn ask(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let exchange = async { time::timeout(TIMEOUT, exchange(addr, request)).await };
-    runtime.block_on(exchange).unwrap_or_else(|_| Err("no answer".to_owned()))
+    let answer = runtime.block_on(exchange);
+    let answer = answer.unwrap_or_else(|_| Err(Failure::Told("no answer".to_owned())));
+    answer.map_err(|failure| match failure {
+        Failure::Told(problem) => format!("{}: {problem}", printable(addr.as_bytes())),
+        Failure::NotTollkeeper => not_tollkeeper(addr),
+        Failure::NotHttp(error) => format!("{}: {error}", not_tollkeeper(addr)),
+    })
 }
 
-async fn exchange(addr: &str, mut request: Request<Full<Bytes>>) -> Result<Value, String> {
-    let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
+/// The error when something else answers at the address.
+pub(super) fn not_tollkeeper(addr: &str) -> String {
+    let addr = printable(addr.as_bytes());
+    format!("{addr} is not a tollkeeper admin address (default: {ADDR_DEFAULT})")
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// For this reason.
+    Told(String),
+    NotTollkeeper,
+    NotHttp(hyper::Error),
+}
+
+async fn exchange(addr: &str, mut request: Request<Full<Bytes>>) -> Result<Value, Failure> {
+    let stream = TcpStream::connect(addr).await.map_err(told)?;
     // The address, since the service refuses names: a web page could have chosen them.
-    let host = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
-    let host = HeaderValue::try_from(host).map_err(|error| error.to_string())?;
+    let host = stream.peer_addr().map_err(told)?.to_string();
+    let host = HeaderValue::try_from(host).map_err(told)?;
     request.headers_mut().insert(header::HOST, host);
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(not_http)?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(Failure::NotHttp)?;
     let answer = async {
-        let answer = sender.send_request(request).await.map_err(not_http)?;
+        let answer = sender.send_request(request).await.map_err(Failure::NotHttp)?;
         let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(not_http)?.to_bytes();
+        let body = answer.into_body().collect().await.map_err(Failure::NotHttp)?.to_bytes();
         read_answer(status, &body)
     };
     // The connection makes progress only while it is polled.
     tokio::select! {
         biased;
         answer = answer => answer,
-        ended = connection => Err(ended.map_or_else(not_http, |()| NOT_TOLLKEEPER.to_owned())),
+        ended = connection => Err(ended.map_or_else(Failure::NotHttp, |()| Failure::NotTollkeeper)),
     }
 }
 
-fn not_http(error: hyper::Error) -> String {
-    format!("{NOT_TOLLKEEPER} ({error})")
+fn told(error: impl std::error::Error) -> Failure {
+    Failure::Told(error.to_string())
 }
 
-fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|_| NOT_TOLLKEEPER)?;
+fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
+    let body: Value = serde_json::from_slice(body).map_err(|_| Failure::NotTollkeeper)?;
     match body.get("error").and_then(Value::as_str) {
-        Some(problem) => Err(problem.to_owned()),
+        Some(problem) => Err(Failure::Told(problem.to_owned())),
         None if status.is_success() => Ok(body),
-        None => Err(NOT_TOLLKEEPER.to_owned()),
+        None => Err(Failure::NotTollkeeper),
     }
 }

@@ -49,8 +49,8 @@ pub(super) struct RequestFlags {
     #[arg(long)]
     domain: String,
     /// Hits of each descriptor: 0 reports without counting, a negative number refunds
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    hits: Option<i64>,
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    hits: Option<String>,
 }
 
 pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
@@ -88,24 +88,41 @@ impl RequestFlags {
 
     /// The request for descriptors as they were typed.
     pub(super) fn request(&self, descriptors: &[String]) -> Result<RateLimitRequest, String> {
-        let mut request =
-            RateLimitRequest { domain: self.domain.clone(), ..RateLimitRequest::default() };
-        for text in descriptors {
-            let entries = descriptor_syntax::parse(text)
-                .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
-            request.descriptors.push(self.descriptor(entries));
-        }
-        Ok(request)
+        request(&self.domain, self.hits.as_deref(), descriptors)
     }
+}
 
-    fn descriptor(&self, entries: Vec<Entry>) -> RateLimitDescriptor {
-        let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
-        RateLimitDescriptor {
-            entries: entries.collect(),
-            hits_addend: self.hits.map(i64::unsigned_abs),
-            is_negative_hits: self.hits.is_some_and(i64::is_negative),
-            limit: None,
-        }
+/// The request for a domain, hits and descriptors as they were typed.
+pub(super) fn request(
+    domain: &str,
+    hits: Option<&str>,
+    descriptors: &[String],
+) -> Result<RateLimitRequest, String> {
+    let hits = hits.map(read_hits).transpose()?;
+    let mut request = RateLimitRequest { domain: domain.to_owned(), ..RateLimitRequest::default() };
+    for text in descriptors {
+        let entries = descriptor_syntax::parse(text)
+            .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
+        request.descriptors.push(descriptor(entries, hits));
+    }
+    Ok(request)
+}
+
+fn read_hits(text: &str) -> Result<i64, String> {
+    // Rust would accept a leading `+` as well.
+    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(|| {
+        let (text, min, max) = (printable(text.as_bytes()), i64::MIN, i64::MAX);
+        format!("--hits: invalid value `{text}`: must be a whole number from {min} to {max}")
+    })
+}
+
+fn descriptor(entries: Vec<Entry>, hits: Option<i64>) -> RateLimitDescriptor {
+    let entries = entries.into_iter().map(|Entry { key, value }| pb::Entry { key, value });
+    RateLimitDescriptor {
+        entries: entries.collect(),
+        hits_addend: hits.map(i64::unsigned_abs),
+        is_negative_hits: hits.is_some_and(i64::is_negative),
+        limit: None,
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
     match admin::ask(addr, method.clone(), &path_and_query(path, flags), String::new()) {
         Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
-            complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
+            complain(problem);
             ExitCode::FAILURE
         }
     }

@@ -6,20 +6,21 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin,
+    address, admin, call,
     output::{USAGE, complain, say},
 };
 use crate::{
-    engine::{
-        descriptor_syntax,
-        plan::Plan,
-        request::{Descriptor, Entry, Hits, Request},
-    },
+    engine::{plan::Plan, request::Request},
     explain::{
         ChargeExplanation, DescriptorExplanation, Explanation, ForeseenCode, MatchExplanation,
     },
-    printable::printable,
+    rls::{
+        decode,
+        pb::{self, RateLimitRequest},
+        refusal::Refusal,
+    },
     rules::{self, LoadOptions},
+    settings::{self, Environment, TypedFlags},
     store::system_clock,
 };
 
@@ -34,9 +35,9 @@ pub(super) struct ExplainFlags {
     /// Domain of the rules
     #[arg(long)]
     domain: String,
-    /// Hits of each descriptor; 0 checks without counting
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    hits: u64,
+    /// Hits of each descriptor: 0 checks without counting, a negative number refunds [default: 1]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    hits: Option<String>,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required = true, value_name = "k=v,k=v")]
     descriptors: Vec<String>,
@@ -51,8 +52,8 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
         }
     };
     let explanation = match &flags.admin_addr {
-        Some(addr) => by_service(addr, &request).map_err(|problem| format!("{addr}: {problem}")),
-        None => by_files(flags, &request),
+        Some(addr) => by_service(addr, &request),
+        None => by_files(&flags.rules, request),
     };
     match explanation {
         Ok(explanation) if explanation.is_unknown() => say(&text(&explanation), ExitCode::FAILURE),
@@ -64,46 +65,52 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
     }
 }
 
-fn request(flags: &ExplainFlags) -> Result<Request, String> {
-    let hits = match flags.hits.min(Hits::MAX) {
-        0 => Hits::Look,
-        hits => Hits::Charge(hits),
-    };
-    let mut descriptors = Vec::new();
-    for text in &flags.descriptors {
-        let entries = descriptor_syntax::parse(text)
-            .map_err(|problem| format!("{}: {problem}", printable(text.as_bytes())))?;
-        descriptors.push(Descriptor { entries, hits, limit: None });
+/// Reads the flags. Other problems than theirs are left to the service's own checks.
+fn request(flags: &ExplainFlags) -> Result<RateLimitRequest, String> {
+    if let Some(addr) = &flags.admin_addr {
+        address::check("--admin-addr", addr, admin::ADDR_DEFAULT)?;
     }
-    Ok(Request { domain: flags.domain.clone(), descriptors })
+    call::request(&flags.domain, flags.hits.as_deref(), &flags.descriptors)
 }
 
-fn by_files(flags: &ExplainFlags, request: &Request) -> Result<Explanation, String> {
-    let loaded = rules::load(&flags.rules, LoadOptions::default()).map_err(|problems| {
+fn by_files(paths: &[PathBuf], message: RateLimitRequest) -> Result<Explanation, String> {
+    let loaded = rules::load(paths, LoadOptions::default()).map_err(|problems| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
-    let plan = Plan::draw(&loaded.rules, request);
-    Ok(Explanation::new(&loaded.rules, request, &plan, system_clock()))
+    let request = decode(message).map_err(|refusal| refusal.to_string())?;
+    let plan = Plan::draw(&loaded.rules, &request);
+    Ok(Explanation::new(&loaded.rules, &request, &plan, system_clock()))
 }
 
-fn by_service(addr: &str, request: &Request) -> Result<Explanation, String> {
+/// Decodes as a service with default settings does, with its bounds.
+fn decode(message: RateLimitRequest) -> Result<Request, Refusal> {
+    let resolved = settings::resolve(&TypedFlags::new(), &Environment::default());
+    let bounds = resolved.settings.calls.bounds;
+    bounds.check_descriptors(message.descriptors.len())?;
+    for (index, descriptor) in message.descriptors.iter().enumerate() {
+        bounds.check_entries(index, descriptor.entries.len())?;
+    }
+    decode::request(message, bounds.echo).map(|decoded| decoded.request)
+}
+
+fn by_service(addr: &str, request: &RateLimitRequest) -> Result<Explanation, String> {
     let answer = admin::ask(addr, Method::POST, "/explain", body(request)?.to_string())?;
-    serde_json::from_value(answer).map_err(|_| admin::NOT_TOLLKEEPER.to_owned())
+    serde_json::from_value(answer).map_err(|_| admin::not_tollkeeper(addr))
 }
 
 /// The request in protobuf's JSON, in which keys and values are text.
-fn body(request: &Request) -> Result<Value, String> {
+fn body(request: &RateLimitRequest) -> Result<Value, String> {
     let mut descriptors = Vec::new();
     for descriptor in &request.descriptors {
-        let hits = match descriptor.hits {
-            Hits::Charge(hits) | Hits::Refund(hits) => hits,
-            Hits::Look => 0,
-        };
         let mut entries = Vec::new();
-        for Entry { key, value } in &descriptor.entries {
+        for pb::Entry { key, value } in &descriptor.entries {
             entries.push(json!({ "key": utf8(key)?, "value": utf8(value)? }));
         }
-        descriptors.push(json!({ "entries": entries, "hitsAddend": hits.to_string() }));
+        descriptors.push(json!({
+            "entries": entries,
+            "hitsAddend": descriptor.hits_addend.map(|hits| hits.to_string()),
+            "isNegativeHits": descriptor.is_negative_hits,
+        }));
     }
     Ok(json!({ "domain": request.domain, "descriptors": descriptors }))
 }
@@ -115,7 +122,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, String> {
 fn text(explanation: &Explanation) -> String {
     let mut text = String::new();
     if let Some(problem) = &explanation.problem {
-        text += &format!("domain {}: {problem}\n", explanation.domain);
+        text += &format!("domain `{}`: {problem}\n", explanation.domain);
     }
     for descriptor in &explanation.descriptors {
         push_descriptor(&mut text, descriptor);

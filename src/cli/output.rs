@@ -20,7 +20,7 @@ pub(super) fn say(text: &str, code: ExitCode) -> ExitCode {
         // The reader closed it on purpose.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
-            complain(format_args!("stdout: {error}"));
+            complain(format_args!("cannot write to stdout: {error}"));
             ExitCode::FAILURE
         }
     }

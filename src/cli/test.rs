@@ -113,11 +113,11 @@ fn unmatched(rules: &RuleSet, call: &TestCall, decision: &Decision) -> Option<St
             let domains = rules.domains();
             let domain = &call.request.domain;
             let near = hint(domain, domains.iter().map(|domain| &*domain.name));
-            format!("no rule file has the domain {domain}{near}")
+            format!("no rule file has the domain `{domain}`{near}")
         }
         _ => format!("{} matches no rule", call.written.get(index)?),
     };
-    Some(format!("  {problem}\n  if that is meant, write `rule: {NO_RULE}`"))
+    Some(format!("  {problem}\n  if this is intended, write `rule: {NO_RULE}`"))
 }
 
 fn expected(call: &TestCall) -> String {

@@ -28,7 +28,7 @@ fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<Entry, String> {
     match key {
         Some(key) if !key.is_empty() => Ok(Entry { key: key.into(), value: value.into() }),
         Some(_) => Err("an entry needs a key before its `=`".to_owned()),
-        None => Err("an entry is written key=value".to_owned()),
+        None => Err("must be key=value".to_owned()),
     }
 }
 

@@ -87,9 +87,9 @@ impl<'rules> Candidates<'rules> {
         self.branches.is_some()
     }
 
-    /// Number of exact values for the key.
-    pub fn values(self) -> usize {
-        self.branches.map_or(0, |branches| branches.exact.len())
+    /// The exact values for the key.
+    pub fn values(self) -> impl Iterator<Item = &'rules [u8]> {
+        self.branches.into_iter().flat_map(|branches| branches.exact.keys()).map(|value| &**value)
     }
 
     /// The patterns for the key, in the order in which they are tried.

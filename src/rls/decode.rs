@@ -48,7 +48,11 @@ pub struct Decoded {
 }
 
 impl Bounds {
-    pub(super) fn check_descriptors(self, count: usize) -> Result<(), Refusal> {
+    /// Checks the number of descriptors.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn check_descriptors(self, count: usize) -> Result<(), Refusal> {
         let max = self.descriptors_max;
         if count > max {
             return Err(Refusal::Invalid(format!("descriptors: {count} exceeds {max}")));
@@ -56,7 +60,11 @@ impl Bounds {
         Ok(())
     }
 
-    pub(super) fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Refusal> {
+    /// Checks the number of entries of one descriptor.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Refusal> {
         if count > ENTRIES_MAX {
             let field = format!("descriptors[{descriptor}].entries");
             return Err(Refusal::Invalid(format!("{field}: {count} exceeds {ENTRIES_MAX}")));

@@ -19,7 +19,7 @@ use super::{
     refusal::Refusal,
 };
 
-/// The largest value of `--max-descriptors`. Reading a list stops here, before the setting itself is checked.
+/// The largest value of `--max-descriptors`. Descriptors beyond it are only counted.
 const DESCRIPTORS_MAX: usize = 1000;
 
 #[derive(Deserialize)]
@@ -66,10 +66,11 @@ struct JsonOverride {
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
     let Object::<JsonRequest>(request) =
         serde_json::from_slice(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
-    let list = request.descriptors.map_or_else(Vec::new, |list| list.0);
-    bounds.check_descriptors(list.len())?;
-    let mut descriptors = Vec::with_capacity(list.len());
-    for (index, Object(written)) in list.into_iter().enumerate() {
+    let list = request.descriptors.unwrap_or_default();
+    bounds.check_descriptors(list.count)?;
+    let mut descriptors = Vec::with_capacity(list.count);
+    for (index, Object(written)) in list.first.into_iter().enumerate() {
+        bounds.check_entries(index, written.entries.as_ref().map_or(0, |list| list.count))?;
         descriptors.push(descriptor(written, &format!("descriptors[{index}]"))?);
     }
     let message = pb::RateLimitRequest {
@@ -81,7 +82,7 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
 }
 
 fn descriptor(written: JsonDescriptor, field: &str) -> Result<pb::RateLimitDescriptor, Refusal> {
-    let entries = written.entries.map_or_else(Vec::new, |list| list.0);
+    let entries = written.entries.unwrap_or_default().first;
     let limit = match written.limit {
         Some(Object(limit)) => Some(limit_override(limit, &format!("{field}.limit"))?),
         None => None,

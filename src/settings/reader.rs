@@ -90,11 +90,17 @@ impl<'a> SettingReader<'a> {
 
     /// Files and folders; a variable holds several, separated by `:`.
     pub(super) fn read_paths(&mut self, row: Row) -> Vec<PathBuf> {
-        let paths = match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
-            (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
-            (None, Some(variable)) => env::split_paths(variable).collect(),
-            (None, None) => Vec::new(),
-        };
+        let mut paths: Vec<PathBuf> =
+            match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
+                (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
+                (None, Some(variable)) => env::split_paths(variable).collect(),
+                (None, None) => Vec::new(),
+            };
+        if paths.iter().any(|path| path.as_os_str().is_empty()) {
+            let name = self.given(row.flag).map(|(name, _)| name).unwrap_or_default();
+            self.problems.push(format!("{name}: must not be empty"));
+            paths.retain(|path| !path.as_os_str().is_empty());
+        }
         self.rows.push(row);
         paths
     }

@@ -67,20 +67,25 @@ impl StoreSettings {
     }
 
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
+        let problems_before = reader.problems.len();
         let url = reader.read(&Setting {
             flag: "store",
             form: Custom { name: "URL", read: store_url },
             default: "memory://",
             help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]",
         });
+        // A bad URL is read as the default.
+        let is_memory = matches!(url, StoreUrl::Memory) && reader.problems.len() == problems_before;
         let password = reader.read_optional(&Setting {
             flag: "store-password-file",
-            form: Custom { name: "PATH", read: password },
+            form: Custom { name: "PATH", read: if is_memory { unused_password } else { password } },
             default: "",
             help: "File that holds the password of Redis",
         });
-        if matches!(url, StoreUrl::Memory) {
+        if is_memory {
             reader.warn_unused("store-password-file", "memory:// takes no password");
+            reader.warn_unused("store-pool-size", "memory:// has no connections");
+            reader.warn_unused("over-limit-cache", "memory:// needs no cache");
             reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
         }
         url.with_password(password)
@@ -94,6 +99,12 @@ impl StoreSettings {
             help: "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces",
         })
     }
+}
+
+/// A file that is not used need not exist.
+#[expect(clippy::unnecessary_wraps, reason = "it stands in for `password`")]
+fn unused_password(_: &str) -> Result<String, String> {
+    Ok(String::new())
 }
 
 fn password(path: &str) -> Result<String, String> {

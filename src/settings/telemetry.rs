@@ -43,7 +43,7 @@ impl TelemetrySettings {
             flag: "log-format",
             form: FORMATS,
             default: "text",
-            help: "Format of log lines, and of the line on stdout that says the service is ready",
+            help: "Format of the log and of the ready line on stdout",
         });
         let near_limit_ratio = reader.read(&Setting {
             flag: "near-limit-ratio",

@@ -203,7 +203,7 @@ fn bad_flags_are_reported_with_their_bounds() {
         (&["--calls", "0"], "'--calls <N>': number would be zero"),
         (&["--distribution", "even"], "[possible values: uniform, zipf, sequential]"),
         (&["--rate", "1", "--concurrency", "1"], "cannot be used with '--concurrency <N>'"),
-        (&["user"], "user: an entry is written key=value"),
+        (&["user"], "user: must be key=value"),
     ] {
         let (code, stdout, stderr) = bench("not asked", &[flags, &["user=a"]].concat());
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "for {flags:?}: {stderr}");

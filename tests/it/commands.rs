@@ -25,7 +25,7 @@ fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
         let output = command.stdout(full.try_clone().unwrap()).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert_eq!(stderr, "stdout: No space left on device (os error 28)\n");
+        assert_eq!(stderr, "cannot write to stdout: No space left on device (os error 28)\n");
 
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -68,6 +68,17 @@ fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
          --drain: invalid value `5`: must be a duration from 0s to 10m\n\
          rules.yaml:2:1: unknown key `x`; allowed here: domain, descriptors\n"
     );
+}
+
+#[test]
+fn a_switch_with_its_value_after_a_space_gets_a_hint() {
+    let (code, stdout, stderr) = run(tollkeeper().args(["serve", "--count-denied", "false"]));
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    let hint = "unexpected argument `false`; a flag that needs no value takes one after `=`: --FLAG=false\n";
+    assert!(stderr.contains(hint), "{stderr}");
+    let (code, _, stderr) = run(tollkeeper().args(["serve", "rules.yaml"]));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("unexpected argument `rules.yaml`\n"), "{stderr}");
 }
 
 #[test]
@@ -235,7 +246,7 @@ fn the_exit_code_of_call_is_the_decision() {
     assert_eq!(call(&["user=two", "--hits", "-2"]), ok("2"));
     assert_eq!(call(&["free=x"]), (Some(0), "OK\n  free=x: OK, unlimited\n".to_owned()));
     assert_eq!(call(&["x=y"]), (Some(0), "OK\n  x=y: OK, no limit\n".to_owned()));
-    let problem = "user: an entry is written key=value\n";
+    let problem = "user: must be key=value\n";
     assert_eq!(call(&["user"]), (Some(2), problem.to_owned()));
 }
 
@@ -261,7 +272,7 @@ fn call_escapes_control_characters_of_its_arguments() {
     let expected = "OK\n  other=\\x1b[31mx\\x0aOVER_LIMIT: OK, no limit\n";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), expected, ""));
     let (code, _, stderr) = call(&addr, "\x1b[31m");
-    let expected = "\\x1b[31m: an entry is written key=value\n";
+    let expected = "\\x1b[31m: must be key=value\n";
     assert_eq!((code, stderr.as_str()), (Some(2), expected));
     let (code, _, stderr) = call("\x1b[31m\n", "user=x");
     let expected = "--addr: `\\x1b[31m\\x0a` is not HOST:PORT, such as 127.0.0.1:8081\n";
@@ -340,7 +351,10 @@ fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
     let flags = ["counter", "show", "--addr", &grpc, "--domain", "shop", "user=a"];
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("not the admin address"), "{stderr}");
+    assert!(
+        stderr.contains("is not a tollkeeper admin address (default: 127.0.0.1:6070)"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -190,7 +190,7 @@ async fn requests_for_counters_that_do_not_exist_get_a_clear_error() {
     for (descriptor, problem) in [
         ("free=x", "no limit applies to this descriptor"),
         ("unknown=x", "no limit applies to this descriptor"),
-        ("user", "user: an entry is written key=value"),
+        ("user", "user: must be key=value"),
     ] {
         let output = counter(&service, "show", descriptor);
         let stderr = String::from_utf8(output.stderr).unwrap();

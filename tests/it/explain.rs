@@ -141,7 +141,7 @@ free=x
 #[test]
 fn an_unknown_name_gets_a_suggestion_and_exit_code_1() {
     assert_eq!(
-        explained(&["shop", "paht=/login", "path=/login,role=x", "plan=gold", "log=y"]),
+        explained(&["shop", "paht=/login", "path=/login,role=x", "plan=gold", "plan=piad", "log=y"]),
         (
             Some(1),
             "paht=/login
@@ -152,7 +152,10 @@ path=/login,role=x
   role=x: unknown key
   matches no rule: passes
 plan=gold
-  plan=gold: the key is known, but not this value; did not match: 2 other values
+  plan=gold: no rule has this value for this key; the rules have 2 other values
+  matches no rule: passes
+plan=piad
+  plan=piad: no rule has this value for this key; the rules have 2 other values; did you mean `paid`?
   matches no rule: passes
 log=y
   log=y: matches the key, with any value
@@ -165,10 +168,9 @@ log=y
             .to_owned()
         )
     );
-    let unknown =
-        "domain shopp: no rule file has this domain, so every call passes; did you mean `shop`?\n";
+    let unknown = "domain `shopp`: no rule file has this domain, so every call passes; did you mean `shop`?\n";
     assert_eq!(explained(&["shopp", "a=b"]), (Some(1), unknown.to_owned()));
-    let far = "domain nowhere: no rule file has this domain, so every call passes\n";
+    let far = "domain `nowhere`: no rule file has this domain, so every call passes\n";
     assert_eq!(explained(&["nowhere", "a=b"]), (Some(1), far.to_owned()));
 }
 
@@ -307,4 +309,72 @@ fn explain_sends_no_write_to_redis() {
         assert!(reads.contains(&command.as_str()), "{line}");
     }
     assert_eq!(redis.keys(), [""; 0]);
+}
+
+/// Explains by the shipped example, or by a service, and returns the exit code and stderr.
+#[track_caller]
+fn refused(words: &[&str]) -> (Option<i32>, String) {
+    let (code, stdout, stderr) = run(tollkeeper().arg("explain").args(words));
+    assert_eq!(stdout, "");
+    (code, stderr)
+}
+
+#[test]
+fn a_request_that_the_service_refuses_is_refused_from_files_and_by_the_service() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let admin = service.admin.to_string();
+    let wide = vec!["k=v"; 33].join(",");
+    let many = ["k=v"; 65];
+    for (domain, descriptors, expected) in [
+        ("shop", &many[..], "descriptors: 65 exceeds 64\n"),
+        ("shop", &[&*wide], "descriptors[0].entries: 33 exceeds 32\n"),
+        ("", &["k=v"], "domain: must not be empty\n"),
+    ] {
+        let from_files = [&["--domain", domain][..], descriptors].concat();
+        assert_eq!(refused(&from_files), (Some(1), expected.to_owned()));
+        let by_service = [&["--admin-addr", &admin], &from_files[..]].concat();
+        assert_eq!(refused(&by_service), (Some(1), format!("{admin}: {expected}")));
+    }
+}
+
+#[test]
+fn an_admin_address_that_is_not_host_and_port_gets_a_suggestion() {
+    for (addr, meant) in [
+        ("http://127.0.0.1:1", "127.0.0.1:1"),
+        ("127.0.0.1", "127.0.0.1:6070"),
+        ("127.0.0.1:1/", "127.0.0.1:1"),
+    ] {
+        let problem = format!("--admin-addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
+        let words = ["--admin-addr", addr, "--domain", "shop", "a=b"];
+        assert_eq!(refused(&words), (Some(2), problem));
+    }
+}
+
+#[test]
+fn hits_are_a_whole_number_for_explain_and_call() {
+    for hits in ["x", "-x", "1.5", "-1.5", "+1", "18446744073709551615", ""] {
+        let problem = format!(
+            "--hits: invalid value `{hits}`: must be a whole number from -9223372036854775808 to 9223372036854775807\n"
+        );
+        for command in ["explain", "call"] {
+            let words = [command, "--domain", "shop", "--hits", hits, "a=b"];
+            let expected = (Some(2), String::new(), problem.clone());
+            assert_eq!(run(tollkeeper().args(words)), expected);
+        }
+    }
+}
+
+#[test]
+fn negative_hits_are_explained_as_a_refund() {
+    let (code, stdout) = explained(&["shop", "--hits", "-2", "plan=free"]);
+    assert_eq!(code, Some(0));
+    let line = "    gives back 2 to tk1:fw:31536000s:{shop|plan=free}:Y\n";
+    assert!(stdout.ends_with(line), "{stdout}");
+
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let admin = service.admin.to_string();
+    let words = ["--admin-addr", &admin, "--domain", "shop", "--hits", "-2", "plan=free"];
+    let (code, stdout, _) = run(tollkeeper().arg("explain").args(words));
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("    gives back 2 to "), "{stdout}");
 }

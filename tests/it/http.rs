@@ -149,13 +149,10 @@ fn json_of_another_shape_or_size_is_refused_at_its_start() {
             "invalid type: sequence, expected a number or a string at line 1 column 47",
         ),
         (descriptors(&empty(65)), "descriptors: 65 exceeds 64"),
-        (
-            descriptors(&empty(1_000_000)),
-            "invalid length 1001, expected a list of at most 1000 at line 1 column 3035",
-        ),
+        (descriptors(&empty(1_000_000)), "descriptors: 1000000 exceeds 64"),
         (
             descriptor(&format!(r#""entries":{}"#, empty(1_000_000))),
-            "invalid length 33, expected a list of at most 32 at line 1 column 143",
+            "descriptors[0].entries: 1000000 exceeds 32",
         ),
     ] {
         let (status, _, answer) = post(&service, &body);

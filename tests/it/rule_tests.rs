@@ -86,7 +86,7 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
         check_failure(
             &format!("      - {{ call: {call}, expect: OK }}\n"),
             &format!(
-                "    ./rules.test.yaml:7:9, at 0s: {call}\n      {problem}\n      if that is meant, write `rule: none`\n"
+                "    ./rules.test.yaml:7:9, at 0s: {call}\n      {problem}\n      if this is intended, write `rule: none`\n"
             ),
         );
     };
@@ -104,7 +104,7 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
     let text = "rules: rules.yaml\ntests: [{ name: a, domain: shop, calls: [{ call: a=b }] }]\n";
     let (code, stdout, _) = test_file("a.test.yaml", &text.replace("shop", "dd"), &[]);
     assert_eq!(code, Some(1));
-    let problem = "no rule file has the domain dd; did you mean `d`?";
+    let problem = "no rule file has the domain `dd`; did you mean `d`?";
     assert!(stdout.contains(problem), "{stdout}");
     let meant = text.replace("a=b", "a=b, rule: none");
     assert_eq!(test_file("a.test.yaml", &meant, &[]).0, Some(0));
@@ -113,7 +113,7 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
 #[test]
 fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
     for (calls, problem) in [
-        ("      - { call: k, expect: OK }\n", "7:17: call: an entry is written key=value"),
+        ("      - { call: k, expect: OK }\n", "7:17: call: must be key=value"),
         ("      - { call: k=v, at: soon }\n", "7:26: at: must be a time such as 500ms"),
         (
             "      - { at: 90s, call: k=v }\n      - { at: 1m, call: k=v }\n",

@@ -2,9 +2,15 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind,
+    value_parser,
+};
 
-use crate::settings::{self, Arity, Row, TypedFlags};
+use crate::{
+    printable::printable,
+    settings::{self, Arity, Row, TypedFlags},
+};
 
 /// The flags of `serve`, as typed.
 #[derive(Debug, Default)]
@@ -12,13 +18,17 @@ pub(in crate::cli) struct ServeFlags(pub TypedFlags);
 
 impl Args for ServeFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(settings::table().into_iter().map(argument))
+        let command = command.args(settings::table().into_iter().map(argument));
+        command.arg(Arg::new(STRAY).num_args(0..).hide(true))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
 }
+
+/// Words that belong to no flag. They are read only to refuse them with a hint.
+const STRAY: &str = "stray";
 
 fn argument(row: Row) -> Arg {
     let argument = Arg::new(row.flag)
@@ -41,6 +51,9 @@ fn argument(row: Row) -> Arg {
 
 impl FromArgMatches for ServeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        if let Some(word) = matches.get_one::<String>(STRAY) {
+            return Err(Error::raw(ErrorKind::UnknownArgument, refusal(word)));
+        }
         let mut flags = TypedFlags::new();
         for row in settings::table() {
             if let Some(values) = matches.get_many::<OsString>(row.flag) {
@@ -54,4 +67,14 @@ impl FromArgMatches for ServeFlags {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+fn refusal(word: &str) -> String {
+    let hint = match word {
+        "on" | "off" | "true" | "false" => {
+            format!("; a flag that needs no value takes one after `=`: --FLAG={word}")
+        }
+        _ => String::new(),
+    };
+    format!("unexpected argument `{}`{hint}\n", printable(word.as_bytes()))
 }

@@ -1,20 +1,31 @@
 //! The shapes of protobuf's JSON: a message is an object, a scalar a number or a string, and a list has a
-//! bound. Any other shape is refused where it begins, and a list where it exceeds its bound, before memory is
-//! allocated.
+//! bound. Any other shape is refused where it begins. Elements of a list beyond its bound are counted, but
+//! take no memory.
 
 use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Unexpected, Visitor, value::MapAccessDeserializer},
+    de::{
+        Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor, value::MapAccessDeserializer,
+    },
 };
 use serde_json::Number;
 
 /// A message. The derived code for a struct would also read it from a list.
 pub(super) struct Object<T>(pub(super) T);
 
-/// A list of at most this many elements.
-pub(super) struct AtMost<const MAX: usize, T>(pub(super) Vec<T>);
+/// The first elements of a list, at most this many, and the number of all.
+pub(super) struct AtMost<const MAX: usize, T> {
+    pub(super) first: Vec<T>,
+    pub(super) count: usize,
+}
+
+impl<const MAX: usize, T> Default for AtMost<MAX, T> {
+    fn default() -> Self {
+        Self { first: Vec::new(), count: 0 }
+    }
+}
 
 /// A number, also written as a string, or the name of an enum's value.
 pub(super) enum Scalar {
@@ -54,18 +65,22 @@ impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for AtMostVisitor<
     type Value = AtMost<MAX, T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {MAX}")
+        f.write_str("a list")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<AtMost<MAX, T>, A::Error> {
-        let mut elements = Vec::new();
-        while let Some(element) = list.next_element()? {
-            if elements.len() == MAX {
-                return Err(Error::invalid_length(MAX + 1, &self));
+        let mut first = Vec::new();
+        while first.len() < MAX {
+            match list.next_element()? {
+                Some(element) => first.push(element),
+                None => return Ok(AtMost { count: first.len(), first }),
             }
-            elements.push(element);
         }
-        Ok(AtMost(elements))
+        let mut count = first.len();
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok(AtMost { first, count })
     }
 }
 
@@ -116,10 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_not_read_beyond_its_bound() {
-        assert_eq!(read::<AtMost<2, u8>>("[1, 2]").map(|list| list.0), Ok(vec![1, 2]));
-        let problem = "invalid length 3, expected a list of at most 2 at line 1 column 7";
-        refused::<AtMost<2, u8>>("[1,2,3,]]}{", problem);
+    fn elements_beyond_the_bound_of_a_list_are_only_counted() {
+        for (text, expected, count) in
+            [("[1]", &[1][..], 1), ("[1, 2]", &[1, 2], 2), (r#"[1,2,"x",{}]"#, &[1, 2], 4)]
+        {
+            let list = read::<AtMost<2, u8>>(text).unwrap();
+            assert_eq!((list.first.as_slice(), list.count), (expected, count), "for {text}");
+        }
+        refused::<AtMost<2, u8>>("[1,2,3,]", "trailing comma at line 1 column 8");
     }
 
     #[test]
