@@ -89,7 +89,8 @@ impl CheckReport {
     }
 }
 
-fn in_json(problem: &Problem) -> Value {
+/// A problem as every JSON report has it.
+pub(super) fn in_json(problem: &Problem) -> Value {
     json!({
         "file": problem.file,
         "line": problem.location.map(|(line, _)| line),

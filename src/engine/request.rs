@@ -6,8 +6,14 @@ use bytes::Bytes;
 
 use crate::engine::{algorithm::account::COUNT_MAX, rule::Limit};
 
-/// The longest key of an entry, in bytes, in requests and in rules.
+/// The longest key of a rule, in bytes. Requests may have longer ones, which match no rule.
 pub const KEY_BYTES_MAX: usize = 256;
+
+/// Most descriptors in one request, unless `--max-descriptors` sets another number.
+pub const DESCRIPTORS_MAX_DEFAULT: usize = 64;
+
+/// Most entries in one descriptor.
+pub const ENTRIES_MAX: usize = 32;
 
 /// One call: may all of these descriptors pass, in this domain?
 #[derive(Debug, Clone, PartialEq, Eq)]

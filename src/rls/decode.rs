@@ -11,12 +11,9 @@ use super::{
     refusal::Refusal,
 };
 use crate::engine::{
-    request::{Descriptor, Entry, Hits, Request},
+    request::{Descriptor, ENTRIES_MAX, Entry, Hits, Request},
     rule::{Limit, Unit},
 };
-
-/// Most entries in one descriptor.
-pub const ENTRIES_MAX: usize = 32;
 
 /// Bounds and options for decoding a request.
 #[derive(Debug, Clone, Copy)]

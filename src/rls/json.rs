@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use self::bounded::{AtMost, Object, Scalar};
 use super::{
-    decode::{self, Bounds, Decoded, ENTRIES_MAX},
+    decode::{self, Bounds, Decoded},
     pb::{
         self, RateLimitResponse,
         envoy::config::core::v3::HeaderValue,
@@ -18,6 +18,7 @@ use super::{
     },
     refusal::Refusal,
 };
+use crate::engine::request::ENTRIES_MAX;
 
 /// The largest value of `--max-descriptors`. Descriptors beyond it are only counted.
 const DESCRIPTORS_MAX: usize = 1000;

@@ -1,17 +1,20 @@
 //! Reads tests of rules: calls, their times, and the decisions that are expected.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::{
     files,
-    keys::{CALL, SUITE, TEST},
+    keys::{CALL, FILE, SUITE, TEST},
     problem::{Findings, Problem},
     reader::{Fields, Reader},
     yaml::{Content, Location, YamlNode},
 };
 use crate::engine::{
     descriptor_syntax,
-    request::{Descriptor, Hits, Request},
+    request::{DESCRIPTORS_MAX_DEFAULT, Descriptor, ENTRIES_MAX, Hits, Request},
     time::Timestamp,
 };
 
@@ -75,7 +78,7 @@ pub fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     let mut findings = Findings::default();
     let mut reader = Reader { file: &source.name, findings: &mut findings };
-    let root = reader.root(&source.text, "a test file starts with `rules:`");
+    let root = reader.root(&source.text, "a test file starts with `rules:`", of_rules);
     let folder = path.parent().unwrap_or(Path::new(""));
     let suite = root.and_then(|root| reader.suite(&root, folder));
     // Warnings too: a test with a mistaken number would claim something else.
@@ -95,8 +98,16 @@ impl Reader<'_> {
         for node in self.list(&fields, "tests") {
             cases.extend(self.case(node));
         }
-        let rules = rules.iter().map(|(_, path)| folder.join(path)).collect();
-        Some(Suite { rules, cases })
+        let mut paths = Vec::new();
+        for (location, name) in rules {
+            let path = folder.join(&name);
+            // Here, because the problem is a mistake of this file.
+            if let Err(error) = fs::metadata(&path) {
+                self.problem(location, format!("rules: {name}: {error}"));
+            }
+            paths.push(path);
+        }
+        Some(Suite { rules: paths, cases })
     }
 
     fn case(&mut self, node: &YamlNode) -> Option<Case> {
@@ -142,15 +153,17 @@ impl Reader<'_> {
             None => Hits::Charge(1),
             Some(node) => self.hits(node)?,
         };
-        let written = self.texts(&fields, "call").unwrap_or_default();
-        let mut descriptors = Vec::new();
-        for (location, text) in &written {
-            match descriptor_syntax::parse(text) {
-                Ok(entries) => descriptors.push(Descriptor { entries, hits, limit: None }),
-                Err(problem) => self.problem(*location, format!("call: {problem}")),
-            }
+        let nodes = self.one_or_more(&fields, "call").unwrap_or_default();
+        let count = nodes.len();
+        let written = self.texts_in(&nodes, "call");
+        let descriptors = self.descriptors_of_call(&written, hits);
+        // A refusal of the service, in its words.
+        if count > DESCRIPTORS_MAX_DEFAULT
+            && let Some(node) = fields.node("call")
+        {
+            let message = format!("descriptors: {count} exceeds {DESCRIPTORS_MAX_DEFAULT}");
+            self.problem(node.location, message);
         }
-        let count = written.len();
         Some(TestCall {
             location: self.located(node),
             at,
@@ -161,6 +174,35 @@ impl Reader<'_> {
             remaining: self.numbers(&fields, "remaining", count),
             rules: self.texts_of_each(&fields, "rule", count),
         })
+    }
+
+    /// Parses descriptors, and refuses what the service refuses, in its words.
+    fn descriptors_of_call(
+        &mut self,
+        written: &[(Location, String)],
+        hits: Hits,
+    ) -> Vec<Descriptor> {
+        let mut descriptors = Vec::new();
+        for (index, (location, text)) in written.iter().enumerate() {
+            // The text is empty: that is reported already.
+            if text.is_empty() {
+                continue;
+            }
+            let entries = match descriptor_syntax::parse(text) {
+                Ok(entries) => entries,
+                Err(problem) => {
+                    self.problem(*location, format!("call: {problem}"));
+                    continue;
+                }
+            };
+            let count = entries.len();
+            if count > ENTRIES_MAX {
+                let field = format!("descriptors[{index}].entries");
+                self.problem(*location, format!("{field}: {count} exceeds {ENTRIES_MAX}"));
+            }
+            descriptors.push(Descriptor { entries, hits, limit: None });
+        }
+        descriptors
     }
 
     /// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.
@@ -199,15 +241,20 @@ impl Reader<'_> {
 
     /// A text or a list of texts; at least one.
     fn texts(&mut self, fields: &Fields<'_>, name: &str) -> Option<Vec<(Location, String)>> {
+        let nodes = self.one_or_more(fields, name)?;
+        Some(self.texts_in(&nodes, name))
+    }
+
+    fn texts_in(&mut self, nodes: &[&YamlNode], name: &str) -> Vec<(Location, String)> {
         let mut texts = Vec::new();
-        for node in self.one_or_more(fields, name)? {
+        for node in nodes {
             let Some(text) = self.scalar(node, name) else { continue };
             if text.is_empty() {
                 self.problem(node.location, format!("{name}: must not be empty"));
             }
             texts.push((node.location, text.to_owned()));
         }
-        Some(texts)
+        texts
     }
 
     /// One text for each of `count` descriptors.
@@ -217,26 +264,42 @@ impl Reader<'_> {
         name: &str,
         count: usize,
     ) -> Option<Vec<String>> {
-        let texts = self.texts(fields, name)?;
-        self.check_count(fields, name, texts.len(), count);
+        let nodes = self.one_or_more(fields, name)?;
+        self.check_count(fields, name, (nodes.len(), "rule"), count);
+        let texts = self.texts_in(&nodes, name);
         Some(texts.into_iter().map(|(_, text)| text).collect())
     }
 
     /// One number for each of `count` descriptors.
     fn numbers(&mut self, fields: &Fields<'_>, name: &str, count: usize) -> Option<Vec<u32>> {
+        let nodes = self.one_or_more(fields, name)?;
+        self.check_count(fields, name, (nodes.len(), "number"), count);
         let mut numbers = Vec::new();
-        for node in self.one_or_more(fields, name)? {
+        for node in nodes {
             numbers.extend(self.whole(node, name, 0));
         }
-        self.check_count(fields, name, numbers.len(), count);
         Some(numbers)
     }
 
-    fn check_count(&mut self, fields: &Fields<'_>, name: &str, found: usize, expected: usize) {
+    /// `found` is a number and the word for what was counted. `expected` is 0 if the call has a problem, which
+    /// is reported already.
+    fn check_count(
+        &mut self,
+        fields: &Fields<'_>,
+        name: &str,
+        (found, word): (usize, &str),
+        expected: usize,
+    ) {
         if found != expected
+            && expected > 0
             && let Some(node) = fields.node(name)
         {
-            let message = format!("{name}: {found} for {expected} descriptors; write one for each");
+            let descriptors = counted(expected, "descriptor");
+            let verb = if found == 1 { "is" } else { "are" };
+            let found = counted(found, word);
+            let message = format!(
+                "{name}: the call has {descriptors}, but there {verb} {found}; list one for each"
+            );
             self.problem(node.location, message);
         }
     }
@@ -249,7 +312,7 @@ impl Reader<'_> {
     ) -> Option<Vec<&'node YamlNode>> {
         let node = fields.node(name)?;
         match &node.content {
-            Content::List(_) => Some(self.list(fields, name)),
+            Content::List(_) => Some(self.list(fields, name)).filter(|items| !items.is_empty()),
             Content::Scalar(..) | Content::Map(_) => Some(vec![node]),
         }
     }
@@ -270,6 +333,23 @@ impl Reader<'_> {
         let (line, column) = node.location;
         format!("{}:{line}:{column}", self.file)
     }
+}
+
+fn counted(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The message for a rule file in place of a test file.
+fn of_rules(root: &YamlNode) -> Option<String> {
+    let Content::Map(pairs) = &root.content else { return None };
+    let mut names = Vec::new();
+    for (key, _) in pairs {
+        names.extend(key.name());
+    }
+    let is_suite = names.iter().any(|name| SUITE.find(name).is_some());
+    let is_rules = names.iter().any(|name| FILE.find(name).is_some());
+    let message = "this is a rule file; a test file has rules: and tests:";
+    (is_rules && !is_suite).then(|| message.to_owned())
 }
 
 /// A duration such as `90s`, in milliseconds.

@@ -113,14 +113,28 @@ impl Reader<'_> {
         self.findings.warnings.push(Problem::at(self.file, location, message));
     }
 
-    /// Parses the file. `hint` ends the message about an empty one.
-    pub(super) fn root(&mut self, text: &str, hint: &str) -> Option<YamlNode> {
-        match yaml::parse(text) {
-            Ok(Some(root)) => return Some(root),
-            Ok(None) => self.problem((1, 1), format!("the file is empty; {hint}")),
-            Err((location, message)) => self.problem(location, message),
+    /// Parses the file. `hint` ends the message about an empty one. `other_kind` says what a file is that was
+    /// meant for something else: that is then its only problem.
+    pub(super) fn root(
+        &mut self,
+        text: &str,
+        hint: &str,
+        other_kind: fn(&YamlNode) -> Option<String>,
+    ) -> Option<YamlNode> {
+        let (root, errors) = yaml::parse(text);
+        if let Some(root) = &root
+            && let Some(message) = other_kind(root)
+        {
+            self.problem(root.location, message);
+            return None;
         }
-        None
+        if root.is_none() && errors.is_empty() {
+            self.problem((1, 1), format!("the file is empty; {hint}"));
+        }
+        for (location, message) in errors {
+            self.problem(location, message);
+        }
+        root
     }
 
     /// The pairs of a mapping, checked by its table of keys.
@@ -260,8 +274,12 @@ impl Reader<'_> {
 fn unknown(name: &str, table: &'static KeyTable) -> String {
     let levels = [&keys::FILE, &keys::DESCRIPTOR, &keys::LIMIT];
     let here = levels.iter().position(|level| std::ptr::eq(*level, table));
-    let there = levels.iter().position(|level| level.find(name).is_some());
-    if let (Some(here), Some(there)) = (here, there) {
+    let there = (0..levels.len())
+        .filter(|level| levels.get(*level).is_some_and(|table| table.find(name).is_some()));
+    // `descriptors` has two levels; the nearer one is meant.
+    if let Some(here) = here
+        && let Some(there) = there.min_by_key(|level| level.abs_diff(here))
+    {
         return format!("unknown key `{name}` here; it belongs {}", way(here, there));
     }
     let suggestion = hint(name, table.names());

@@ -60,18 +60,12 @@ pub(super) struct RateLimit {
 /// Reads one file. `None` if it has no valid domain.
 pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
     let mut reader = Reader { file: &source.name, findings };
-    let root = reader.root(&source.text, "a rule file starts with `domain:`")?;
+    let root = reader.root(&source.text, "a rule file starts with `domain:`", of_kubernetes)?;
     reader.file(&root)
 }
 
 impl Reader<'_> {
     fn file(&mut self, root: &YamlNode) -> Option<File> {
-        if is_config_map(root) {
-            let message = "this is a Kubernetes ConfigMap, not a rule file; mount it and pass the folder \
-                           to --rules, or save the text below `data` as a file of its own";
-            self.problem(root.location, message);
-            return None;
-        }
         let fields = self.fields(root, &FILE)?;
         let descriptors = self.descriptors(&fields);
         let domain = fields.text("domain")?.value;
@@ -294,10 +288,16 @@ enum Keys {
     Inner,
 }
 
-/// Whether the file is a ConfigMap, pasted from `kubectl get`: its rules are text below one of its keys.
-fn is_config_map(root: &YamlNode) -> bool {
-    let Content::Map(pairs) = &root.content else { return false };
-    pairs.iter().any(|(key, value)| is_text(key, "kind") && is_text(value, "ConfigMap"))
+/// The message for a ConfigMap or a list of them, pasted from `kubectl get`: its rules are text below one of
+/// its keys.
+fn of_kubernetes(root: &YamlNode) -> Option<String> {
+    let Content::Map(pairs) = &root.content else { return None };
+    let (_, written) = pairs.iter().find(|(key, _)| is_text(key, "kind"))?;
+    let kind = ["ConfigMap", "List"].into_iter().find(|kind| is_text(written, kind))?;
+    Some(format!(
+        "this is a Kubernetes {kind}, not a rule file; mount it and pass the folder to --rules, or save the \
+         text below `data` as a file of its own"
+    ))
 }
 
 fn is_text(node: &YamlNode, expected: &str) -> bool {

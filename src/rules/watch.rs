@@ -123,7 +123,7 @@ impl Watcher {
             }
             Err(problems) => {
                 let count = count(problems.len());
-                tracing::error!(%version, "rules not loaded, {count}; the last good ones stay");
+                tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
                 for problem in &problems {
                     tracing::error!("{problem}");
                 }

@@ -14,7 +14,7 @@ const DEPTH_MAX: usize = 128;
 /// Line and column, both from 1.
 pub(super) type Location = (usize, usize);
 
-/// The first problem of a text: its location and a message.
+/// A problem of a text: its location and a message.
 type YamlError = (Location, String);
 
 type Pairs = Vec<(YamlNode, YamlNode)>;
@@ -70,7 +70,7 @@ impl YamlNode {
     }
 
     /// The text of a key, if it is a scalar.
-    fn name(&self) -> Option<&str> {
+    pub(super) fn name(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar(text, _) => Some(text),
             Content::List(_) | Content::Map(_) => None,
@@ -91,38 +91,59 @@ struct Builder {
     open: Vec<OpenCollection>,
     anchors: HashMap<usize, YamlNode>,
     nodes: usize,
+    /// The start of the document that is being read, if it is not the first.
+    later_document: Option<Location>,
     documents: usize,
     root: Option<YamlNode>,
+    /// Problems after which reading goes on.
+    errors: Vec<YamlError>,
 }
 
-/// Parses one document; `None` if it is empty or has only comments.
-///
-/// # Errors
-/// The first syntax error, unsupported construct or exceeded bound.
-pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, YamlError> {
+/// Parses one document, and returns its problems as well. There is no node if the document is empty, has only
+/// comments, is not YAML, or exceeds a bound.
+pub(super) fn parse(text: &str) -> (Option<YamlNode>, Vec<YamlError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
-    for event in Parser::new_from_str(text) {
-        let (event, span) = event
-            .map_err(|error| (location(error.marker()), format!("not YAML: {}", error.info())))?;
-        builder.take(event, span)?;
+    if let Err(error) = builder.read(text) {
+        builder.errors.push(error);
+        builder.root = None;
     }
-    Ok(builder.root)
+    (builder.root, builder.errors)
 }
 
 impl Builder {
+    /// Reads up to the end or the second document that is not empty.
+    ///
+    /// # Errors
+    /// The first syntax error or exceeded bound.
+    fn read(&mut self, text: &str) -> Result<(), YamlError> {
+        for event in Parser::new_from_str(text) {
+            let (event, span) = event.map_err(|error| {
+                (location(error.marker()), format!("not YAML: {}", error.info()))
+            })?;
+            let Some(start) = self.later_document else {
+                self.take(event, span)?;
+                continue;
+            };
+            if has_content(&event) {
+                let message = "one YAML document per file; move this one into its own file";
+                self.errors.push((start, message.to_owned()));
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), YamlError> {
         let at = location(&span.start);
         match event {
             Event::DocumentStart(_) => {
                 self.documents += 1;
-                if self.documents > 1 {
-                    let message = "one YAML document per file; move this one into its own file";
-                    return Err((at, message.to_owned()));
-                }
+                self.later_document = (self.documents > 1).then_some(at);
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let style = match (style, scalar_style(at, tag.as_deref())?) {
+                let tagged = scalar_style(at, tag.as_deref(), &mut self.errors);
+                let style = match (style, tagged) {
                     (ScalarStyle::Plain, style) => style,
                     _ => Style::Quoted,
                 };
@@ -141,17 +162,17 @@ impl Builder {
                 self.add(node, 0)?;
             }
             Event::SequenceStart(anchor, tag) => {
-                check_tag(at, tag.as_deref(), "seq")?;
+                check_tag(at, tag.as_deref(), "seq", &mut self.errors);
                 self.begin(at, Content::List(vec![]), anchor)?;
             }
             Event::MappingStart(anchor, tag) => {
-                check_tag(at, tag.as_deref(), "map")?;
+                check_tag(at, tag.as_deref(), "map", &mut self.errors);
                 self.begin(at, Content::Map(vec![]), anchor)?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(OpenCollection { mut node, anchor, .. }) = self.open.pop() {
                     if let Content::Map(pairs) = node.content {
-                        node.content = Content::Map(merge(pairs)?);
+                        node.content = Content::Map(merge(pairs, &mut self.errors));
                     }
                     self.add(node, anchor)?;
                 }
@@ -202,17 +223,21 @@ impl Builder {
 }
 
 /// Expands `<<`: the mapping's own pairs take precedence, then the earlier source.
-fn merge(mut pairs: Pairs) -> Result<Pairs, YamlError> {
+fn merge(mut pairs: Pairs, errors: &mut Vec<YamlError>) -> Pairs {
     let Some(index) = pairs.iter().position(|(key, _)| key.is_merge_key()) else {
-        return Ok(pairs);
+        return pairs;
     };
     let (key, value) = pairs.remove(index);
     if let Some((second, _)) = pairs.iter().find(|(key, _)| key.is_merge_key()) {
-        return Err((second.location, "<<: duplicate key; give it a list of mappings".to_owned()));
+        let message = "<<: duplicate key; give it a list of mappings";
+        errors.push((second.location, message.to_owned()));
+        pairs.retain(|(key, _)| !key.is_merge_key());
     }
-    let sources = sources(value).ok_or_else(|| {
-        (key.location, "<<: must be a mapping, an alias of one, or a list of these".to_owned())
-    })?;
+    let Some(sources) = sources(value) else {
+        let message = "<<: must be a mapping, an alias of a mapping, or a list of them";
+        errors.push((key.location, message.to_owned()));
+        return pairs;
+    };
     // By hash, because a mapping may have many keys.
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, (key, _)) in pairs.iter().enumerate() {
@@ -226,8 +251,9 @@ fn merge(mut pairs: Pairs) -> Result<Pairs, YamlError> {
         match seen.get(name) {
             // Here envoyproxy/ratelimit takes the merged value, and YAML's own rule the written one.
             Some(written) if *written < index => {
-                let message = format!("<<: must come before `{name}`, which it merges as well");
-                return Err((key.location, message));
+                let message =
+                    format!("<<: put it before `{name}`, which the merged mapping also sets");
+                errors.push((key.location, message));
             }
             Some(_) => {}
             None => {
@@ -236,7 +262,19 @@ fn merge(mut pairs: Pairs) -> Result<Pairs, YamlError> {
             }
         }
     }
-    Ok(pairs)
+    pairs
+}
+
+/// Whether a document with this event is not empty. The parser writes `~` for nothing.
+fn has_content(event: &Event<'_>) -> bool {
+    match event {
+        Event::Scalar(text, ScalarStyle::Plain, 0, None) => !matches!(&**text, "" | "~"),
+        Event::Scalar(..)
+        | Event::Alias(_)
+        | Event::SequenceStart(..)
+        | Event::MappingStart(..) => true,
+        _ => false,
+    }
 }
 
 /// The mappings that the value of a `<<` names.
@@ -256,20 +294,23 @@ fn sources(value: YamlNode) -> Option<Vec<Pairs>> {
 }
 
 /// `!` and `!!str` make a plain scalar text.
-fn scalar_style(at: Location, tag: Option<&Tag>) -> Result<Style, YamlError> {
+fn scalar_style(at: Location, tag: Option<&Tag>, errors: &mut Vec<YamlError>) -> Style {
     match tag {
-        None => Ok(Style::Plain),
-        Some(tag) if tag.handle.is_empty() && tag.suffix == "!" => Ok(Style::Quoted),
-        Some(_) => check_tag(at, tag, "str").map(|()| Style::Quoted),
+        None => Style::Plain,
+        Some(tag) if tag.handle.is_empty() && tag.suffix == "!" => Style::Quoted,
+        Some(tag) => {
+            check_tag(at, Some(tag), "str", errors);
+            // Another tag than `!!str`, such as `!!int`, is one problem, and no second one of the value.
+            if tag.suffix == "str" { Style::Quoted } else { Style::Plain }
+        }
     }
 }
 
-fn check_tag(at: Location, tag: Option<&Tag>, allowed: &str) -> Result<(), YamlError> {
-    match tag {
-        Some(tag) if !(tag.is_yaml_core_schema() && tag.suffix == allowed) => {
-            Err((at, format!("the only tag allowed here is `!!{allowed}`")))
-        }
-        _ => Ok(()),
+fn check_tag(at: Location, tag: Option<&Tag>, allowed: &str, errors: &mut Vec<YamlError>) {
+    if let Some(tag) = tag
+        && !(tag.is_yaml_core_schema() && tag.suffix == allowed)
+    {
+        errors.push((at, format!("the only tag allowed here is `!!{allowed}`")));
     }
 }
 

@@ -63,7 +63,7 @@ descriptors:
 warning: rules.yaml:6:5: never matches: all its values match the pattern `a*` in line 3 first
 warning: rules.yaml:8:17: requests_per_unit: 0 denies every call
 warning: rules.yaml:11:17: requests_per_unit: missing; it counts as 0, which denies every call
-warning: rules.yaml:18:9: has no limit and no descriptors below it, so it has no effect
+warning: rules.yaml:18:9: this descriptor has no limit and none below it, so it has no effect
 warning: rules.yaml:20:71: replaces: no limit in this domain is named `guest`
 ",
     );
@@ -288,6 +288,10 @@ fn a_key_at_the_wrong_level_is_reported_with_the_right_level() {
         "unknown key `shadow_mode` here; it belongs in the descriptor, one level up",
     );
     check_limit(
+        "unit: day, descriptors: []",
+        "unknown key `descriptors` here; it belongs in the descriptor, one level up",
+    );
+    check_limit(
         "unit: day, domain: d",
         "unknown key `domain` here; it belongs at the top of the file",
     );
@@ -300,6 +304,51 @@ rules.yaml:4:25: unknown key `unit` here; it belongs in `rate_limit`, one level 
 rules.yaml:4:36: unknown key `domain` here; it belongs at the top of the file
 ",
     );
+}
+
+#[test]
+fn empty_documents_after_the_rules_are_accepted() {
+    let rules = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day } }]\n";
+    for end in ["---\n", "---", "---\n---\n# nothing\n", "...\n---\n"] {
+        check(&format!("{rules}{end}"), "ok: 1 rule in 1 domain\n");
+    }
+}
+
+#[test]
+fn problems_of_tags_and_merges_are_reported_with_the_others() {
+    check(
+        "\
+domain: !!int 5
+descriptors:
+  - { key: a, <<: { key: b }, valu: c }
+  - { <<: 5, key: b }
+---
+domain: e
+",
+        "\
+rules.yaml:1:9: the only tag allowed here is `!!str`
+rules.yaml:3:15: <<: put it before `key`, which the merged mapping also sets
+rules.yaml:3:31: unknown key `valu`; did you mean `value`?
+rules.yaml:4:7: <<: must be a mapping, an alias of a mapping, or a list of them
+rules.yaml:5:1: one YAML document per file; move this one into its own file
+",
+    );
+}
+
+#[test]
+fn kubernetes_objects_are_one_problem_however_many_documents_follow() {
+    for (text, kind) in [
+        ("kind: ConfigMap\ndata: {}\n---\nkind: Service\n", "ConfigMap"),
+        ("kind: List\nitems: []\n", "List"),
+    ] {
+        check(
+            text,
+            &format!(
+                "rules.yaml:1:1: this is a Kubernetes {kind}, not a rule file; mount it and pass the \
+                 folder to --rules, or save the text below `data` as a file of its own\n"
+            ),
+        );
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn check_problem(calls: &str, problem: &str) {
     let (code, stdout, stderr) = test_calls(calls);
     assert_eq!(code, Some(1), "{stdout}");
     assert!(stderr.contains(problem), "{stderr}");
-    assert!(stdout.starts_with("0 passed, 0 failed, "), "{stdout}");
+    assert!(stdout.starts_with("no tests run: "), "{stdout}");
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
         ("      - { at: 1s }\n", "7:9: call: missing"),
         (
             "      - { call: [k=v, k=w], remaining: 1 }\n",
-            "7:40: remaining: 1 for 2 descriptors; write one for each",
+            "7:40: remaining: the call has 2 descriptors, but there is 1 number; list one for each",
         ),
         (
             "      - { call: k=v, rule: [k, k] }\n",
-            "7:28: rule: 2 for 1 descriptors; write one for each",
+            "7:28: rule: the call has 1 descriptor, but there are 2 rules; list one for each",
         ),
     ] {
         check_problem(calls, problem);
@@ -145,13 +145,52 @@ fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
         ("rules: rules.yaml\ntests: []", "2:8: tests: must be a list of at least one"),
         (
             "rules: gone.yaml\ntests: [{ name: a, domain: d, calls: [{ call: k=v }] }]",
-            "gone.yaml: No such file",
+            "a.test.yaml:1:8: rules: gone.yaml: No such file",
         ),
         ("", "1:1: the file is empty; a test file starts with `rules:`"),
     ] {
         let (code, _, stderr) = test_file("a.test.yaml", text, &[]);
         assert!(code == Some(1) && stderr.contains(problem), "{stderr}");
     }
+}
+
+#[test]
+fn one_mistake_in_a_call_is_one_problem() {
+    let only = |calls: &str, problem: &str| {
+        let (code, stdout, stderr) = test_calls(calls);
+        let expected = format!("./rules.test.yaml:7:{problem}\n");
+        assert_eq!((code, stderr, &*stdout), (Some(1), expected, "no tests run: 1 problem\n"));
+    };
+    only("      - { call: k=v, rule: [] }\n", "28: rule: must be a list of at least one");
+    only("      - { call: [], rule: k }\n", "17: call: must be a list of at least one");
+    only("      - { call: '' }\n", "17: call: must not be empty");
+    only(
+        "      - { call: k=v, remaining: -1 }\n",
+        "33: remaining: must be a whole number from 0 to 4294967295",
+    );
+}
+
+#[test]
+fn a_call_that_the_service_refuses_is_a_problem() {
+    let call = |descriptors: &str| format!("      - {{ call: [{descriptors}], rule: none }}\n");
+    let entries = |count: usize| format!("'{}'", vec!["j=v"; count].join(","));
+    let passed = "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n";
+    check(&call(&entries(32)), passed);
+    check_problem(&call(&entries(33)), "7:18: descriptors[0].entries: 33 exceeds 32");
+    let calls = vec!["k=v"; 65].join(", ");
+    let calls = format!("      - {{ call: [{calls}] }}\n");
+    check_problem(&calls, "7:17: descriptors: 65 exceeds 64");
+    let text = "rules: rules.yaml\ntests: [{ name: a, domain: '', calls: [{ call: k=v }] }]\n";
+    let (code, _, stderr) = test_file("a.test.yaml", text, &[]);
+    let expected = "./a.test.yaml:2:28: domain: must not be empty\n";
+    assert_eq!((code, stderr.as_str()), (Some(1), expected));
+}
+
+#[test]
+fn a_rule_file_in_place_of_a_test_file_is_one_problem() {
+    let (code, _, stderr) = test_file("a.test.yaml", RULES, &[]);
+    let message = "this is a rule file; a test file has rules: and tests:";
+    assert_eq!((code, stderr), (Some(1), format!("./a.test.yaml:1:1: {message}\n")));
 }
 
 #[test]
@@ -202,15 +241,16 @@ fn the_json_report_lists_every_test() {
     let expected = json!({
         "passed": 1, "failed": 1, "problems": [],
         "tests": [
-            { "file": file, "name": "good", "location": good },
-            { "file": file, "name": "bad & <worse>", "location": bad, "failure": failure },
+            { "file": file, "name": "good", "location": good, "status": "passed" },
+            { "file": file, "name": "bad & <worse>", "location": bad, "status": "failed", "failure": failure },
         ],
     });
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), expected);
 
     let (code, stdout, stderr) = test_file("a.test.yaml", "{}", &["--format", "json"]);
     assert_eq!((code, stderr.as_str()), (Some(1), ""));
-    let problems = ["./a.test.yaml:1:1: rules: missing", "./a.test.yaml:1:1: tests: missing"];
+    let problems = ["rules: missing", "tests: missing"]
+        .map(|message| json!({ "file": file, "line": 1, "column": 1, "message": message }));
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap()["problems"], json!(problems));
 }
 
@@ -219,11 +259,14 @@ fn the_json_report_lists_every_test() {
 fn the_junit_report_has_a_case_for_every_test_and_every_problem() {
     assert_eq!(
         cases(MIXED),
-        "good []\nbad & <worse> [('failure', './a.test.yaml:4:49, at 0s: k=v')]\n"
+        "./a.test.yaml good []\n./a.test.yaml bad & <worse> [('failure', './a.test.yaml:4:49, at 0s: k=v')]\n"
     );
     let missing = |name| format!("./a.test.yaml:1:1: {name}: missing");
     let (rules, tests) = (missing("rules"), missing("tests"));
-    let expected = format!("{rules} [('error', '{rules}')]\n{tests} [('error', '{tests}')]\n");
+    let expected = format!(
+        "./a.test.yaml problem 1 [('error', '{rules}')]\n\
+         ./a.test.yaml problem 2 [('error', '{tests}')]\n"
+    );
     assert_eq!(cases("{}"), expected);
 }
 
@@ -232,7 +275,7 @@ fn cases(text: &str) -> String {
     let read = "import sys, xml.etree.ElementTree as tree\n\
                 for case in tree.fromstring(sys.stdin.buffer.read()).iter('testcase'):\n\
                 \x20 inner = [(child.tag, child.get('message')) for child in case]\n\
-                \x20 print(case.get('name'), inner)";
+                \x20 print(case.get('classname'), case.get('name'), inner)";
     let (code, stdout, stderr) = test_file("a.test.yaml", text, &["--format", "junit"]);
     assert_eq!((code, stderr.as_str()), (Some(1), ""));
     let folder = TempDir::new().unwrap();

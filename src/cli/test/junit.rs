@@ -19,11 +19,10 @@ pub(super) fn xml(report: &TestReport) -> String {
     }
     if errors > 0 {
         xml += &format!("  <testsuite name=\"problems\" {}>\n", counts(errors, 0, errors));
-        for problem in &report.problems {
-            let problem = escaped(problem);
-            xml += &format!(
-                "    <testcase name=\"{problem}\"><error message=\"{problem}\"/></testcase>\n"
-            );
+        for (index, problem) in report.problems.iter().enumerate() {
+            let (file, message) = (escaped(&problem.file), escaped(&problem.to_string()));
+            let case = format!("<testcase classname=\"{file}\" name=\"problem {}\">", index + 1);
+            xml += &format!("    {case}<error message=\"{message}\"/></testcase>\n");
         }
         xml += "  </testsuite>\n";
     }

@@ -3,15 +3,19 @@
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::rules::{Problem, cases::Case};
+use crate::{
+    cli::check,
+    rules::{Problem, cases::Case},
+};
 
 /// The results of all tests.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub(super) struct TestReport {
     pub(super) tests: Vec<CaseReport>,
     /// Problems that kept tests from running.
-    pub(super) problems: Vec<String>,
+    pub(super) problems: Vec<Problem>,
 }
 
 /// The result of one test.
@@ -21,6 +25,8 @@ pub(super) struct CaseReport {
     pub(super) name: String,
     /// Location of the test: `file:line:column`.
     pub(super) location: String,
+    /// `passed` or `failed`.
+    pub(super) status: &'static str,
     /// Lines with what was expected and what happened; absent if the test passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<String>,
@@ -32,6 +38,7 @@ impl CaseReport {
             file: file.display().to_string(),
             name: case.name.clone(),
             location: case.location.clone(),
+            status: if result.is_ok() { "passed" } else { "failed" },
             failure: result.err(),
         }
     }
@@ -39,7 +46,7 @@ impl CaseReport {
 
 impl TestReport {
     pub(super) fn add_problems(&mut self, problems: Vec<Problem>) {
-        self.problems.extend(problems.iter().map(ToString::to_string));
+        self.problems.extend(problems);
     }
 
     pub(super) fn is_good(&self) -> bool {
@@ -65,24 +72,28 @@ impl TestReport {
                 }
             }
         }
-        let (failed, problems) = (self.failed(), self.problems.len());
-        text += &format!("{} passed, {failed} failed", self.tests.len() - failed);
-        match problems {
-            0 => {}
-            1 => text += ", 1 problem",
-            _ => text += &format!(", {problems} problems"),
-        }
-        text.push('\n');
-        text
+        text + &self.summary() + "\n"
+    }
+
+    fn summary(&self) -> String {
+        let (failed, tests) = (self.failed(), self.tests.len());
+        let ran = format!("{} passed, {failed} failed", tests - failed);
+        let problems = match self.problems.len() {
+            0 => return ran,
+            1 => "1 problem".to_owned(),
+            more => format!("{more} problems"),
+        };
+        if tests == 0 { format!("no tests run: {problems}") } else { format!("{ran}, {problems}") }
     }
 
     pub(super) fn json(&self) -> String {
         let (failed, tests) = (self.failed(), self.tests.len());
+        let problems: Vec<Value> = self.problems.iter().map(check::in_json).collect();
         let report = serde_json::json!({
             "passed": tests - failed,
             "failed": failed,
             "tests": self.tests,
-            "problems": self.problems,
+            "problems": problems,
         });
         format!("{report:#}\n")
     }

@@ -46,7 +46,7 @@ pub(super) fn siblings(file: &str, level: &[Located<WrittenDescriptor>], finding
             problems.warn(*location, message);
         }
         if siblings.is_idle(index, written) {
-            let message = "has no limit and no descriptors below it, so it has no effect";
+            let message = "this descriptor has no limit and none below it, so it has no effect";
             problems.warn(*location, message);
         }
         requests_per_unit(written, &mut problems);

@@ -66,7 +66,7 @@ descriptors:
     let (good, warnings) = checked(rules);
     let expected = [
         "requests_per_unit: `010` is octal, and means 8",
-        "has no limit and no descriptors below it, so it has no effect",
+        "this descriptor has no limit and none below it, so it has no effect",
         "rate_limit: empty, so there is no limit here",
         "requests_per_unit: missing; it counts as 0, which denies every call",
         "unit: `fortnight` is ignored, since nothing is limited",
@@ -120,7 +120,7 @@ fn the_page_lists_what_is_refused_here_and_accepted_by_the_incumbent() {
         ),
         (
             descriptor(&format!("<<: {{ key: b, {limit} }}")),
-            "<<: must come before `key`, which it merges as well",
+            "<<: put it before `key`, which the merged mapping also sets",
             "`<<` after a key that it merges as well",
         ),
         (
@@ -212,9 +212,11 @@ descriptors:
     let call = request("shop", vec![descriptor(&entries)]);
     let refused = service.ask(call).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-    listed(
-        "at most 64 descriptors (`--max-descriptors`) of 32 entries, and keys of 1 to 256 bytes",
-    );
+    listed("at most 64 descriptors (`--max-descriptors`) of 32 entries, and no empty key");
+
+    let long = "k".repeat(257);
+    check(&service, &[one(&long, "x")], "OK: OK -").await;
+    listed("keys and values may have any length");
 
     let denied = headers(&ask(&service, twice.to_vec()).await);
     assert!(denied.ends_with("Retry-After: N"), "{denied}");
