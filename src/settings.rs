@@ -16,7 +16,7 @@ mod telemetry;
 
 pub use calls::CallSettings;
 pub use form::Arity;
-pub(crate) use form::duration;
+pub(crate) use form::{duration, whole_number};
 pub use listen::ListenSettings;
 pub use process::ProcessSettings;
 pub use reader::{Environment, TypedFlags};
@@ -206,6 +206,12 @@ mod tests {
             let problems = problems(&[(name, text)]);
             assert!(problems[0].starts_with(name), "{text}: {problems:?}");
         }
+    }
+
+    #[test]
+    fn tests_and_explain_have_the_default_bound_of_the_service() {
+        let max = crate::rls::decode::Bounds::default().descriptors_max;
+        assert_eq!(good(&[]).calls.bounds.descriptors_max, max);
     }
 
     #[test]

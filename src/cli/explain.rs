@@ -15,12 +15,11 @@ use crate::{
         ChargeExplanation, DescriptorExplanation, Explanation, ForeseenCode, MatchExplanation,
     },
     rls::{
-        decode,
+        decode::{self, Bounds},
         pb::{self, RateLimitRequest},
         refusal::Refusal,
     },
     rules::{self, LoadOptions},
-    settings::{self, Environment, TypedFlags},
     store::system_clock,
 };
 
@@ -84,8 +83,7 @@ fn by_files(paths: &[PathBuf], message: RateLimitRequest) -> Result<Explanation,
 
 /// Decodes as a service with default settings does, with its bounds.
 fn decode(message: RateLimitRequest) -> Result<Request, Refusal> {
-    let resolved = settings::resolve(&TypedFlags::new(), &Environment::default());
-    let bounds = resolved.settings.calls.bounds;
+    let bounds = Bounds::default();
     bounds.check_descriptors(message.descriptors.len())?;
     for (index, descriptor) in message.descriptors.iter().enumerate() {
         bounds.check_entries(index, descriptor.entries.len())?;

@@ -15,6 +15,28 @@ pub const DESCRIPTORS_MAX_DEFAULT: usize = 64;
 /// Most entries in one descriptor.
 pub const ENTRIES_MAX: usize = 32;
 
+/// Checks the number of descriptors in a request.
+///
+/// # Errors
+/// If there are more than `max`; the message names the field and the bound.
+pub fn check_descriptors(count: usize, max: usize) -> Result<(), String> {
+    if count > max {
+        return Err(format!("descriptors: {count} exceeds {max}"));
+    }
+    Ok(())
+}
+
+/// Checks the number of entries in the descriptor of this index.
+///
+/// # Errors
+/// If there are more than [`ENTRIES_MAX`]; the message names the field and the bound.
+pub fn check_entries(descriptor: usize, count: usize) -> Result<(), String> {
+    if count > ENTRIES_MAX {
+        return Err(format!("descriptors[{descriptor}].entries: {count} exceeds {ENTRIES_MAX}"));
+    }
+    Ok(())
+}
+
 /// One call: may all of these descriptors pass, in this domain?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {

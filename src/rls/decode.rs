@@ -11,7 +11,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::engine::{
-    request::{Descriptor, ENTRIES_MAX, Entry, Hits, Request},
+    request::{self, DESCRIPTORS_MAX_DEFAULT, Descriptor, Entry, Hits, Request},
     rule::{Limit, Unit},
 };
 
@@ -44,17 +44,20 @@ pub struct Decoded {
     pub echo: Option<Struct>,
 }
 
+/// Those of a service with default settings.
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { descriptors_max: DESCRIPTORS_MAX_DEFAULT, echo: Echo::default() }
+    }
+}
+
 impl Bounds {
     /// Checks the number of descriptors.
     ///
     /// # Errors
     /// If there are too many.
     pub fn check_descriptors(self, count: usize) -> Result<(), Refusal> {
-        let max = self.descriptors_max;
-        if count > max {
-            return Err(Refusal::Invalid(format!("descriptors: {count} exceeds {max}")));
-        }
-        Ok(())
+        request::check_descriptors(count, self.descriptors_max).map_err(Refusal::Invalid)
     }
 
     /// Checks the number of entries of one descriptor.
@@ -62,11 +65,7 @@ impl Bounds {
     /// # Errors
     /// If there are too many.
     pub fn check_entries(self, descriptor: usize, count: usize) -> Result<(), Refusal> {
-        if count > ENTRIES_MAX {
-            let field = format!("descriptors[{descriptor}].entries");
-            return Err(Refusal::Invalid(format!("{field}: {count} exceeds {ENTRIES_MAX}")));
-        }
-        Ok(())
+        request::check_entries(descriptor, count).map_err(Refusal::Invalid)
     }
 }
 
@@ -83,7 +82,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
     }
 
     let echo = (echo == Echo::On).then(|| metadata::echo(&message));
-    // On the wire 0 cannot be told from absent; both count as 1.
+    // On the wire, 0 and an absent field are the same; both count as 1.
     let hits = u64::from(message.hits_addend.max(1));
     let mut overrides_ignored = 0;
     let mut descriptors = Vec::with_capacity(message.descriptors.len());

@@ -14,7 +14,9 @@ use super::{
 };
 use crate::engine::{
     descriptor_syntax,
-    request::{DESCRIPTORS_MAX_DEFAULT, Descriptor, ENTRIES_MAX, Hits, Request},
+    request::{
+        DESCRIPTORS_MAX_DEFAULT, Descriptor, Hits, Request, check_descriptors, check_entries,
+    },
     time::Timestamp,
 };
 
@@ -157,12 +159,10 @@ impl Reader<'_> {
         let count = nodes.len();
         let written = self.texts_in(&nodes, "call");
         let descriptors = self.descriptors_of_call(&written, hits);
-        // A refusal of the service, in its words.
-        if count > DESCRIPTORS_MAX_DEFAULT
+        if let Err(refusal) = check_descriptors(count, DESCRIPTORS_MAX_DEFAULT)
             && let Some(node) = fields.node("call")
         {
-            let message = format!("descriptors: {count} exceeds {DESCRIPTORS_MAX_DEFAULT}");
-            self.problem(node.location, message);
+            self.problem(node.location, refusal);
         }
         Some(TestCall {
             location: self.located(node),
@@ -176,7 +176,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Parses descriptors, and refuses what the service refuses, in its words.
+    /// Parses descriptors, and refuses those that the service refuses.
     fn descriptors_of_call(
         &mut self,
         written: &[(Location, String)],
@@ -195,10 +195,8 @@ impl Reader<'_> {
                     continue;
                 }
             };
-            let count = entries.len();
-            if count > ENTRIES_MAX {
-                let field = format!("descriptors[{index}].entries");
-                self.problem(*location, format!("{field}: {count} exceeds {ENTRIES_MAX}"));
+            if let Err(refusal) = check_entries(index, entries.len()) {
+                self.problem(*location, refusal);
             }
             descriptors.push(Descriptor { entries, hits, limit: None });
         }
