@@ -3,7 +3,7 @@
 mod grpc;
 mod listeners;
 mod ready;
-mod stores;
+pub mod stores;
 
 use std::{error::Error, future::pending, sync::Arc, time::Duration};
 

@@ -4,6 +4,7 @@
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 
 use tollkeeper::{
+    app::stores,
     limiter::Limiter,
     rls::{
         self,
@@ -17,23 +18,9 @@ use tollkeeper::{
         },
     },
     rules::{self, Rules},
-    settings::{self, Environment, Settings, StoreUrl, TypedFlags},
-    store::{
-        Store,
-        fallback::Fallback,
-        guard::Guard,
-        memory::MemoryStore,
-        outage::Outage,
-        over_limit_cache::OverLimitCache,
-        redis::{
-            RedisStore,
-            node::RedisNode,
-            pool::{Pool, PoolOptions},
-            script::Scripts,
-        },
-        system_clock,
-    },
-    telemetry::{CallMetrics, MemoryMetrics, StoreMetrics, Telemetry},
+    settings::{self, Environment, Settings, TypedFlags},
+    store::{Store, outage::Outage},
+    telemetry::{CallMetrics, Telemetry},
     workers::Workers,
 };
 use tonic::{Code, Request, Response, Status, service::Routes};
@@ -82,12 +69,12 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
     telemetry.install(settings.telemetry.log);
     let outage = Outage::default();
-    let store = Arc::new(new_store(&settings, &telemetry, outage.clone()));
+    let store = Arc::new(stores::store(&settings, &telemetry, outage.clone()));
     let count = settings.process.workers;
     let workers = Workers::start(count)?;
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
-    let guard = guard(&settings, &telemetry, store, outage);
+    let guard = stores::guard(&settings, &telemetry, store, outage);
     let metrics = CallMetrics::new(&telemetry.meter(), settings.telemetry.near_limit_ratio);
     let service = Service {
         limiter: Arc::new(Limiter::new(rules, guard, metrics.clone())),
@@ -116,36 +103,4 @@ fn settings(store: &str, rules: &[PathBuf]) -> Result<Settings> {
 
 async fn reached_by(store: Arc<Store>) {
     store.reached().await;
-}
-
-fn new_store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Store {
-    let StoreUrl::Redis(server) = &settings.store.url else {
-        return Store::Memory(in_memory(settings, telemetry));
-    };
-    let metrics = StoreMetrics::new(&telemetry.meter());
-    let options = PoolOptions {
-        server: server.clone(),
-        connections_max: settings.store.pool_size,
-        workers: settings.process.workers,
-        timeout: settings.store.decision_budget,
-        outage,
-    };
-    let node = RedisNode::new(Pool::new(options, metrics.clone()), system_clock, metrics);
-    Store::Redis(RedisStore::new(node, Scripts::new(settings.store.key_prefix.clone())))
-}
-
-fn in_memory(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
-    let metrics = MemoryMetrics::new(&telemetry.meter());
-    MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics)
-}
-
-fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>, outage: Outage) -> Guard {
-    let cached = match &settings.store.url {
-        StoreUrl::Memory => 0,
-        StoreUrl::Redis(_) => settings.store.over_limit_cache,
-    };
-    let over_limit =
-        OverLimitCache::new(cached, system_clock, StoreMetrics::new(&telemetry.meter()));
-    let fallback = Fallback::new(in_memory(settings, telemetry), settings.store.replicas);
-    Guard::new(store, over_limit, fallback, settings.store.decision_budget, outage)
 }

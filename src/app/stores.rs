@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The store of `--store`.
-pub(super) fn store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Store {
+pub fn store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Store {
     match &settings.store.url {
         StoreUrl::Memory => Store::Memory(memory_store(settings, telemetry)),
         StoreUrl::Redis(server) => {
@@ -49,7 +49,7 @@ pub(super) fn store(settings: &Settings, telemetry: &Telemetry, outage: Outage) 
 }
 
 /// The guard around `store`, with the over-limit cache and the fallback.
-pub(super) fn guard(
+pub fn guard(
     settings: &Settings,
     telemetry: &Telemetry,
     store: Arc<Store>,
