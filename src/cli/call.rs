@@ -18,7 +18,7 @@ use crate::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
-    settings::Environment,
+    settings::{self, Environment},
     telemetry,
 };
 
@@ -109,11 +109,8 @@ pub(super) fn request(
 }
 
 fn read_hits(text: &str) -> Result<i64, String> {
-    // Rust would accept a leading `+` as well.
-    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(|| {
-        let (text, min, max) = (printable(text.as_bytes()), i64::MIN, i64::MAX);
-        format!("--hits: invalid value `{text}`: must be a whole number from {min} to {max}")
-    })
+    settings::whole_number(&printable(text.as_bytes()), &i64::MIN, &i64::MAX)
+        .map_err(|problem| format!("--hits: {problem}"))
 }
 
 fn descriptor(entries: Vec<Entry>, hits: Option<i64>) -> RateLimitDescriptor {

@@ -81,8 +81,8 @@ fn address_or_off(text: &str) -> Result<Option<SocketAddr>, String> {
     address(text).map(Some).map_err(|problem| format!("{problem}, or off"))
 }
 
-/// Reads a number without a sign; `parse` alone would accept `+5`.
-fn unsigned<T: FromStr>(text: &str) -> Option<T> {
+/// Reads a number; `parse` alone would accept `+5` as well.
+fn without_plus<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
@@ -101,14 +101,24 @@ impl<T: FromStr + Display + PartialOrd> Form for WholeNumber<T> {
     }
 
     fn read(&self, text: &str) -> Result<T, String> {
-        let Self { min, max } = self;
-        let number = unsigned(text).filter(|number| (min..=max).contains(&number));
-        number.ok_or_else(|| invalid(text, format_args!("a whole number from {min} to {max}")))
+        whole_number(text, &self.min, &self.max)
     }
 
     fn range(&self) -> Option<(String, String)> {
         Some((self.min.to_string(), self.max.to_string()))
     }
+}
+
+/// Reads a whole number, without a plus sign.
+///
+/// # Errors
+/// A sentence with the allowed numbers.
+pub(crate) fn whole_number<T>(text: &str, min: &T, max: &T) -> Result<T, String>
+where
+    T: FromStr + Display + PartialOrd,
+{
+    let number = without_plus(text).filter(|number| (min..=max).contains(&number));
+    number.ok_or_else(|| invalid(text, format_args!("a whole number from {min} to {max}")))
 }
 
 /// A part of a whole.
@@ -123,7 +133,7 @@ impl Form for Ratio {
     }
 
     fn read(&self, text: &str) -> Result<f64, String> {
-        let ratio = unsigned(text).filter(|ratio| (0.0..=1.0).contains(ratio));
+        let ratio = without_plus(text).filter(|ratio| (0.0..=1.0).contains(ratio));
         ratio.ok_or_else(|| invalid(text, "a number from 0 to 1, such as 0.8"))
     }
 

@@ -97,8 +97,7 @@ impl<'a> SettingReader<'a> {
                 (None, None) => Vec::new(),
             };
         if paths.iter().any(|path| path.as_os_str().is_empty()) {
-            let name = self.given(row.flag).map(|(name, _)| name).unwrap_or_default();
-            self.problems.push(format!("{name}: must not be empty"));
+            self.problem(row.flag, "must not be empty");
             paths.retain(|path| !path.as_os_str().is_empty());
         }
         self.rows.push(row);
@@ -113,6 +112,12 @@ impl<'a> SettingReader<'a> {
         let variable = variable(flag);
         let value = self.environment.get(&variable)?;
         Some((variable, value))
+    }
+
+    /// Adds a problem of a setting that was given.
+    pub(super) fn problem(&mut self, flag: &str, problem: &str) {
+        let name = self.given(flag).map(|(name, _)| name).unwrap_or_default();
+        self.problems.push(format!("{name}: {problem}"));
     }
 
     /// Warns about a setting that was given and has no effect.

@@ -76,12 +76,21 @@ impl StoreSettings {
         });
         // A bad URL is read as the default.
         let is_memory = matches!(url, StoreUrl::Memory) && reader.problems.len() == problems_before;
-        let password = reader.read_optional(&Setting {
+        let password_file = reader.read_optional(&Setting {
             flag: "store-password-file",
-            form: Custom { name: "PATH", read: if is_memory { unused_password } else { password } },
+            form: Custom { name: "PATH", read: |path| Ok(path.to_owned()) },
             default: "",
             help: "File that holds the password of Redis",
         });
+        // A file that is not used need not exist.
+        let password = match password_file.filter(|_| !is_memory).map(|path| password(&path)) {
+            Some(Ok(password)) => Some(password),
+            Some(Err(problem)) => {
+                reader.problem("store-password-file", &problem);
+                None
+            }
+            None => None,
+        };
         if is_memory {
             reader.warn_unused("store-password-file", "memory:// takes no password");
             reader.warn_unused("store-pool-size", "memory:// has no connections");
@@ -99,12 +108,6 @@ impl StoreSettings {
             help: "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces",
         })
     }
-}
-
-/// A file that is not used need not exist.
-#[expect(clippy::unnecessary_wraps, reason = "it stands in for `password`")]
-fn unused_password(_: &str) -> Result<String, String> {
-    Ok(String::new())
 }
 
 fn password(path: &str) -> Result<String, String> {
