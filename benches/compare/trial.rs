@@ -16,7 +16,7 @@ use crate::{
 /// The measurements of one turn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
-    /// Processor time of the service per decision, in microseconds; NaN if there is no service.
+    /// Processor time of the service per decision, in microseconds; NaN for backends without a service.
     pub(crate) service_us: f64,
     /// Processor time of Redis per decision, in microseconds; NaN if Redis is not asked.
     pub(crate) redis_us: f64,

@@ -106,7 +106,7 @@ async fn drive(
         Ok(driver) => (Some(driver), Ok(())),
         Err(problem) => (None, Err(problem)),
     };
-    // The receiver is gone if another thread has failed. Then there is no start, either.
+    // If another thread has failed, the receiver is gone, and the run does not start.
     drop(connected.send(result).await);
     let start = begin.wait_for(Option::is_some).await.ok().and_then(|start| *start);
     match driver.zip(start) {

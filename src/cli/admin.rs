@@ -53,9 +53,9 @@ pub(super) fn not_tollkeeper(addr: &str) -> String {
     format!("{addr} is not a tollkeeper admin address (default: {ADDR_DEFAULT})")
 }
 
-/// Why there is no answer.
+/// Why a request got no usable answer.
 enum Failure {
-    /// For this reason.
+    /// For the reason in the text.
     Told(String),
     NotTollkeeper,
     NotHttp(hyper::Error),

@@ -27,7 +27,7 @@ use crate::{
     store::memory::MemoryStore,
 };
 
-/// Stands in a test for "no rule matches".
+/// The value of `rule:` that expects a descriptor to match no rule.
 const NO_RULE: &str = "none";
 
 #[derive(Debug, clap::Args)]

@@ -86,7 +86,7 @@ impl Compiler<'_> {
         path.steps.pop();
     }
 
-    /// `None` if there is no limit, or a problem.
+    /// The policy of a descriptor; `None` if it has no limit, or a limit with a problem.
     fn policy(
         &mut self,
         file: &str,

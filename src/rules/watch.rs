@@ -97,7 +97,7 @@ impl Watcher {
 
     /// Reads the files, and loads them if they have changed.
     ///
-    /// New content is loaded once two reads in a row have found the same: a file may be half written, or some
+    /// New content is loaded once two consecutive reads have returned the same: a file may be half written, or some
     /// files may be newer than others.
     async fn poll(&mut self) -> Option<Loaded> {
         let paths = self.watched.paths.clone();

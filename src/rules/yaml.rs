@@ -99,8 +99,8 @@ struct Builder {
     errors: Vec<YamlError>,
 }
 
-/// Parses one document, and returns its problems as well. There is no node if the document is empty, has only
-/// comments, is not YAML, or exceeds a bound.
+/// Parses one document. Returns its root, and its problems. The root is `None` if the document is empty, has
+/// only comments, is not YAML, or exceeds a bound.
 pub(super) fn parse(text: &str) -> (Option<YamlNode>, Vec<YamlError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();

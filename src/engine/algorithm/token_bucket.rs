@@ -26,7 +26,7 @@ impl TokenBucket {
 
     fn paid_at(&self, debt: u64, terms: &Terms) -> Timestamp {
         match terms.requests_per_unit {
-            // It never refills; the answer needs a time all the same, so one window is reported.
+            // It never refills. The answer needs a reset time, so it reports one window.
             0 => self.at.plus_millis(terms.window_ms),
             rate => self.at.plus_millis(debt.div_ceil(u64::from(rate))),
         }

@@ -37,7 +37,7 @@ impl Capacity {
         self.kept() >= SWEEP_FROM
     }
 
-    /// Reserves capacity for one more counter; `false` if there is none.
+    /// Reserves capacity for one more counter; `false` if the store is full.
     pub(super) fn reserve(&self) -> bool {
         self.kept
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |kept| {
