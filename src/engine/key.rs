@@ -103,6 +103,11 @@ impl Counter {
         self.business_id.len()
     }
 
+    /// The text in the braces of the key. All keys of a counter have the same.
+    pub fn hash_tag(&self) -> &str {
+        &self.business_id
+    }
+
     /// The key; with a clock-aligned algorithm, that of the window that starts at `start`.
     pub fn key(&self, start: Timestamp) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 40);

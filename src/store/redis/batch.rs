@@ -1,15 +1,17 @@
-//! Calls that go to Redis together, in one write: one script run for those on fixed windows, and one for
-//! the others.
+//! Calls that go to one server together, in one write: a script run for those on fixed windows, and one for the
+//! others; or such runs for each hash slot.
 
-use std::sync::Arc;
+use std::{sync::Arc, vec};
 
 use redis::RedisResult;
 
 use super::{
     connection::Connection,
+    hash_slot::HashSlot,
     resp,
     script::{
-        self, RedisOutcome, Scripts, WriteRefusal, fixed, ledger::LedgerRun, unexpected_reply,
+        self, Keys, RedisOutcome, Reply, Script, ScriptRun, Scripts, WriteRefusal, fixed,
+        ledger::LedgerRun, unexpected_reply,
     },
 };
 use crate::{
@@ -22,6 +24,20 @@ pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
 
 /// The weight of a charge for the ledger, by the time that it costs Redis; one on a fixed window weighs 1.
 const LEDGER_WEIGHT: usize = 6;
+
+/// The least weight of a call that may need a run of its own.
+const RUN_WEIGHT: usize = 3;
+
+/// How the calls of a batch are put into runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// One run for all, with declared keys: on a server that is no part of a cluster.
+    Single,
+    /// One run for all, with undeclared keys.
+    NodeWide,
+    /// One run for each hash slot, with declared keys.
+    PerSlot,
+}
 
 /// The script that decides a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,31 +53,46 @@ impl ScriptKind {
     }
 
     /// The time that a call costs Redis, relative to others.
-    pub(super) fn weight(self, charges: &[Charge]) -> usize {
-        match self {
+    pub(super) fn weight(self, charges: &[Charge], runs: Runs) -> usize {
+        let weight = match self {
             Self::Fixed => charges.len(),
             Self::Ledger => LEDGER_WEIGHT * charges.len(),
+        };
+        match runs {
+            Runs::Single | Runs::NodeWide => weight,
+            Runs::PerSlot => weight.max(RUN_WEIGHT),
         }
     }
 }
 
 /// Calls in the order in which they were added.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batch {
-    fixed: fixed::FixedRun,
-    ledger: LedgerRun,
-    kinds: Vec<ScriptKind>,
+    kind: Runs,
+    runs: Vec<Run>,
+    /// The index of each call's run.
+    calls: Vec<usize>,
 }
 
-/// What a batch's replies say.
-pub(super) struct Answers {
-    /// Redis's time, unless all runs failed.
-    pub(super) now: Option<Timestamp>,
-    /// One for each call, in their order.
-    pub(super) outcomes: Vec<RedisResult<RedisOutcome>>,
+/// Calls that one script decides.
+#[derive(Debug)]
+struct Run {
+    /// The hash slot of all keys, if each has a run of its own.
+    slot: Option<HashSlot>,
+    calls: RunCalls,
+}
+
+#[derive(Debug)]
+enum RunCalls {
+    Fixed(fixed::FixedRun),
+    Ledger(LedgerRun),
 }
 
 impl Batch {
+    pub(super) const fn new(kind: Runs) -> Self {
+        Self { kind, runs: Vec::new(), calls: Vec::new() }
+    }
+
     /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `key_prefix`. All
     /// calls together must not weigh more than [`WEIGHT_MAX`], except for one alone.
     pub(super) fn add(
@@ -71,88 +102,122 @@ impl Batch {
         assumed_now: Timestamp,
         key_prefix: &str,
     ) {
-        match kind {
-            ScriptKind::Fixed => self.fixed.add(charges, assumed_now, key_prefix),
-            ScriptKind::Ledger => self.ledger.add(charges, assumed_now, key_prefix),
+        let slot = match self.kind {
+            Runs::Single | Runs::NodeWide => None,
+            Runs::PerSlot => charges.first().map(|charge| HashSlot::of(&charge.counter)),
+        };
+        let known = self.runs.iter().position(|run| run.slot == slot && run.calls.kind() == kind);
+        let index = known.unwrap_or(self.runs.len());
+        if known.is_none() {
+            self.runs.push(Run { slot, calls: RunCalls::new(kind) });
         }
-        self.kinds.push(kind);
+        if let Some(run) = self.runs.get_mut(index) {
+            run.calls.add(charges, assumed_now, key_prefix);
+            self.calls.push(index);
+        }
     }
 
-    /// Sends it, and reads what became of each call.
+    /// Sends it, and reads the replies to the calls, in their order.
     pub(super) async fn run(
         self,
         connection: &mut Connection,
         scripts: &Scripts,
         metrics: &StoreMetrics,
-    ) -> Answers {
-        let mut runs: Vec<(_, &dyn script::ScriptRun)> = Vec::with_capacity(2);
-        if !self.fixed.is_empty() {
-            runs.push((&scripts.fixed, &self.fixed));
+    ) -> Vec<RedisResult<Reply>> {
+        let keys = match self.kind {
+            Runs::Single | Runs::PerSlot => Keys::Declared,
+            Runs::NodeWide => Keys::Undeclared,
+        };
+        let mut runs: Vec<(_, &dyn ScriptRun)> = Vec::with_capacity(self.runs.len());
+        for Run { calls, .. } in &self.runs {
+            runs.push((calls.script(scripts, keys), calls.as_run()));
         }
-        if !self.ledger.is_empty() {
-            runs.push((&scripts.ledger, &self.ledger));
+        let ran = script::run(&runs, keys, connection, metrics, resp::integers).await;
+        let mut by_run = Vec::with_capacity(self.runs.len());
+        for (run, reply) in self.runs.iter().zip(ran.replies) {
+            by_run.push(run.calls.read(reply));
         }
-        let ran = script::run(&runs, connection, metrics, resp::integers).await;
-        let mut replies = ran.replies.into_iter();
-        let mut now = None;
-        let mut fixed = Ok(Vec::new());
-        if !self.fixed.is_empty() {
-            fixed = read(replies.next(), &mut now, |reply| self.fixed.read(reply));
-        }
-        let mut ledger = Ok(Vec::new());
-        if !self.ledger.is_empty() {
-            ledger = read(replies.next(), &mut now, |reply| self.ledger.read(reply));
-        }
-        let outcomes = self.in_order(fixed, ledger);
+        let replies = in_order(&self.calls, by_run);
 
-        let refused = outcomes.iter().find_map(refusal);
+        let refused = replies.iter().find_map(refusal);
         let error_type = ran.error_type.or(refused.map(|refusal| refusal.code().to_owned()));
         metrics.record("EVALSHA", ran.took, error_type);
         if refused == Some(WriteRefusal::Replica) {
             // A demoted server must not be asked again on this connection.
             connection.retire();
         }
-        Answers { now, outcomes }
+        replies
     }
+}
 
-    /// The outcomes of both runs, in the order of the calls.
-    fn in_order(
-        &self,
-        fixed: RedisResult<Vec<RedisOutcome>>,
-        ledger: RedisResult<Vec<RedisOutcome>>,
-    ) -> Vec<RedisResult<RedisOutcome>> {
-        let mut fixed = fixed.map(Vec::into_iter);
-        let mut ledger = ledger.map(Vec::into_iter);
-        let mut outcomes = Vec::with_capacity(self.kinds.len());
-        for kind in &self.kinds {
-            let of_kind = match kind {
-                ScriptKind::Fixed => &mut fixed,
-                ScriptKind::Ledger => &mut ledger,
-            };
-            outcomes.push(match of_kind {
-                Ok(of_kind) => of_kind.next().ok_or_else(unexpected_reply),
-                Err(error) => Err(error.clone()),
-            });
+/// What one run replies: Redis's time, and what it says of each call.
+type RunReply = RedisResult<(Timestamp, vec::IntoIter<RedisOutcome>)>;
+
+/// The replies of all runs, in the order of the calls.
+fn in_order(calls: &[usize], mut by_run: Vec<RunReply>) -> Vec<RedisResult<Reply>> {
+    let mut replies = Vec::with_capacity(calls.len());
+    for run in calls {
+        replies.push(match by_run.get_mut(*run) {
+            Some(Ok((now, of_run))) => match of_run.next() {
+                Some(outcome) => Ok(Reply { now: *now, outcome }),
+                None => Err(unexpected_reply()),
+            },
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(unexpected_reply()),
+        });
+    }
+    replies
+}
+
+impl RunCalls {
+    fn new(kind: ScriptKind) -> Self {
+        match kind {
+            ScriptKind::Fixed => Self::Fixed(fixed::FixedRun::default()),
+            ScriptKind::Ledger => Self::Ledger(LedgerRun::default()),
         }
-        outcomes
+    }
+
+    const fn kind(&self) -> ScriptKind {
+        match self {
+            Self::Fixed(_) => ScriptKind::Fixed,
+            Self::Ledger(_) => ScriptKind::Ledger,
+        }
+    }
+
+    fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, key_prefix: &str) {
+        match self {
+            Self::Fixed(run) => run.add(charges, assumed_now, key_prefix),
+            Self::Ledger(run) => run.add(charges, assumed_now, key_prefix),
+        }
+    }
+
+    fn script<'scripts>(&self, scripts: &'scripts Scripts, keys: Keys) -> &'scripts Script {
+        match self {
+            Self::Fixed(_) => &scripts.on(keys).fixed,
+            Self::Ledger(_) => &scripts.on(keys).ledger,
+        }
+    }
+
+    fn as_run(&self) -> &dyn ScriptRun {
+        match self {
+            Self::Fixed(run) => run,
+            Self::Ledger(run) => run,
+        }
+    }
+
+    fn read(&self, reply: RedisResult<Vec<i64>>) -> RunReply {
+        let read = match self {
+            Self::Fixed(run) => run.read(&reply?),
+            Self::Ledger(run) => run.read(&reply?),
+        };
+        let (now, outcomes) = read.ok_or_else(unexpected_reply)?;
+        Ok((now, outcomes.into_iter()))
     }
 }
 
-/// Reads the reply to one run, and Redis's time from it.
-fn read(
-    reply: Option<RedisResult<Vec<i64>>>,
-    now: &mut Option<Timestamp>,
-    read: impl Fn(&[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)>,
-) -> RedisResult<Vec<RedisOutcome>> {
-    let reply = reply.ok_or_else(unexpected_reply)??;
-    let (told, outcomes) = read(&reply).ok_or_else(unexpected_reply)?;
-    *now = Some(told);
-    Ok(outcomes)
-}
-
-fn refusal(outcome: &RedisResult<RedisOutcome>) -> Option<WriteRefusal> {
-    match outcome {
-        Ok(RedisOutcome::WriteRefused(refusal)) => Some(*refusal),
+fn refusal(reply: &RedisResult<Reply>) -> Option<WriteRefusal> {
+    match reply {
+        Ok(Reply { outcome: RedisOutcome::WriteRefused(refusal), .. }) => Some(*refusal),
         _ => None,
     }
 }

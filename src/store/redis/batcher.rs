@@ -7,34 +7,42 @@
 mod dispatcher;
 mod queue;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio::{sync::oneshot, time::Instant};
 
 use self::{
     dispatcher::Dispatcher,
-    queue::{CallAnswer, QueuedCall, SharedQueue},
+    queue::{CallAnswer, SharedQueue},
 };
-use super::{batch::ScriptKind, node::RedisNode, script::Scripts};
+pub(super) use self::queue::{NotDecided, QueuedCall};
+use super::{
+    batch::{Runs, ScriptKind},
+    link::Link,
+    script::Scripts,
+};
 use crate::{engine::ledger::Charge, store::StoreError, workers};
 
-/// Where calls wait.
+/// Where calls wait for one server.
 #[derive(Debug, Clone)]
 pub(super) struct Batcher(Arc<SharedQueue>);
 
 impl Batcher {
-    pub(super) fn new(node: RedisNode, scripts: Arc<Scripts>) -> Self {
-        Self(Arc::new(SharedQueue::new(node, scripts)))
+    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs) -> Self {
+        Self(Arc::new(SharedQueue::new(link, scripts, runs)))
     }
 
     /// Makes all charges of one call, or none; there must be at least one. If the future is dropped before the
     /// call is sent, the call is sent only if it has debits or refunds.
     ///
     /// # Errors
-    /// See [`StoreError`].
+    /// See [`NotDecided`].
     pub(super) async fn charge(&self, charges: &[Charge]) -> CallAnswer {
         let (answer, answered) = oneshot::channel();
-        self.enqueue(QueuedCall {
+        let queued = self.enqueue(QueuedCall {
             charges: charges.into(),
             kind: ScriptKind::of(charges),
             stale: 0,
@@ -43,19 +51,53 @@ impl Batcher {
             mailbox: workers::share(self.0.mailboxes.len()),
             answer,
         });
+        if queued.is_err() {
+            return Err(NotDecided::Elsewhere);
+        }
         // Without an answer its batch was not answered in time.
-        answered.await.unwrap_or(Err(StoreError::TimedOut))
+        answered.await.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))
     }
 
-    /// Queues a call, and sees to it that somebody sends it.
-    fn enqueue(&self, call: QueuedCall) {
+    /// Queues a call, and sees to it that somebody sends it; gives it back if the node has left.
+    pub(super) fn enqueue(&self, call: QueuedCall) -> Result<(), QueuedCall> {
         let (index, now) = (call.mailbox, call.since);
-        let Some(mailbox) = self.0.mailboxes.get(index) else { return };
+        let Some(mailbox) = self.0.mailboxes.get(index) else { return Err(call) };
+        let mut queue = self.0.queue();
+        if queue.is_closed {
+            return Err(call);
+        }
         if !mailbox.is_running.swap(true, Ordering::AcqRel) {
             Dispatcher::start(Arc::clone(&self.0), index);
         }
-        let mut queue = self.0.queue();
         queue.waiting.push_back(call);
         self.0.find_leader(&mut queue, index, now);
+        Ok(())
+    }
+
+    /// How batches are put into runs.
+    pub(super) fn runs(&self) -> Runs {
+        self.0.queue().runs
+    }
+
+    /// Changes how batches are put into runs.
+    pub(super) fn set_runs(&self, runs: Runs) {
+        self.0.queue().runs = runs;
+    }
+
+    /// Takes no more calls, and returns those that have not been sent. Batches that are under way are still
+    /// answered.
+    pub(super) fn close(&self) -> Vec<QueuedCall> {
+        let mut queue = self.0.queue();
+        queue.is_closed = true;
+        let (waiting, late) = (mem::take(&mut queue.waiting), mem::take(&mut queue.late));
+        drop(queue);
+        self.0.wake_all();
+        waiting.into_iter().chain(late).collect()
+    }
+
+    /// Waits until everything has ended that was under way when the batcher was closed.
+    pub(super) async fn ended(&self) {
+        self.0.dispatchers.close();
+        self.0.dispatchers.wait().await;
     }
 }

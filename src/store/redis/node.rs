@@ -1,80 +1,57 @@
-//! One Redis server: the connections to it, and its clock.
+//! One Redis server that has counters: the link to it, and the calls that wait for it.
 
-use std::{sync::Arc, time::Duration};
-
-use redis::RedisResult;
-use tokio::time;
+use std::sync::Arc;
 
 use super::{
-    clock::RedisClock,
-    connection::Connection,
-    pool::{self, Pool},
-    script::{RedisOutcome, Reply},
+    batch::Runs,
+    batcher::Batcher,
+    link::Link,
+    pool::{Pool, PoolOptions},
+    script::Scripts,
+    server::{Address, Server},
 };
 use crate::{
-    engine::time::Timestamp,
-    store::{Clock, StoreError},
+    store::{Clock, outage::Outage},
     telemetry::StoreMetrics,
 };
 
-/// How often a Redis that is absent at the start is tried.
-const REACH_EVERY: Duration = Duration::from_millis(250);
-
-/// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
-/// differ, and once more if the window ends meanwhile.
-pub(super) const QUESTIONS_MAX: u8 = 3;
-
-/// One Redis server.
+/// What all nodes of a store have in common.
 #[derive(Debug, Clone)]
-pub struct RedisNode {
-    pub(super) pool: Pool,
-    pub(super) clock: Arc<RedisClock>,
-    pub(super) metrics: StoreMetrics,
+pub struct NodeOptions {
+    /// How many connections each may have, and how long calls wait.
+    pub pool: PoolOptions,
+    /// Our clock, from which Redis's is guessed.
+    pub clock: Clock,
+    /// The metrics of the store.
+    pub metrics: StoreMetrics,
+    /// The scripts.
+    pub scripts: Arc<Scripts>,
 }
 
-/// A question that goes to Redis by itself.
-pub(super) trait Question {
-    /// What it is answered.
-    type Answer;
-
-    /// Asks once, in the windows that hold `assumed_now`.
-    fn ask(
-        &self,
-        connection: &mut Connection,
-        assumed_now: Timestamp,
-        metrics: &StoreMetrics,
-    ) -> impl Future<Output = RedisResult<Reply<Self::Answer>>> + Send;
+/// One Redis server.
+#[derive(Debug)]
+pub(super) struct RedisNode {
+    pub(super) server: Server,
+    pub(super) link: Link,
+    pub(super) batcher: Batcher,
 }
 
 impl RedisNode {
-    /// The server behind `pool`. `clock` is ours, from which Redis's is guessed.
-    pub fn new(pool: Pool, clock: Clock, metrics: StoreMetrics) -> Self {
-        Self { pool, clock: Arc::new(RedisClock::new(clock)), metrics }
+    /// A node that connects when it is first asked. `runs` may change on a cluster, see
+    /// [`Batcher::set_runs`].
+    pub(super) fn new(options: &NodeOptions, server: Server, runs: Runs) -> Self {
+        let outage = match runs {
+            Runs::Single => Outage::default(),
+            Runs::NodeWide | Runs::PerSlot => Outage::of(&server.address),
+        };
+        let metrics = options.metrics.clone();
+        let pool = Pool::new(&options.pool, server.clone(), outage.clone(), metrics.clone());
+        let link = Link::new(pool, options.clock, outage, metrics);
+        let batcher = Batcher::new(link.clone(), Arc::clone(&options.scripts), runs);
+        Self { server, link, batcher }
     }
 
-    /// Asks a question, and again while Redis says that its window is stale.
-    pub(super) async fn ask<Q: Question>(&self, question: Q) -> Result<Q::Answer, StoreError> {
-        let mut connection = self.pool.get().await?;
-        let mut assumed_now = self.clock.now();
-        for _ in 0..QUESTIONS_MAX {
-            let sent = self.clock.send();
-            let reply = question.ask(&mut connection, assumed_now, &self.metrics).await;
-            let Reply { now, outcome } = reply.map_err(|error| pool::unavailable(&error))?;
-            self.clock.learn(now, sent);
-            match outcome {
-                RedisOutcome::Decided(answer) => return Ok(answer),
-                RedisOutcome::Corrupt(charges) => return Err(StoreError::Corrupt(charges)),
-                RedisOutcome::WriteRefused(refusal) => return Err(refusal.into()),
-                RedisOutcome::Stale => assumed_now = now,
-            }
-        }
-        Err(StoreError::ClockUnsteady)
-    }
-
-    /// Waits until Redis has answered once.
-    pub(super) async fn reached(&self) {
-        while self.pool.get().await.is_err() {
-            time::sleep(REACH_EVERY).await;
-        }
+    pub(super) const fn address(&self) -> &Address {
+        &self.server.address
     }
 }

@@ -33,14 +33,52 @@ const FIXED: [&str; 2] = [include_str!("lua/refusal.lua"), include_str!("lua/fix
 const LEDGER: &str = include_str!("lua/ledger.lua");
 const COUNTER: &str = include_str!("lua/counter.lua");
 
+/// What the scripts reply for a call with a key that another server of the cluster has.
+const ELSEWHERE: i64 = -7;
+
+/// How a run names its keys to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// In KEYS. On a cluster they must be in one slot, and a server that does not have it says so.
+    Declared,
+    /// Among the other arguments. They may be in any slots of one server of a cluster. Calls whose keys
+    /// are elsewhere are [`Elsewhere`](RedisOutcome::Elsewhere).
+    Undeclared,
+}
+
+impl Keys {
+    /// What scripts begin with, after the clock.
+    const fn prologue(self) -> &'static str {
+        match self {
+            Self::Declared => include_str!("lua/declared.lua"),
+            Self::Undeclared => include_str!("lua/undeclared.lua"),
+        }
+    }
+
+    /// Adds the keys of a run, and its other arguments by `add_arguments`.
+    fn write(self, command: &mut Cmd, keys: &[String], add_arguments: impl FnOnce(&mut Cmd)) {
+        match self {
+            Self::Declared => {
+                command.arg(keys.len()).arg(keys);
+                add_arguments(command);
+            }
+            Self::Undeclared => {
+                command.arg(0);
+                add_arguments(command);
+                command.arg(keys).arg(keys.len());
+            }
+        }
+    }
+}
+
 /// The text of the script that decides calls, on this clock.
-pub fn ledger(clock: &str) -> String {
-    clock.to_owned() + &SHARED.concat() + LEDGER
+pub fn ledger(clock: &str, keys: Keys) -> String {
+    clock.to_owned() + keys.prologue() + &SHARED.concat() + LEDGER
 }
 
 /// The text of the script that decides calls on fixed windows, on this clock.
-pub fn fixed(clock: &str) -> String {
-    clock.to_owned() + &FIXED.concat()
+pub fn fixed(clock: &str, keys: Keys) -> String {
+    clock.to_owned() + keys.prologue() + &FIXED.concat()
 }
 
 /// The text of the script that looks at one counter, on this clock.
@@ -51,10 +89,17 @@ pub fn counter(clock: &str) -> String {
 /// The scripts.
 #[derive(Debug)]
 pub struct Scripts {
-    pub(super) ledger: Script,
-    pub(super) fixed: Script,
+    declared: CallScripts,
+    undeclared: CallScripts,
     pub(super) counter: Script,
     pub(super) key_prefix: String,
+}
+
+/// The scripts that decide calls.
+#[derive(Debug)]
+pub(super) struct CallScripts {
+    pub(super) ledger: Script,
+    pub(super) fixed: Script,
 }
 
 /// A script and its hash.
@@ -75,6 +120,8 @@ pub enum RedisOutcome<T = Judgement> {
     Corrupt(Vec<usize>),
     /// The call would be admitted, but the server takes no writes.
     WriteRefused(WriteRefusal),
+    /// Another server of the cluster has a key of the call.
+    Elsewhere,
 }
 
 /// What Redis says, and the time by its clock.
@@ -148,9 +195,20 @@ impl From<WriteRefusal> for StoreError {
 impl Scripts {
     /// The scripts, on keys that begin with `key_prefix`.
     pub fn new(key_prefix: String) -> Self {
-        let [ledger, fixed, counter] =
-            [ledger, fixed, counter].map(|script| Script::new(script(CLOCK)));
-        Self { ledger, fixed, counter, key_prefix }
+        let [declared, undeclared] =
+            [Keys::Declared, Keys::Undeclared].map(|keys| CallScripts {
+                ledger: Script::new(ledger(CLOCK, keys)),
+                fixed: Script::new(fixed(CLOCK, keys)),
+            });
+        Self { declared, undeclared, counter: Script::new(counter(CLOCK)), key_prefix }
+    }
+
+    /// The scripts that decide calls, and take their keys like this.
+    pub(super) const fn on(&self, keys: Keys) -> &CallScripts {
+        match keys {
+            Keys::Declared => &self.declared,
+            Keys::Undeclared => &self.undeclared,
+        }
     }
 }
 
@@ -163,7 +221,7 @@ impl Script {
 /// One run of a script.
 pub trait ScriptRun: Sync {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
-    fn command(&self, verb: &str, script: &str) -> Cmd;
+    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd;
 }
 
 /// What runs in one round trip came to.
@@ -180,13 +238,14 @@ pub(super) struct Ran<T> {
 /// since it was restarted or flushed, has not run; it is sent once more with its text.
 pub(super) async fn run<T>(
     runs: &[(&Script, &dyn ScriptRun)],
+    keys: Keys,
     connection: &mut Connection,
     metrics: &StoreMetrics,
     read: impl Fn(&[u8]) -> RedisResult<T>,
 ) -> Ran<T> {
     let mut commands = Vec::with_capacity(4096);
     for (script, run) in runs {
-        run.command("EVALSHA", &script.hash).write_packed_command(&mut commands);
+        run.command("EVALSHA", &script.hash, keys).write_packed_command(&mut commands);
     }
     let began = Instant::now();
     let mut replies = connection.exchange(&commands, runs.len(), &read).await;
@@ -195,13 +254,23 @@ pub(super) async fn run<T>(
     let error_type = error.map(redis_error_type);
     for ((script, run), reply) in runs.iter().zip(&mut replies) {
         if reply.as_ref().is_err_and(is_unknown_script) {
-            let command = run.command("EVAL", &script.source).get_packed_command();
+            let command = run.command("EVAL", &script.source, keys).get_packed_command();
             let exchanged = connection.exchange(&command, 1, &read);
             let again = metrics.measure("EVAL", exchanged).await.pop();
             *reply = again.unwrap_or_else(|| Err(unexpected_reply()));
         }
     }
     Ran { replies, took, error_type }
+}
+
+/// Whether a server of a cluster has refused a run because it does not have all of its keys now.
+pub(super) fn is_elsewhere(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+    match error.kind() {
+        ErrorKind::Server(Ask | ClusterDown | Moved | TryAgain) => true,
+        // So says a serverless cluster while it scales.
+        _ => error.detail().is_some_and(|detail| detail.contains("non local key")),
+    }
 }
 
 fn is_unknown_script(error: &RedisError) -> bool {

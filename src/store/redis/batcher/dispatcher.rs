@@ -13,18 +13,18 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::queue::{Leader, Mailbox, QueuedCall, SharedQueue};
+use super::queue::{CallAnswer, Leader, Mailbox, NotDecided, QueuedCall, SharedQueue};
 use crate::store::{
     StoreError,
     redis::{
-        batch::{Batch, ScriptKind, WEIGHT_MAX},
-        node::QUESTIONS_MAX,
+        batch::{Batch, Runs, ScriptKind, WEIGHT_MAX},
+        link::{Decided, QUESTIONS_MAX},
         pool,
-        script::RedisOutcome,
+        script::{self, RedisOutcome, Reply},
     },
 };
 
-/// The dispatcher of one worker. It lives as long as the worker's runtime.
+/// The dispatcher of one worker. It lives as long as the worker's runtime, unless the node leaves.
 pub(super) struct Dispatcher {
     shared: Arc<SharedQueue>,
     index: usize,
@@ -49,9 +49,9 @@ impl Drop for Dispatcher {
 }
 
 impl Dispatcher {
-    #[expect(clippy::disallowed_methods, reason = "it ends with its worker's runtime")]
     pub(super) fn start(shared: Arc<SharedQueue>, index: usize) {
-        tokio::spawn(Self { shared, index, round_trip: Duration::ZERO }.run());
+        let dispatchers = shared.dispatchers.clone();
+        drop(dispatchers.spawn(Self { shared, index, round_trip: Duration::ZERO }.run()));
     }
 
     async fn run(mut self) {
@@ -75,6 +75,10 @@ impl Dispatcher {
                 // Calls that wait go out on another connection, and not after this answer.
                 () = late.as_mut(), if is_under_way => is_under_way = false,
                 () = watch.as_mut(), if is_watching => is_watching = false,
+            }
+            if shared.queue().is_over() {
+                self.deliver(mailbox);
+                return;
             }
             if !is_watching && let Some(due) = self.watch_until(mailbox) {
                 watch.as_mut().reset(due);
@@ -145,15 +149,15 @@ impl Dispatcher {
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
     /// more calls arrive than Redis can decide.
     fn next(&self) -> Option<Vec<QueuedCall>> {
-        let timeout = self.shared.node.pool.timeout();
+        let timeout = self.shared.link.pool.timeout();
         let waits_at_most = timeout - self.round_trip.min(timeout / 2);
         let now = Instant::now();
         let mut queue = self.shared.queue();
         let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
-        let mut room = WEIGHT_MAX;
+        let (mut room, runs) = (WEIGHT_MAX, queue.runs);
         while let Some(call) = queue.waiting.front() {
             if call.is_awaited(now, waits_at_most) {
-                if !take_weight(&mut room, call, calls.is_empty()) {
+                if !take_weight(&mut room, call, runs, calls.is_empty()) {
                     break;
                 }
                 calls.extend(queue.waiting.pop_front());
@@ -165,7 +169,7 @@ impl Dispatcher {
         }
         while let Some(call) = queue.late.front() {
             if call.outlives_caller(now) {
-                if !take_weight(&mut room, call, calls.is_empty()) {
+                if !take_weight(&mut room, call, runs, calls.is_empty()) {
                     break;
                 }
                 calls.extend(queue.late.pop_front());
@@ -179,13 +183,14 @@ impl Dispatcher {
         }
         queue.leader =
             Some(Leader { mailbox: self.index, due: now + 2 * self.shared.late_after() });
+        queue.batches += 1;
         Some(calls)
     }
 }
 
 /// Whether a call still has room in a batch, which it then takes. One alone always has.
-fn take_weight(room: &mut usize, call: &QueuedCall, is_first: bool) -> bool {
-    let weight = call.kind.weight(&call.charges);
+fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) -> bool {
+    let weight = call.kind.weight(&call.charges, runs);
     if !is_first && weight > *room {
         return false;
     }
@@ -197,73 +202,86 @@ fn take_weight(room: &mut usize, call: &QueuedCall, is_first: bool) -> bool {
 async fn send(shared: &SharedQueue, own: usize, calls: Vec<QueuedCall>) -> Duration {
     let began = Instant::now();
     // No caller waits longer than this.
-    if time::timeout(shared.node.pool.timeout(), shared.exchange(own, calls)).await.is_err() {
-        shared.node.metrics.lost("EVALSHA", began.elapsed());
+    if time::timeout(shared.link.pool.timeout(), shared.exchange(own, calls)).await.is_err() {
+        shared.link.metrics.lost("EVALSHA", began.elapsed());
+        shared.link.failed(&StoreError::TimedOut);
     }
+    shared.batch_ended();
     began.elapsed()
 }
 
 impl SharedQueue {
     async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) {
-        let mut connection = match self.node.pool.get().await {
+        let mut connection = match self.link.pool.get().await {
             Ok(connection) => connection,
             Err(error) => {
-                return self
-                    .route_outcomes(own, calls.into_iter().map(|call| (call, Err(error.clone()))));
+                self.link.failed(&error);
+                let failed = Err(NotDecided::Failed(error));
+                return self.hand_out(own, calls.into_iter().map(|call| (call, failed.clone())));
             }
         };
-        let (now, timeout) = (Instant::now(), self.node.pool.timeout());
+        let (now, timeout) = (Instant::now(), self.link.pool.timeout());
         calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
         if calls.is_empty() {
             return;
         }
-        let assumed_now = self.node.clock.now();
-        let mut batch = Batch::default();
+        let assumed_now = self.link.clock.now();
+        let mut batch = Batch::new(self.queue().runs);
         for QueuedCall { charges, kind, redis_now, .. } in &calls {
             let assumed_now = redis_now.unwrap_or(assumed_now);
             batch.add(*kind, charges, assumed_now, &self.scripts.key_prefix);
         }
-        let sent = self.node.clock.send();
-        let answers = batch.run(&mut connection, &self.scripts, &self.node.metrics).await;
+        let sent = self.link.clock.send();
+        let replies = batch.run(&mut connection, &self.scripts, &self.link.metrics).await;
         drop(connection);
-        if let Some(now) = answers.now {
-            self.node.clock.learn(now, sent);
-            for call in &mut calls {
-                call.redis_now = Some(now);
+        if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
+            self.link.clock.learn(now, sent);
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut again = Vec::new();
+        for (call, reply) in calls.into_iter().zip(replies) {
+            match reply {
+                Ok(reply) => match call.answer_by(reply) {
+                    Ok(answered) => answers.push(answered),
+                    Err(call) => again.push(call),
+                },
+                // Nothing ran: the hash slot has moved, or is being moved.
+                Err(error) if script::is_elsewhere(&error) => {
+                    answers.push((call, Err(NotDecided::Elsewhere)));
+                }
+                Err(error) => {
+                    let error = pool::unavailable(&error);
+                    answers.push((call, Err(NotDecided::Failed(error))));
+                }
             }
         }
-        let outcomes = answers.outcomes.into_iter();
-        let outcomes = outcomes.map(|outcome| outcome.map_err(|error| pool::unavailable(&error)));
-        self.route_outcomes(own, calls.into_iter().zip(outcomes));
+        self.report(answers.iter().map(|(_, answer)| answer));
+        self.hand_out(own, answers.into_iter());
+        self.enqueue_again(again, own);
     }
 
-    /// Hands the outcomes to the calls of `own` and of other mailboxes. Calls that were not decided for a
-    /// reason that a further question settles are queued again.
-    fn route_outcomes(
-        &self,
-        own: usize,
-        outcomes: impl Iterator<Item = (QueuedCall, Result<RedisOutcome, StoreError>)>,
-    ) {
-        let (mut again, mut others) = (Vec::new(), Vec::new());
-        for (mut call, outcome) in outcomes {
-            let answer = match outcome {
-                Ok(RedisOutcome::Decided(judgement)) => Ok(judgement),
-                Ok(RedisOutcome::Stale) if call.stale + 1 < QUESTIONS_MAX => {
-                    call.stale += 1;
-                    again.push(call);
-                    continue;
+    /// Records whether the server answers.
+    fn report<'a>(&self, answers: impl Iterator<Item = &'a CallAnswer>) {
+        let (mut has_answered, mut failure) = (false, None);
+        for answer in answers {
+            match answer {
+                Err(NotDecided::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
+                    failure = Some(error);
                 }
-                Ok(RedisOutcome::Stale) => Err(StoreError::ClockUnsteady),
-                // The ledger script applies `on_store_failure`.
-                Ok(RedisOutcome::Corrupt(_)) if call.kind == ScriptKind::Fixed => {
-                    call.kind = ScriptKind::Ledger;
-                    again.push(call);
-                    continue;
-                }
-                Ok(RedisOutcome::Corrupt(charges)) => Err(StoreError::Corrupt(charges)),
-                Ok(RedisOutcome::WriteRefused(refusal)) => Err(refusal.into()),
-                Err(error) => Err(error),
-            };
+                _ => has_answered = true,
+            }
+        }
+        if let Some(error) = failure {
+            self.link.failed(error);
+        } else if has_answered {
+            self.link.outage.answered();
+        }
+    }
+
+    /// Hands the answers to the calls of `own` and of other mailboxes.
+    fn hand_out(&self, own: usize, answers: impl Iterator<Item = (QueuedCall, CallAnswer)>) {
+        let mut others = Vec::new();
+        for (call, answer) in answers {
             match self.mailboxes.get(call.mailbox) {
                 Some(mailbox) if call.mailbox != own => {
                     mailbox.answers().push((call.answer, answer));
@@ -278,6 +296,32 @@ impl SharedQueue {
         for mailbox in others.into_iter().filter_map(|mailbox| self.mailboxes.get(mailbox)) {
             mailbox.notify.notify_one();
         }
-        self.enqueue_again(again, own);
+    }
+}
+
+impl QueuedCall {
+    /// The answer that a reply is. A call that was not decided for a reason that a further question settles comes
+    /// back as it is asked for again.
+    fn answer_by(mut self, Reply { now, outcome }: Reply) -> Result<(Self, CallAnswer), Self> {
+        self.redis_now = Some(now);
+        let answer = match outcome {
+            RedisOutcome::Decided(answer) => Ok(Decided { answer, at: now }),
+            RedisOutcome::Stale if self.stale + 1 < QUESTIONS_MAX => {
+                self.stale += 1;
+                return Err(self);
+            }
+            RedisOutcome::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
+            // The ledger script applies `on_store_failure`.
+            RedisOutcome::Corrupt(_) if self.kind == ScriptKind::Fixed => {
+                self.kind = ScriptKind::Ledger;
+                return Err(self);
+            }
+            RedisOutcome::Corrupt(charges) => {
+                Err(NotDecided::Failed(StoreError::Corrupt(charges)))
+            }
+            RedisOutcome::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
+            RedisOutcome::Elsewhere => Err(NotDecided::Elsewhere),
+        };
+        Ok((self, answer))
     }
 }

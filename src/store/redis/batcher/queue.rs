@@ -13,6 +13,7 @@ use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
 };
+use tokio_util::task::TaskTracker;
 
 use crate::{
     engine::{
@@ -21,7 +22,11 @@ use crate::{
     },
     store::{
         StoreError,
-        redis::{batch::ScriptKind, node::RedisNode, script::Scripts},
+        redis::{
+            batch::{Runs, ScriptKind},
+            link::{Decided, Link},
+            script::Scripts,
+        },
     },
 };
 
@@ -36,17 +41,24 @@ pub(super) struct SharedQueue {
     pub(super) queue: Mutex<Queue>,
     /// One for each dispatcher. The first is for threads that are not workers.
     pub(super) mailboxes: Vec<Mailbox>,
-    pub(super) node: RedisNode,
+    pub(super) link: Link,
     pub(super) scripts: Arc<Scripts>,
+    pub(super) dispatchers: TaskTracker,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     pub(super) waiting: VecDeque<QueuedCall>,
     /// Debits and refunds whose callers have gone; they are sent where there is room.
     pub(super) late: VecDeque<QueuedCall>,
     /// The dispatcher that sends the next batch. It leads until no call waits.
     pub(super) leader: Option<Leader>,
+    /// How the next batch is put into runs.
+    pub(super) runs: Runs,
+    /// Number of batches under way.
+    pub(super) batches: usize,
+    /// Whether the node has left: no call is taken any more.
+    pub(super) is_closed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,11 +79,21 @@ pub(super) struct Mailbox {
     pub(super) is_watching: AtomicBool,
 }
 
-pub(super) type CallAnswer = Result<Judgement, StoreError>;
+pub(super) type CallAnswer = Result<Decided<Judgement>, NotDecided>;
 
+/// Why a node has not decided a call.
+#[derive(Debug, Clone)]
+pub(in crate::store::redis) enum NotDecided {
+    /// The store failed.
+    Failed(StoreError),
+    /// The node has left, or does not have all keys of the call. Nothing was charged.
+    Elsewhere,
+}
+
+/// A call that waits for its answer.
 #[derive(Debug)]
-pub(super) struct QueuedCall {
-    pub(super) charges: Arc<[Charge]>,
+pub(in crate::store::redis) struct QueuedCall {
+    pub(in crate::store::redis) charges: Arc<[Charge]>,
     pub(super) kind: ScriptKind,
     /// How many times its window was not the present one.
     pub(super) stale: u8,
@@ -96,9 +118,17 @@ impl QueuedCall {
 }
 
 impl SharedQueue {
-    pub(super) fn new(node: RedisNode, scripts: Arc<Scripts>) -> Self {
-        let mailboxes = (0..=node.pool.workers()).map(|_| Mailbox::default()).collect();
-        Self { queue: Mutex::default(), mailboxes, node, scripts }
+    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs) -> Self {
+        let mailboxes = (0..=link.pool.workers()).map(|_| Mailbox::default()).collect();
+        let queue = Mutex::new(Queue {
+            waiting: VecDeque::new(),
+            late: VecDeque::new(),
+            leader: None,
+            runs,
+            batches: 0,
+            is_closed: false,
+        });
+        Self { queue, mailboxes, link, scripts, dispatchers: TaskTracker::new() }
     }
 
     /// Queues calls that are asked for once more, in front and in their order.
@@ -107,6 +137,13 @@ impl SharedQueue {
             return;
         }
         let mut queue = self.queue();
+        if queue.is_closed {
+            drop(queue);
+            for call in calls {
+                drop(call.answer.send(Err(NotDecided::Elsewhere)));
+            }
+            return;
+        }
         for call in calls.into_iter().rev() {
             queue.waiting.push_front(call);
         }
@@ -131,9 +168,27 @@ impl SharedQueue {
         }
     }
 
+    /// Wakes every dispatcher, so that it sees that the node has left.
+    pub(super) fn wake_all(&self) {
+        for mailbox in &self.mailboxes {
+            mailbox.notify.notify_one();
+        }
+    }
+
+    /// Notes that a batch is no longer under way.
+    pub(super) fn batch_ended(&self) {
+        let mut queue = self.queue();
+        queue.batches -= 1;
+        let is_over = queue.is_over();
+        drop(queue);
+        if is_over {
+            self.wake_all();
+        }
+    }
+
     /// How long a batch may take before it is late.
     pub(super) fn late_after(&self) -> Duration {
-        self.node.pool.timeout() / LATE_DIVISOR
+        self.link.pool.timeout() / LATE_DIVISOR
     }
 
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -143,6 +198,11 @@ impl SharedQueue {
 }
 
 impl Queue {
+    /// Whether the node has left, and every batch is answered.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_closed && self.batches == 0
+    }
+
     pub(super) fn is_led_by(&self, mailbox: usize) -> bool {
         self.leader.is_some_and(|leader| leader.mailbox == mailbox)
     }

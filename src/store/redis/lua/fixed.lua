@@ -19,24 +19,20 @@
 --            -1        the window is not the present one
 --            -2        the counter holds something other than a count
 --            -3 to -6  the item would be admitted, but the server takes no writes, see refusal.lua
+--            -7        another server of the cluster has a key of the item
 --          The caller computes from it which of the equal calls were admitted.
 
 local call, try, byte, floor = redis.call, redis.pcall, string.byte, math.floor
 local keys, arguments = KEYS, ARGV
 local now = time[1] * 1000 + time[2] / 1000
-local STALE, CORRUPT = -1, -2
+local STALE, CORRUPT, ELSEWHERE = -1, -2, -7
 
 -- 2^53 - 1: up to here a double holds every whole number.
 local COUNT_MAX = 9007199254740991
 
 assert(#arguments[1] == 6 * #keys, 'six bytes for each key')
 
--- The slots of the keys that do not exist; nil if all of them exist, which is the usual case.
-local absent
-if call('EXISTS', unpack(keys)) < #keys then
-  absent = {}
-  for slot = 1, #keys do absent[slot] = call('EXISTS', keys[slot]) == 0 end
-end
+local absent, elsewhere = survey()
 
 local reply = { time[1] + 0, time[2] + 0 }
 
@@ -99,6 +95,11 @@ local function read_group(at)
   return layout, hits, limits, is_present, at + 1
 end
 
+-- Writes to the reply, behind the first `filled`, the same answer to `charges` charges.
+local function answer_all(charges, filled, answer)
+  for charge = 1, charges do reply[filled + charge] = answer end
+end
+
 -- Takes back what was added for calls of an item that are not admitted, and creates the counters that do
 -- not exist. Its slots begin at `first`, and its part of the reply follows the first `filled`.
 local function take_back(layout, hits, first, filled, admitted)
@@ -112,9 +113,15 @@ local function take_back(layout, hits, first, filled, admitted)
       call('INCRBY', keys[slot], hits[charge] * surplus)
     end
   end
-  if refusal and admitted > 0 then
-    for charge = 1, charges do reply[filled + charge] = refusal end
+  if refusal and admitted > 0 then answer_all(charges, filled, refusal) end
+end
+
+-- Whether another server has a key of the item whose slots begin at `first`.
+local function is_item_elsewhere(layout, first)
+  for charge = 0, layout[2] - 1 do
+    if elsewhere[layout[first + charge]] then return true end
   end
+  return false
 end
 
 -- Judges the items of a group one after the other: adds the hits of all calls of an item, and writes to the
@@ -122,17 +129,21 @@ end
 local function try_items(layout, hits, limits, filled)
   local charges, absent, reply, floor = layout[2], absent, reply, floor
   for first = 3, #layout, charges + 1 do
-    local calls = layout[first + charges]
-    local admitted = calls
-    for charge = 1, charges do
-      local slot, asked = layout[first + charge - 1], hits[charge]
-      local before = absent and absent[slot] and 0 or add(slot, asked * calls)
-      local left = before and limits[charge] - before or CORRUPT
-      if before and left < 0 then left = 0 end
-      if left < asked * admitted then admitted = left > 0 and floor(left / asked) or 0 end
-      reply[filled + charge] = left
+    if elsewhere and is_item_elsewhere(layout, first) then
+      answer_all(charges, filled, ELSEWHERE)
+    else
+      local calls = layout[first + charges]
+      local admitted = calls
+      for charge = 1, charges do
+        local slot, asked = layout[first + charge - 1], hits[charge]
+        local before = absent and absent[slot] and 0 or add(slot, asked * calls)
+        local left = before and limits[charge] - before or CORRUPT
+        if before and left < 0 then left = 0 end
+        if left < asked * admitted then admitted = left > 0 and floor(left / asked) or 0 end
+        reply[filled + charge] = left
+      end
+      if absent or refusal or admitted < calls then take_back(layout, hits, first, filled, admitted) end
     end
-    if absent or refusal or admitted < calls then take_back(layout, hits, first, filled, admitted) end
     filled = filled + charges
   end
   return filled
@@ -145,10 +156,9 @@ while arguments[at] do
   if is_present then
     filled = try_items(layout, hits, limits, filled)
   else
-    for _ = 1, layout[1] * layout[2] do
-      filled = filled + 1
-      reply[filled] = STALE
-    end
+    local charges = layout[1] * layout[2]
+    answer_all(charges, filled, STALE)
+    filled = filled + charges
   end
 end
 return failure or reply

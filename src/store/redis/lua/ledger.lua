@@ -6,11 +6,12 @@
 -- Returns  integers: TIME's seconds and microseconds; then for each call
 --            verdict    1 admitted, 0 denied; or nothing was charged: -1 a window is not the present one,
 --                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 it would
---                       be admitted, but the server takes no writes, see refusal.lua
+--                       be admitted, but the server takes no writes, see refusal.lua; -7 another server of
+--                       the cluster has one of its keys
 --            answers    two for each charge: what remains, -1 where it does not fit, or -2 where the
 --                       counter is corrupt; and the reset in milliseconds. Where nothing was charged
 --                       all are 0, but for -2.
-local ADMITTED, DENIED, STALE, CORRUPT = 1, 0, -1, -2
+local ADMITTED, DENIED, STALE, CORRUPT, ELSEWHERE = 1, 0, -1, -2, -7
 
 local function answer(charge, answers, i)
   local algorithm, account = charge.algorithm, charge.account
@@ -101,6 +102,7 @@ end
 local function judge(charges, answers)
   for _, charge in ipairs(charges) do
     if is_stale(charge) then return STALE end
+    if is_elsewhere(charge.key) or charge.previous and is_elsewhere(charge.previous) then return ELSEWHERE end
   end
   local accounts, failures = read_accounts(charges, answers)
   if failures['local'] then return CORRUPT end

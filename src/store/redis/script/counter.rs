@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, RedisResult, Value, from_redis_value};
 
 use super::{
-    RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp, unexpected_reply,
+    Keys, RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp, unexpected_reply,
 };
 use crate::{
     engine::{
@@ -38,8 +38,8 @@ impl LookRun {
 }
 
 impl ScriptRun for LookRun {
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        self.0.command(verb, script)
+    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
+        self.0.command(verb, script, keys)
     }
 }
 
@@ -62,7 +62,7 @@ impl Question for ScriptLook<'_> {
         let Self { scripts, counter, clear } = *self;
         let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
         let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
-        let mut ran = run(&runs, connection, metrics, resp::value).await;
+        let mut ran = run(&runs, Keys::Declared, connection, metrics, resp::value).await;
         metrics.record("EVALSHA", ran.took, ran.error_type);
         let reply = ran.replies.pop().ok_or_else(unexpected_reply)??;
         read_look(reply).ok_or_else(unexpected_reply)

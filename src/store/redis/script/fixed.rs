@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 use redis::Cmd;
 
-use super::{RedisOutcome, ScriptRun, WriteRefusal, timestamp};
+use super::{ELSEWHERE, Keys, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
@@ -149,16 +149,18 @@ impl FixedRun {
 }
 
 impl ScriptRun for FixedRun {
-    fn command(&self, verb: &str, script: &str) -> Cmd {
+    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
         let mut command = redis::cmd(verb);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.expiries);
-        for group in &self.groups {
-            command.arg(group.layout());
-            for FixedTerms { hits, limit, span } in &group.terms {
-                let [start, stop] = [span.start, span.end].map(Timestamp::as_millis);
-                command.arg(*hits).arg(*limit).arg(start).arg(stop);
+        keys.write(command.arg(script), &self.keys, |command| {
+            command.arg(&self.expiries);
+            for group in &self.groups {
+                command.arg(group.layout());
+                for FixedTerms { hits, limit, span } in &group.terms {
+                    let [start, stop] = [span.start, span.end].map(Timestamp::as_millis);
+                    command.arg(*hits).arg(*limit).arg(start).arg(stop);
+                }
             }
-        }
+        });
         command
     }
 }
@@ -193,6 +195,9 @@ impl Group {
     fn outcome(&self, left: &[i64], calls: u8, turn: u8, now: Timestamp) -> Option<RedisOutcome> {
         if left.contains(&-1) {
             return Some(RedisOutcome::Stale);
+        }
+        if left.contains(&ELSEWHERE) {
+            return Some(RedisOutcome::Elsewhere);
         }
         if left.contains(&-2) {
             let corrupt = left.iter().enumerate().filter(|(_, left)| **left == -2);

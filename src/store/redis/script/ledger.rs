@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{RedisOutcome, ScriptRun, WriteRefusal, timestamp};
+use super::{ELSEWHERE, Keys, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     key::Counter,
     ledger::{Charge, Judgement, Tally, Verdict},
@@ -108,9 +108,9 @@ impl LedgerRun {
 }
 
 impl ScriptRun for LedgerRun {
-    fn command(&self, verb: &str, script: &str) -> Cmd {
+    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
         let mut command = redis::cmd(verb);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
+        keys.write(command.arg(script), &self.keys, |command| drop(command.arg(&self.arguments)));
         command
     }
 }
@@ -122,6 +122,7 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<R
         1 => false,
         0 => true,
         -1 => return Some(RedisOutcome::Stale),
+        ELSEWHERE => return Some(RedisOutcome::Elsewhere),
         -2 if corrupt.is_empty() => return None,
         -2 => return Some(RedisOutcome::Corrupt(corrupt)),
         code => return WriteRefusal::from_reply(code).map(RedisOutcome::WriteRefused),
@@ -177,7 +178,7 @@ mod tests {
             &[i64::MAX, 0, 1, 5, 0],
             &[1_795_215_600, 0, 2, 5, 0],
             &[1_795_215_600, 0, -2, 0, 0],
-            &[1_795_215_600, 0, -7, 0, 0],
+            &[1_795_215_600, 0, -8, 0, 0],
         ] {
             assert_eq!(run(1).read(reply), None, "for {reply:?}");
         }

@@ -1,0 +1,166 @@
+//! The link to one server: connections, its clock, and whether it answers.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{RedisError, RedisResult};
+use tokio::{sync::Notify, time};
+
+use super::{
+    clock::RedisClock,
+    connection::Connection,
+    pool::{self, Pool},
+    script::{self, RedisOutcome, Reply},
+};
+use crate::{
+    engine::time::Timestamp,
+    store::{Clock, StoreError, outage::Outage},
+    telemetry::StoreMetrics,
+};
+
+/// How often a Redis that is absent at the start is tried.
+const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
+/// differ, and once more if the window ends meanwhile.
+pub(super) const QUESTIONS_MAX: u8 = 3;
+
+/// The link to one server.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) pool: Pool,
+    pub(super) clock: Arc<RedisClock>,
+    pub(super) outage: Outage,
+    pub(super) metrics: StoreMetrics,
+    /// Rings when the server fails: another may have taken over.
+    pub(super) bell: Arc<Notify>,
+}
+
+/// A question that goes to a server by itself.
+pub(super) trait Question {
+    /// What it is answered.
+    type Answer;
+
+    /// Asks once, in the windows that hold `assumed_now`.
+    fn ask(
+        &self,
+        connection: &mut Connection,
+        assumed_now: Timestamp,
+        metrics: &StoreMetrics,
+    ) -> impl Future<Output = RedisResult<Reply<Self::Answer>>> + Send;
+}
+
+/// What a server has decided.
+#[derive(Debug, Clone)]
+pub(super) struct Decided<T> {
+    pub(super) answer: T,
+    /// The server's time when it decided.
+    pub(super) at: Timestamp,
+}
+
+/// Why a server has not answered a question.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// The store failed.
+    Failed(StoreError),
+    /// The server does not have all keys of the question now, and has done nothing.
+    Elsewhere(RedisError),
+}
+
+impl Link {
+    /// A link through `pool`. `clock` is ours, from which Redis's is guessed.
+    pub(super) fn new(
+        pool: Pool,
+        clock: Clock,
+        outage: Outage,
+        metrics: StoreMetrics,
+        bell: Arc<Notify>,
+    ) -> Self {
+        Self { pool, clock: Arc::new(RedisClock::new(clock)), outage, metrics, bell }
+    }
+
+    /// Records that the server has failed.
+    pub(super) fn failed(&self, error: &StoreError) {
+        self.outage.failed(error);
+        self.bell.notify_one();
+    }
+
+    /// Asks a question, and again while Redis says that its window is stale.
+    pub(super) async fn ask<Q: Question>(&self, question: &Q) -> Result<Decided<Q::Answer>, Unanswered> {
+        let mut asked = Asked { link: self, is_over: false };
+        let answer = self.ask_until_present(question).await;
+        asked.is_over = true;
+        match &answer {
+            Err(Unanswered::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
+                self.failed(error);
+            }
+            _ => self.outage.answered(),
+        }
+        answer
+    }
+
+    async fn ask_until_present<Q: Question>(&self, question: &Q) -> Result<Decided<Q::Answer>, Unanswered> {
+        let mut connection = self.pool.get().await?;
+        let mut assumed_now = self.clock.now();
+        for _ in 0..QUESTIONS_MAX {
+            let sent = self.clock.send();
+            let Reply { now, outcome } =
+                question.ask(&mut connection, assumed_now, &self.metrics).await?;
+            self.clock.learn(now, sent);
+            match outcome {
+                RedisOutcome::Decided(answer) => return Ok(Decided { answer, at: now }),
+                RedisOutcome::Corrupt(charges) => return Err(StoreError::Corrupt(charges).into()),
+                RedisOutcome::WriteRefused(refusal) => return Err(StoreError::from(refusal).into()),
+                RedisOutcome::Elsewhere => return Err(script::unexpected_reply().into()),
+                RedisOutcome::Stale => assumed_now = now,
+            }
+        }
+        Err(StoreError::ClockUnsteady.into())
+    }
+
+    /// Waits until the server has answered once.
+    pub(super) async fn reached(&self) {
+        while self.pool.get().await.is_err() {
+            time::sleep(REACH_EVERY).await;
+        }
+        self.outage.ended();
+    }
+}
+
+impl From<StoreError> for Unanswered {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<RedisError> for Unanswered {
+    fn from(error: RedisError) -> Self {
+        if script::is_elsewhere(&error) {
+            Self::Elsewhere(error)
+        } else {
+            Self::Failed(pool::unavailable(&error))
+        }
+    }
+}
+
+impl From<Unanswered> for StoreError {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Failed(error) => error,
+            Unanswered::Elsewhere(error) => pool::unavailable(&error),
+        }
+    }
+}
+
+/// A question under way. Dropped before it is over, it got no answer within the budget of its call.
+struct Asked<'link> {
+    link: &'link Link,
+    is_over: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.link.failed(&StoreError::TimedOut);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+-- The keys are declared, in KEYS: any on a single server, those of one slot on a cluster. A server that does not
+-- have them refuses the whole run.
+
+-- By their slots in KEYS: the keys that do not exist; nil if all exist, which is the usual case.
+local function survey()
+  if redis.call('EXISTS', unpack(KEYS)) == #KEYS then return nil end
+  local absent = {}
+  for slot = 1, #KEYS do absent[slot] = redis.call('EXISTS', KEYS[slot]) == 0 end
+  return absent
+end
+
+-- Whether another server of the cluster has the key.
+local function is_elsewhere() return false end
+
