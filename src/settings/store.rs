@@ -1,13 +1,14 @@
 //! Where counters are kept, and how long a decision may wait for them.
 
-use std::{fs, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     form::{Custom, Time, WholeNumber, invalid},
     reader::SettingReader,
     row::Setting,
-    store_url::{StoreUrl, store_url},
+    store_url::{RedisUrl, StoreUrl},
 };
+use crate::store::redis::server::Password;
 
 /// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
@@ -70,34 +71,33 @@ impl StoreSettings {
         let problems_before = reader.problems.len();
         let url = reader.read(&Setting {
             flag: "store",
-            form: Custom { name: "URL", read: store_url },
+            form: Custom { name: "URL", read: str::parse },
             default: "memory://",
             help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]",
         });
         // A bad URL is read as the default.
         let is_memory = matches!(url, StoreUrl::Memory) && reader.problems.len() == problems_before;
-        let password_file = reader.read_optional(&Setting {
+        let password = reader.read_optional(&Setting {
             flag: "store-password-file",
-            form: Custom { name: "PATH", read: |path| Ok(path.to_owned()) },
+            form: PATH,
             default: "",
             help: "File that holds the password of Redis",
         });
+        let password = password.map(Password::File);
         // A file that is not used need not exist.
-        let password = match password_file.filter(|_| !is_memory).map(|path| password(&path)) {
-            Some(Ok(password)) => Some(password),
-            Some(Err(problem)) => {
-                reader.problem("store-password-file", &problem);
-                None
-            }
-            None => None,
-        };
+        if let Some(Err(problem)) = password.as_ref().filter(|_| !is_memory).map(Password::read) {
+            reader.problem("store-password-file", &problem);
+        }
         if is_memory {
             reader.warn_unused("store-password-file", "memory:// takes no password");
             reader.warn_unused("store-pool-size", "memory:// has no connections");
             reader.warn_unused("over-limit-cache", "memory:// needs no cache");
             reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
         }
-        url.with_password(password)
+        match (url, password) {
+            (StoreUrl::Redis(url), Some(password)) => StoreUrl::Redis(with_password(url, password)),
+            (url, _) => url,
+        }
     }
 
     fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
@@ -110,9 +110,11 @@ impl StoreSettings {
     }
 }
 
-fn password(path: &str) -> Result<String, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+const PATH: Custom<PathBuf> = Custom { name: "PATH", read: |path| Ok(PathBuf::from(path)) };
+
+fn with_password(mut url: RedisUrl, password: Password) -> RedisUrl {
+    Arc::make_mut(&mut url.access).password = Some(password);
+    url
 }
 
 fn key_prefix(text: &str) -> Result<String, String> {
