@@ -1,6 +1,8 @@
 //! One Redis server that has counters: the link to it, and the calls that wait for it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Notify;
 
 use super::{
     batch::Runs,
@@ -8,7 +10,8 @@ use super::{
     link::Link,
     pool::{Pool, PoolOptions},
     script::Scripts,
-    server::{Address, Server},
+    server::Server,
+    server_info::{Expected, ServerMode},
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -18,8 +21,14 @@ use crate::{
 /// What all nodes of a store have in common.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// How many connections each may have, and how long calls wait.
-    pub pool: PoolOptions,
+    /// What each must be.
+    pub expected: Expected,
+    /// Maximum number of connections to each, at least 1.
+    pub connections_max: u32,
+    /// Number of workers. Each keeps connections of its own if there are enough.
+    pub workers: usize,
+    /// How long a call may wait for a connection, and then for an answer.
+    pub timeout: Duration,
     /// Our clock, from which Redis's is guessed.
     pub clock: Clock,
     /// The metrics of the store.
@@ -37,21 +46,25 @@ pub(super) struct RedisNode {
 }
 
 impl RedisNode {
-    /// A node that connects when it is first asked. `runs` may change on a cluster, see
-    /// [`Batcher::set_runs`].
-    pub(super) fn new(options: &NodeOptions, server: Server, runs: Runs) -> Self {
-        let outage = match runs {
-            Runs::Single => Outage::default(),
-            Runs::NodeWide | Runs::PerSlot => Outage::of(&server.address),
+    /// A node that connects when it is first asked. It rings `bell` when it fails.
+    pub(super) fn new(options: &NodeOptions, server: Server, bell: Arc<Notify>) -> Self {
+        let (outage, runs) = match options.expected.mode {
+            ServerMode::Single => (Outage::default(), Runs::Single),
+            // Until it is known to take node-wide runs.
+            ServerMode::Cluster => (Outage::of(&server.address), Runs::PerSlot),
         };
         let metrics = options.metrics.clone();
-        let pool = Pool::new(&options.pool, server.clone(), outage.clone(), metrics.clone());
-        let link = Link::new(pool, options.clock, outage, metrics);
+        let pool = PoolOptions {
+            server: server.clone(),
+            expected: options.expected,
+            connections_max: options.connections_max,
+            workers: options.workers,
+            timeout: options.timeout,
+            outage: outage.clone(),
+        };
+        let pool = Pool::new(pool, metrics.clone());
+        let link = Link::new(pool, options.clock, outage, metrics, bell);
         let batcher = Batcher::new(link.clone(), Arc::clone(&options.scripts), runs);
         Self { server, link, batcher }
-    }
-
-    pub(super) const fn address(&self) -> &Address {
-        &self.server.address
     }
 }

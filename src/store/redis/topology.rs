@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,37 +11,261 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use super::{
-    batch::Runs,
-    batcher::queue::QueuedCall,
+    batcher::{NotDecided, QueuedCall},
     hash_slot::HashSlot,
     node::{NodeOptions, RedisNode},
-    server::Server,
+    server::{Address, Server},
+    server_info::ServerMode,
+};
+use crate::{
+    engine::ledger::Charge,
+    store::{StoreError, outage::Outage},
 };
 
-/// The present nodes. It is read by every call, and replaced by one task.
+/// The nodes of a store. Every call reads which they are; one task replaces them.
 pub(super) struct Topology {
-    options: NodeOptions,
+    pub(super) options: NodeOptions,
     current: ArcSwap<NodeMap>,
     /// Held during a change.
     change: Mutex<()>,
-    /// Something says that the map may be out of date.
-    pub(super) bell: Notify,
+    /// Why there is no node, and whether that has been logged.
+    problem: Mutex<String>,
+    outage: Outage,
+    /// Rings when the nodes may have changed.
+    pub(super) bell: Arc<Notify>,
 }
 
 /// The nodes at one time.
 #[derive(Debug, Clone)]
 pub(super) struct NodeMap {
-    pub(super) nodes: Vec<Arc<RedisNode>>,
-    owners: Owners,
-}
-
-#[derive(Debug, Clone)]
-enum Owners {
-    /// The first node has all counters.
-    First,
-    /// By hash slot: an index into the nodes.
-    BySlot(Box<[u16]>),
+    nodes: Vec<Arc<RedisNode>>,
+    /// By hash slot: an index into the nodes, or [`NOBODY`]. Empty if the first node has all counters.
+    owners: Vec<u16>,
 }
 
 /// The owner of a hash slot that no node has.
 const NOBODY: u16 = u16::MAX;
+
+/// Hash slots, from the first to the last, and the server that has them.
+#[derive(Debug, Clone)]
+pub(super) struct SlotRange {
+    pub(super) slots: RangeInclusive<u16>,
+    pub(super) server: Server,
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topology").field("nodes", &self.map().nodes).finish_non_exhaustive()
+    }
+}
+
+impl Topology {
+    /// Without any node.
+    pub(super) fn new(options: NodeOptions) -> Self {
+        let current = NodeMap::without_owners(options.expected.mode);
+        Self {
+            options,
+            current: ArcSwap::from_pointee(current),
+            change: Mutex::default(),
+            problem: Mutex::default(),
+            outage: Outage::default(),
+            bell: Arc::default(),
+        }
+    }
+
+    /// The present nodes.
+    pub(super) fn map(&self) -> Arc<NodeMap> {
+        self.current.load_full()
+    }
+
+    /// Whether counters are distributed over several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.options.expected.mode == ServerMode::Cluster
+    }
+
+    /// The node that has the counters of a hash slot.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn owner(&self, slot: HashSlot) -> Result<Arc<RedisNode>, StoreError> {
+        self.map().owner(slot).cloned().ok_or_else(|| self.nobody())
+    }
+
+    /// The error of a call for whose counters there is no node.
+    pub(super) fn nobody(&self) -> StoreError {
+        let problem = self.problem().clone();
+        let error = StoreError::Unavailable(if problem.is_empty() {
+            "no server of the cluster has the counter's hash slot".to_owned()
+        } else {
+            problem
+        });
+        self.outage.failed(&error);
+        self.bell.notify_one();
+        error
+    }
+
+    /// Notes why nodes cannot be found. It matters to calls only as long as they have no node.
+    pub(super) fn set_problem(&self, problem: String) {
+        *self.problem() = problem;
+    }
+
+    /// Makes `server` the only node. Calls that wait for others move to it.
+    pub(super) async fn replace_only(&self, server: Server) {
+        self.replace(|node_at| NodeMap { nodes: vec![node_at(&server)], owners: Vec::new() })
+            .await;
+    }
+
+    /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move.
+    pub(super) async fn replace_cluster(&self, ranges: &[SlotRange]) {
+        self.replace(|node_at| {
+            let mut map = NodeMap::without_owners(ServerMode::Cluster);
+            for SlotRange { slots, server } in ranges {
+                let owner = map.index_of(node_at(server));
+                for slot in slots.clone() {
+                    map.set_owner(slot, owner);
+                }
+            }
+            map
+        })
+        .await;
+    }
+
+    /// The node at this address. One that is not known becomes a node without hash slots.
+    pub(super) fn node_at(&self, server: &Server) -> Arc<RedisNode> {
+        let _change = self.lock();
+        let map = self.map();
+        if let Some(node) = map.find(&server.address) {
+            return Arc::clone(node);
+        }
+        let node = self.new_node(server);
+        let mut map = NodeMap::clone(&map);
+        map.nodes.push(Arc::clone(&node));
+        self.current.store(Arc::new(map));
+        node
+    }
+
+    /// Notes that a hash slot has moved to this node.
+    pub(super) fn move_slot(&self, slot: HashSlot, node: &Arc<RedisNode>) {
+        let _change = self.lock();
+        let mut map = NodeMap::clone(&self.map());
+        let owner = map.index_of(Arc::clone(node));
+        map.set_owner(slot.number(), owner);
+        self.current.store(Arc::new(map));
+    }
+
+    async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
+        let left = {
+            let _change = self.lock();
+            let old = self.map();
+            let known = |server: &Server| {
+                old.find(&server.address).map_or_else(|| self.new_node(server), Arc::clone)
+            };
+            let new = Arc::new(next(&known));
+            self.current.store(Arc::clone(&new));
+            let stays = |node: &Arc<RedisNode>| new.find(&node.server.address).is_some();
+            let left: Vec<_> = old.nodes.iter().filter(|node| !stays(node)).cloned().collect();
+            left
+        };
+        self.problem().clear();
+        self.outage.ended();
+        for node in &left {
+            for call in node.batcher.close() {
+                self.take_over(call);
+            }
+        }
+        for node in left {
+            node.batcher.ended().await;
+        }
+    }
+
+    /// Gives a call whose node has left to the one that has its counters now.
+    fn take_over(&self, mut call: QueuedCall) {
+        // This thread hands out the answer: a dispatcher of the call's own thread can be started only there.
+        call.mailbox = 0;
+        let node = self.map().owner_of_all(&call.charges).cloned();
+        let left = match node {
+            Some(node) => node.batcher.enqueue(call).err(),
+            None => Some(call),
+        };
+        if let Some(call) = left {
+            drop(call.answer.send(Err(NotDecided::Elsewhere)));
+        }
+    }
+
+    fn new_node(&self, server: &Server) -> Arc<RedisNode> {
+        Arc::new(RedisNode::new(&self.options, server.clone(), Arc::clone(&self.bell)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn problem(&self) -> MutexGuard<'_, String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NodeMap {
+    fn without_owners(mode: ServerMode) -> Self {
+        let slots = match mode {
+            ServerMode::Single => 0,
+            ServerMode::Cluster => usize::from(HashSlot::COUNT),
+        };
+        Self { nodes: Vec::new(), owners: vec![NOBODY; slots] }
+    }
+
+    /// All nodes.
+    pub(super) fn nodes(&self) -> &[Arc<RedisNode>] {
+        &self.nodes
+    }
+
+    /// The node that has the counters of a hash slot.
+    pub(super) fn owner(&self, slot: HashSlot) -> Option<&Arc<RedisNode>> {
+        if self.owners.is_empty() {
+            return self.nodes.first();
+        }
+        let owner = *self.owners.get(usize::from(slot.number()))?;
+        self.nodes.get(usize::from(owner))
+    }
+
+    /// The hash slots of a node.
+    pub(super) fn slots_of(&self, node: &RedisNode) -> impl Iterator<Item = HashSlot> {
+        let index = self.nodes.iter().position(|known| known.server.address == node.server.address);
+        let owned = self.owners.iter().enumerate();
+        owned.filter_map(move |(slot, owner)| {
+            let slot = HashSlot::new(u16::try_from(slot).ok()?);
+            slot.filter(|_| Some(usize::from(*owner)) == index)
+        })
+    }
+
+    /// The node that has the counters of all these charges.
+    pub(super) fn owner_of_all(&self, charges: &[Charge]) -> Option<&Arc<RedisNode>> {
+        if self.owners.is_empty() {
+            return self.nodes.first();
+        }
+        let mut owners = charges.iter().map(|charge| self.owner(HashSlot::of(&charge.counter)));
+        let first = owners.next()??;
+        owners.all(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, first))).then_some(first)
+    }
+
+    fn find(&self, address: &Address) -> Option<&Arc<RedisNode>> {
+        self.nodes.iter().find(|node| node.server.address == *address)
+    }
+
+    /// The index of a node, which is added if it is new.
+    fn index_of(&mut self, node: Arc<RedisNode>) -> u16 {
+        let address = &node.server.address;
+        let known = self.nodes.iter().position(|known| known.server.address == *address);
+        let index = known.unwrap_or(self.nodes.len());
+        if known.is_none() {
+            self.nodes.push(node);
+        }
+        u16::try_from(index).unwrap_or(NOBODY)
+    }
+
+    fn set_owner(&mut self, slot: u16, owner: u16) {
+        if let Some(entry) = self.owners.get_mut(usize::from(slot)) {
+            *entry = owner;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
+//! often, and a timer alone too late.
+
+use std::{hash::{BuildHasher as _, RandomState}, sync::Arc, time::Duration};
+
+use redis::{RedisResult, Value};
+use tokio::time::{self, Instant};
+
+use super::{
+    batch::Runs,
+    connection::{self, Connection},
+    hash_slot::HashSlot,
+    node::RedisNode,
+    server::{Address, Server},
+    topology::{SlotRange, Topology},
+};
+
+/// How often the map is read without a reason.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// The least time between two readings; while they fail, up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long one node may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
+/// known node answers.
+pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let began = Instant::now();
+        match read_map(topology, seeds).await {
+            Ok(ranges) => {
+                topology.replace_cluster(&ranges).await;
+                probe_nodes(topology).await;
+                pause = PAUSE_MIN;
+            }
+            Err(problem) => {
+                topology.set_problem(problem);
+                pause = (2 * pause).min(PAUSE_MAX);
+                topology.bell.notify_one();
+            }
+        }
+        // Whatever rings until then is answered by one reading.
+        time::sleep_until(began + jittered(pause)).await;
+        drop(time::timeout(jittered(EVERY), topology.bell.notified()).await);
+    }
+}
+
+/// The same time, or up to an eighth longer, so that replicas do not all ask at once.
+fn jittered(time: Duration) -> Duration {
+    let eighths = RandomState::new().hash_one(0) % 256;
+    time + time * u32::try_from(eighths).unwrap_or(0) / 2048
+}
+
+/// The map, from the first node that answers and considers the cluster well.
+async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange>, String> {
+    let map = topology.map();
+    let known = map.nodes().iter().map(|node| &node.server);
+    let mut problem = "the cluster has no nodes".to_owned();
+    for server in known.chain(seeds) {
+        let ranges = time::timeout(ANSWER_WITHIN, ask_for_map(server)).await;
+        problem = match ranges {
+            Ok(Ok(Some(ranges))) => return Ok(ranges),
+            Ok(Ok(None)) => format!("{}: the cluster is down", server.address),
+            Ok(Err(error)) => format!("{}: {}", server.address, super::pool::unavailable(&error)),
+            Err(_) => format!("{}: no answer", server.address),
+        };
+    }
+    Err(format!("the map of the cluster cannot be read: {problem}"))
+}
+
+/// `None` if the node considers the cluster down.
+async fn ask_for_map(server: &Server) -> RedisResult<Option<Vec<SlotRange>>> {
+    let mut connection = connection::open(server).await?;
+    let info: String = connection.query(redis::cmd("CLUSTER").arg("INFO")).await?;
+    if !info.contains("cluster_state:ok") {
+        return Ok(None);
+    }
+    let slots: Value = connection.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    Ok(Some(read_slots(slots, server)))
+}
+
+/// The ranges in the answer to CLUSTER SLOTS. Each is an array: the first slot, the last, the master, and its
+/// replicas. <https://redis.io/docs/latest/commands/cluster-slots/>
+fn read_slots(answer: Value, answering: &Server) -> Vec<SlotRange> {
+    let Value::Array(ranges) = answer else { return Vec::new() };
+    ranges.into_iter().filter_map(|range| read_range(range, answering)).collect()
+}
+
+fn read_range(range: Value, answering: &Server) -> Option<SlotRange> {
+    let Value::Array(range) = range else { return None };
+    let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
+        return None;
+    };
+    let slots = u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?;
+    HashSlot::new(*slots.end())?;
+    let [host, Value::Int(port), rest @ ..] = &master[..] else { return None };
+    let host = text(host).filter(|host| !host.is_empty() && host != "?");
+    let host = match (host, &answering.address) {
+        (Some(host), _) => host,
+        (None, Address::Tcp { host, .. }) => host.clone(),
+        (None, Address::Unix(_)) => return None,
+    };
+    let address = Address::Tcp { host, port: u16::try_from(*port).ok()? };
+    Some(SlotRange { slots, server: answering.at(address).named(rest.get(1).and_then(host_name)) })
+}
+
+/// The host name among what a node announces besides its address: names and values in turn.
+fn host_name(announced: &Value) -> Option<String> {
+    let Value::Array(announced) = announced else { return None };
+    let pairs = announced.chunks_exact(2);
+    let mut names = pairs.filter(|pair| pair.first().and_then(text).as_deref() == Some("hostname"));
+    names.next()?.get(1).and_then(text).filter(|name| !name.is_empty())
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// Finds out which nodes take node-wide runs. Some services refuse undeclared keys.
+async fn probe_nodes(topology: &Topology) {
+    let map = topology.map();
+    for node in map.nodes() {
+        if node.batcher.runs() == Runs::NodeWide {
+            continue;
+        }
+        let keys = probe_keys(map.slots_of(node), &topology.options.scripts.key_prefix);
+        if let Some(keys) = keys
+            && let Ok(Ok(true)) = time::timeout(ANSWER_WITHIN, takes_undeclared(node, &keys)).await
+        {
+            node.batcher.set_runs(Runs::NodeWide);
+        }
+    }
+}
+
+/// Two keys that do not exist, in different hash slots of one node; `None` if it has only one.
+fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option<[String; 2]> {
+    let slots: std::collections::HashSet<HashSlot> = slots.collect();
+    let mut found: Option<(HashSlot, String)> = None;
+    for number in 0..1_000_000 {
+        let tag = format!("probe-{number}");
+        let slot = HashSlot::of_tag(tag.as_bytes());
+        if !slots.contains(&slot) {
+            continue;
+        }
+        let key = format!("{key_prefix}tk1:{{{tag}}}");
+        match found {
+            Some((first, first_key)) if first != slot => return Some([first_key, key]),
+            Some(_) => {}
+            None => found = Some((slot, key)),
+        }
+        if slots.len() < 2 {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether a script may read undeclared keys of two hash slots. It writes nothing.
+async fn takes_undeclared(node: &Arc<RedisNode>, keys: &[String; 2]) -> RedisResult<bool> {
+    const SCRIPT: &str = "local found = 0 \
+        for _, key in ipairs(ARGV) do \
+          if type(redis.pcall('EXISTS', key)) == 'number' then found = found + 1 end \
+        end \
+        return found";
+    let Ok(mut connection) = node.link.pool.get().await else { return Ok(false) };
+    let connection: &mut Connection = &mut connection;
+    let found: usize =
+        connection.query(redis::cmd("EVAL").arg(SCRIPT).arg(0).arg(keys)).await?;
+    Ok(found == keys.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_takes_keys_of_two_slots_of_the_node() {
+        let slots = || [12_182, 3443, 42].into_iter().filter_map(HashSlot::new);
+        let [one, other] = probe_keys(slots(), "").expect("the node has three");
+        let slot = |key: &str| {
+            let tag = key.split(['{', '}']).nth(1).unwrap();
+            HashSlot::of_tag(tag.as_bytes())
+        };
+        assert_ne!(slot(&one), slot(&other));
+        assert!(slots().any(|known| known == slot(&one)) && slots().any(|known| known == slot(&other)));
+        assert_eq!(probe_keys(slots().take(1), ""), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Questions that go to a cluster by themselves, and follow its hash slots: to the node that MOVED or ASK names.
+//! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#redirection-and-resharding>
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{RedisError, ServerErrorKind};
+use tokio::time;
+
+use super::{
+    hash_slot::HashSlot,
+    link::{Decided, Question, Unanswered},
+    node::RedisNode,
+    script::Keys,
+    server::Address,
+    topology::Topology,
+};
+use crate::store::StoreError;
+
+/// How often a question follows a redirection.
+const REDIRECTIONS_MAX: usize = 3;
+
+/// How long a question waits for keys that are being moved, or for a cluster that is down.
+const WAIT: Duration = Duration::from_millis(3);
+
+impl Topology {
+    /// Asks the node that has this hash slot, as long as the caller waits. `question` takes its keys as it is
+    /// told.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn ask<Q: Question>(
+        &self,
+        slot: HashSlot,
+        question: impl Fn(Keys) -> Q,
+    ) -> Result<Decided<Q::Answer>, StoreError> {
+        let mut node = self.owner(slot)?;
+        let mut keys = Keys::Declared;
+        let mut redirections = 0;
+        loop {
+            let error = match node.link.ask(&question(keys)).await {
+                Ok(decided) => return Ok(decided),
+                Err(Unanswered::Elsewhere(error)) => error,
+                Err(Unanswered::Failed(error)) => return Err(error),
+            };
+            let redirected = redirections < REDIRECTIONS_MAX;
+            match named(&error, &node).filter(|_| redirected) {
+                Some(address) => {
+                    redirections += 1;
+                    node = self.node_at(&node.server.at(address));
+                    keys = match error.kind() {
+                        redis::ErrorKind::Server(ServerErrorKind::Ask) => Keys::Importing,
+                        _ => {
+                            self.move_slot(slot, &node);
+                            self.bell.notify_one();
+                            Keys::Declared
+                        }
+                    };
+                }
+                None => {
+                    self.bell.notify_one();
+                    time::sleep(WAIT).await;
+                    (node, keys) = (self.owner(slot)?, Keys::Declared);
+                }
+            }
+        }
+    }
+}
+
+/// The address that a redirection names; a missing host is that of the node that answers.
+fn named(error: &RedisError, answering: &Arc<RedisNode>) -> Option<Address> {
+    let (address, _) = error.redirect_node()?;
+    let (host, port) = address.rsplit_once(':')?;
+    let port = port.parse().ok()?;
+    match (host, &answering.server.address) {
+        ("?", _) => None,
+        ("", Address::Tcp { host, .. }) => Some(Address::Tcp { host: host.clone(), port }),
+        (host, _) => Some(Address::Tcp { host: host.to_owned(), port }),
+    }
+}

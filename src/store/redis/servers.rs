@@ -1,0 +1,63 @@
+//! The servers of a store, and how they are found.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use tokio::time;
+
+use super::{
+    cluster,
+    node::NodeOptions,
+    server::Server,
+    topology::Topology,
+};
+
+/// How often a store is tried that is absent at the start.
+const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// How the servers with counters are found.
+#[derive(Debug)]
+pub enum Finder {
+    /// There is one.
+    Given(Server),
+    /// These, and the others that they name, are nodes of a cluster.
+    Cluster(Vec<Server>),
+}
+
+/// The servers of a store.
+#[derive(Debug)]
+pub(super) struct Servers {
+    pub(super) topology: Arc<Topology>,
+    finder: Finder,
+}
+
+impl Servers {
+    pub(super) fn new(options: NodeOptions, finder: Finder) -> Self {
+        let topology = Topology::new(options);
+        if let Finder::Given(server) = &finder {
+            drop(topology.node_at(server));
+        }
+        Self { topology: Arc::new(topology), finder }
+    }
+
+    /// Finds the servers, and follows their changes; never ends.
+    pub(super) async fn follow(&self) {
+        match &self.finder {
+            Finder::Given(_) => pending().await,
+            Finder::Cluster(seeds) => cluster::follow(&self.topology, seeds).await,
+        }
+    }
+
+    /// Waits until each server has answered once.
+    pub(super) async fn reached(&self) {
+        loop {
+            let map = self.topology.map();
+            if !map.nodes().is_empty() {
+                for node in map.nodes() {
+                    node.link.reached().await;
+                }
+                return;
+            }
+            time::sleep(REACH_EVERY).await;
+        }
+    }
+}
