@@ -5,6 +5,7 @@
 
 mod charge;
 mod counter_state;
+mod give_back;
 mod tally;
 mod vote;
 
@@ -14,6 +15,7 @@ use self::vote::{CallVerdict, Fit, Vote};
 pub use self::{
     charge::{Charge, asked},
     counter_state::{CounterState, foresee},
+    give_back::GiveBack,
     tally::{Tally, Verdict},
     vote::{denies, denies_uncharged},
 };

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::{StoreError, memory::MemoryStore};
 use crate::engine::{
-    ledger::{Charge, Judgement, Tally},
+    ledger::{Charge, GiveBack, Judgement, Tally},
     request::Hits,
     rule::{Algorithm, Limit, Mode, OnStoreFailure},
+    time::Timestamp,
 };
 
 /// Answers calls that the store does not answer.
@@ -43,7 +44,7 @@ impl Fallback {
                 OnStoreFailure::Allow => {}
             }
         }
-        let Judgement { denied, tallies: local_tallies, .. } = self.local(&local);
+        let Judgement { denied, tallies: local_tallies, .. } = self.local(&local, self.now());
         let mut local_tallies = local_tallies.into_iter();
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {
@@ -56,21 +57,25 @@ impl Fallback {
         Ok(Judgement { denied, tallies, ..Judgement::default() })
     }
 
-    /// Judges these charges in memory, by this replica's share of their limits.
-    pub(super) fn local(&self, charges: &[Charge]) -> Judgement {
+    /// Judges these charges in memory at `now`, by this replica's share of their limits.
+    pub(super) fn local(&self, charges: &[Charge], now: Timestamp) -> Judgement {
         let shares: Vec<Charge> = charges.iter().map(|charge| self.share(charge)).collect();
-        self.local.charge(&shares)
+        self.local.charge_at(&shares, now)
     }
 
-    /// Gives back hits that [`local`](Self::local) charged.
-    pub(super) fn give_back<'a>(&self, charges: impl Iterator<Item = &'a Charge>) {
-        let mut refunds = Vec::new();
+    /// The time by which memory counts.
+    pub(super) fn now(&self) -> Timestamp {
+        self.local.now()
+    }
+
+    /// Gives back hits that [`local`](Self::local) charged at `made`.
+    pub(super) fn give_back<'a>(&self, charges: impl Iterator<Item = &'a Charge>, made: Timestamp) {
         for charge in charges {
             if let Hits::Charge(hits) = charge.hits {
-                refunds.push(Charge { hits: Hits::Refund(hits), ..self.share(charge) });
+                let Charge { counter, caller, .. } = self.share(charge);
+                self.local.give_back_at(&GiveBack { counter, hits, made, caller }, self.now());
             }
         }
-        self.local.charge(&refunds);
     }
 
     /// The charge, on this replica's share of its limit.

@@ -21,7 +21,7 @@ use crate::{
     engine::{
         algorithm::{Algorithm, AnyAccount, account::Terms},
         key::Counter,
-        ledger::{self, Charge, CounterState, Few, Judgement, Posting},
+        ledger::{self, Charge, CounterState, Few, GiveBack, Judgement, Posting, Tally},
         time::Timestamp,
     },
     telemetry::MemoryMetrics,
@@ -45,7 +45,7 @@ pub struct MemoryStore {
     capacity: Capacity,
 }
 
-/// A counter of a call, in its current window.
+/// A counter of a call, in its window.
 struct LocatedCounter<'call> {
     shard: usize,
     key: HashedKey,
@@ -74,7 +74,7 @@ impl MemoryStore {
 
     /// Makes all charges of one call, or none.
     pub fn charge(&self, charges: &[Charge]) -> Judgement {
-        self.charge_at(charges, (self.clock)())
+        self.charge_at(charges, self.now())
     }
 
     /// Makes all charges of one call at `now`, or none.
@@ -82,7 +82,7 @@ impl MemoryStore {
         let mut counters: Few<LocatedCounter<'_>> = Few::new();
         let mut postings: Few<Posting<'_>> = Few::new();
         for charge in charges {
-            let counter = self.locate(&charge.counter, now);
+            let counter = self.locate(&charge.counter, charge.counter.limit.terms(now));
             let terms = counter.terms;
             let known = counters.iter().position(|known| known.key == counter.key);
             let index = known.unwrap_or_else(|| {
@@ -107,9 +107,25 @@ impl MemoryStore {
         judgement
     }
 
+    /// Gives back hits of a reservation at `now`. It creates no counter.
+    pub fn give_back_at(&self, give_back: &GiveBack, now: Timestamp) -> Tally {
+        let counter = self.locate(&give_back.counter, give_back.terms(now));
+        let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
+        let mut account = locked.take(&counter);
+        let tally = give_back.apply(&mut account, &counter.terms);
+        // A counter that is kept already evicts none.
+        locked.keep(counter, account, &self.capacity);
+        tally
+    }
+
+    /// The time of its clock.
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn look(&self, counter: &Counter, clear: Clear) -> CounterState {
-        let counter = self.locate(counter, (self.clock)());
+        let counter = self.locate(counter, counter.limit.terms(self.now()));
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
         let account = locked.take(&counter);
         let state = CounterState::of(&account, &counter.terms);
@@ -133,8 +149,8 @@ impl MemoryStore {
         self.capacity.kept()
     }
 
-    fn locate<'call>(&self, counter: &'call Counter, now: Timestamp) -> LocatedCounter<'call> {
-        let terms = counter.limit.terms(now);
+    /// The counter in the window `terms.span`.
+    fn locate<'call>(&self, counter: &'call Counter, terms: Terms) -> LocatedCounter<'call> {
         // All windows of a counter are in one shard, so that a sliding window finds both of its own.
         let hash = counter.hash_of_id(&self.hasher);
         let shards = u64::try_from(self.shards.len()).unwrap_or(u64::MAX);

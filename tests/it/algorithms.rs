@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollkeeper::engine::{
     calendar::Calendar,
     key::Counter,
-    ledger::{Charge, Tally, Verdict},
+    ledger::{Charge, GiveBack, Tally, Verdict},
     request::{Entry, Hits},
     rule::{Algorithm, Limit, Unit, WhenDenied},
     time::Timestamp,
@@ -33,7 +33,7 @@ pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
 
 /// Runs a timeline on one counter of every backend. A line such as `0.2s +2 ok 1 left` charges two hits
 /// 0.2 s after [`BEGIN`], which pass and leave one; `?` is a look, `-2` refunds two; `over in 0.8s` is a
-/// denial and its reset.
+/// denial and its reset. `0.9s <2@0.2 done` gives back two hits of a reservation that was charged 0.2 s after it.
 #[track_caller]
 fn check(limit: Limit, timeline: &str) {
     check_from(BEGIN, limit, timeline);
@@ -60,8 +60,14 @@ fn check_from(begin: Timestamp, limit: Limit, timeline: &str) {
 /// Runs the time and hits of one line, and returns the line with the actual result.
 fn run(backend: &mut dyn Backend, begin: Timestamp, limit: &Arc<Limit>, line: &str) -> String {
     let [at, what, ..] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-    let seconds: f64 = at.trim_end_matches('s').parse().unwrap();
-    let now = begin.plus_millis((seconds * 1000.0).round() as u64);
+    let now = time(begin, at.trim_end_matches('s'));
+    if let Some(reservation) = what.strip_prefix('<') {
+        let (hits, made) = reservation.split_once('@').unwrap();
+        let Charge { counter, caller, .. } = charge("alice", Hits::Look, limit);
+        let made = time(begin, made);
+        backend.give_back(&GiveBack { counter, hits: hits.parse().unwrap(), made, caller }, now);
+        return format!("{at} {what} done");
+    }
     let hits = match what.split_at(1) {
         ("+", hits) => Hits::Charge(hits.parse().unwrap()),
         ("-", hits) => Hits::Refund(hits.parse().unwrap()),
@@ -71,6 +77,10 @@ fn run(backend: &mut dyn Backend, begin: Timestamp, limit: &Arc<Limit>, line: &s
         panic!("one charge has one tally");
     };
     format!("{at} {what} {}", spell(tally))
+}
+
+fn time(begin: Timestamp, seconds: &str) -> Timestamp {
+    begin.plus_millis((seconds.parse::<f64>().unwrap() * 1000.0).round() as u64)
 }
 
 fn spell(tally: Tally) -> String {
@@ -225,7 +235,7 @@ fn count_denied_charges_hits_that_do_not_fit() {
 }
 
 /// One limit of each algorithm, of ten a second.
-fn one_of_each() -> Vec<Arc<Limit>> {
+pub fn one_of_each() -> Vec<Arc<Limit>> {
     let limits = Algorithm::all(10, None).map(|algorithm| limit(10, Unit::Second, algorithm));
     limits.map(Arc::new).into()
 }
@@ -296,9 +306,106 @@ fn refunds_sums_and_looks_work_alike_in_every_algorithm() {
     }
 }
 
-fn left(tally: &Tally) -> Option<u32> {
+/// What a tally leaves; `None` if it is over.
+pub fn left(tally: &Tally) -> Option<u32> {
     match tally.verdict {
         Verdict::Fits { remaining } => Some(remaining),
         Verdict::Over => None,
     }
+}
+
+#[test]
+fn a_give_back_returns_hits_to_the_fixed_window_that_held_them() {
+    check(
+        limit(5, Unit::Second, Algorithm::FixedWindow),
+        "0.2s +2 ok 3 left
+         0.3s +1 ok 2 left
+         0.9s <2@0.2 done
+         0.9s ? ok 4 left
+         0.9s +1 ok 3 left
+         1.1s +3 ok 2 left
+         1.2s <1@0.9 done
+         1.2s ? ok 2 left
+         1.2s <9@1.1 done
+         1.3s ? ok 5 left
+         1.3s +5 ok 0 left
+         1.4s <1@9.9 done
+         1.4s ? over in 0.6s",
+    );
+}
+
+#[test]
+fn a_give_back_returns_hits_to_the_previous_sliding_window_too() {
+    check(
+        limit(10, Unit::Second, Algorithm::SlidingWindow),
+        "0.5s +4 ok 6 left
+         0.6s +6 ok 0 left
+         1.5s +1 ok 4 left
+         1.5s <4@0.5 done
+         1.5s ? ok 6 left
+         1.6s <1@1.5 done
+         1.6s ? ok 7 left
+         2.0s ? ok 10 left
+         2.1s <6@0.6 done
+         2.1s ? ok 10 left",
+    );
+}
+
+#[test]
+fn a_give_back_returns_hits_to_a_first_hit_window_that_is_still_open() {
+    check(
+        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        "0.2s +2 ok 1 left
+         0.5s +1 ok 0 left
+         0.6s <2@0.2 done
+         0.6s ? ok 2 left
+         0.7s +2 ok 0 left
+         1.2s +3 ok 0 left
+         1.3s <2@0.7 done
+         1.3s ? over in 0.9s
+         1.3s <1@1.2 done
+         1.3s ? ok 1 left",
+    );
+}
+
+#[test]
+fn a_give_back_returns_only_the_entries_of_its_reservation_to_a_log() {
+    check(
+        limit(6, Unit::Second, LOG),
+        "0.1s +1 ok 5 left
+         0.2s +2 ok 3 left
+         0.4s +1 ok 2 left
+         0.5s +2 ok 0 left
+         0.6s <2@0.3 done
+         0.6s ? over in 0.5s
+         0.6s <1@0.2 done
+         0.6s +2 over in 0.5s
+         0.6s <9@0.2 done
+         0.6s +2 ok 0 left
+         0.7s +1 over in 0.4s
+         1.1s ? ok 1 left
+         1.3s +2 over in 0.1s
+         1.4s ? ok 2 left
+         1.5s ? ok 4 left
+         1.5s <2@0.5 done
+         1.5s <2@0.6 done
+         1.5s ? ok 6 left",
+    );
+}
+
+#[test]
+fn a_give_back_to_a_bucket_stops_at_what_has_not_been_refilled() {
+    check(
+        limit(10, Unit::Second, Algorithm::TokenBucket { burst: 10 }),
+        "0.0s +4 ok 6 left
+         0.0s <4@0.0 done
+         0.0s ? ok 10 left
+         0.0s +4 ok 6 left
+         0.2s +5 ok 3 left
+         0.2s <4@0.0 done
+         0.2s ? ok 5 left
+         0.4s +7 ok 0 left
+         0.9s <3@0.4 done
+         0.9s ? ok 5 left",
+    );
 }

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{
-    ledger::{Charge, Tally, Verdict},
+    ledger::{Charge, GiveBack, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::Timestamp,
@@ -279,6 +279,54 @@ impl Model {
                     .insert(counter.name, ((debt + hits * counter.window).min(COUNT_MAX), at));
             }
         }
+    }
+
+    /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
+    pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        let GiveBack { counter, hits, made, .. } = give_back;
+        let charge = Charge { counter: counter.clone(), hits: Hits::Refund(0), caller: None };
+        let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
+        let now = i128::from(now.as_millis());
+        let counter = Counter::of(&charge, made);
+        let (start, end) = (counter.start, counter.end);
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                match self.windows.get_mut(&(counter.name, start)) {
+                    Some(used) if *used < COUNT_MAX => *used = (*used - hits).max(0),
+                    _ => {}
+                }
+            }
+            Algorithm::FirstHitWindow => {
+                if let Some((used, end)) = self.opened(&counter, now)
+                    && (end - counter.window..end).contains(&made)
+                    && used < COUNT_MAX
+                {
+                    self.opened.insert(counter.name, ((used - hits).max(0), end));
+                }
+            }
+            Algorithm::SlidingLog { .. } => {
+                let log = self.logged(&counter, now);
+                let same = log.iter().filter(|at| **at == made).count();
+                if same > 0 {
+                    let mut left = hits.min(same as i128);
+                    let is_kept = |at: &i128| {
+                        left -= i128::from(*at == made);
+                        *at != made || left < 0
+                    };
+                    self.logs.insert(counter.name, log.into_iter().filter(is_kept).collect());
+                }
+            }
+            Algorithm::TokenBucket { .. } => {
+                let (debt, at) = self.debt(&counter, now);
+                let refilled = (at - made).max(0) * counter.limit;
+                let owed = hits * counter.window - refilled;
+                if debt > 0 && owed > 0 && debt + refilled < COUNT_MAX {
+                    self.buckets.insert(counter.name, ((debt - owed).max(0), at));
+                }
+            }
+        }
+        let knows_window = (start..end).contains(&now);
+        knows_window.then(|| self.tally(&charge, true, 0, now))
     }
 
     fn refund(&mut self, charge: &Charge, hits: i128, now: i128) {

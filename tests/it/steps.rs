@@ -7,7 +7,7 @@ use std::{env, sync::Arc, time::Instant};
 
 use proptest::prelude::*;
 use tollkeeper::engine::{
-    ledger::{Charge, Tally},
+    ledger::{self, Charge, GiveBack, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     time::Timestamp,
@@ -22,12 +22,17 @@ use crate::{
 /// After this number of steps all counters are removed, and the clock is set to [`BEGIN`].
 const STEPS_OF_A_CASE: u64 = 200;
 
-/// One call, and the time that passes before it.
+/// At most this number of reservations stand at a time.
+const RESERVATIONS: usize = 8;
+
+/// One call, and the time that passes before it; perhaps a give-back in front of it.
 #[derive(Debug, Clone)]
 struct Step {
     /// In milliseconds; negative if the clock is set back.
     passed: i64,
     charges: Vec<Charge>,
+    /// Which of the reservations that stand is given back; none if there are fewer.
+    gives_back: usize,
 }
 
 /// Every limit of the steps. Limits that share a counter are equal, except on fixed windows, where an override
@@ -112,25 +117,69 @@ impl Dice {
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let charges = (0..count).map(charge).collect();
-        Step { passed: if back { -(passed as i64) } else { passed as i64 }, charges }
+        let gives_back = self.below(3 * RESERVATIONS as u64) as usize;
+        Step { passed: if back { -(passed as i64) } else { passed as i64 }, charges, gives_back }
     }
+}
+
+/// What was charged by the latest admitted calls, any of which may have been reservations.
+#[derive(Default)]
+struct Reservations(Vec<GiveBack>);
+
+impl Reservations {
+    /// Adds what a call has charged.
+    fn add(&mut self, charges: &[Charge], tallies: &[Tally], made: Timestamp) {
+        if ledger::denies(charges, tallies) {
+            return;
+        }
+        for (Charge { counter, hits, caller }, tally) in charges.iter().zip(tallies) {
+            if let (Hits::Charge(hits), Verdict::Fits { .. }) = (*hits, tally.verdict) {
+                let (counter, caller) = (counter.clone(), caller.clone());
+                self.0.push(GiveBack { counter, hits, made, caller });
+            }
+        }
+        self.0.drain(..self.0.len().saturating_sub(RESERVATIONS));
+    }
+
+    fn take(&mut self, index: usize) -> Option<GiveBack> {
+        (index < self.0.len()).then(|| self.0.remove(index))
+    }
+}
+
+/// Performs a step on both. Returns what they answer, to the give-back and to the call.
+fn perform(
+    step: &Step,
+    now: Timestamp,
+    reservations: &mut Reservations,
+    backends: [&mut dyn Backend; 2],
+) -> [(Option<Tally>, Vec<Tally>); 2] {
+    let give_back = reservations.take(step.gives_back);
+    let mut answers = backends.map(|backend| {
+        let given_back = give_back.as_ref().and_then(|taken| backend.give_back(taken, now));
+        (given_back, backend.charge(&step.charges, now))
+    });
+    let [(one, tallies), (other, _)] = &mut answers;
+    if one.is_none() || other.is_none() {
+        (*one, *other) = (None, None);
+    }
+    reservations.add(&step.charges, tallies, now);
+    answers
 }
 
 /// Runs this number of steps on both, and panics where they differ.
 fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend) {
     let (began, limits) = (Instant::now(), limits());
     let mut dice = Dice(seed);
-    let mut now = BEGIN;
+    let (mut now, mut reservations) = (BEGIN, Reservations::default());
     for number in 0..steps {
         if number % STEPS_OF_A_CASE == 0 {
             one.clear();
             other.clear();
-            now = BEGIN;
+            (now, reservations) = (BEGIN, Reservations::default());
         }
         let step = dice.step(&limits);
         now = now.shifted(step.passed);
-        let ours = one.charge(&step.charges, now);
-        let theirs = other.charge(&step.charges, now);
+        let [ours, theirs] = perform(&step, now, &mut reservations, [&mut *one, &mut *other]);
         assert_eq!(
             ours,
             theirs,
@@ -148,7 +197,7 @@ fn steps_and_seed(variable: &str, default: u64) -> (u64, u64) {
     (number(variable, default), number("SEED", 1).max(1))
 }
 
-fn number(variable: &str, default: u64) -> u64 {
+pub fn number(variable: &str, default: u64) -> u64 {
     env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
@@ -183,12 +232,12 @@ proptest! {
     /// On short sequences, so that a failing one shrinks.
     #[test]
     fn memory_and_the_model_agree_on_any_sequence(steps in prop::collection::vec(any_step(), 1..40)) {
-        let (mut model, memory) = (Model::default(), memory());
-        let mut now = BEGIN;
+        let (mut model, mut memory) = (Model::default(), memory());
+        let (mut now, mut reservations) = (BEGIN, Reservations::default());
         for step in steps {
             now = now.shifted(step.passed);
-            let ours: Vec<Tally> = Backend::charge(&mut model, &step.charges, now);
-            prop_assert_eq!(ours, memory.charge_at(&step.charges, now).tallies, "{:?} at {:?}", step, now);
+            let [ours, theirs] = perform(&step, now, &mut reservations, [&mut model, &mut memory]);
+            prop_assert_eq!(ours, theirs, "{:?} at {:?}", step, now);
         }
     }
 }

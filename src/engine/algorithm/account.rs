@@ -16,7 +16,7 @@ pub struct Terms {
     pub window_ms: u64,
     /// The store's time.
     pub now: Timestamp,
-    /// The span of the limit's window that holds `now`.
+    /// The span of the limit's window that holds `now`; for a give-back, the one that holds its reservation.
     pub span: Span,
 }
 
@@ -25,6 +25,10 @@ pub struct Terms {
 pub trait Account {
     /// Gives hits back, the newest first; stops at zero.
     fn refund(&mut self, hits: u64, terms: &Terms);
+
+    /// Gives back hits that a reservation of `caller` charged at `made`, and no others. If they cannot be told
+    /// from others, they remain. `terms.span` is the span that holds `made`.
+    fn give_back(&mut self, hits: u64, made: Timestamp, caller: Option<&str>, terms: &Terms);
 
     /// Whether this many more hits fit the limit.
     fn fits(&self, hits: u64, terms: &Terms) -> bool;
@@ -53,6 +57,12 @@ pub trait Account {
     fn admits_at(&self, _hits: u64, terms: &Terms) -> Timestamp {
         self.ends(terms)
     }
+}
+
+/// A count after hits are given back to it. One that has stopped at [`COUNT_MAX`] has lost count of others'
+/// hits, so it remains.
+pub(super) fn given_back(used: u64, hits: u64) -> u64 {
+    if used < COUNT_MAX { used.saturating_sub(hits) } else { used }
 }
 
 /// What is left of a limit, in hits.

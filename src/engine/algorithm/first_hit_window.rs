@@ -1,6 +1,6 @@
 //! A window that opens at its first hit and closes one window length later.
 
-use super::account::{Account, COUNT_MAX, Terms, left};
+use super::account::{Account, COUNT_MAX, Terms, given_back, left};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter: its last window.
@@ -21,6 +21,13 @@ impl Account for FirstHitWindow {
     fn refund(&mut self, hits: u64, terms: &Terms) {
         if self.is_open(terms) {
             self.used = self.used.saturating_sub(hits);
+        }
+    }
+
+    fn give_back(&mut self, hits: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
+        let holds_made = made < self.end && self.end <= made.plus_millis(terms.window_ms);
+        if self.is_open(terms) && holds_made {
+            self.used = given_back(self.used, hits);
         }
     }
 

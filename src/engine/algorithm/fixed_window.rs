@@ -1,6 +1,6 @@
 //! A counter for each clock-aligned window. Its key names the window, so each window has a new counter.
 
-use super::account::{Account, COUNT_MAX, Terms, left};
+use super::account::{Account, COUNT_MAX, Terms, given_back, left};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter in one window.
@@ -13,6 +13,10 @@ pub struct FixedWindow {
 impl Account for FixedWindow {
     fn refund(&mut self, hits: u64, _: &Terms) {
         self.used = self.used.saturating_sub(hits);
+    }
+
+    fn give_back(&mut self, hits: u64, _: Timestamp, _: Option<&str>, _: &Terms) {
+        self.used = given_back(self.used, hits);
     }
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {

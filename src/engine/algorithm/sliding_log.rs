@@ -6,6 +6,10 @@ use std::collections::VecDeque;
 use super::account::{Account, Terms, left};
 use crate::engine::time::Timestamp;
 
+/// Number of the newest entries among which a give-back looks for its own: in Redis the later ones are written
+/// again.
+const SEARCHED_MAX: usize = 257;
+
 /// The state of one counter: its hits, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
@@ -80,6 +84,31 @@ impl Account for SlidingLog {
             }
             hits -= newest.remembered.hits;
             self.entries.pop_back();
+        }
+    }
+
+    /// Hits at the same time and of the same caller are alike, so the newest of them are given back.
+    fn give_back(&mut self, hits: u64, made: Timestamp, caller: Option<&str>, terms: &Terms) {
+        let oldest = self.entries.len().saturating_sub(SEARCHED_MAX).max(self.expired(terms));
+        let mut owed = hits;
+        for LogEntry { remembered, .. } in self.entries.range_mut(oldest..).rev() {
+            if remembered.at < made || owed == 0 {
+                break;
+            }
+            if remembered.at == made && remembered.caller.as_deref() == caller {
+                let given_back = owed.min(remembered.hits);
+                remembered.hits -= given_back;
+                owed -= given_back;
+            }
+        }
+        if owed < hits {
+            self.drop_expired(terms);
+            self.entries.retain(|entry| entry.remembered.hits > 0);
+            let mut sum = 0;
+            for entry in &mut self.entries {
+                sum += entry.remembered.hits;
+                entry.sum = sum;
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! Everything is computed in hits times milliseconds, as whole numbers; a limit times its window stays
 //! below 2^53, which is checked when rules are loaded.
 
-use super::account::{Account, COUNT_MAX, Terms};
+use super::account::{Account, COUNT_MAX, Terms, given_back};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter in one window.
@@ -24,9 +24,10 @@ impl SlidingWindow {
     }
 }
 
-/// Milliseconds until the current window ends: the weight of the previous one.
+/// Milliseconds until the current window ends: the weight of the previous one. A give-back may come after the
+/// window, or before it if the clock was set back.
 fn until_end(terms: &Terms) -> u64 {
-    terms.span.end.as_millis().saturating_sub(terms.now.as_millis())
+    terms.span.end.as_millis().saturating_sub(terms.now.as_millis()).min(terms.window_ms)
 }
 
 fn weighted_max(terms: &Terms) -> u64 {
@@ -42,6 +43,10 @@ fn margin(room: u64, hits: u64, terms: &Terms) -> u64 {
 impl Account for SlidingWindow {
     fn refund(&mut self, hits: u64, _: &Terms) {
         self.current = self.current.saturating_sub(hits);
+    }
+
+    fn give_back(&mut self, hits: u64, _: Timestamp, _: Option<&str>, _: &Terms) {
+        self.current = given_back(self.current, hits);
     }
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {

@@ -49,6 +49,18 @@ impl Account for TokenBucket {
         }
     }
 
+    /// What has been refilled since is not given back: the bucket could have been full without the reservation.
+    fn give_back(&mut self, hits: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
+        let Self { debt, at } = self.now(terms);
+        let elapsed = at.as_millis().saturating_sub(made.as_millis());
+        let refilled = elapsed.saturating_mul(u64::from(terms.requests_per_unit));
+        let owed = debt_of(hits, terms).saturating_sub(refilled);
+        // A debt that has stopped at its maximum has lost hits of others.
+        if debt > 0 && owed > 0 && debt.saturating_add(refilled) < COUNT_MAX {
+            *self = Self { debt: debt.saturating_sub(owed), at };
+        }
+    }
+
     fn fits(&self, hits: u64, terms: &Terms) -> bool {
         self.now(terms).debt.saturating_add(debt_of(hits, terms)) <= debt_max(terms)
     }

@@ -8,6 +8,7 @@ use crate::{
     engine::{
         ledger::{Charge, Judgement, Verdict},
         rule::{Limit, OnStoreFailure, WhenDenied},
+        time::Timestamp,
     },
     store::{StoreError, fallback::Fallback},
 };
@@ -17,21 +18,24 @@ use crate::{
 struct LocalVerdict<'call> {
     fallback: &'call Fallback,
     charges: Vec<Charge>,
+    made: Timestamp,
     judgement: Judgement,
     is_settled: bool,
 }
 
 impl<'call> LocalVerdict<'call> {
     fn new(fallback: &'call Fallback, charges: Vec<Charge>) -> Self {
-        let judgement = fallback.local(&charges);
-        Self { fallback, charges, judgement, is_settled: false }
+        let made = fallback.now();
+        let judgement = fallback.local(&charges, made);
+        Self { fallback, charges, made, judgement, is_settled: false }
     }
 
     /// Keeps what was charged. In a call that is `denied` it keeps only hits that count nevertheless.
     fn settle(&mut self, denied: bool) {
         self.is_settled = true;
         if denied && !self.judgement.denied {
-            self.fallback.give_back(self.charges.iter().filter(|charge| !counts_if_denied(charge)));
+            let charged = self.charges.iter().filter(|charge| !counts_if_denied(charge));
+            self.fallback.give_back(charged, self.made);
         }
     }
 }
@@ -41,7 +45,7 @@ impl Drop for LocalVerdict<'_> {
         if !self.is_settled {
             let denied = self.judgement.denied;
             let charged = self.charges.iter().filter(|charge| !denied || counts_if_denied(charge));
-            self.fallback.give_back(charged);
+            self.fallback.give_back(charged, self.made);
         }
     }
 }
@@ -87,7 +91,7 @@ impl Guard {
 mod tests {
     use super::*;
     use crate::{
-        engine::{key::Counter, ledger::Tally, request::Hits, rule::Unit, time::Timestamp},
+        engine::{key::Counter, ledger::Tally, request::Hits, rule::Unit},
         store::memory::MemoryStore,
     };
 
@@ -99,7 +103,8 @@ mod tests {
     }
 
     fn remaining(fallback: &Fallback) -> Verdict {
-        let Judgement { tallies, .. } = fallback.local(&[charge(Hits::Look, WhenDenied::Free)]);
+        let Judgement { tallies, .. } =
+            fallback.local(&[charge(Hits::Look, WhenDenied::Free)], NOW);
         let [Tally { verdict, .. }] = tallies[..] else { panic!("one tally: {tallies:?}") };
         verdict
     }

@@ -3,7 +3,7 @@
 use redis::ConnectionLike as _;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Tally},
+        ledger::{Charge, GiveBack, Tally},
         time::Timestamp,
     },
     store::{
@@ -23,6 +23,8 @@ use crate::model::Model;
 pub trait Backend {
     fn name(&self) -> &'static str;
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally>;
+    /// Gives back what a reservation charged. No tally where the model has none.
+    fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally>;
     /// Removes all counters.
     fn clear(&mut self);
 }
@@ -34,6 +36,10 @@ impl Backend for Model {
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         Model::charge(self, charges, now)
+    }
+
+    fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        Model::give_back(self, give_back, now)
     }
 
     fn clear(&mut self) {
@@ -52,6 +58,10 @@ impl Backend for MemoryStore {
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         self.charge_at(charges, now).tallies
+    }
+
+    fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        Some(self.give_back_at(give_back, now))
     }
 
     fn clear(&mut self) {
@@ -118,6 +128,18 @@ impl ScriptInRedis {
     ) -> RedisOutcome {
         let mut run = LedgerRun::default();
         run.add(&charges.into(), assumed_now, "");
+        self.answer_to(&run, now)
+    }
+
+    /// Gives back what a reservation charged.
+    pub fn answer_give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> RedisOutcome {
+        let mut run = LedgerRun::default();
+        run.add_give_back(give_back, "");
+        self.answer_to(&run, now)
+    }
+
+    /// Runs the ledger script for the one call of `run`.
+    fn answer_to(&mut self, run: &LedgerRun, now: Timestamp) -> RedisOutcome {
         let command = run.command("EVALSHA", &self.ledger);
         let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
         assert_eq!(time, now);
@@ -146,6 +168,13 @@ impl Backend for ScriptInRedis {
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         match self.answer(charges, now) {
             RedisOutcome::Decided(judgement) => judgement.tallies,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        match self.answer_give_back(give_back, now) {
+            RedisOutcome::Decided(judgement) => Some(judgement.tallies[0]),
             other => panic!("{other:?}"),
         }
     }

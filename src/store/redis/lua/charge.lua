@@ -1,15 +1,16 @@
 -- Charges, as they are written in the arguments: twelve for each.
 --   algorithm  its short name
 --   key        slot in KEYS
---   start      first millisecond of the window, and
+--   start      first millisecond of the window, of a 'return' the one that its hits were charged in, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
---   kind       'charge', 'look' or 'refund'
+--   kind       'charge', 'look', 'refund', or 'return' for what a reservation charged: a call of its own
 --   hits       0 to 2^53 - 1
 --   limit      0 to 2^32 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
 --   mode       'enforced', 'shadow' or 'quota'
 --   failure    the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
---   expiry     of an aligned key, in Unix milliseconds; not before the window's end
+--   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'return', which
+--              creates no key, the time at which its hits were charged
 --   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
 --              'sl': the caller
 local ARGUMENTS = 12
@@ -34,6 +35,7 @@ local function parse(at)
       mode = ARGV[base + 9],
       failure = ARGV[base + 10],
       expiry = ARGV[base + 11],
+      made = tonumber(ARGV[base + 11]),
       previous = ARGV[base + 1] == 'sw' and extra ~= '' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
       caller = extra,
@@ -42,6 +44,11 @@ local function parse(at)
   return charges, at + ARGUMENTS * count + 1
 end
 
+-- Whether it is compared with its limit.
+local function is_judged(charge)
+  return charge.kind == 'charge' or charge.kind == 'look'
+end
+
 local function is_stale(charge)
-  return charge.algorithm.aligned and (now < charge.start or now >= charge.stop)
+  return charge.algorithm.aligned and charge.kind ~= 'return' and (now < charge.start or now >= charge.stop)
 end

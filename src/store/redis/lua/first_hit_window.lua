@@ -17,6 +17,12 @@ function first_hit_window.refund(account, hits)
   account.used = math.max(0, account.used - hits)
 end
 
+function first_hit_window.give_back(account, hits, charge)
+  if charge.made >= account.stop or charge.made < account.stop - charge.window then return end
+  account.changed = true
+  account.used = given_back(account.used, hits)
+end
+
 function first_hit_window.fits(account, hits, charge)
   return account.used + hits <= charge.limit
 end

@@ -12,6 +12,10 @@ function fixed_window.refund(account, hits)
   account.used = math.max(0, account.used - hits)
 end
 
+function fixed_window.give_back(account, hits)
+  account.used = given_back(account.used, hits)
+end
+
 function fixed_window.fits(account, hits, charge)
   return account.used + hits <= charge.limit
 end

@@ -54,6 +54,8 @@ local function refund_and_sum(charges)
     local account = charge.account
     if account and charge.kind == 'refund' then
       charge.algorithm.refund(account, charge.hits, charge)
+    elseif account and charge.kind == 'return' then
+      charge.algorithm.give_back(account, charge.hits, charge)
     elseif account and charge.kind == 'charge' then
       account.sum = account.sum + charge.hits
     end
@@ -67,8 +69,8 @@ local function vote(charges, answers)
   for i, charge in ipairs(charges) do
     local denies = false
     if not charge.account then
-      denies = charge.kind ~= 'refund' and charge.failure == 'deny'
-    elseif charge.kind ~= 'refund' then
+      denies = is_judged(charge) and charge.failure == 'deny'
+    elseif is_judged(charge) then
       charge.asked = charge.kind == 'charge' and charge.account.sum or 1
       charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'look' then answer(charge, answers, i) end

@@ -2,6 +2,9 @@
 -- covers all hits since the list began, so that no walk is needed to know what is used; `at` is in Unix
 -- milliseconds and never before the entry in front; the caller may be missing.
 local sliding_log = {}
+
+-- Number of the newest entries among which a give-back looks for its own: the later ones are written again.
+local SEARCHED_MAX = 257
 ALGORITHMS.sl = sliding_log
 
 local function log_entry(key, index)
@@ -27,10 +30,14 @@ local function log_search(account, from, to, wanted)
   return from
 end
 
+local function caller_text(charge)
+  return charge.caller ~= '' and ' ' .. charge.caller or ''
+end
+
 function sliding_log.read(charge)
   local length = redis.pcall('LLEN', charge.key)
   if type(length) == 'table' then return nil end
-  local account = { key = charge.key, length = length, popped = 0, used = 0, base = 0, pushed = {} }
+  local account = { key = charge.key, length = length, popped = 0, used = 0, base = 0, moved = {}, pushed = {} }
   account.first = log_search(account, 0, length, function(entry)
     return entry.at + charge.window > now
   end)
@@ -64,6 +71,37 @@ function sliding_log.refund(account, hits)
   end
 end
 
+-- Hits at the same time and of the same caller are alike, so the newest of them are given back.
+function sliding_log.give_back(account, hits, charge)
+  local rest, lowest = caller_text(charge), math.max(account.first, account.length - SEARCHED_MAX)
+  local index, owed, sum, found = account.length, hits, 0, {}
+  while index > lowest and owed > 0 do
+    local entry = log_entry(account.key, index - 1)
+    if not entry then return end
+    if entry.at < charge.made then break end
+    index, sum, found[#found + 1] = index - 1, entry.sum - entry.hits, entry
+    if entry.at == charge.made and entry.rest == rest then
+      local taken = math.min(owed, entry.hits)
+      entry.hits, owed = entry.hits - taken, owed - taken
+    end
+  end
+  if owed == hits then return end
+
+  -- What remains of them moves to the places from `index` on, with sums that are lower.
+  for i = #found, 1, -1 do
+    local entry = found[i]
+    if entry.hits > 0 then
+      sum = sum + entry.hits
+      entry.sum = sum
+      account.moved[#account.moved + 1] = entry
+    end
+  end
+  account.changed, account.moved_to, account.popped = true, index, #found - #account.moved
+  account.length, account.used = account.length - account.popped, account.used - (hits - owed)
+  account.last = account.moved[#account.moved]
+    or account.length > account.first and log_entry(account.key, account.length - 1) or nil
+end
+
 function sliding_log.fits(account, hits, charge)
   return account.used + hits <= charge.limit
 end
@@ -76,7 +114,7 @@ function sliding_log.charge(account, charge)
     at = math.max(now, newest and newest.at or 0),
     sum = account.base + account.used,
     hits = charge.hits,
-    rest = charge.caller ~= '' and ' ' .. charge.caller or '',
+    rest = caller_text(charge),
   }
 end
 
@@ -112,6 +150,9 @@ function sliding_log.write(account, charge)
   if not account.changed then return end
   local spell = function(entry)
     return text(entry.at) .. ' ' .. text(entry.sum) .. ' ' .. text(entry.hits) .. entry.rest
+  end
+  for i, entry in ipairs(account.moved) do
+    redis.call('LSET', account.key, account.moved_to + i - 1, spell(entry))
   end
   if account.popped > 0 then redis.call('RPOP', account.key, account.popped) end
   if account.last and account.last.reduced then

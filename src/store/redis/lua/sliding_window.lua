@@ -10,12 +10,21 @@ function sliding_window.read(charge)
   return { key = charge.key, before = current, used = current or 0, previous = previous or 0 }
 end
 
+-- The weight of the window before. A give-back may come after its window, or before it if the clock was set back.
+local function until_stop(charge)
+  return math.max(0, math.min(charge.window, charge.stop - now))
+end
+
 local function weighed(account, charge)
-  return account.previous * (charge.stop - now) + account.used * charge.window
+  return account.previous * until_stop(charge) + account.used * charge.window
 end
 
 function sliding_window.refund(account, hits)
   account.used = math.max(0, account.used - hits)
+end
+
+function sliding_window.give_back(account, hits)
+  account.used = given_back(account.used, hits)
 end
 
 function sliding_window.fits(account, hits, charge)
@@ -27,7 +36,7 @@ function sliding_window.charge(account, charge)
 end
 
 function sliding_window.used(account, charge)
-  local before = div_ceil(account.previous * (charge.stop - now), charge.window)
+  local before = div_ceil(account.previous * until_stop(charge), charge.window)
   return math.min(account.used + before, COUNT_MAX)
 end
 

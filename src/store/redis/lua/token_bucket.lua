@@ -19,6 +19,16 @@ function token_bucket.refund(account, hits, charge)
   account.debt = math.max(0, account.debt - hits * charge.window)
 end
 
+-- What has been refilled since is not given back: the bucket could have been full without the reservation.
+function token_bucket.give_back(account, hits, charge)
+  local refilled = math.max(0, account.at - charge.made) * charge.limit
+  local owed = hits * charge.window - refilled
+  -- A debt that has stopped at its maximum has lost hits of others.
+  if account.debt == 0 or owed <= 0 or account.debt + refilled >= COUNT_MAX then return end
+  account.changed = true
+  account.debt = math.max(0, account.debt - owed)
+end
+
 function token_bucket.fits(account, hits, charge)
   return account.debt + hits * charge.window <= charge.burst * charge.window
 end

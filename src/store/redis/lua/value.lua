@@ -56,5 +56,10 @@ local function write_count(key, before, after, expiry)
   end
 end
 
+-- A count after hits are given back to it. One that has stopped at COUNT_MAX has lost hits of others.
+local function given_back(used, hits)
+  return used < COUNT_MAX and math.max(0, used - hits) or used
+end
+
 -- The algorithms by their short names. Each file adds its own.
 local ALGORITHMS = {}

@@ -7,10 +7,10 @@ use redis::Cmd;
 use super::{ELSEWHERE, Keys, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, Judgement, Tally, Verdict},
+    ledger::{Charge, GiveBack, Judgement, Tally, Verdict},
     request::Hits,
-    rule::{Algorithm, Mode, WhenDenied},
-    time::Timestamp,
+    rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
+    time::{Span, Timestamp},
 };
 
 /// Calls that share one run.
@@ -19,6 +19,16 @@ pub struct LedgerRun {
     keys: Vec<String>,
     pub(super) arguments: Vec<String>,
     calls: Vec<Arc<[Charge]>>,
+}
+
+/// What distinguishes a charge from a give-back in the arguments.
+struct Columns<'call> {
+    kind: &'static str,
+    hits: u64,
+    failure: OnStoreFailure,
+    /// The expiry of an aligned key, or when the hits of a give-back were charged.
+    time: Timestamp,
+    caller: Option<&'call str>,
 }
 
 impl LedgerRun {
@@ -34,47 +44,75 @@ impl LedgerRun {
         for Charge { counter, hits, caller } in charges.iter() {
             let limit = &*counter.limit;
             let span = limit.window.at(assumed_now);
-            let slot = self.slot(prefix, counter, span.start);
-            let (start, stop, expiry) = if limit.algorithm.is_aligned() {
-                (span.start.as_millis(), span.end.as_millis(), counter.expiry(span.end))
-            } else {
-                (0, limit.window.millis(), span.end)
-            };
             let (kind, hits) = match *hits {
                 Hits::Charge(hits) => ("charge", hits),
                 Hits::Look => ("look", 0),
                 Hits::Refund(hits) => ("refund", hits),
             };
-            let extra = match limit.algorithm {
-                Algorithm::SlidingWindow => match span.previous() {
-                    Some(previous) => self.slot(prefix, counter, previous.start).to_string(),
-                    None => String::new(),
-                },
-                Algorithm::TokenBucket { burst } => burst.to_string(),
-                _ => caller.as_deref().unwrap_or_default().to_owned(),
-            };
-            self.arguments.extend([
-                limit.algorithm.short_name().to_owned(),
-                slot.to_string(),
-                start.to_string(),
-                stop.to_string(),
-                kind.to_owned(),
-                hits.to_string(),
-                limit.requests_per_unit.to_string(),
-                match limit.when_denied {
-                    WhenDenied::Free => "free".to_owned(),
-                    WhenDenied::Counted => "count".to_owned(),
-                },
-                match limit.mode {
-                    Mode::Enforced => "enforced".to_owned(),
-                    Mode::Shadow => "shadow".to_owned(),
-                    Mode::Quota => "quota".to_owned(),
-                },
-                limit.failure_mode().name().to_owned(),
-                expiry.as_millis().to_string(),
-                extra,
-            ]);
+            let time =
+                if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
+            let (failure, caller) = (limit.failure_mode(), caller.as_deref());
+            self.add_charge(counter, span, Columns { kind, hits, failure, time, caller }, prefix);
         }
+    }
+
+    /// Adds a give-back as a call of its own, on keys that begin with `prefix`. Its outcome is that of a refund
+    /// whose counter's `on_store_failure` is `error`: decided with one tally, or
+    /// [`Corrupt`](RedisOutcome::Corrupt), or [`WriteRefused`](RedisOutcome::WriteRefused). It is never
+    /// [`Stale`](RedisOutcome::Stale).
+    pub fn add_give_back(&mut self, give_back: &GiveBack, prefix: &str) {
+        let GiveBack { counter, hits, made, caller } = give_back;
+        let refund = Hits::Refund(*hits);
+        self.calls.push([Charge { counter: counter.clone(), hits: refund, caller: None }].into());
+        self.arguments.push("1".to_owned());
+        let columns = Columns {
+            kind: "return",
+            hits: *hits,
+            failure: OnStoreFailure::Error,
+            time: *made,
+            caller: caller.as_deref(),
+        };
+        self.add_charge(counter, counter.limit.window.at(*made), columns, prefix);
+    }
+
+    /// Adds the twelve arguments of a charge in the window `span`; see `lua/charge.lua`.
+    fn add_charge(&mut self, counter: &Counter, span: Span, columns: Columns<'_>, prefix: &str) {
+        let limit = &*counter.limit;
+        let slot = self.slot(prefix, counter, span.start);
+        let (start, stop) = if limit.algorithm.is_aligned() {
+            (span.start.as_millis(), span.end.as_millis())
+        } else {
+            (0, limit.window.millis())
+        };
+        let extra = match limit.algorithm {
+            Algorithm::SlidingWindow => match span.previous() {
+                Some(previous) => self.slot(prefix, counter, previous.start).to_string(),
+                None => String::new(),
+            },
+            Algorithm::TokenBucket { burst } => burst.to_string(),
+            _ => columns.caller.unwrap_or_default().to_owned(),
+        };
+        self.arguments.extend([
+            limit.algorithm.short_name().to_owned(),
+            slot.to_string(),
+            start.to_string(),
+            stop.to_string(),
+            columns.kind.to_owned(),
+            columns.hits.to_string(),
+            limit.requests_per_unit.to_string(),
+            match limit.when_denied {
+                WhenDenied::Free => "free".to_owned(),
+                WhenDenied::Counted => "count".to_owned(),
+            },
+            match limit.mode {
+                Mode::Enforced => "enforced".to_owned(),
+                Mode::Shadow => "shadow".to_owned(),
+                Mode::Quota => "quota".to_owned(),
+            },
+            columns.failure.name().to_owned(),
+            columns.time.as_millis().to_string(),
+            extra,
+        ]);
     }
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`

@@ -1,0 +1,36 @@
+//! Give-backs: hits that a reservation charged, and that its call does not keep.
+
+use super::tally::Tally;
+use crate::engine::{
+    algorithm::{AnyAccount, account::Terms},
+    key::Counter,
+    time::Timestamp,
+};
+
+/// Hits that a reservation charged, to be taken back. Nothing else is touched: what has expired, been refilled
+/// or been refunded since is not taken from others. So a give-back may return too little, and never too much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GiveBack {
+    /// The counter, and the limit that the reservation was charged for.
+    pub counter: Counter,
+    /// Number of hits, from 1 to [`Hits::MAX`](crate::engine::request::Hits::MAX).
+    pub hits: u64,
+    /// The store's time when they were charged.
+    pub made: Timestamp,
+    /// The caller, as in the reservation's [`Charge`](super::Charge).
+    pub caller: Option<Box<str>>,
+}
+
+impl GiveBack {
+    /// The numbers of its limit at `now`, and the window in which the hits were charged.
+    pub fn terms(&self, now: Timestamp) -> Terms {
+        let limit = &self.counter.limit;
+        Terms { span: limit.window.at(self.made), ..limit.terms(now) }
+    }
+
+    /// Gives the hits back to the account of that window. The tally is that of the window, which may have ended.
+    pub fn apply(&self, account: &mut AnyAccount, terms: &Terms) -> Tally {
+        account.write().give_back(self.hits, self.made, self.caller.as_deref(), terms);
+        Tally::of(account.read(), true, 0, terms)
+    }
+}
