@@ -25,7 +25,7 @@ use crate::{
     rules::{self, InForce, Rules, Watched},
     settings::{CallSettings, RuleSettings, Settings},
     shutdown::Signals,
-    store::{Store, outage::Outage},
+    store::Store,
     telemetry::{CallMetrics, RuleMetrics, Telemetry},
     workers::Workers,
 };
@@ -45,7 +45,6 @@ type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
 struct App {
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
-    outage: Outage,
     health: Health,
     workers: Arc<Workers>,
     stop: CancellationToken,
@@ -95,12 +94,11 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
 
 impl App {
     async fn new(settings: &Settings, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
-        let outage = Outage::default();
-        let store = Arc::new(stores::store(settings, &telemetry, outage.clone()));
+        let store = Arc::new(stores::store(settings, &telemetry));
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
-        Ok(Self { telemetry, store, outage, health, workers, stop })
+        Ok(Self { telemetry, store, health, workers, stop })
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
@@ -139,6 +137,11 @@ impl App {
             tasks.spawn(serve_http(admin, router, self.stop.clone()));
         }
         tasks.spawn(serve_http(listeners.http, http::router(endpoints), self.stop.clone()));
+        let (store, stop) = (Arc::clone(&self.store), self.stop.clone());
+        tasks.spawn(async move {
+            stop.run_until_cancelled_owned(store.follow_servers()).await;
+            Ok(())
+        });
         // The built-in rules cannot change.
         if !settings.rules.paths.is_empty() {
             let RuleSettings { paths, options } = settings.rules.clone();
@@ -149,7 +152,7 @@ impl App {
 
     fn limiter(&self, settings: &Settings, rules: Arc<Rules>) -> Limiter {
         let store = Arc::clone(&self.store);
-        let guard = stores::guard(settings, &self.telemetry, store, self.outage.clone());
+        let guard = stores::guard(settings, &self.telemetry, store);
         let near_ratio = settings.telemetry.near_limit_ratio;
         Limiter::new(rules, guard, CallMetrics::new(&self.telemetry.meter(), near_ratio))
     }
@@ -179,9 +182,8 @@ impl App {
             let store = Arc::clone(&self.store);
             async move { store.reached().await }
         });
-        if time::timeout(READY_WITHIN, reached).await.is_ok() {
-            self.outage.ended();
-        }
+        // If it is not reached in time, `on_store_failure` applies.
+        drop(time::timeout(READY_WITHIN, reached).await);
         self.health.enter(Phase::Ready).await;
         ready::print(line);
         pending().await

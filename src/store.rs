@@ -8,6 +8,8 @@ pub mod outage;
 pub mod over_limit_cache;
 pub mod redis;
 
+use std::future::pending;
+
 /// The clock that a store is given.
 pub use crate::clock::{Clock, system_clock};
 use crate::engine::{
@@ -30,6 +32,15 @@ pub enum StoreError {
     /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,
+    /// No server that has the counters of these charges gives an answer. The call was not charged, except for work
+    /// that is already done.
+    #[error("{cause}")]
+    Unreachable {
+        /// The indices of the charges.
+        charges: Vec<usize>,
+        /// Why there is no answer.
+        cause: String,
+    },
     /// The counters of these charges hold something other than a count; the call was not charged.
     #[error("a counter holds something other than a count")]
     Corrupt(Vec<usize>),
@@ -85,6 +96,15 @@ impl Store {
             Self::Memory(store) => Ok(store.look(counter, clear)),
             Self::Redis(store) => store.look(counter, clear).await,
             Self::Transactions(store) => store.look(counter, clear).await,
+        }
+    }
+
+    /// Finds the servers of the store, and follows their changes; never ends.
+    pub async fn follow_servers(&self) {
+        match self {
+            Self::Memory(_) => pending().await,
+            Self::Redis(store) => store.follow_servers().await,
+            Self::Transactions(store) => store.follow_servers().await,
         }
     }
 

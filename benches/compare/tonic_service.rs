@@ -19,7 +19,7 @@ use tollkeeper::{
     },
     rules::{self, Rules},
     settings::{self, Environment, Settings, TypedFlags},
-    store::{Store, outage::Outage},
+    store::Store,
     telemetry::{CallMetrics, Telemetry},
     workers::Workers,
 };
@@ -68,13 +68,12 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let rules = Arc::new(Rules::new(rules));
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
     telemetry.install(settings.telemetry.log);
-    let outage = Outage::default();
-    let store = Arc::new(stores::store(&settings, &telemetry, outage.clone()));
+    let store = Arc::new(stores::store(&settings, &telemetry));
     let count = settings.process.workers;
     let workers = Workers::start(count)?;
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
-    let guard = stores::guard(&settings, &telemetry, store, outage);
+    let guard = stores::guard(&settings, &telemetry, store);
     let metrics = CallMetrics::new(&telemetry.meter(), settings.telemetry.near_limit_ratio);
     let service = Service {
         limiter: Arc::new(Limiter::new(rules, guard, metrics.clone())),

@@ -20,7 +20,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, ScriptRun as _, ledger::LedgerRun},
+        redis::script::{self, Keys, ScriptRun as _, ledger::LedgerRun},
         system_clock,
     },
 };
@@ -58,8 +58,10 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
             Err(_) => thread::sleep(Duration::from_millis(20)),
         }
     };
-    let hash: String =
-        redis::cmd("SCRIPT").arg("LOAD").arg(script::ledger(script::CLOCK)).query(&mut redis)?;
+    let hash: String = redis::cmd("SCRIPT")
+        .arg("LOAD")
+        .arg(script::ledger(script::CLOCK, Keys::Declared))
+        .query(&mut redis)?;
 
     println!("| algorithm | memory store, ns | Redis CPU, us | Redis memory of a key, bytes |");
     println!("| --- | --- | --- | --- |");
@@ -79,7 +81,9 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
         let hits_before = if full { u64::from(requests) - CALLS / users / 10 } else { 1 };
         for user in 0..users {
             for _ in 0..hits_before {
-                ledger_run(user, &limit).command("EVALSHA", &hash).exec(&mut redis)?;
+                ledger_run(user, &limit)
+                    .command("EVALSHA", &hash, Keys::Declared)
+                    .exec(&mut redis)?;
             }
         }
         let cpu = on_redis(&mut redis, &hash, &limit, users)?;
@@ -132,7 +136,9 @@ fn on_redis(
         let mut commands = Vec::new();
         for number in 0..PIPELINED {
             let user = (batch * PIPELINED + number) % users;
-            ledger_run(user, limit).command("EVALSHA", hash).write_packed_command(&mut commands);
+            ledger_run(user, limit)
+                .command("EVALSHA", hash, Keys::Declared)
+                .write_packed_command(&mut commands);
         }
         redis.req_packed_commands(&commands, 0, usize::try_from(PIPELINED)?)?;
     }

@@ -10,15 +10,14 @@ use crate::{
         fallback::Fallback,
         guard::Guard,
         memory::MemoryStore,
-        outage::Outage,
         over_limit_cache::OverLimitCache,
         redis::{
             RedisStore, TransactionStore,
-            node::RedisNode,
-            pool::{Pool, PoolOptions},
+            node::NodeOptions,
             script::Scripts,
-            server::Server,
+            server::{Address, Server},
             server_info::{Expected, ServerMode},
+            servers::Finder,
         },
         system_clock,
     },
@@ -26,47 +25,41 @@ use crate::{
 };
 
 /// The store of `--store`.
-pub fn store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Store {
-    match &settings.store.url {
-        StoreUrl::Memory => Store::Memory(memory_store(settings, telemetry)),
-        StoreUrl::Redis(url) => {
-            let mode = match url.topology {
-                TopologyKind::Cluster => ServerMode::Cluster,
-                TopologyKind::Single | TopologyKind::Sentinel { .. } => ServerMode::Single,
-            };
-            let replicas = u64::from(settings.store.replicas);
-            let clients = replicas * u64::from(settings.store.pool_size);
-            let metrics = StoreMetrics::new(&telemetry.meter());
-            let options = PoolOptions {
-                server: Server::new(url.address().clone(), Arc::clone(&url.access)),
-                expected: Expected { mode, clients },
-                connections_max: settings.store.pool_size,
-                workers: settings.process.workers,
-                timeout: settings.store.decision_budget,
-                outage,
-            };
-            let node = RedisNode::new(Pool::new(options, metrics.clone()), system_clock, metrics);
-            let key_prefix = settings.store.key_prefix.clone();
-            match settings.rules.options.algorithms {
-                Algorithms::All => Store::Redis(RedisStore::new(node, Scripts::new(key_prefix))),
-                Algorithms::FixedWindow => {
-                    Store::Transactions(TransactionStore::new(node, key_prefix))
-                }
-            }
+pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
+    let StoreUrl::Redis(url) = &settings.store.url else {
+        return Store::Memory(memory_store(settings, telemetry));
+    };
+    let server = |address: &Address| Server::new(address.clone(), Arc::clone(&url.access));
+    let (mode, finder) = match url.topology {
+        TopologyKind::Single => (ServerMode::Single, Finder::Given(server(url.address()))),
+        TopologyKind::Sentinel { .. } => todo!(),
+        TopologyKind::Cluster => {
+            let seeds = url.addresses.iter().map(server).collect();
+            (ServerMode::Cluster, Finder::Cluster(seeds))
         }
+    };
+    let replicas = u64::from(settings.store.replicas);
+    let clients = replicas * u64::from(settings.store.pool_size);
+    let options = NodeOptions {
+        expected: Expected { mode, clients },
+        connections_max: settings.store.pool_size,
+        workers: settings.process.workers,
+        timeout: settings.store.decision_budget,
+        clock: system_clock,
+        metrics: StoreMetrics::new(&telemetry.meter()),
+        scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
+    };
+    match settings.rules.options.algorithms {
+        Algorithms::All => Store::Redis(RedisStore::new(options, finder)),
+        Algorithms::FixedWindow => Store::Transactions(TransactionStore::new(options, finder)),
     }
 }
 
 /// The guard around `store`, with the over-limit cache and the fallback.
-pub fn guard(
-    settings: &Settings,
-    telemetry: &Telemetry,
-    store: Arc<Store>,
-    outage: Outage,
-) -> Guard {
+pub fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>) -> Guard {
     let fallback = Fallback::new(memory_store(settings, telemetry), settings.store.replicas);
     let over_limit = over_limit_cache(settings, telemetry);
-    Guard::new(store, over_limit, fallback, settings.store.decision_budget, outage)
+    Guard::new(store, over_limit, fallback, settings.store.decision_budget)
 }
 
 /// Disabled for memory, which is as fast as a cache. Also disabled without scripts: there Redis may deny too

@@ -6,6 +6,7 @@
 mod charge;
 mod counter_state;
 mod give_back;
+mod parts;
 mod tally;
 mod vote;
 
@@ -16,6 +17,7 @@ pub use self::{
     charge::{Charge, asked},
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
+    parts::{PartTally, PartsOutcome, PartsVerdict, judge_parts, reservation},
     tally::{Tally, Verdict},
     vote::{denies, denies_uncharged},
 };
@@ -162,11 +164,7 @@ impl Posting<'_> {
         if self.account.is_some() {
             return None;
         }
-        Some(match self.charge.counter.limit.failure_mode() {
-            // A refund denies nothing, but its loss must not go unnoticed.
-            OnStoreFailure::Deny if self.charge.hits.is_refund() => OnStoreFailure::Error,
-            mode => mode,
-        })
+        Some(charge::failure_without_counter(self.charge))
     }
 
     fn read<'accounts>(&self, accounts: &'accounts [AnyAccount]) -> Option<&'accounts dyn Account> {

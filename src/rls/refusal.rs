@@ -56,7 +56,7 @@ pub enum Refusal {
 
 fn detail(error: &StoreError) -> String {
     match error {
-        StoreError::Unavailable(_) => String::new(),
+        StoreError::Unavailable(_) | StoreError::Unreachable { .. } => String::new(),
         StoreError::TimedOut
         | StoreError::NoConnection
         | StoreError::ClockUnsteady

@@ -10,9 +10,7 @@ use std::{
 
 use tokio::time;
 
-use super::{
-    Clear, Store, StoreError, fallback::Fallback, outage::Outage, over_limit_cache::OverLimitCache,
-};
+use super::{Clear, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache};
 use crate::engine::{
     key::Counter,
     ledger::{Charge, CounterState, Judgement},
@@ -26,21 +24,19 @@ pub struct Guard {
     over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
     budget: Duration,
-    outage: Outage,
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`. `over_limit` answers first, `fallback` if the
-    /// store fails, and `outage` logs failures.
+    /// Guards `store`: no call waits longer than `budget`. `over_limit` answers first, and `fallback` if
+    /// the store fails.
     pub fn new(
         store: Arc<Store>,
         over_limit: OverLimitCache,
         fallback: Fallback,
         budget: Duration,
-        outage: Outage,
     ) -> Self {
         let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
-        Self { store, over_limit, fallback, budget, outage }
+        Self { store, over_limit, fallback, budget }
     }
 
     /// Like [`Store::charge`], within the budget.
@@ -65,15 +61,9 @@ impl Guard {
         // Even without an answer, the refunds of this call may have been applied.
         self.over_limit.forget_refunded(charges, Instant::now());
         match answer {
-            // A corrupt counter is not a failure of the store.
-            Ok(_) | Err(StoreError::Corrupt(_)) => {
-                self.outage.answered();
-                answer
-            }
-            Err(error) => {
-                self.outage.failed(&error);
-                self.fallback.answer(charges, error)
-            }
+            // The store has applied the failure modes of the charges that have no counter.
+            Ok(_) | Err(StoreError::Corrupt(_) | StoreError::Unreachable { .. }) => answer,
+            Err(error) => self.fallback.answer(charges, error),
         }
     }
 
@@ -91,8 +81,12 @@ impl Guard {
 
     async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Judgement, StoreError> {
         let mut answer = self.store.charge(charges).await;
-        if let Err(StoreError::Corrupt(corrupt)) = &answer {
-            let mut local = corrupt.clone();
+        if let Err(
+            StoreError::Corrupt(without_counter)
+            | StoreError::Unreachable { charges: without_counter, .. },
+        ) = &answer
+        {
+            let mut local = without_counter.clone();
             local.retain(|index| failure_mode(charges, *index) == OnStoreFailure::Local);
             if !local.is_empty() {
                 // Boxed, so that this rare case does not enlarge the future of every call.

@@ -2,6 +2,7 @@
 //! ends.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,12 +17,14 @@ use crate::telemetry::LogThrottle;
 /// of them would otherwise add a line.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Whether the store answers; clones share their state.
+/// Whether a server of the store answers; clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Outage(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// In log lines, which server of several it is: ` at host:port`.
+    place: String,
     /// Read by every call; the other fields only after a failure.
     is_down: AtomicBool,
     last: Mutex<Last>,
@@ -39,6 +42,11 @@ struct Last {
 }
 
 impl Outage {
+    /// The outages of one server of several.
+    pub fn at(address: impl fmt::Display) -> Self {
+        Self(Arc::new(State { place: format!(" at {address}"), ..State::default() }))
+    }
+
     /// Records that a call got no answer.
     pub fn failed(&self, error: &StoreError) {
         let now = Instant::now();
@@ -60,7 +68,7 @@ impl Outage {
         if self.0.is_down.load(Ordering::Relaxed) {
             self.report(last, cause);
         } else if self.0.connections.should_log(&cause) {
-            tracing::warn!("cannot open a connection to Redis: {cause}");
+            tracing::warn!("cannot open a connection to Redis{}: {cause}", self.0.place);
         }
     }
 
@@ -71,7 +79,7 @@ impl Outage {
         drop(last);
         let is_due = (began || changed) && self.0.causes.should_log(&cause);
         if began || is_due {
-            tracing::warn!("Redis is unusable: {cause}; applying on_store_failure");
+            tracing::warn!("Redis{} is unusable: {cause}; applying on_store_failure", self.0.place);
         }
     }
 
@@ -88,7 +96,7 @@ impl Outage {
     /// Ends the outage: the store is known to answer.
     pub fn ended(&self) {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
-            tracing::info!("Redis answers again");
+            tracing::info!("Redis{} answers again", self.0.place);
         }
     }
 

@@ -3,22 +3,30 @@
 mod batch;
 mod batcher;
 mod clock;
+mod cluster;
 pub mod connection;
+mod hash_slot;
+mod link;
 pub mod node;
 pub mod pool;
+mod redirect;
+mod reservation;
 mod resp;
+mod route;
 pub mod script;
 pub mod server;
 pub mod server_info;
+pub mod servers;
+mod topology;
 mod transactions;
-
-use std::sync::Arc;
+mod work;
 
 pub use self::transactions::TransactionStore;
 use self::{
-    batcher::Batcher,
-    node::RedisNode,
-    script::{Scripts, counter::ScriptLook},
+    hash_slot::HashSlot,
+    node::NodeOptions,
+    script::counter::ScriptLook,
+    servers::{Finder, Servers},
 };
 use super::{Clear, StoreError};
 use crate::{
@@ -29,20 +37,15 @@ use crate::{
     telemetry::{in_span, store_span},
 };
 
-/// Counters in a Redis that runs scripts: waiting calls are decided in batches.
+/// Counters in Redis servers that run scripts: waiting calls are decided in batches.
 #[derive(Debug)]
-pub struct RedisStore {
-    node: RedisNode,
-    scripts: Arc<Scripts>,
-    batcher: Batcher,
-}
+pub struct RedisStore(Servers);
 
 impl RedisStore {
-    /// A store on `node`. It connects when it is first asked.
-    pub fn new(node: RedisNode, scripts: Scripts) -> Self {
-        let scripts = Arc::new(scripts);
-        let batcher = Batcher::new(node.clone(), Arc::clone(&scripts));
-        Self { node, scripts, batcher }
+    /// A store on the servers that `finder` finds. It connects when it is first asked, and a cluster or Sentinels
+    /// must be [followed](Self::follow_servers).
+    pub fn new(options: NodeOptions, finder: Finder) -> Self {
+        Self(Servers::new(options, finder))
     }
 
     /// Makes all charges of one call, or none.
@@ -55,9 +58,9 @@ impl RedisStore {
         }
         let span = store_span("EVALSHA");
         if span.is_disabled() {
-            return self.batcher.charge(charges).await;
+            return self.0.topology.charge(charges).await;
         }
-        Box::pin(in_span(span, self.batcher.charge(charges))).await
+        Box::pin(in_span(span, self.0.topology.charge(charges))).await
     }
 
     /// The state of one counter; `clear` resets it.
@@ -65,11 +68,19 @@ impl RedisStore {
     /// # Errors
     /// See [`StoreError`].
     pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
-        self.node.ask(ScriptLook { scripts: &self.scripts, counter, clear }).await
+        let topology = &self.0.topology;
+        let scripts = &topology.options.scripts;
+        let look = |keys| ScriptLook { scripts, counter, clear, keys };
+        Ok(topology.ask(HashSlot::of(counter), look).await?.answer)
     }
 
-    /// Waits until Redis has answered once.
+    /// Finds the servers, and follows their changes; never ends.
+    pub async fn follow_servers(&self) {
+        self.0.follow().await;
+    }
+
+    /// Waits until each server has answered once.
     pub async fn reached(&self) {
-        self.node.reached().await;
+        self.0.reached().await;
     }
 }

@@ -29,7 +29,7 @@ use tollkeeper::{
     },
     store::{
         Clock, Store, StoreError, fallback::Fallback, guard::Guard, memory::MemoryStore,
-        outage::Outage, over_limit_cache::OverLimitCache, redis::RedisStore, system_clock,
+        over_limit_cache::OverLimitCache, redis::RedisStore, system_clock,
     },
     telemetry::StoreMetrics,
     workers::Workers,
@@ -589,7 +589,6 @@ async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
         OverLimitCache::new(100, system_clock, metrics),
         Fallback::new(local, 1),
         TIMEOUT,
-        Outage::default(),
     );
     assert!(!guard.charge(&[charge_hits("alice", 5, 5)]).await.unwrap().denied);
     let limit = Limit::new(5, Unit::Year, 100).unwrap();

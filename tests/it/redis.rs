@@ -33,7 +33,7 @@ use crate::{
 };
 
 fn the_script() -> String {
-    script::ledger(script::CLOCK)
+    script::ledger(script::CLOCK, script::Keys::Declared)
 }
 
 fn store(redis: &Redis, clock: Clock) -> RedisStore {

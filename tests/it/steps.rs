@@ -6,11 +6,14 @@
 use std::{env, sync::Arc, time::Instant};
 
 use proptest::prelude::*;
-use tollkeeper::engine::{
-    ledger::{self, Charge, GiveBack, Tally, Verdict},
-    request::Hits,
-    rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
-    time::Timestamp,
+use tollkeeper::{
+    engine::{
+        ledger::{self, Charge, GiveBack, Tally, Verdict},
+        request::Hits,
+        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
+        time::Timestamp,
+    },
+    store::redis::script::Keys,
 };
 
 use crate::{
@@ -218,6 +221,14 @@ fn memory_does_what_the_model_does() {
 fn redis_does_what_memory_does() {
     let (steps, seed) = steps_and_seed("REDIS_STEPS", 20_000);
     let mut redis = ScriptInRedis::start();
+    compare(steps, seed, &mut memory(), &mut redis);
+    redis.redis.assert_no_key_leaks();
+}
+
+#[test]
+fn redis_does_what_memory_does_with_undeclared_keys() {
+    let (steps, seed) = steps_and_seed("UNDECLARED_STEPS", 10_000);
+    let mut redis = ScriptInRedis::start_with(Keys::Undeclared);
     compare(steps, seed, &mut memory(), &mut redis);
     redis.redis.assert_no_key_leaks();
 }

@@ -34,6 +34,15 @@ impl Charge {
     }
 }
 
+/// What becomes of a call if the counter of this charge gives no answer.
+pub(super) fn failure_without_counter(charge: &Charge) -> OnStoreFailure {
+    match charge.counter.limit.failure_mode() {
+        // A refund denies nothing, but its loss must not go unnoticed.
+        OnStoreFailure::Deny if charge.hits.is_refund() => OnStoreFailure::Error,
+        mode => mode,
+    }
+}
+
 /// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, 1 for a
 /// look, 0 for a refund.
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {

@@ -1,7 +1,7 @@
 //! Calls that go to one server together, in one write: a script run for those on fixed windows, and one for the
 //! others; or such runs for each hash slot.
 
-use std::{sync::Arc, vec};
+use std::vec;
 
 use redis::RedisResult;
 
@@ -13,11 +13,9 @@ use super::{
         self, Keys, RedisOutcome, Reply, Script, ScriptRun, Scripts, WriteRefusal, fixed,
         ledger::LedgerRun, unexpected_reply,
     },
+    work::Work,
 };
-use crate::{
-    engine::{ledger::Charge, time::Timestamp},
-    telemetry::StoreMetrics,
-};
+use crate::{engine::time::Timestamp, telemetry::StoreMetrics};
 
 /// The most weight of one batch, except for one heavier call; see [`fixed::KEYS_MAX`].
 pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
@@ -47,16 +45,19 @@ pub(super) enum ScriptKind {
 }
 
 impl ScriptKind {
-    /// The cheapest script that can decide this call.
-    pub(super) fn of(charges: &[Charge]) -> Self {
-        if fixed::accepts(charges) { Self::Fixed } else { Self::Ledger }
+    /// The cheapest script that can do this.
+    pub(super) fn of(work: &Work) -> Self {
+        match work {
+            Work::Charges(charges) if fixed::accepts(charges) => Self::Fixed,
+            Work::Charges(_) | Work::GiveBack(_) => Self::Ledger,
+        }
     }
 
-    /// The time that a call costs Redis, relative to others.
-    pub(super) fn weight(self, charges: &[Charge], runs: Runs) -> usize {
+    /// The time that it costs Redis, relative to other work.
+    pub(super) fn weight(self, work: &Work, runs: Runs) -> usize {
         let weight = match self {
-            Self::Fixed => charges.len(),
-            Self::Ledger => LEDGER_WEIGHT * charges.len(),
+            Self::Fixed => work.len(),
+            Self::Ledger => LEDGER_WEIGHT * work.len(),
         };
         match runs {
             Runs::Single | Runs::NodeWide => weight,
@@ -98,13 +99,13 @@ impl Batch {
     pub(super) fn add(
         &mut self,
         kind: ScriptKind,
-        charges: &Arc<[Charge]>,
+        work: &Work,
         assumed_now: Timestamp,
         key_prefix: &str,
     ) {
         let slot = match self.kind {
             Runs::Single | Runs::NodeWide => None,
-            Runs::PerSlot => charges.first().map(|charge| HashSlot::of(&charge.counter)),
+            Runs::PerSlot => work.slot(),
         };
         let known = self.runs.iter().position(|run| run.slot == slot && run.calls.kind() == kind);
         let index = known.unwrap_or(self.runs.len());
@@ -112,7 +113,7 @@ impl Batch {
             self.runs.push(Run { slot, calls: RunCalls::new(kind) });
         }
         if let Some(run) = self.runs.get_mut(index) {
-            run.calls.add(charges, assumed_now, key_prefix);
+            run.calls.add(work, assumed_now, key_prefix);
             self.calls.push(index);
         }
     }
@@ -184,10 +185,11 @@ impl RunCalls {
         }
     }
 
-    fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, key_prefix: &str) {
-        match self {
-            Self::Fixed(run) => run.add(charges, assumed_now, key_prefix),
-            Self::Ledger(run) => run.add(charges, assumed_now, key_prefix),
+    fn add(&mut self, work: &Work, assumed_now: Timestamp, key_prefix: &str) {
+        match (self, work) {
+            (Self::Fixed(run), Work::Charges(charges)) => run.add(charges, assumed_now, key_prefix),
+            (Self::Ledger(run), work) => run.add_work(work, assumed_now, key_prefix),
+            (Self::Fixed(_), Work::GiveBack(_)) => {}
         }
     }
 

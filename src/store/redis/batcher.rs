@@ -14,17 +14,18 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
+pub(super) use self::queue::{NotDecided, QueuedCall};
 use self::{
     dispatcher::Dispatcher,
     queue::{CallAnswer, SharedQueue},
 };
-pub(super) use self::queue::{NotDecided, QueuedCall};
 use super::{
     batch::{Runs, ScriptKind},
     link::Link,
     script::Scripts,
+    work::Work,
 };
-use crate::{engine::ledger::Charge, store::StoreError, workers};
+use crate::{store::StoreError, workers};
 
 /// Where calls wait for one server.
 #[derive(Debug, Clone)]
@@ -35,16 +36,16 @@ impl Batcher {
         Self(Arc::new(SharedQueue::new(link, scripts, runs)))
     }
 
-    /// Makes all charges of one call, or none; there must be at least one. If the future is dropped before the
-    /// call is sent, the call is sent only if it has debits or refunds.
+    /// Makes all charges of one call, or none, or gives hits back. If the future is dropped before the call is
+    /// sent, it is sent only if it [outlives its caller](Work::outlives_caller).
     ///
     /// # Errors
     /// See [`NotDecided`].
-    pub(super) async fn charge(&self, charges: &[Charge]) -> CallAnswer {
+    pub(super) async fn ask(&self, work: Work) -> CallAnswer {
         let (answer, answered) = oneshot::channel();
         let queued = self.enqueue(QueuedCall {
-            charges: charges.into(),
-            kind: ScriptKind::of(charges),
+            kind: ScriptKind::of(&work),
+            work,
             stale: 0,
             redis_now: None,
             since: Instant::now(),

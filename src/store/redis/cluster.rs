@@ -1,7 +1,11 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
-use std::{hash::{BuildHasher as _, RandomState}, sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 
 use redis::{RedisResult, Value};
 use tokio::time::{self, Instant};
@@ -172,8 +176,7 @@ async fn takes_undeclared(node: &Arc<RedisNode>, keys: &[String; 2]) -> RedisRes
         return found";
     let Ok(mut connection) = node.link.pool.get().await else { return Ok(false) };
     let connection: &mut Connection = &mut connection;
-    let found: usize =
-        connection.query(redis::cmd("EVAL").arg(SCRIPT).arg(0).arg(keys)).await?;
+    let found: usize = connection.query(redis::cmd("EVAL").arg(SCRIPT).arg(0).arg(keys)).await?;
     Ok(found == keys.len())
 }
 
@@ -190,7 +193,9 @@ mod tests {
             HashSlot::of_tag(tag.as_bytes())
         };
         assert_ne!(slot(&one), slot(&other));
-        assert!(slots().any(|known| known == slot(&one)) && slots().any(|known| known == slot(&other)));
+        assert!(
+            slots().any(|known| known == slot(&one)) && slots().any(|known| known == slot(&other))
+        );
         assert_eq!(probe_keys(slots().take(1), ""), None);
     }
 }

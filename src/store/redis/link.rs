@@ -1,9 +1,9 @@
 //! The link to one server: connections, its clock, and whether it answers.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use redis::{RedisError, RedisResult};
-use tokio::{sync::Notify, time};
+use tokio::sync::Notify;
 
 use super::{
     clock::RedisClock,
@@ -16,9 +16,6 @@ use crate::{
     store::{Clock, StoreError, outage::Outage},
     telemetry::StoreMetrics,
 };
-
-/// How often a Redis that is absent at the start is tried.
-const REACH_EVERY: Duration = Duration::from_millis(250);
 
 /// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
 /// differ, and once more if the window ends meanwhile.
@@ -85,7 +82,10 @@ impl Link {
     }
 
     /// Asks a question, and again while Redis says that its window is stale.
-    pub(super) async fn ask<Q: Question>(&self, question: &Q) -> Result<Decided<Q::Answer>, Unanswered> {
+    pub(super) async fn ask<Q: Question>(
+        &self,
+        question: &Q,
+    ) -> Result<Decided<Q::Answer>, Unanswered> {
         let mut asked = Asked { link: self, is_over: false };
         let answer = self.ask_until_present(question).await;
         asked.is_over = true;
@@ -98,7 +98,10 @@ impl Link {
         answer
     }
 
-    async fn ask_until_present<Q: Question>(&self, question: &Q) -> Result<Decided<Q::Answer>, Unanswered> {
+    async fn ask_until_present<Q: Question>(
+        &self,
+        question: &Q,
+    ) -> Result<Decided<Q::Answer>, Unanswered> {
         let mut connection = self.pool.get().await?;
         let mut assumed_now = self.clock.now();
         for _ in 0..QUESTIONS_MAX {
@@ -117,12 +120,13 @@ impl Link {
         Err(StoreError::ClockUnsteady.into())
     }
 
-    /// Waits until the server has answered once.
-    pub(super) async fn reached(&self) {
-        while self.pool.get().await.is_err() {
-            time::sleep(REACH_EVERY).await;
+    /// Whether a connection to the server can be had within the budget.
+    pub(super) async fn is_reached(&self) -> bool {
+        let is_reached = self.pool.get().await.is_ok();
+        if is_reached {
+            self.outage.ended();
         }
-        self.outage.ended();
+        is_reached
     }
 }
 

@@ -51,7 +51,7 @@ impl RedisNode {
         let (outage, runs) = match options.expected.mode {
             ServerMode::Single => (Outage::default(), Runs::Single),
             // Until it is known to take node-wide runs.
-            ServerMode::Cluster => (Outage::of(&server.address), Runs::PerSlot),
+            ServerMode::Cluster => (Outage::at(&server.address), Runs::PerSlot),
         };
         let metrics = options.metrics.clone();
         let pool = PoolOptions {

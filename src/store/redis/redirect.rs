@@ -10,11 +10,12 @@ use super::{
     hash_slot::HashSlot,
     link::{Decided, Question, Unanswered},
     node::RedisNode,
-    script::Keys,
+    script::{Keys, ledger::LoneWork},
     server::Address,
     topology::Topology,
+    work::Work,
 };
-use crate::store::StoreError;
+use crate::{engine::ledger::Judgement, store::StoreError};
 
 /// How often a question follows a redirection.
 const REDIRECTIONS_MAX: usize = 3;
@@ -23,6 +24,19 @@ const REDIRECTIONS_MAX: usize = 3;
 const WAIT: Duration = Duration::from_millis(3);
 
 impl Topology {
+    /// Does work by itself on the node that has its hash slot.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn ask_alone(
+        &self,
+        slot: HashSlot,
+        work: &Work,
+    ) -> Result<Decided<Judgement>, StoreError> {
+        let scripts = &self.options.scripts;
+        self.ask(slot, |keys| LoneWork { scripts, work, keys }).await
+    }
+
     /// Asks the node that has this hash slot, as long as the caller waits. `question` takes its keys as it is
     /// told.
     ///

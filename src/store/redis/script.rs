@@ -41,6 +41,8 @@ const ELSEWHERE: i64 = -7;
 pub enum Keys {
     /// In KEYS. On a cluster they must be in one slot, and a server that does not have it says so.
     Declared,
+    /// In KEYS, for a server that is about to take over their hash slot, and has one of them or may create it.
+    Importing,
     /// Among the other arguments. They may be in any slots of one server of a cluster. Calls whose keys
     /// are elsewhere are [`Elsewhere`](RedisOutcome::Elsewhere).
     Undeclared,
@@ -50,7 +52,7 @@ impl Keys {
     /// What scripts begin with, after the clock.
     const fn prologue(self) -> &'static str {
         match self {
-            Self::Declared => include_str!("lua/declared.lua"),
+            Self::Declared | Self::Importing => include_str!("lua/declared.lua"),
             Self::Undeclared => include_str!("lua/undeclared.lua"),
         }
     }
@@ -58,7 +60,7 @@ impl Keys {
     /// Adds the keys of a run, and its other arguments by `add_arguments`.
     fn write(self, command: &mut Cmd, keys: &[String], add_arguments: impl FnOnce(&mut Cmd)) {
         match self {
-            Self::Declared => {
+            Self::Declared | Self::Importing => {
                 command.arg(keys.len()).arg(keys);
                 add_arguments(command);
             }
@@ -195,18 +197,17 @@ impl From<WriteRefusal> for StoreError {
 impl Scripts {
     /// The scripts, on keys that begin with `key_prefix`.
     pub fn new(key_prefix: String) -> Self {
-        let [declared, undeclared] =
-            [Keys::Declared, Keys::Undeclared].map(|keys| CallScripts {
-                ledger: Script::new(ledger(CLOCK, keys)),
-                fixed: Script::new(fixed(CLOCK, keys)),
-            });
+        let [declared, undeclared] = [Keys::Declared, Keys::Undeclared].map(|keys| CallScripts {
+            ledger: Script::new(ledger(CLOCK, keys)),
+            fixed: Script::new(fixed(CLOCK, keys)),
+        });
         Self { declared, undeclared, counter: Script::new(counter(CLOCK)), key_prefix }
     }
 
     /// The scripts that decide calls, and take their keys like this.
     pub(super) const fn on(&self, keys: Keys) -> &CallScripts {
         match keys {
-            Keys::Declared => &self.declared,
+            Keys::Declared | Keys::Importing => &self.declared,
             Keys::Undeclared => &self.undeclared,
         }
     }
@@ -248,6 +249,7 @@ pub(super) async fn run<T>(
         run.command("EVALSHA", &script.hash, keys).write_packed_command(&mut commands);
     }
     let began = Instant::now();
+    ask_for_import(keys, connection).await;
     let mut replies = connection.exchange(&commands, runs.len(), &read).await;
     let took = began.elapsed();
     let error = replies.iter().find_map(|reply| reply.as_ref().err());
@@ -255,12 +257,21 @@ pub(super) async fn run<T>(
     for ((script, run), reply) in runs.iter().zip(&mut replies) {
         if reply.as_ref().is_err_and(is_unknown_script) {
             let command = run.command("EVAL", &script.source, keys).get_packed_command();
+            ask_for_import(keys, connection).await;
             let exchanged = connection.exchange(&command, 1, &read);
             let again = metrics.measure("EVAL", exchanged).await.pop();
             *reply = again.unwrap_or_else(|| Err(unexpected_reply()));
         }
     }
     Ran { replies, took, error_type }
+}
+
+/// Announces that the next command is for a hash slot that the server does not have yet.
+async fn ask_for_import(keys: Keys, connection: &mut Connection) {
+    if keys == Keys::Importing {
+        // If it fails, so does the command.
+        drop(connection.query::<()>(&redis::cmd("ASKING")).await);
+    }
 }
 
 /// Whether a server of a cluster has refused a run because it does not have all of its keys now.

@@ -4,12 +4,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::{
-    cluster,
-    node::NodeOptions,
-    server::Server,
-    topology::Topology,
-};
+use super::{cluster, node::NodeOptions, server::Server, topology::Topology};
 
 /// How often a store is tried that is absent at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
@@ -47,15 +42,13 @@ impl Servers {
         }
     }
 
-    /// Waits until each server has answered once.
+    /// Waits until a server has answered once.
     pub(super) async fn reached(&self) {
         loop {
-            let map = self.topology.map();
-            if !map.nodes().is_empty() {
-                for node in map.nodes() {
-                    node.link.reached().await;
+            for node in self.topology.map().nodes() {
+                if node.link.is_reached().await {
+                    return;
                 }
-                return;
             }
             time::sleep(REACH_EVERY).await;
         }

@@ -18,7 +18,7 @@ use super::{
     server_info::ServerMode,
 };
 use crate::{
-    engine::ledger::Charge,
+    engine::key::Counter,
     store::{StoreError, outage::Outage},
 };
 
@@ -111,8 +111,7 @@ impl Topology {
 
     /// Makes `server` the only node. Calls that wait for others move to it.
     pub(super) async fn replace_only(&self, server: Server) {
-        self.replace(|node_at| NodeMap { nodes: vec![node_at(&server)], owners: Vec::new() })
-            .await;
+        self.replace(|node_at| NodeMap { nodes: vec![node_at(&server)], owners: Vec::new() }).await;
     }
 
     /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move.
@@ -182,7 +181,7 @@ impl Topology {
     fn take_over(&self, mut call: QueuedCall) {
         // This thread hands out the answer: a dispatcher of the call's own thread can be started only there.
         call.mailbox = 0;
-        let node = self.map().owner_of_all(&call.charges).cloned();
+        let node = self.map().owner_of_all(call.work.counters()).cloned();
         let left = match node {
             Some(node) => node.batcher.enqueue(call).err(),
             None => Some(call),
@@ -238,12 +237,15 @@ impl NodeMap {
         })
     }
 
-    /// The node that has the counters of all these charges.
-    pub(super) fn owner_of_all(&self, charges: &[Charge]) -> Option<&Arc<RedisNode>> {
+    /// The node that has all these counters.
+    pub(super) fn owner_of_all<'a>(
+        &self,
+        counters: impl Iterator<Item = &'a Counter>,
+    ) -> Option<&Arc<RedisNode>> {
         if self.owners.is_empty() {
             return self.nodes.first();
         }
-        let mut owners = charges.iter().map(|charge| self.owner(HashSlot::of(&charge.counter)));
+        let mut owners = counters.map(|counter| self.owner(HashSlot::of(counter)));
         let first = owners.next()??;
         owners.all(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, first))).then_some(first)
     }

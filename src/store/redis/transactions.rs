@@ -15,8 +15,10 @@ use self::{
 };
 use super::{
     connection::Connection,
-    node::{Question, RedisNode},
+    link::Question,
+    node::NodeOptions,
     script::{RedisOutcome, Reply},
+    servers::{Finder, Servers},
 };
 use crate::{
     engine::{
@@ -31,14 +33,14 @@ use crate::{
 /// Counters in a Redis that runs no scripts.
 #[derive(Debug)]
 pub struct TransactionStore {
-    node: RedisNode,
-    key_prefix: String,
+    servers: Servers,
 }
 
 impl TransactionStore {
-    /// A store on `node`, on keys that begin with `key_prefix`. It connects when it is first asked.
-    pub fn new(node: RedisNode, key_prefix: String) -> Self {
-        Self { node, key_prefix }
+    /// A store on the server that `finder` finds. It connects when it is first asked, and Sentinels must be
+    /// [followed](Self::follow_servers).
+    pub fn new(options: NodeOptions, finder: Finder) -> Self {
+        Self { servers: Servers::new(options, finder) }
     }
 
     /// Makes all charges of one call, or none. All must be on fixed windows.
@@ -49,7 +51,8 @@ impl TransactionStore {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        Box::pin(self.node.ask(TransactionCharge { charges, key_prefix: &self.key_prefix })).await
+        let key_prefix = self.key_prefix();
+        Box::pin(self.ask(&TransactionCharge { charges, key_prefix })).await
     }
 
     /// The state of one counter; `clear` resets it.
@@ -61,12 +64,28 @@ impl TransactionStore {
         counter: &key::Counter,
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
-        self.node.ask(TransactionLook { counter, clear, key_prefix: &self.key_prefix }).await
+        self.ask(&TransactionLook { counter, clear, key_prefix: self.key_prefix() }).await
     }
 
-    /// Waits until Redis has answered once.
+    /// Finds the server, and follows its changes; never ends.
+    pub async fn follow_servers(&self) {
+        self.servers.follow().await;
+    }
+
+    /// Waits until the server has answered once.
     pub async fn reached(&self) {
-        self.node.reached().await;
+        self.servers.reached().await;
+    }
+
+    async fn ask<Q: Question>(&self, question: &Q) -> Result<Q::Answer, StoreError> {
+        let topology = &self.servers.topology;
+        let map = topology.map();
+        let node = map.nodes().first().ok_or_else(|| topology.nobody())?;
+        Ok(node.link.ask(question).await?.answer)
+    }
+
+    fn key_prefix(&self) -> &str {
+        &self.servers.topology.options.scripts.key_prefix
     }
 }
 

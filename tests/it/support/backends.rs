@@ -9,7 +9,7 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::script::{
-            self, RedisOutcome, ScriptRun,
+            self, Keys, RedisOutcome, ScriptRun,
             fixed::{self, FixedRun},
             ledger::LedgerRun,
         },
@@ -77,19 +77,26 @@ const CLOCK: &str = "local time = redis.call('MGET', 'seconds', 'micros')\n";
 pub struct ScriptInRedis {
     pub redis: Redis,
     connection: redis::Connection,
+    keys: Keys,
     ledger: String,
     fixed: String,
 }
 
 impl ScriptInRedis {
     pub fn start() -> Self {
+        Self::start_with(Keys::Declared)
+    }
+
+    /// The scripts as they take their keys in this way.
+    pub fn start_with(keys: Keys) -> Self {
         let redis = Redis::start();
         let mut connection = redis.connect();
         let mut load = |source: String| {
             redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
         };
-        let [ledger, fixed] = [script::ledger(CLOCK), script::fixed(CLOCK)].map(&mut load);
-        Self { ledger, fixed, redis, connection }
+        let [ledger, fixed] =
+            [script::ledger(CLOCK, keys), script::fixed(CLOCK, keys)].map(&mut load);
+        Self { keys, ledger, fixed, redis, connection }
     }
 
     pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> RedisOutcome {
@@ -109,7 +116,7 @@ impl ScriptInRedis {
         }
         let mut run = FixedRun::default();
         run.add(charges, assumed_now, "");
-        let command = run.command("EVALSHA", &self.fixed);
+        let command = run.command("EVALSHA", &self.fixed, self.keys);
         let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
         assert_eq!(time, now);
         outcomes.remove(0)
@@ -140,7 +147,7 @@ impl ScriptInRedis {
 
     /// Runs the ledger script for the one call of `run`.
     fn answer_to(&mut self, run: &LedgerRun, now: Timestamp) -> RedisOutcome {
-        let command = run.command("EVALSHA", &self.ledger);
+        let command = run.command("EVALSHA", &self.ledger, self.keys);
         let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
         assert_eq!(time, now);
         outcomes.remove(0)
@@ -186,7 +193,14 @@ impl Backend for ScriptInRedis {
 
 #[test]
 fn the_clock_is_the_only_difference_from_the_scripts_in_use() {
-    for source in [script::ledger, script::fixed, script::counter] {
+    let sources: [fn(&str) -> String; 5] = [
+        |clock| script::ledger(clock, Keys::Declared),
+        |clock| script::ledger(clock, Keys::Undeclared),
+        |clock| script::fixed(clock, Keys::Declared),
+        |clock| script::fixed(clock, Keys::Undeclared),
+        script::counter,
+    ];
+    for source in sources {
         let (ours, theirs) = (source(CLOCK), source(script::CLOCK));
         let differ: Vec<_> = ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b).collect();
         assert_eq!(differ, [(CLOCK.trim_end(), script::CLOCK.trim_end())]);

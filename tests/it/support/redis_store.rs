@@ -3,53 +3,59 @@
 use std::{sync::Arc, time::Duration};
 
 use tollkeeper::{
-    settings::StoreUrl,
+    settings::{StoreUrl, TopologyKind},
     store::{
         Clock,
-        outage::Outage,
         redis::{
             RedisStore, TransactionStore,
-            node::RedisNode,
-            pool::{Pool, PoolOptions},
+            node::NodeOptions,
             script::Scripts,
             server::Server,
             server_info::{Expected, ServerMode},
+            servers::Finder,
         },
         system_clock,
     },
     telemetry::StoreMetrics,
 };
 
-/// A store for this number of workers, with at most 16 connections, or 2 without workers.
+/// A store for this number of workers, with at most 16 connections to a server, or 2 without workers.
 pub fn store(url: &str, workers: usize, clock: Clock, timeout: Duration) -> RedisStore {
     let connections_max = if workers == 0 { 2 } else { 16 };
-    RedisStore::new(
-        node(url, connections_max, workers, clock, timeout),
-        Scripts::new(String::new()),
-    )
+    let (options, finder) = options(url, connections_max, workers, clock, timeout);
+    RedisStore::new(options, finder)
 }
 
 /// A store for a Redis that runs no scripts, on one connection.
 pub fn transactions(url: &str, timeout: Duration) -> TransactionStore {
-    TransactionStore::new(node(url, 1, 0, system_clock, timeout), String::new())
+    let (options, finder) = options(url, 1, 0, system_clock, timeout);
+    TransactionStore::new(options, finder)
 }
 
-fn node(
+fn options(
     url: &str,
     connections_max: u32,
     workers: usize,
     clock: Clock,
     timeout: Duration,
-) -> RedisNode {
+) -> (NodeOptions, Finder) {
     let StoreUrl::Redis(url) = url.parse().unwrap() else { panic!("{url}") };
-    let options = PoolOptions {
-        server: Server::new(url.address().clone(), Arc::clone(&url.access)),
-        expected: Expected { mode: ServerMode::Single, clients: connections_max.into() },
+    let server = |address: &_| Server::new(Clone::clone(address), Arc::clone(&url.access));
+    let (mode, finder) = match url.topology {
+        TopologyKind::Single => (ServerMode::Single, Finder::Given(server(url.address()))),
+        TopologyKind::Cluster => {
+            (ServerMode::Cluster, Finder::Cluster(url.addresses.iter().map(server).collect()))
+        }
+        TopologyKind::Sentinel { .. } => panic!("{url}"),
+    };
+    let options = NodeOptions {
+        expected: Expected { mode, clients: connections_max.into() },
         connections_max,
         workers,
         timeout,
-        outage: Outage::default(),
+        clock,
+        metrics: StoreMetrics::new(&opentelemetry::global::meter("test")),
+        scripts: Arc::new(Scripts::new(String::new())),
     };
-    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    RedisNode::new(Pool::new(options, metrics.clone()), clock, metrics)
+    (options, finder)
 }

@@ -190,7 +190,7 @@ impl Dispatcher {
 
 /// Whether a call still has room in a batch, which it then takes. One alone always has.
 fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) -> bool {
-    let weight = call.kind.weight(&call.charges, runs);
+    let weight = call.kind.weight(&call.work, runs);
     if !is_first && weight > *room {
         return false;
     }
@@ -227,9 +227,9 @@ impl SharedQueue {
         }
         let assumed_now = self.link.clock.now();
         let mut batch = Batch::new(self.queue().runs);
-        for QueuedCall { charges, kind, redis_now, .. } in &calls {
+        for QueuedCall { work, kind, redis_now, .. } in &calls {
             let assumed_now = redis_now.unwrap_or(assumed_now);
-            batch.add(*kind, charges, assumed_now, &self.scripts.key_prefix);
+            batch.add(*kind, work, assumed_now, &self.scripts.key_prefix);
         }
         let sent = self.link.clock.send();
         let replies = batch.run(&mut connection, &self.scripts, &self.link.metrics).await;
@@ -316,9 +316,7 @@ impl QueuedCall {
                 self.kind = ScriptKind::Ledger;
                 return Err(self);
             }
-            RedisOutcome::Corrupt(charges) => {
-                Err(NotDecided::Failed(StoreError::Corrupt(charges)))
-            }
+            RedisOutcome::Corrupt(charges) => Err(NotDecided::Failed(StoreError::Corrupt(charges))),
             RedisOutcome::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
             RedisOutcome::Elsewhere => Err(NotDecided::Elsewhere),
         };

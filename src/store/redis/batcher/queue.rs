@@ -16,16 +16,14 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    engine::{
-        ledger::{Charge, Judgement},
-        time::Timestamp,
-    },
+    engine::{ledger::Judgement, time::Timestamp},
     store::{
         StoreError,
         redis::{
             batch::{Runs, ScriptKind},
             link::{Decided, Link},
             script::Scripts,
+            work::Work,
         },
     },
 };
@@ -93,15 +91,15 @@ pub(in crate::store::redis) enum NotDecided {
 /// A call that waits for its answer.
 #[derive(Debug)]
 pub(in crate::store::redis) struct QueuedCall {
-    pub(in crate::store::redis) charges: Arc<[Charge]>,
+    pub(in crate::store::redis) work: Work,
     pub(super) kind: ScriptKind,
     /// How many times its window was not the present one.
     pub(super) stale: u8,
     /// The time that Redis showed in its last answer.
     pub(super) redis_now: Option<Timestamp>,
     pub(super) since: Instant,
-    pub(super) mailbox: usize,
-    pub(super) answer: oneshot::Sender<CallAnswer>,
+    pub(in crate::store::redis) mailbox: usize,
+    pub(in crate::store::redis) answer: oneshot::Sender<CallAnswer>,
 }
 
 impl QueuedCall {
@@ -112,8 +110,7 @@ impl QueuedCall {
 
     /// Whether it is to be charged without a caller: its charges count work that is done.
     pub(super) fn outlives_caller(&self, now: Instant) -> bool {
-        now.duration_since(self.since) <= DEBITS_WAIT
-            && self.charges.iter().any(Charge::applies_when_denied)
+        now.duration_since(self.since) <= DEBITS_WAIT && self.work.outlives_caller()
     }
 }
 

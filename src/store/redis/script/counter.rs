@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, RedisResult, Value, from_redis_value};
 
 use super::{
-    Keys, RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp, unexpected_reply,
+    Keys, RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp,
+    unexpected_reply,
 };
 use crate::{
     engine::{
@@ -16,7 +17,7 @@ use crate::{
     },
     store::{
         Clear,
-        redis::{connection::Connection, node::Question, resp},
+        redis::{connection::Connection, link::Question, resp},
     },
     telemetry::StoreMetrics,
 };
@@ -48,6 +49,7 @@ pub(crate) struct ScriptLook<'look> {
     pub(crate) scripts: &'look Scripts,
     pub(crate) counter: &'look Counter,
     pub(crate) clear: Clear,
+    pub(crate) keys: Keys,
 }
 
 impl Question for ScriptLook<'_> {
@@ -59,10 +61,10 @@ impl Question for ScriptLook<'_> {
         assumed_now: Timestamp,
         metrics: &StoreMetrics,
     ) -> RedisResult<Reply<CounterState>> {
-        let Self { scripts, counter, clear } = *self;
+        let Self { scripts, counter, clear, keys } = *self;
         let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
         let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
-        let mut ran = run(&runs, Keys::Declared, connection, metrics, resp::value).await;
+        let mut ran = run(&runs, keys, connection, metrics, resp::value).await;
         metrics.record("EVALSHA", ran.took, ran.error_type);
         let reply = ran.replies.pop().ok_or_else(unexpected_reply)??;
         read_look(reply).ok_or_else(unexpected_reply)

@@ -2,15 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::Cmd;
+use redis::{Cmd, RedisResult};
 
-use super::{ELSEWHERE, Keys, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
-use crate::engine::{
-    key::Counter,
-    ledger::{Charge, GiveBack, Judgement, Tally, Verdict},
-    request::Hits,
-    rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
-    time::{Span, Timestamp},
+use super::{
+    ELSEWHERE, Keys, RedisOutcome, Reply, ScriptRun, Scripts, WriteRefusal, run, timestamp,
+    unexpected_reply,
+};
+use crate::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, GiveBack, Judgement, Tally, Verdict},
+        request::Hits,
+        rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
+        time::{Span, Timestamp},
+    },
+    store::redis::{connection::Connection, link::Question, resp, work::Work},
+    telemetry::StoreMetrics,
 };
 
 /// Calls that share one run.
@@ -35,6 +42,19 @@ impl LedgerRun {
     /// Whether it has no calls.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
+    }
+
+    /// Adds work in the windows that hold `assumed_now`, on keys that begin with `prefix`.
+    pub(in crate::store::redis) fn add_work(
+        &mut self,
+        work: &Work,
+        assumed_now: Timestamp,
+        prefix: &str,
+    ) {
+        match work {
+            Work::Charges(charges) => self.add(charges, assumed_now, prefix),
+            Work::GiveBack(give_back) => self.add_give_back(give_back, prefix),
+        }
     }
 
     /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `prefix`.
@@ -145,10 +165,39 @@ impl LedgerRun {
     }
 }
 
+/// Work that goes to a server by itself.
+pub(in crate::store::redis) struct LoneWork<'work> {
+    pub(in crate::store::redis) scripts: &'work Scripts,
+    pub(in crate::store::redis) work: &'work Work,
+    pub(in crate::store::redis) keys: Keys,
+}
+
+impl Question for LoneWork<'_> {
+    type Answer = Judgement;
+
+    async fn ask(
+        &self,
+        connection: &mut Connection,
+        assumed_now: Timestamp,
+        metrics: &StoreMetrics,
+    ) -> RedisResult<Reply> {
+        let mut lone = LedgerRun::default();
+        lone.add_work(self.work, assumed_now, &self.scripts.key_prefix);
+        let runs: [(_, &dyn ScriptRun); 1] = [(&self.scripts.on(self.keys).ledger, &lone)];
+        let mut ran = run(&runs, self.keys, connection, metrics, resp::integers).await;
+        metrics.record("EVALSHA", ran.took, ran.error_type);
+        let reply = ran.replies.pop().ok_or_else(unexpected_reply)??;
+        let (now, mut outcomes) = lone.read(&reply).ok_or_else(unexpected_reply)?;
+        Ok(Reply { now, outcome: outcomes.pop().ok_or_else(unexpected_reply)? })
+    }
+}
+
 impl ScriptRun for LedgerRun {
     fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
         let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &self.keys, |command| drop(command.arg(&self.arguments)));
+        keys.write(command.arg(script), &self.keys, |command| {
+            command.arg(&self.arguments);
+        });
         command
     }
 }

@@ -1,0 +1,237 @@
+//! Calls that are judged in parts, because no single step reaches all of their counters. Each part is reserved as
+//! a call of its own; when all parts are known, the verdict on the whole call says which hits stay.
+
+use super::{
+    Few,
+    charge::{Charge, failure_without_counter},
+    tally::{Tally, Verdict},
+    vote::{CallVerdict, Fit, Vote, decide},
+};
+use crate::engine::{
+    request::Hits,
+    rule::{Limit, Mode, OnStoreFailure, WhenDenied},
+};
+use std::sync::Arc;
+
+/// What is known of a charge once its part was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartTally {
+    /// The part was decided.
+    Known(Tally),
+    /// The part was decided without this charge's counter, which is corrupt.
+    Corrupt,
+    /// The part gave no answer.
+    Unknown,
+    /// The part was not decided, and must be asked again. Nothing was charged.
+    Undecided,
+}
+
+/// The verdict on a call in parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartsVerdict {
+    /// What becomes of the call.
+    pub outcome: PartsOutcome,
+    /// For each charge: whether its part has charged hits that do not stay.
+    pub gives_back: Vec<bool>,
+}
+
+/// What becomes of a call in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartsOutcome {
+    /// Every part that is known was admitted, and no part denies.
+    Admitted,
+    /// A charge denies the call.
+    Denied,
+    /// A charge without a counter fails it, by its `on_store_failure`.
+    Failed,
+    /// The call must be asked again: a part is undecided, or a `local` limit without a counter must be judged in
+    /// memory first.
+    Again,
+}
+
+/// A charge as its part asks for it. A part does not know whether quotas of other parts fit, so that quotas
+/// neither admit nor deny it, and are charged in full; see rule 3 of [`judge`](super::judge).
+#[must_use]
+pub fn reservation(charge: &Charge) -> Charge {
+    let limit = &charge.counter.limit;
+    if limit.mode != Mode::Quota {
+        return charge.clone();
+    }
+    let limit =
+        Limit { mode: Mode::Shadow, when_denied: WhenDenied::Counted, ..Limit::clone(limit) };
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
+}
+
+/// Judges a call by the tallies of its [reservations](reservation). `parts` names each charge's part.
+pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> PartsVerdict {
+    let fits: Few<Fit> = tallies.iter().map(PartTally::fit).collect();
+    let outcome = outcome(charges, tallies, &fits);
+    let verdict = match outcome {
+        PartsOutcome::Admitted => Some(CallVerdict::Admitted),
+        PartsOutcome::Denied => Some(decide(votes(charges, &fits))),
+        // Nothing stays of a call that is not decided, but for work that is done.
+        PartsOutcome::Failed => Some(CallVerdict::DeniedUncharged),
+        PartsOutcome::Again => None,
+    };
+    let mut gives_back = Vec::with_capacity(charges.len());
+    for ((charge, tally), part) in charges.iter().zip(tallies).zip(parts) {
+        let is_of_part = |index: usize| parts.get(index) == Some(part);
+        let is_reserved = matches!(charge.hits, Hits::Charge(_))
+            && matches!(tally, PartTally::Known(_))
+            && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
+        let vote = Vote { charge, fit: tally.fit() };
+        let stays = verdict.is_some_and(|verdict| vote.is_charged(verdict));
+        gives_back.push(is_reserved && !stays);
+    }
+    PartsVerdict { outcome, gives_back }
+}
+
+fn outcome(charges: &[Charge], tallies: &[PartTally], fits: &[Fit]) -> PartsOutcome {
+    if tallies.contains(&PartTally::Undecided) {
+        return PartsOutcome::Again;
+    }
+    let unknown = charges.iter().zip(tallies).filter(|(_, tally)| **tally == PartTally::Unknown);
+    let failures: Few<OnStoreFailure> =
+        unknown.map(|(charge, _)| failure_without_counter(charge)).collect();
+    if failures.contains(&OnStoreFailure::Local) {
+        return PartsOutcome::Again;
+    }
+    match decide(votes(charges, fits)) {
+        CallVerdict::Admitted if failures.contains(&OnStoreFailure::Error) => PartsOutcome::Failed,
+        CallVerdict::Admitted => PartsOutcome::Admitted,
+        CallVerdict::Denied | CallVerdict::DeniedUncharged => PartsOutcome::Denied,
+    }
+}
+
+fn votes<'call>(charges: &'call [Charge], fits: &'call [Fit]) -> impl Iterator<Item = Vote<'call>> {
+    charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit })
+}
+
+/// Whether the reservation of a charge was charged, by the verdict on its part.
+fn stands_in_part(
+    charge: &Charge,
+    fit: Fit,
+    charges: &[Charge],
+    fits: &[Fit],
+    is_of_part: impl Fn(usize) -> bool,
+) -> bool {
+    // A reserved quota has no vote, and is always charged.
+    let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
+    let votes = votes(charges, fits).enumerate();
+    let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
+    let verdict = decide(votes.map(|(_, vote)| vote));
+    !has_vote(charge) || Vote { charge, fit }.is_charged(verdict)
+}
+
+impl PartTally {
+    fn fit(&self) -> Fit {
+        match self {
+            Self::Known(Tally { verdict: Verdict::Fits { .. }, .. }) => Fit::Fits,
+            Self::Known(Tally { verdict: Verdict::Over, .. }) => Fit::Over,
+            Self::Corrupt | Self::Unknown | Self::Undecided => Fit::Corrupt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{key::Counter, rule::Unit};
+
+    const FITS: PartTally =
+        PartTally::Known(Tally { verdict: Verdict::Fits { remaining: 1 }, reset: Duration::ZERO });
+    const OVER: PartTally =
+        PartTally::Known(Tally { verdict: Verdict::Over, reset: Duration::ZERO });
+    const UNKNOWN: PartTally = PartTally::Unknown;
+
+    fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: OnStoreFailure) -> Charge {
+        let limit =
+            Limit { mode, when_denied, on_store_failure, ..Limit::new(10, Unit::Hour, 1).unwrap() };
+        Charge {
+            counter: Counter::new("shop", &[], Arc::new(limit)),
+            hits: Hits::Charge(1),
+            caller: None,
+        }
+    }
+
+    fn enforced() -> Charge {
+        charge(Mode::Enforced, WhenDenied::Free, OnStoreFailure::Error)
+    }
+
+    fn counted() -> Charge {
+        charge(Mode::Enforced, WhenDenied::Counted, OnStoreFailure::Error)
+    }
+
+    fn quota() -> Charge {
+        charge(Mode::Quota, WhenDenied::Free, OnStoreFailure::Error)
+    }
+
+    fn shadow() -> Charge {
+        charge(Mode::Shadow, WhenDenied::Free, OnStoreFailure::Error)
+    }
+
+    fn failing(mode: OnStoreFailure) -> Charge {
+        charge(Mode::Enforced, WhenDenied::Free, mode)
+    }
+
+    /// Judges charges that are each a part of its own.
+    #[track_caller]
+    fn check(charges: &[(Charge, PartTally)], outcome: PartsOutcome, gives_back: &[bool]) {
+        let parts: Vec<usize> = (0..charges.len()).collect();
+        let (charges, tallies): (Vec<_>, Vec<_>) = charges.iter().cloned().unzip();
+        let gives_back = gives_back.to_vec();
+        assert_eq!(judge_parts(&charges, &tallies, &parts), PartsVerdict { outcome, gives_back });
+    }
+
+    #[test]
+    fn an_admitted_call_keeps_every_part() {
+        check(&[(enforced(), FITS), (enforced(), FITS)], PartsOutcome::Admitted, &[false, false]);
+        check(&[(enforced(), FITS), (shadow(), OVER)], PartsOutcome::Admitted, &[false, false]);
+        check(&[(quota(), OVER), (quota(), FITS)], PartsOutcome::Admitted, &[false, false]);
+    }
+
+    #[test]
+    fn a_denied_call_gives_back_what_other_parts_reserved() {
+        check(&[(enforced(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[true, false]);
+        check(&[(shadow(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[true, false]);
+        check(&[(enforced(), FITS), (quota(), OVER)], PartsOutcome::Denied, &[true, false]);
+    }
+
+    #[test]
+    fn hits_that_count_when_denied_stay() {
+        check(&[(counted(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[false, false]);
+        check(&[(quota(), FITS), (counted(), OVER)], PartsOutcome::Denied, &[false, false]);
+        check(&[(quota(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[true, false]);
+    }
+
+    #[test]
+    fn a_part_that_denies_itself_has_nothing_to_give_back() {
+        let charges = [enforced(), enforced(), enforced()];
+        let verdict = judge_parts(&charges, &[FITS, OVER, FITS], &[0, 0, 1]);
+        assert_eq!(verdict.gives_back, [false, false, true]);
+    }
+
+    #[test]
+    fn a_part_that_is_not_decided_follows_its_failure_mode() {
+        use OnStoreFailure::{Allow, Deny, Error, Local};
+        let with = |mode, outcome, gives_back: &[bool]| {
+            check(&[(enforced(), FITS), (failing(mode), UNKNOWN)], outcome, gives_back);
+        };
+        with(Allow, PartsOutcome::Admitted, &[false, false]);
+        with(Deny, PartsOutcome::Denied, &[true, false]);
+        with(Error, PartsOutcome::Failed, &[true, false]);
+        with(Local, PartsOutcome::Again, &[true, false]);
+        check(
+            &[(counted(), FITS), (enforced(), PartTally::Undecided)],
+            PartsOutcome::Again,
+            &[true, false],
+        );
+        // What denies the call anyway goes before an error.
+        check(&[(enforced(), OVER), (failing(Error), UNKNOWN)], PartsOutcome::Denied, &[false; 2]);
+        // A debit of a call that fails stays, unless the call is judged again.
+        check(&[(counted(), FITS), (failing(Error), UNKNOWN)], PartsOutcome::Failed, &[false; 2]);
+        check(&[(counted(), FITS), (failing(Local), UNKNOWN)], PartsOutcome::Again, &[true, false]);
+    }
+}

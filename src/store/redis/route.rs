@@ -1,0 +1,96 @@
+//! The way of one call to the node that has its counters, or to several.
+
+use std::sync::Arc;
+
+use super::{
+    batch::Runs,
+    batcher::NotDecided,
+    hash_slot::HashSlot,
+    link::QUESTIONS_MAX,
+    node::RedisNode,
+    reservation::{Part, Reservation, Target},
+    topology::{NodeMap, Topology},
+    work::Work,
+};
+use crate::{
+    engine::ledger::{Charge, Judgement},
+    store::StoreError,
+};
+
+impl Topology {
+    /// Makes all charges of one call, or none; there must be at least one.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+        for _ in 0..QUESTIONS_MAX {
+            let map = self.map();
+            let answer = match node_of(&map, charges) {
+                Some(node) => {
+                    let answer = node.batcher.ask(Work::Charges(charges.into())).await;
+                    answer.map(|decided| decided.answer)
+                }
+                None if self.is_cluster() => {
+                    let parts = parts(charges, |slot| by_node(&map, slot));
+                    Box::pin(Reservation { topology: self, charges, parts }.charge()).await
+                }
+                None => return Err(self.nobody()),
+            };
+            match answer {
+                Ok(judgement) => return Ok(judgement),
+                Err(NotDecided::Failed(error)) => return Err(error),
+                Err(NotDecided::Elsewhere) if self.is_cluster() => break,
+                // The node has left, and another has taken its place.
+                Err(NotDecided::Elsewhere) => {}
+            }
+        }
+        Box::pin(self.charge_by_slot(charges)).await
+    }
+
+    /// Makes the charges of each hash slot by themselves, wherever it is now.
+    async fn charge_by_slot(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+        let parts = parts(charges, Target::Slot);
+        if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
+            let decided = self.ask_alone(slot, &Work::Charges(charges.into())).await?;
+            return Ok(decided.answer);
+        }
+        match (Reservation { topology: self, charges, parts }).charge().await {
+            Ok(judgement) => Ok(judgement),
+            Err(NotDecided::Failed(error)) => Err(error),
+            Err(NotDecided::Elsewhere) => Err(self.nobody()),
+        }
+    }
+}
+
+/// The node that decides these charges in one step, if there is one.
+fn node_of<'map>(map: &'map NodeMap, charges: &[Charge]) -> Option<&'map Arc<RedisNode>> {
+    let node = map.owner_of_all(charges.iter().map(|charge| &charge.counter))?;
+    let [first, others @ ..] = charges else { return None };
+    if others.is_empty() || node.batcher.runs() != Runs::PerSlot {
+        return Some(node);
+    }
+    let slot = HashSlot::of(&first.counter);
+    others.iter().all(|other| HashSlot::of(&other.counter) == slot).then_some(node)
+}
+
+/// The charges of a call by where they go.
+fn parts(charges: &[Charge], target: impl Fn(HashSlot) -> Target) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (index, charge) in charges.iter().enumerate() {
+        let target = target(HashSlot::of(&charge.counter));
+        match parts.iter_mut().find(|part| part.target == target) {
+            Some(part) => part.charges.push(index),
+            None => parts.push(Part { target, charges: vec![index] }),
+        }
+    }
+    parts
+}
+
+/// A node takes several hash slots at once if it takes node-wide runs.
+fn by_node(map: &NodeMap, slot: HashSlot) -> Target {
+    match map.owner(slot) {
+        Some(node) if node.batcher.runs() == Runs::NodeWide => Target::Node(Arc::clone(node)),
+        Some(node) => Target::SlotOf(Arc::clone(node), slot),
+        None => Target::Slot(slot),
+    }
+}

@@ -1,0 +1,52 @@
+//! What is asked of one node: a call, a part of one, or a give-back.
+
+use std::sync::Arc;
+
+use super::hash_slot::HashSlot;
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, GiveBack},
+};
+
+/// What is asked of one node at once.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    /// The charges of a call, at least one: all are made, or none.
+    Charges(Arc<[Charge]>),
+    /// Hits of a reservation, to be given back.
+    GiveBack(Arc<GiveBack>),
+}
+
+impl Work {
+    /// Whether it is to be done even if nobody waits for the answer: it counts work that is done, or undoes what
+    /// was charged.
+    pub(super) fn outlives_caller(&self) -> bool {
+        match self {
+            Self::Charges(charges) => charges.iter().any(Charge::applies_when_denied),
+            Self::GiveBack(_) => true,
+        }
+    }
+
+    /// The counters that it needs, at least one.
+    pub(super) fn counters(&self) -> impl Iterator<Item = &Counter> {
+        let (charges, give_back) = match self {
+            Self::Charges(charges) => (&charges[..], None),
+            Self::GiveBack(give_back) => (&[][..], Some(&**give_back)),
+        };
+        let of_charges = charges.iter().map(|charge| &charge.counter);
+        of_charges.chain(give_back.map(|give_back| &give_back.counter))
+    }
+
+    /// The hash slot of its first counter.
+    pub(super) fn slot(&self) -> Option<HashSlot> {
+        self.counters().next().map(HashSlot::of)
+    }
+
+    /// Number of charges and give-backs.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Charges(charges) => charges.len(),
+            Self::GiveBack(_) => 1,
+        }
+    }
+}
