@@ -2,10 +2,12 @@
 
 pub mod backends;
 pub mod certificates;
+pub mod cluster;
 pub mod http2;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod redis_store;
+pub mod sentinels;
 pub mod service;
 
 use std::{

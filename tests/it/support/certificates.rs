@@ -21,8 +21,10 @@ pub struct Authority {
     issued: AtomicUsize,
 }
 
-/// A certificate and its private key.
+/// A certificate, its private key, and the certificate of the authority that issued it.
+#[derive(Clone, Debug)]
 pub struct Issued {
+    pub authority: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
@@ -62,7 +64,11 @@ impl Authority {
         let pair = KeyPair::generate().unwrap();
         let number = self.issued.fetch_add(1, Ordering::Relaxed);
         let file = |name| self.folder.path().join(format!("{number}.{name}.pem"));
-        let issued = Issued { certificate: file("certificate"), key: file("key") };
+        let issued = Issued {
+            authority: self.certificate.clone(),
+            certificate: file("certificate"),
+            key: file("key"),
+        };
         let certificate = params.signed_by(&pair, &self.issuer).unwrap();
         fs::write(&issued.certificate, certificate.pem()).unwrap();
         fs::write(&issued.key, pair.serialize_pem()).unwrap();
