@@ -1,6 +1,9 @@
 //! A Redis Cluster.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use super::{
     certificates::Issued,
@@ -46,14 +49,16 @@ pub struct Cluster {
     tls: bool,
 }
 
+/// First and last slot of each range.
+type Slots = Vec<(u16, u16)>;
+
 /// A line of CLUSTER NODES.
 struct Seen {
     /// Its index in [`Cluster::nodes`].
     node: usize,
     flags: String,
     is_linked: bool,
-    /// First and last slots.
-    slots: Vec<(u16, u16)>,
+    slots: Slots,
 }
 
 impl Seen {
@@ -121,36 +126,38 @@ impl Cluster {
         }
     }
 
-    /// Waits until a failover would succeed and lose nothing: all nodes see each other, and each master's replica
-    /// acknowledges a write.
+    /// Waits until a failover would succeed and lose nothing: all nodes see each other, they agree on the owners of
+    /// all slots, and each master's replica acknowledges a write.
     pub fn ready(&self) {
-        for node in &self.nodes {
-            eventually("a node sees all others, and serves", || {
-                let seen = self.seen_by(node)?;
-                let covered: u16 = seen
-                    .iter()
-                    .flat_map(|seen| &seen.slots)
-                    .map(|(first, last)| last - first + 1)
-                    .sum();
-                let info: String = node.query(&["CLUSTER", "INFO"]);
-                let is_ready = seen.len() == self.nodes.len()
-                    && seen.iter().all(Seen::is_well)
-                    && covered == SLOTS
-                    && info.contains("cluster_state:ok");
-                is_ready.then_some(())
-            });
-        }
+        eventually("all nodes agree and serve", || {
+            let mut owners = self.nodes.iter().map(|node| self.owners_if_well(node));
+            let first = owners.next()??;
+            owners.all(|owners| owners.as_ref() == Some(&first)).then_some(())
+        });
         for master in self.masters() {
-            let key = self.key_on(master);
+            let key = format!("{{{}}}ready", self.key_on(master));
             eventually("a master's replica acknowledges a write", || {
                 let mut connection = self.nodes[master].connect();
                 let mut write = redis::pipe();
-                write.cmd("SET").arg(&key).arg(1).arg("PX").arg(1).ignore();
+                write.cmd("SET").arg(&key).arg(1).ignore().cmd("DEL").arg(&key).ignore();
                 write.cmd("WAIT").arg(u8::from(self.replicas)).arg(1_000);
                 let (acknowledged,): (u8,) = write.query(&mut connection).ok()?;
                 (acknowledged == u8::from(self.replicas)).then_some(())
             });
         }
+    }
+
+    /// Each node's slots as this node sees them, if it sees all nodes well and serves.
+    fn owners_if_well(&self, node: &Redis) -> Option<BTreeMap<usize, Slots>> {
+        let seen = self.seen_by(node)?;
+        let covered: u16 =
+            seen.iter().flat_map(|seen| &seen.slots).map(|(first, last)| last - first + 1).sum();
+        let info: String = node.query(&["CLUSTER", "INFO"]);
+        let is_well = seen.len() == self.nodes.len()
+            && seen.iter().all(Seen::is_well)
+            && covered == SLOTS
+            && info.contains("cluster_state:ok");
+        is_well.then(|| seen.into_iter().map(|seen| (seen.node, seen.slots)).collect())
     }
 
     /// Host and port of each node, with commas between.
@@ -226,10 +233,12 @@ impl Cluster {
         self.keys_on(node, 1).remove(0)
     }
 
-    /// So many keys, of no counters, that are in different slots of this node.
+    /// Keys, of no counters, that are in different slots of this node.
     pub fn keys_on(&self, node: usize, count: usize) -> Vec<String> {
-        let seen = eventually("a node knows all others", || self.seen_by(&self.nodes[node]));
-        let own = seen.iter().find(|seen| seen.node == node).expect("itself");
+        let own = eventually("the node owns slots", || {
+            let seen = self.seen_by(&self.nodes[node])?;
+            seen.into_iter().find(|seen| seen.node == node && !seen.slots.is_empty())
+        });
         let mut connection = self.nodes[node].connect();
         let mut slots = BTreeSet::new();
         let mut keys = Vec::new();

@@ -140,7 +140,7 @@ impl Sentinels {
         eventually("both replicas acknowledge a write", || {
             let mut connection = self.master().connect();
             let mut write = redis::pipe();
-            write.cmd("SET").arg("ready").arg(1).arg("PX").arg(1).ignore();
+            write.cmd("SET").arg("ready").arg(1).ignore().cmd("DEL").arg("ready").ignore();
             write.cmd("WAIT").arg(2).arg(1_000);
             let acknowledged: (usize,) = write.query(&mut connection).ok()?;
             (acknowledged.0 == 2).then_some(())
