@@ -162,7 +162,10 @@ impl Sentinels {
                     && is(replica, "master-port", &master)
             })
             && others.len() == 2
-            && others.iter().all(|other| is(other, "flags", "sentinel"))
+            && others.iter().all(|other| {
+                // Valkey never forgets that another Sentinel found an earlier master down.
+                is(other, "flags", "sentinel") || is(other, "flags", "sentinel,master_down")
+            })
     }
 
     /// Ends the master's process at once.
