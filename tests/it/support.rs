@@ -1,10 +1,13 @@
 //! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
 
 pub mod backends;
+pub mod certificates;
+pub mod cluster;
 pub mod http2;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod redis_store;
+pub mod sentinels;
 pub mod service;
 
 use std::{

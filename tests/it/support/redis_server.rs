@@ -1,16 +1,76 @@
-//! A real Redis.
+//! A real Redis, or Valkey.
 
-use std::{net::TcpListener, process::Command};
+use std::{
+    fs,
+    net::TcpListener,
+    path::PathBuf,
+    process::Command,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
+};
 
 use tempfile::TempDir;
 
-use super::{Process, eventually};
+use super::{Process, certificates::Issued, eventually, tool};
+
+/// Which server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// 6.2.14.
+    Redis6,
+    /// Debian's, 7.0.15.
+    #[default]
+    Redis7,
+    /// 8.2.3.
+    Redis8,
+    /// 9.1.2.
+    Valkey9,
+}
+
+impl Version {
+    pub const ALL: [Self; 4] = [Self::Redis6, Self::Redis7, Self::Redis8, Self::Valkey9];
+
+    fn program(self) -> PathBuf {
+        match self {
+            Self::Redis6 => tool("redis-server-6"),
+            Self::Redis7 => PathBuf::from("redis-server"),
+            Self::Redis8 => tool("redis-server-8"),
+            Self::Valkey9 => tool("valkey-server-9"),
+        }
+    }
+}
+
+/// How to start a server.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    pub version: Version,
+    pub arguments: Vec<String>,
+    /// The lines of its configuration file. There is no file if this is empty.
+    pub configuration: String,
+    /// The default user's password, or empty. Replicas use it towards their master.
+    pub password: String,
+    /// The server's certificate, if it has a TLS port. Only Debian's Redis knows TLS. It asks for a certificate
+    /// of the client's, unless `arguments` change that.
+    pub tls: Option<Issued>,
+}
+
+impl Setup {
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|word| (*word).to_owned()));
+        self
+    }
+}
 
 /// An empty Redis.
 pub struct Redis {
     pub port: u16,
+    /// The port for TLS, which [`Setup::tls`] opens.
+    pub tls_port: u16,
+    setup: Setup,
     folder: TempDir,
-    arguments: Vec<String>,
     process: Option<Process>,
 }
 
@@ -21,10 +81,20 @@ impl Redis {
 
     /// Starts it with further arguments.
     pub fn start_with(arguments: &[&str]) -> Self {
+        Self::start_as(Setup::default().with(arguments))
+    }
+
+    pub fn start_version(version: Version) -> Self {
+        Self::start_as(Setup { version, ..Setup::default() })
+    }
+
+    pub fn start_as(setup: Setup) -> Self {
         // Redis cannot bind port 0 and report the port. Another program may take a free port before it does.
         for _ in 0..10 {
-            let mut redis = Self::absent();
-            redis.arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+            let mut redis = Self { setup: setup.clone(), ..Self::absent() };
+            if !setup.configuration.is_empty() {
+                fs::write(redis.configuration(), &setup.configuration).unwrap();
+            }
             if redis.try_start() {
                 return redis;
             }
@@ -36,8 +106,9 @@ impl Redis {
     pub fn absent() -> Self {
         Self {
             port: free_port(),
+            tls_port: free_port(),
+            setup: Setup::default(),
             folder: TempDir::new().unwrap(),
-            arguments: Vec::new(),
             process: None,
         }
     }
@@ -47,16 +118,40 @@ impl Redis {
         assert!(self.try_start(), "port {} was taken", self.port);
     }
 
+    /// Like [`start_again`](Self::start_again), as a replica of the Redis at this port.
+    #[track_caller]
+    pub fn start_again_as_replica_of(&mut self, port: u16) {
+        let setup = self.setup.clone();
+        self.setup = setup.clone().with(&["--replicaof", "127.0.0.1", &port.to_string()]);
+        self.start_again();
+        self.setup = setup;
+    }
+
     fn try_start(&mut self) -> bool {
-        let mut command = Command::new("redis-server");
+        let Setup { version, arguments, configuration, password, tls } = &self.setup;
+        let mut command = Command::new(version.program());
+        if !configuration.is_empty() {
+            command.arg(self.configuration());
+        }
         command
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .args(["--enable-debug-command", "yes"])
             .arg("--dir")
             .arg(self.folder.path())
-            .args(&self.arguments)
-            .stdout(std::process::Stdio::null());
+            .arg("--unixsocket")
+            .arg(self.unix_socket());
+        if *version != Version::Redis6 {
+            command.args(["--enable-debug-command", "yes"]);
+        }
+        if !password.is_empty() {
+            command.args(["--requirepass", password, "--masterauth", password]);
+        }
+        if let Some(Issued { authority, certificate, key }) = tls {
+            command.args(["--tls-port", &self.tls_port.to_string()]);
+            command.arg("--tls-ca-cert-file").arg(authority);
+            command.arg("--tls-cert-file").arg(certificate).arg("--tls-key-file").arg(key);
+        }
+        command.args(arguments).stdout(std::process::Stdio::null());
         let process = self.process.insert(Process::spawn(&mut command));
         let ours = format!("process_id:{}", process.0.id());
         eventually("redis answers, or has ended", || {
@@ -67,6 +162,18 @@ impl Redis {
             let info = redis::cmd("INFO").arg("server").query::<String>(&mut self.try_connect()?);
             info.ok()?.contains(&ours).then_some(true)
         })
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.folder.path().join("redis.conf")
+    }
+
+    pub fn password(&self) -> &str {
+        &self.setup.password
+    }
+
+    pub fn unix_socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
     }
 
     /// Stops it; [`start_again`](Self::start_again) may follow.
@@ -107,7 +214,10 @@ impl Redis {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        match self.setup.password.as_str() {
+            "" => format!("redis://127.0.0.1:{}", self.port),
+            password => format!("redis://:{password}@127.0.0.1:{}", self.port),
+        }
     }
 
     /// The URL with a user who has the rights that `--redis-scripts off` needs, and none to run scripts.
@@ -171,6 +281,17 @@ impl Redis {
     }
 }
 
+/// A port that is free, and 10,000 above it another one, for a Cluster's bus. Neither is of those that Linux gives
+/// to clients, so a server that was killed can be started again on its port.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const FIRST: u16 = 10_000;
+    static TRIED: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new((std::process::id() % 1_000) as u16 * 12));
+    loop {
+        let port = FIRST + TRIED.fetch_add(1, Ordering::Relaxed) % 12_000;
+        if [port, port + 10_000].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        {
+            return port;
+        }
+    }
 }
