@@ -13,7 +13,8 @@
 //! No two counters share a key, whatever bytes their values hold: `%`, `|`, `=`, `{`, `}` and
 //! everything outside visible ASCII is written as `%XX`. A part of more than 128 bytes is written as
 //! `%~` and the first 128 bits of its SHA-256, a pattern that values share as `%*` and the pattern;
-//! escaped text never has either form. The number of requests is not in the key: when it changes, the
+//! escaped text never has either form. With [`SlotBy::Domain`] the hash tag ends behind the domain:
+//! `tk1:fw:60s:{shop}|path=/login|user=alice:1795215600`. The number of requests is not in the key: when it changes, the
 //! count remains.
 
 use std::{
@@ -37,10 +38,26 @@ const PART_BYTES_MAX: usize = 128;
 /// Keys expire at most this long after their window ends, in milliseconds.
 const SPREAD_MS_MAX: u64 = 300_000;
 
+/// What the counters of a domain have in common in a Redis Cluster: those with one hash tag are in one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SlotBy {
+    /// The business ID: counters are distributed over all slots.
+    #[default]
+    BusinessId,
+    /// The domain: all of its counters are in one slot.
+    Domain,
+}
+
+impl SlotBy {
+    /// The only value of `slot_by` in rule files; without it, the business ID applies.
+    pub const DOMAIN: &'static str = "domain";
+}
+
 /// One counter, in any window: the store chooses the window by its clock.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Counter {
     business_id: String,
+    slot_by: SlotBy,
     /// The limit that it is counted for.
     pub limit: Arc<Limit>,
 }
@@ -82,20 +99,36 @@ impl Counter {
                 }
             }
         }
-        Self { business_id, limit }
+        Self { business_id, slot_by: SlotBy::default(), limit }
+    }
+
+    /// The same counter with the hash tag of its domain. Its key is another, unless it has the default.
+    pub fn with_slot_by(self, slot_by: SlotBy) -> Self {
+        Self { slot_by, ..self }
     }
 
     /// The counter of the same business ID under another limit.
     pub fn with_limit(&self, limit: Arc<Limit>) -> Self {
-        Self { business_id: self.business_id.clone(), limit }
+        Self { business_id: self.business_id.clone(), slot_by: self.slot_by, limit }
     }
 
     /// Whether both have the same key in any window, though perhaps limits of different numbers.
     pub fn same_counter(&self, other: &Self) -> bool {
         let (limit, other_limit) = (&self.limit, &other.limit);
         self.business_id == other.business_id
+            && self.slot_by == other.slot_by
             && limit.window == other_limit.window
             && limit.algorithm.short_name() == other_limit.algorithm.short_name()
+    }
+
+    /// The hash tag: the part of the key that chooses the slot in a Redis Cluster, without its braces. It is the
+    /// same in all windows and under all limits.
+    pub fn hash_tag(&self) -> &str {
+        match self.slot_by {
+            SlotBy::BusinessId => &self.business_id,
+            // A bar in the domain itself is escaped.
+            SlotBy::Domain => self.business_id.split('|').next().unwrap_or_default(),
+        }
     }
 
     /// The length of its business ID in bytes.
@@ -118,13 +151,14 @@ impl Counter {
     /// Appends the key to `text`.
     pub fn write_key(&self, text: &mut String, start: Timestamp) {
         let Limit { algorithm, window, .. } = &*self.limit;
-        let (name, id) = (algorithm.short_name(), &self.business_id);
+        let (name, tag) = (algorithm.short_name(), self.hash_tag());
+        let untagged = self.business_id.strip_prefix(tag).unwrap_or_default();
         // Every call writes a key; pushing is faster than formatting.
         for part in ["tk1:", name, ":"] {
             text.push_str(part);
         }
         write(text, window);
-        for part in [":{", id, "}"] {
+        for part in [":{", tag, "}", untagged] {
             text.push_str(part);
         }
         if algorithm.is_aligned() {
@@ -259,6 +293,19 @@ mod tests {
             let alice = entries(&[(b"user", b"alice")]);
             keys += &(Counter::new("shop", &alice, Arc::new(limit)).key(start) + "\n");
         }
+        let descriptors: [&[Pair<'_>]; 3] = [
+            &[],
+            &[(b"path", b"/login"), (b"user", b"alice")],
+            &[(b"user", b"a|b=c{d}e%f g~h*i:1795215600")],
+        ];
+        for pairs in descriptors {
+            let counter = counter("a|b", pairs).with_slot_by(SlotBy::Domain);
+            assert_eq!(counter.hash_tag(), "a%7Cb");
+            keys += &(counter.key(start) + "\n");
+        }
+        let login = Limit { algorithm: Algorithm::FirstHitWindow, ..(*per(Unit::Minute)).clone() };
+        let login = counter("shop", &[(b"path", b"/login")]).with_limit(Arc::new(login));
+        keys += &(login.with_slot_by(SlotBy::Domain).key(start) + "\n");
         assert_eq!(keys, include_str!("key.golden"));
     }
 
@@ -288,9 +335,13 @@ mod tests {
         prop::collection::vec((part(), part()), 0..3)
     }
 
-    fn key_of(domain: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> String {
+    fn counter_of(domain: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Counter {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| (k.as_slice(), v.as_slice())).collect();
-        counter(domain, &pairs).key(Timestamp::from_secs(0))
+        counter(domain, &pairs)
+    }
+
+    fn slot_by() -> impl Strategy<Value = SlotBy> {
+        prop::sample::select(vec![SlotBy::BusinessId, SlotBy::Domain])
     }
 
     proptest! {
@@ -299,18 +350,35 @@ mod tests {
         fn keys_are_injective(
             a in descriptor(), b in descriptor(),
             domain_a in "[a|=%{]{1,2}", domain_b in "[a|=%{]{1,2}",
+            slot_by_a in slot_by(), slot_by_b in slot_by(), is_aligned in any::<bool>(),
         ) {
-            let are_equal = (&domain_a, &a) == (&domain_b, &b);
-            prop_assert_eq!(key_of(&domain_a, &a) == key_of(&domain_b, &b), are_equal);
+            // Without entries, the business ID is the domain.
+            let are_equal =
+                (&domain_a, &a) == (&domain_b, &b) && (slot_by_a == slot_by_b || a.is_empty());
+            let algorithm =
+                if is_aligned { Algorithm::FixedWindow } else { Algorithm::FirstHitWindow };
+            let limit = Arc::new(Limit { algorithm, ..(*per(Unit::Minute)).clone() });
+            let key = |domain: &str, pairs: &[_], slot_by| {
+                let counter = counter_of(domain, pairs).with_limit(Arc::clone(&limit));
+                counter.with_slot_by(slot_by).key(Timestamp::from_secs(0))
+            };
+            let [one, other] = [key(&domain_a, &a, slot_by_a), key(&domain_b, &b, slot_by_b)];
+            prop_assert_eq!(one == other, are_equal);
         }
 
-        /// P10: the hash tag is the business ID, whatever the values hold.
+        /// P10: the hash tag is the business ID or the domain, whatever the values hold.
         #[test]
-        fn keys_are_visible_ascii_with_one_hash_tag(pairs in descriptor()) {
-            let key = key_of("shop", &pairs);
+        fn keys_are_visible_ascii_with_one_hash_tag(pairs in descriptor(), slot_by in slot_by()) {
+            let counter = counter_of("shop", &pairs).with_slot_by(slot_by);
+            let key = counter.key(Timestamp::from_secs(0));
             prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic()));
             prop_assert_eq!(key.matches('{').count(), 1);
             prop_assert_eq!(key.matches('}').count(), 1);
+            let (_, tagged) = key.split_once('{').unwrap();
+            prop_assert_eq!(tagged.split_once('}').unwrap().0, counter.hash_tag());
+            if slot_by == SlotBy::Domain {
+                prop_assert_eq!(counter.hash_tag(), "shop");
+            }
         }
     }
 }

@@ -108,8 +108,9 @@ impl Plan {
         limit: &Arc<Limit>,
     ) {
         let entries = &descriptor.entries;
+        let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
         self.charges.push(Charge {
-            counter: Counter::shared(&domain.name, entries, shared, Arc::clone(limit)),
+            counter: counter.with_slot_by(domain.slot_by),
             hits: descriptor.hits,
             caller: caller(entries, &limit.algorithm),
         });
@@ -208,6 +209,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{
+        key::SlotBy,
         request::Hits,
         rule::{Rule, Unit},
         time::Timestamp,
@@ -256,6 +258,18 @@ mod tests {
         let keys: Vec<_> = plan.charges.iter().map(|charge| charge.counter.key(start)).collect();
         assert_eq!(keys, ["tk1:fw:60s:{shop|user=x}:60"]);
         assert!(Plan::draw(&rules(), &request("unknown", &["user"])).charges.is_empty());
+    }
+
+    #[test]
+    fn slot_by_domain_applies_to_rules_and_to_limits_of_requests() {
+        let mut rules = rules();
+        rules.domain_mut("shop").slot_by = SlotBy::Domain;
+        let mut request = request("shop", &["user", "other"]);
+        request.descriptors[1].limit = Limit::new(5, Unit::Minute, 1);
+        let plan = Plan::draw(&rules, &request);
+        let keys = plan.charges.iter().map(|charge| charge.counter.key(Timestamp::from_secs(60)));
+        let keys: Vec<_> = keys.collect();
+        assert_eq!(keys, ["tk1:fw:60s:{shop}|user=x:60", "tk1:fw:60s:{shop}|other=x:60"]);
     }
 
     #[test]

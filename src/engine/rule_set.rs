@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::engine::{
+    key::SlotBy,
     pattern::Pattern,
     request::Entry,
     rule::{Defaults, Rule, RuleId},
@@ -28,6 +29,8 @@ pub struct RuleSet {
 pub struct Domain {
     /// The configured name; safe as a label.
     pub name: Arc<str>,
+    /// What its counters have in common in a Redis Cluster.
+    pub slot_by: SlotBy,
     root: PathLevel,
 }
 
@@ -135,9 +138,11 @@ impl RuleSet {
 
     /// The rules of the domain `name`, which is added if it is new.
     pub fn domain_mut(&mut self, name: &str) -> &mut Domain {
-        self.domains
-            .entry(name.to_owned())
-            .or_insert_with(|| Domain { name: name.into(), root: PathLevel::default() })
+        self.domains.entry(name.to_owned()).or_insert_with(|| Domain {
+            name: name.into(),
+            slot_by: SlotBy::default(),
+            root: PathLevel::default(),
+        })
     }
 
     /// Every domain, by name.

@@ -14,6 +14,7 @@ use super::{
     schema::{File, PathStep, WrittenDescriptor},
 };
 use crate::engine::{
+    key::SlotBy,
     rule::{Limit, Policy, Rule, Shown},
     rule_set::RuleSet,
 };
@@ -23,7 +24,10 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
     let (rules, names) = (RuleSet::new(options.defaults), Names::default());
     let mut compiler = Compiler { rules, options, seen: HashMap::new(), names, findings };
     for file in files {
-        compiler.rules.domain_mut(&file.domain);
+        let domain = compiler.rules.domain_mut(&file.domain);
+        if file.slot_by == SlotBy::Domain {
+            domain.slot_by = SlotBy::Domain;
+        }
         lint::siblings(&file.name, &file.descriptors, compiler.findings);
         let mut path = Path::default();
         for descriptor in file.descriptors {

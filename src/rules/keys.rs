@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::engine::{
+    key::SlotBy,
     request::KEY_BYTES_MAX,
     rule::{Algorithm, OnStoreFailure, Unit},
 };
@@ -55,6 +56,12 @@ pub(super) static FILE: KeyTable = KeyTable {
     keys: &[
         required("domain", TEXT, "Name by which requests select these rules"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
+        key(
+            "slot_by",
+            Shape::OneOf(|| vec![SlotBy::DOMAIN]),
+            "`domain`: in a Redis Cluster, all counters of the domain are in one slot, and calls are judged as a \
+             whole. Applies to all files of the domain",
+        ),
     ],
 };
 

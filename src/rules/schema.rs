@@ -10,7 +10,10 @@ use super::{
     scalar::{self, Plain},
     yaml::{Content, Location, Style, YamlNode},
 };
-use crate::engine::rule::{Algorithm, Metadata, OnStoreFailure, Unit};
+use crate::engine::{
+    key::SlotBy,
+    rule::{Algorithm, Metadata, OnStoreFailure, Unit},
+};
 
 /// A step of a rule's path: a key, and a value if one is written.
 pub(super) type PathStep = (String, Option<String>);
@@ -19,6 +22,7 @@ pub(super) type PathStep = (String, Option<String>);
 pub(super) struct File {
     pub(super) name: String,
     pub(super) domain: String,
+    pub(super) slot_by: SlotBy,
     pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
 
@@ -69,7 +73,11 @@ impl Reader<'_> {
         let fields = self.fields(root, &FILE)?;
         let descriptors = self.descriptors(&fields);
         let domain = fields.text("domain")?.value;
-        Some(File { name: self.file.to_owned(), domain, descriptors })
+        let slot_by = match fields.word("slot_by") {
+            Some(_) => SlotBy::Domain,
+            None => SlotBy::BusinessId,
+        };
+        Some(File { name: self.file.to_owned(), domain, slot_by, descriptors })
     }
 
     fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {

@@ -117,7 +117,7 @@ rules.yaml:14:30: unlimited: must be true or false
 rules.yaml:17:41: unit: not allowed with `unlimited: true`
 rules.yaml:19:17: unit_multiplier: 101 years exceed 100 years
 rules.yaml:21:48: unit_multiplier: must be a whole number from 1 to 4294967295
-rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors
+rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors, slot_by
 ",
     );
 }
@@ -128,7 +128,7 @@ fn a_file_that_is_not_a_rule_file_is_refused_with_its_reason() {
     check("# nothing\n", "rules.yaml:1:1: the file is empty; a rule file starts with `domain:`\n");
     check(
         "- a\n",
-        "rules.yaml:1:1: a rule file must be a mapping with the keys domain, descriptors\n",
+        "rules.yaml:1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by\n",
     );
     check("domain: ''\n", "rules.yaml:1:9: domain: must not be empty\n");
     check("descriptors: []\n", "rules.yaml:1:1: domain: missing\n");
@@ -278,6 +278,25 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: fre }] }
 ",
         "warning: rules.yaml:6:71: replaces: no limit in this domain is named `fre`; did you mean `free`?\n",
+    );
+}
+
+#[test]
+fn slot_by_has_the_one_value_domain() {
+    let descriptors =
+        "descriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1 }\n";
+    check(&format!("domain: d\nslot_by: domain\n{descriptors}"), "ok: 1 rule in 1 domain\n");
+    for (value, shown) in
+        [("business_id", "`business_id`"), ("domains", "`domains`; did you mean `domain`?")]
+    {
+        check(
+            &format!("domain: d\nslot_by: {value}\n{descriptors}"),
+            &format!("rules.yaml:2:10: slot_by: must be one of: domain; not {shown}\n"),
+        );
+    }
+    check(
+        "domain: d\ndescriptors: [{ key: k, slot_by: domain }]\n",
+        "rules.yaml:2:25: unknown key `slot_by` here; it belongs at the top of the file\n",
     );
 }
 

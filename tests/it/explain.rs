@@ -195,6 +195,26 @@ plan=paid
     );
 }
 
+#[test]
+fn slot_by_domain_in_one_file_applies_to_all_files_of_the_domain() {
+    let folder = TempDir::new().unwrap();
+    for (name, text) in [
+        ("a.yaml", "domain: shop\nslot_by: domain\n"),
+        ("b.yaml", RULES),
+        ("c.yaml", &RULES.replace("domain: shop", "domain: other")),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    for (domain, key) in [
+        ("shop", "charges 1 to tk1:fw:31536000s:{shop}|plan=free:"),
+        ("other", "charges 1 to tk1:fw:31536000s:{other|plan=free}:"),
+    ] {
+        let words = ["explain", "--rules", ".", "--domain", domain, "plan=free"];
+        let (_, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(words));
+        assert!(stdout.contains(key), "{stdout}{stderr}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_service_explains_by_its_own_rules_and_counters() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });

@@ -66,7 +66,7 @@ fn the_schema_and_the_check_agree() {
     assert!(good > 40 && bad > 60, "{good} good files, {bad} bad ones");
 }
 
-const TOP: [&str; 12] = [
+const TOP: [&str; 16] = [
     "{}",
     "domain: a",
     "domain: 5",
@@ -78,6 +78,10 @@ const TOP: [&str; 12] = [
     "domain: a\ndescriptors: [a]",
     "domain: a\nlimits: []",
     "domain: a\nunit: day",
+    "domain: a\nslot_by: domain",
+    "domain: a\nslot_by: Domain",
+    "domain: a\nslot_by: ~",
+    "domain: a\nslot_by: business_id",
     "[]",
 ];
 
