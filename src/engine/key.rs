@@ -136,11 +136,6 @@ impl Counter {
         self.business_id.len()
     }
 
-    /// The text in the braces of the key. All keys of a counter have the same.
-    pub fn hash_tag(&self) -> &str {
-        &self.business_id
-    }
-
     /// The key; with a clock-aligned algorithm, that of the window that starts at `start`.
     pub fn key(&self, start: Timestamp) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 40);
@@ -190,6 +185,11 @@ impl Counter {
         let spread_ms = SPREAD_MS_MAX.min(self.limit.window.millis());
         end.plus_millis(fnv1a(self.business_id.as_bytes()) % spread_ms)
     }
+}
+
+/// A key with this hash tag that no counter has.
+pub fn unused_key(hash_tag: &str) -> String {
+    format!("tk1::{{{hash_tag}}}")
 }
 
 /// The value of a descriptor in the form of a part of a key: visible ASCII, long values as a digest.

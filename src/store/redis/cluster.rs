@@ -18,6 +18,7 @@ use super::{
     server::{Address, Server},
     topology::{SlotRange, Topology},
 };
+use crate::engine::key::unused_key;
 
 /// How often the map is read without a reason.
 const EVERY: Duration = Duration::from_secs(15);
@@ -154,7 +155,7 @@ fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option
         if !slots.contains(&slot) {
             continue;
         }
-        let key = format!("{key_prefix}tk1:{{{tag}}}");
+        let key = key_prefix.to_owned() + &unused_key(&tag);
         match found {
             Some((first, first_key)) if first != slot => return Some([first_key, key]),
             Some(_) => {}
