@@ -1,8 +1,8 @@
 //! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
 
 pub mod backends;
+pub mod fault_proxy;
 pub mod http2;
-pub mod redis_proxy;
 pub mod redis_server;
 pub mod redis_store;
 pub mod service;
