@@ -5,6 +5,12 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -61,8 +67,15 @@ impl Answer {
 
 impl Envoy {
     fn start(rls: SocketAddr) -> Self {
+        // Envoy's default is 20 ms. A starved test machine must not pass for a failing service.
+        Self::start_waiting(rls, "5s")
+    }
+
+    /// An Envoy that waits this long for an answer.
+    fn start_waiting(rls: SocketAddr, timeout: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let config = include_str!("support/envoy.yaml")
+            .replace("@TIMEOUT@", timeout)
             .replace("@FOLDER@", folder.path().to_str().unwrap())
             .replace("@RLS_PORT@", &rls.port().to_string());
         Self::run(&config, folder)
@@ -410,4 +423,71 @@ fn envoy_allows_requests_while_the_service_is_down_and_limits_them_again_afterwa
     let _service =
         Service::start(Options { rules: RULES, store: &store, flags, ..Options::default() });
     eventually("limited again", || (envoy.get(b"alice").status == 429).then_some(()));
+}
+
+/// Envoy passes a request whose call takes too long, whatever the rule says. It waits `ENVOY_WAITS_MS` (100),
+/// five times its default, since the test machine is shared; the decision budget is three quarters of that.
+#[test]
+fn with_deny_no_request_passes_after_redis_is_killed_under_load_and_service_returns_with_redis() {
+    const DENY: &str = "
+domain: envoy
+descriptors:
+  - key: generic_key
+    value: api
+    descriptors:
+      - key: user
+        rate_limit: { unit: year, requests_per_unit: 1000000, on_store_failure: deny }
+";
+    /// Why requests still pass; `None` once none do.
+    const UNMET: Option<&str> = Some("there is no breaker yet: each answer takes the whole budget");
+    /// By then the breaker is open.
+    const OPENS_WITHIN: Duration = Duration::from_millis(50);
+    let waits: u64 = std::env::var("ENVOY_WAITS_MS").map_or(100, |text| text.parse().unwrap());
+    let budget = format!("{}ms", waits * 3 / 4);
+    let mut redis = Redis::start();
+    let flags = &["--decision-budget", &budget];
+    let service =
+        Service::start(Options { rules: DENY, store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    let envoy = Envoy::start_waiting(service.grpc, &format!("{}s", waits as f64 / 1000.0));
+    eventually("a request passes", || (envoy.get(b"alice").status == 200).then_some(()));
+
+    let (end, ledger) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let (killed, starts, started) = thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    let sent = Instant::now();
+                    let status = envoy.get(b"alice").status;
+                    ledger.lock().unwrap().push((sent, Instant::now(), status));
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(500));
+        redis.stop();
+        let killed = Instant::now();
+        thread::sleep(Duration::from_secs(1));
+        let starts = Instant::now();
+        redis.start_again();
+        let started = Instant::now();
+        thread::sleep(Duration::from_secs(2));
+        end.store(true, Ordering::Relaxed);
+        (killed, starts, started)
+    });
+    let ledger = ledger.into_inner().unwrap();
+    let down = ledger
+        .iter()
+        .filter(|(sent, answered, _)| *sent >= killed + OPENS_WITHIN && *answered <= starts);
+    let passed = down.clone().filter(|(_, _, status)| *status == 200).count();
+    let last_denied =
+        ledger.iter().filter(|(.., status)| *status != 200).map(|(_, answered, _)| *answered).max();
+    let back = last_denied.expect("some were denied").saturating_duration_since(started);
+    println!(
+        "{passed} of {} requests passed without Redis; back after {back:?}",
+        down.clone().count()
+    );
+    assert!(down.count() > 0);
+    assert!(passed == 0 || UNMET.is_some(), "{passed} passed");
+    let last = ledger.iter().max_by_key(|(sent, ..)| *sent).unwrap();
+    assert_eq!(last.2, 200, "full service is back within two seconds");
 }

@@ -1,25 +1,14 @@
 //! Group commit: calls that wait are sent to Redis in one batch, and each is still decided by itself: all or
 //! nothing, with its own answer, failure and timeout.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use proptest::{
     prelude::*,
     test_runner::{TestRng, TestRunner},
 };
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use tokio::task::JoinSet;
 use tollkeeper::{
     engine::{
         ledger::{Charge, Judgement, Verdict},
@@ -37,7 +26,12 @@ use tollkeeper::{
 
 use crate::{
     algorithms::charge,
-    support::{eventually, redis_proxy, redis_server::Redis, redis_store},
+    support::{
+        eventually,
+        fault_proxy::{Connect, FaultProxy, Faults, Flow},
+        redis_server::Redis,
+        redis_store,
+    },
 };
 
 fn store(redis: &Redis, clock: Clock, timeout: Duration) -> RedisStore {
@@ -354,54 +348,23 @@ fn calls_of_all_workers_share_batches_and_get_their_own_answers() {
     assert_eq!(admitted, LIMITS.map(|limit| 1000 + limit), "of 2,400 calls each");
 }
 
-/// Forwards commands and replies. While it holds, it drops the replies to connections that were open before.
-struct Proxy {
-    url: String,
-    holds: Arc<AtomicBool>,
-    opened: Arc<AtomicUsize>,
-}
-
-impl Proxy {
-    async fn start(redis: &Redis) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
-        let (holds, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let proxy = Self { url, holds: Arc::clone(&holds), opened: Arc::clone(&opened) };
-        let port = redis.port;
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                opened.fetch_add(1, Ordering::SeqCst);
-                let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                let (mut from_client, mut to_client) = client.into_split();
-                let (mut from_server, mut to_server) = server.into_split();
-                tokio::spawn(
-                    async move { tokio::io::copy(&mut from_client, &mut to_server).await },
-                );
-                let (holds, is_new) = (Arc::clone(&holds), holds.load(Ordering::SeqCst));
-                tokio::spawn(async move {
-                    let mut bytes = vec![0; 65_536];
-                    while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
-                        let is_held = holds.load(Ordering::SeqCst) && !is_new;
-                        if !is_held && to_client.write_all(&bytes[..count]).await.is_err() {
-                            break;
-                        }
-                    }
-                });
-            }
-        });
-        proxy
-    }
-}
+/// Loses the replies to connections that are open now.
+const LOSE_REPLIES: Faults = Faults {
+    connect: Connect::Accept,
+    requests: Flow::Forward,
+    replies: Flow::Drop,
+    spares_new: true,
+};
 
 #[tokio::test]
 async fn a_call_does_not_wait_for_the_late_answer_of_another() {
     let redis = Redis::start();
-    let proxy = Proxy::start(&redis).await;
+    let proxy = FaultProxy::start(redis.port, 0);
     // An answer is late after an eighth of the timeout.
     let store = redis_store::store(&proxy.url, 1, system_clock, Duration::from_secs(4));
     let call = || [charge_hits("alice", 1, 10)];
     assert_eq!(verdict(&store.charge(&call()).await), fits(9));
-    proxy.holds.store(true, Ordering::SeqCst);
+    proxy.set(LOSE_REPLIES);
     let held = call();
     let mut held = pin!(store.charge(&held));
     // The pool's other open connections are held too; a new connection is not.
@@ -425,7 +388,7 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
 #[tokio::test]
 async fn a_redis_that_refuses_writes_keeps_its_connections() {
     let redis = Redis::start();
-    let proxy = Proxy::start(&redis).await;
+    let proxy = FaultProxy::start(redis.port, 0);
     let store = redis_store::store(&proxy.url, 0, system_clock, TIMEOUT);
     assert_eq!(verdict(&store.charge(&[charge_hits("old", 1, 10)]).await), fits(9));
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -435,10 +398,7 @@ async fn a_redis_that_refuses_writes_keeps_its_connections() {
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(verdict(&store.charge(&[charge_hits("old", 1, 10)]).await), fits(8));
-    assert!(
-        proxy.opened.load(Ordering::SeqCst) <= 2,
-        "at most the connections that the pool keeps ready"
-    );
+    assert!(proxy.opened() <= 2, "at most the connections that the pool keeps ready");
 }
 
 #[test]
@@ -553,15 +513,10 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_fails_if_answers_are_late_and_windows_end_every_second() {
     let redis = Redis::start();
-    let dice = Arc::new(AtomicUsize::new(1));
-    let delays = move || {
-        let mut state = dice.load(Ordering::SeqCst) as u64;
-        let random = next(&mut state);
-        dice.store(state as usize, Ordering::SeqCst);
-        if random % 10 < 3 { 2 + random % 10 } else { 0 }
-    };
-    let url = redis_proxy::delaying(&redis, delays).await;
-    let store = Arc::new(redis_store::store(&url, 1, system_clock, TIMEOUT));
+    let proxy = FaultProxy::start(redis.port, 1);
+    let replies = Flow::Delay { ms: 2, jitter: 9, percent: 30 };
+    proxy.set(Faults { replies, ..Faults::default() });
+    let store = Arc::new(redis_store::store(&proxy.url, 1, system_clock, TIMEOUT));
     let mut tasks = JoinSet::new();
     let until = tokio::time::Instant::now() + Duration::from_secs(5);
     for user in 0..8_u32 {

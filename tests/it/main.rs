@@ -32,6 +32,7 @@ mod envoy;
 mod exactness;
 mod explain;
 mod failure;
+mod faults;
 mod give_back;
 mod group_commit;
 mod helm;

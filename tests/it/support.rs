@@ -3,8 +3,8 @@
 pub mod backends;
 pub mod certificates;
 pub mod cluster;
+pub mod fault_proxy;
 pub mod http2;
-pub mod redis_proxy;
 pub mod redis_server;
 pub mod redis_store;
 pub mod sentinels;

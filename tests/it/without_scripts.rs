@@ -22,7 +22,7 @@ use crate::{
     algorithms,
     steps::Dice,
     support::{
-        redis_proxy::Gate,
+        fault_proxy::FaultProxy,
         redis_server::Redis,
         redis_store,
         service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
@@ -186,10 +186,10 @@ async fn in_every_order(
         }
         let mut running = Vec::new();
         for caller in callers {
-            let gate = Gate::start(&redis).await;
+            let gate = FaultProxy::start(redis.port, 0);
             let store = redis_store::transactions(&gate.url, TIMEOUT);
             store.reached().await;
-            gate.close();
+            gate.step();
             let call = [charge_of(*caller)];
             let task = tokio::spawn(async move { store.charge(&call).await });
             running.push((caller.0, gate, task));
@@ -200,7 +200,7 @@ async fn in_every_order(
             let mut ready = Vec::new();
             for (name, gate, task) in &running {
                 while !task.is_finished() {
-                    let waits = gate.command();
+                    let waits = gate.request();
                     if tokio::time::timeout(Duration::from_millis(5), waits).await.is_ok() {
                         ready.push((*name, gate));
                         break;

@@ -141,7 +141,7 @@ impl Redis {
             .arg("--unixsocket")
             .arg(self.unix_socket());
         if *version != Version::Redis6 {
-            command.args(["--enable-debug-command", "yes"]);
+            command.args(["--enable-debug-command", "yes", "--enable-protected-configs", "yes"]);
         }
         if !password.is_empty() {
             command.args(["--requirepass", password, "--masterauth", password]);
@@ -203,6 +203,10 @@ impl Redis {
 
     /// Ends [`refuse_writes`](Self::refuse_writes).
     pub fn accept_writes(&self) {
+        // It may have been removed to refuse writes.
+        std::fs::create_dir_all(self.folder.path()).unwrap();
+        self.query::<()>(&["CONFIG", "SET", "dir", self.folder.path().to_str().unwrap()]);
+        self.query::<()>(&["CONFIG", "SET", "save", ""]);
         self.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         self.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         self.query::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
@@ -268,16 +272,21 @@ impl Redis {
         found.remove(0)
     }
 
-    /// P7: fails if a key has no TTL. A script compares the keys inside Redis, since they may hold any bytes.
+    /// P7: fails if a key has no TTL.
     #[track_caller]
     pub fn assert_no_key_leaks(&self) {
+        let leaks = self.keys_without_ttl();
+        assert!(leaks.is_empty(), "keys without a TTL: {leaks:?}");
+    }
+
+    /// Compares the keys inside Redis, by a script, since they may hold any bytes.
+    pub fn keys_without_ttl(&self) -> Vec<Vec<u8>> {
         const SCAN: &str = "local leaks = {} \
             for _, key in ipairs(redis.call('KEYS', '*')) do \
               if redis.call('PTTL', key) < 0 then leaks[#leaks + 1] = key end \
             end \
             return leaks";
-        let leaks: Vec<Vec<u8>> = self.query(&["EVAL", SCAN, "0"]);
-        assert!(leaks.is_empty(), "keys without a TTL: {leaks:?}");
+        self.query(&["EVAL", SCAN, "0"])
     }
 }
 
