@@ -11,6 +11,7 @@ mod reader;
 mod row;
 mod rules;
 mod store;
+mod store_access;
 mod store_url;
 mod telemetry;
 

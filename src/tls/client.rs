@@ -123,6 +123,11 @@ impl Contents {
     }
 }
 
+/// Whether a certificate can be for this name.
+pub fn is_certificate_name(name: &str) -> bool {
+    ServerName::try_from(name).is_ok()
+}
+
 /// An error of a TLS connection in words that name what to change; other errors are returned as they are.
 pub fn in_words(error: io::Error) -> io::Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
