@@ -52,5 +52,6 @@ mod support;
 mod tables;
 mod telemetry;
 mod topologies;
+mod transport;
 mod without_scripts;
 mod write_refusals;
