@@ -13,7 +13,7 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::redis::script::Keys,
+    store::redis::script::KeyDeclaration,
 };
 
 use crate::{
@@ -228,7 +228,7 @@ fn redis_does_what_memory_does() {
 #[test]
 fn redis_does_what_memory_does_with_undeclared_keys() {
     let (steps, seed) = steps_and_seed("UNDECLARED_STEPS", 10_000);
-    let mut redis = ScriptInRedis::start_with(Keys::Undeclared);
+    let mut redis = ScriptInRedis::start_with(KeyDeclaration::Undeclared);
     compare(steps, seed, &mut memory(), &mut redis);
     redis.redis.assert_no_key_leaks();
 }
