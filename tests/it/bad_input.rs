@@ -1,5 +1,11 @@
-//! Bad input over gRPC, with the exact code and message of each refusal. The answers of the libraries are
-//! pinned too, so that an upgrade that changes one is noticed.
+//! Bad input, with the exact code and message of each refusal: a table for each way in, and what needs more
+//! than one exchange. The answers of the libraries are pinned too, so that an upgrade that changes one is
+//! noticed.
+
+mod calls;
+mod flags;
+mod http;
+mod rule_files;
 
 use std::{
     io::{Read as _, Write as _},
@@ -7,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::http::StatusCode;
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
-use http::StatusCode;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use prost::Message as _;
@@ -26,6 +32,21 @@ use crate::support::{
     service::{Options, Service, descriptor, of_bytes, open_files, request, spell, with_limit},
 };
 
+/// A table of named inputs and their exact answers.
+struct Table {
+    name: &'static str,
+    cases: usize,
+}
+
+#[test]
+fn the_tables_hold_at_least_500_cases() {
+    let tables = [calls::table(), http::table(), rule_files::TABLE, flags::TABLE];
+    let total: usize = tables.iter().map(|table| table.cases).sum();
+    let counts = tables.map(|Table { name, cases }| format!("{name}: {cases}")).join(", ");
+    assert!(total >= 500, "{total} cases; {counts}");
+    println!("{total} cases; {counts}");
+}
+
 async fn refused(request: RateLimitRequest, code: Code, message: &str) {
     let service = Service::start(Options::default());
     let status = service.ask(request).await.expect_err(message);
@@ -38,7 +59,7 @@ async fn post(service: &Service, content_type: &str, body: Body) -> (StatusCode,
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
     let request =
-        http::Request::post(METHOD_PATH).header("content-type", content_type).body(body).unwrap();
+        ::http::Request::post(METHOD_PATH).header("content-type", content_type).body(body).unwrap();
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
     let response = channel.call(request).await.unwrap();
     let code = response.status();
@@ -50,7 +71,7 @@ async fn post(service: &Service, content_type: &str, body: Body) -> (StatusCode,
 async fn send(service: &Service, path: &str, body: Vec<u8>) -> Status {
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
-    let request = http::Request::post(path)
+    let request = ::http::Request::post(path)
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(Body::new(Full::new(Bytes::from(body))))
@@ -193,7 +214,7 @@ async fn start_call(
 ) -> impl Future<Output = Option<Status>> + use<> {
     let first = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from(body))));
     let body = StreamBody::new(first.chain(tokio_stream::pending()));
-    let request = http::Request::post(METHOD_PATH).header("content-type", "application/grpc");
+    let request = ::http::Request::post(METHOD_PATH).header("content-type", "application/grpc");
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
     let response = channel.call(request.body(Body::new(body)).unwrap());
     async { Status::from_header_map(response.await.ok()?.headers()) }
