@@ -35,6 +35,7 @@ mod failure;
 mod group_commit;
 mod helm;
 mod http;
+mod invented;
 mod memory;
 mod migrating;
 mod model;
