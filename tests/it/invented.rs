@@ -39,12 +39,15 @@ impl Size {
     }
 }
 
+/// A descriptor with an invented name.
+type Invention = fn(&str) -> RateLimitDescriptor;
+
 /// Sends these descriptors, 50 in a call, each call in a domain of its own if `domain` is `None`.
 async fn send(
     service: &Service,
     domain: Option<&str>,
     numbers: std::ops::Range<usize>,
-    of: fn(&str) -> RateLimitDescriptor,
+    of: Invention,
 ) {
     let mut client = service.client().await;
     for first in numbers.clone().step_by(50) {
@@ -67,8 +70,7 @@ fn key(invented: &str) -> RateLimitDescriptor {
 async fn series_log_and_memory_do_not_grow_with_what_callers_invent() {
     let flags = &["--memory-counters-max", "1000", "--log-level", "debug"];
     let mut service = Service::start(Options { flags, ..Options::default() });
-    let parts: [(Option<&str>, fn(&str) -> _); 3] =
-        [(Some("shop"), value), (Some("shop"), key), (None, value)];
+    let parts: [(_, Invention); 3] = [(Some("shop"), value), (Some("shop"), key), (None, value)];
     // Memory is full and every series exists afterwards.
     for (domain, of) in parts {
         send(&service, domain, 0..10_000, of).await;

@@ -376,6 +376,11 @@ fn bodies() -> Vec<Case> {
             "400 INVALID_ARGUMENT: descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
         ),
         (
+            "requests_with_a_plus",
+            beside_entries(r#""limit":{"requestsPerUnit":"+1"}"#),
+            "400 INVALID_ARGUMENT: descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
+        ),
+        (
             "requests_in_words",
             beside_entries(r#""limit":{"requestsPerUnit":"marker-value"}"#),
             "400 INVALID_ARGUMENT: descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
