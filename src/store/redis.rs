@@ -6,7 +6,7 @@ mod clock;
 pub mod connection;
 pub mod node;
 pub mod pool;
-mod resp;
+pub mod resp;
 pub mod script;
 mod server_info;
 mod transactions;

@@ -32,6 +32,7 @@ mod envoy;
 mod exactness;
 mod explain;
 mod failure;
+mod fuzz;
 mod group_commit;
 mod helm;
 mod http;
