@@ -11,7 +11,7 @@ pub mod node;
 pub mod pool;
 mod redirect;
 mod reservation;
-mod resp;
+pub mod resp;
 mod route;
 pub mod script;
 pub mod server;
