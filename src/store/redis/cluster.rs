@@ -1,11 +1,7 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use redis::{RedisResult, Value};
 use tokio::time::{self, Instant};
@@ -15,6 +11,7 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
+    pause::jittered,
     server::{Address, Server},
     topology::{SlotRange, Topology},
 };
@@ -52,12 +49,6 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
         time::sleep_until(began + jittered(pause)).await;
         drop(time::timeout(jittered(EVERY), topology.bell.notified()).await);
     }
-}
-
-/// The same time, or up to an eighth longer, so that replicas do not all ask at once.
-fn jittered(time: Duration) -> Duration {
-    let eighths = RandomState::new().hash_one(0) % 256;
-    time + time * u32::try_from(eighths).unwrap_or(0) / 2048
 }
 
 /// The map, from the first node that answers and considers the cluster well.
