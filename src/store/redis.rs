@@ -12,7 +12,7 @@ mod pause;
 pub mod pool;
 mod redirect;
 mod reservation;
-mod resp;
+pub mod resp;
 mod route;
 pub mod script;
 pub mod sentinel;

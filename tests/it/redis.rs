@@ -33,7 +33,7 @@ use crate::{
 };
 
 fn the_script() -> String {
-    script::ledger(script::CLOCK, script::Keys::Declared)
+    script::ledger(script::CLOCK, script::KeyDeclaration::Declared)
 }
 
 fn store(redis: &Redis, clock: Clock) -> RedisStore {

@@ -60,7 +60,7 @@ struct PoolInner {
     metrics: StoreMetrics,
     /// The first is for threads that are not workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
-    findings: Arc<Mutex<Findings>>,
+    findings: Arc<Mutex<ServerFindings>>,
 }
 
 /// A connection that a question holds for itself.
@@ -157,7 +157,7 @@ pub struct Manager {
     server: Server,
     expected: Expected,
     outage: Outage,
-    findings: Arc<Mutex<Findings>>,
+    findings: Arc<Mutex<ServerFindings>>,
 }
 
 /// Only the server is of use.
@@ -195,7 +195,7 @@ impl Manager {
             Ok(info) => {
                 let info = ServerInfo(&info);
                 info.check(self.expected)?;
-                self.warn(Findings::of(&info, self.expected));
+                self.warn(ServerFindings::of(&info, self.expected));
             }
             // A user who may run our commands but not INFO is trusted.
             Err(error) if error.code() == Some("NOPERM") => {}
@@ -205,7 +205,7 @@ impl Manager {
     }
 
     /// Logs each finding once, however many connections find it.
-    fn warn(&self, found: Findings) {
+    fn warn(&self, found: ServerFindings) {
         let mut known = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(policy) = found.evicts.as_ref().filter(|_| found.evicts != known.evicts) {
             tracing::warn!(
@@ -226,14 +226,14 @@ impl Manager {
 
 /// What the server's operator should know.
 #[derive(Debug, Default)]
-struct Findings {
+struct ServerFindings {
     /// The eviction policy, where the server may evict counters.
     evicts: Option<String>,
     /// The most clients of the server, where that is less than we may need.
     clients_max: Option<u64>,
 }
 
-impl Findings {
+impl ServerFindings {
     fn of(info: &ServerInfo<'_>, expected: Expected) -> Self {
         let clients_max = info.clients_max().filter(|max| *max < expected.clients);
         Self { evicts: info.evicts().map(str::to_owned), clients_max }
