@@ -1,5 +1,7 @@
 //! A store whose master Sentinels name: failovers under load, and Sentinels that fail.
 
+mod failovers;
+
 use std::time::Duration;
 
 use tollkeeper::rls::pb::RateLimitDescriptor;
