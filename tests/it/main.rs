@@ -49,6 +49,7 @@ mod redis;
 mod reload;
 mod rule_tests;
 mod schema;
+mod sentinel;
 mod steps;
 mod support;
 mod tables;

@@ -1,13 +1,7 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
-use std::{
-    collections::HashSet,
-    hash::{BuildHasher as _, RandomState},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use redis::{RedisResult, Value};
@@ -18,6 +12,7 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
+    pause::{Pause, jittered, random_byte},
     pool,
     server::{Address, Server},
     topology::{SlotRange, Topology},
@@ -40,35 +35,25 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
 /// known node answers.
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
-    let mut pause = PAUSE_MIN;
+    let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let began = Instant::now();
         match read_map(topology, seeds).await {
             Ok(ranges) => {
                 topology.replace_cluster(&ranges).await;
                 probe_nodes(topology).await;
-                pause = PAUSE_MIN;
+                pause.shortest();
             }
             Err(problem) => {
                 topology.set_problem(problem);
-                pause = (2 * pause).min(PAUSE_MAX);
+                pause.longer();
                 topology.bell.notify_one();
             }
         }
         // Whatever rings until then is answered by one reading.
-        time::sleep_until(began + jittered(pause)).await;
+        time::sleep_until(began + pause.time()).await;
         drop(time::timeout(jittered(EVERY), topology.bell.notified()).await);
     }
-}
-
-/// The same time, or up to an eighth longer, so that replicas do not all ask at once.
-fn jittered(time: Duration) -> Duration {
-    time + time * u32::from(random_byte()) / 2048
-}
-
-fn random_byte() -> u8 {
-    let [byte, ..] = RandomState::new().hash_one(0).to_be_bytes();
-    byte
 }
 
 /// The map, from the first node that answers and considers the cluster well.
