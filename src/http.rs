@@ -15,12 +15,14 @@ use std::{
 
 use axum::{
     Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, FromRequest as _, Request, State},
+    body::{Body, Bytes},
+    extract::{Request, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use bytes::BytesMut;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -29,6 +31,7 @@ use tokio::{
 
 use crate::{
     VERSION,
+    arriving::ArrivalBudget,
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
@@ -43,6 +46,9 @@ use crate::{
 /// Most requests with a body in progress at a time. Below the number of connections, so that probes always
 /// find one.
 pub const REQUESTS_MAX: usize = 128;
+
+/// Most answers of `/metrics` and `/rules` that are being sent at a time: they may be large, and their client slow.
+pub const REPORTS_MAX: usize = 32;
 
 /// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -66,6 +72,10 @@ pub struct Http {
     pub rules: Arc<Rules>,
     /// One permit for each request with a body: [`REQUESTS_MAX`].
     pub request_slots: Arc<Semaphore>,
+    /// One permit for each answer of `/metrics` or `/rules` that is being sent: [`REPORTS_MAX`].
+    pub report_slots: Arc<Semaphore>,
+    /// The memory for bodies that arrive in parts.
+    pub arriving: Arc<ArrivalBudget>,
 }
 
 impl Http {
@@ -75,16 +85,48 @@ impl Http {
     /// 503 if no slot is free, 408 and 413 for a body that is too slow or too large.
     async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Response> {
         let Ok(slot) = self.request_slots.try_acquire() else {
-            return Err(
-                (StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests").into_response()
-            );
+            return Err(too_many());
         };
-        match time::timeout(BODY_WITHIN, Bytes::from_request(request, self)).await {
+        match time::timeout(BODY_WITHIN, self.read(request.into_body())).await {
             Ok(Ok(body)) => Ok((body, slot)),
-            Ok(Err(rejection)) => Err(rejection.into_response()),
+            Ok(Err(refusal)) => Err(refusal),
             Err(_) => Err(StatusCode::REQUEST_TIMEOUT.into_response()),
         }
     }
+
+    async fn read(&self, mut body: Body) -> Result<Bytes, Response> {
+        let (mut received, mut held) = (BytesMut::new(), self.arriving.hold());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| StatusCode::BAD_REQUEST.into_response())?;
+            let data = frame.into_data().unwrap_or_default();
+            if received.len() + data.len() > self.message_bytes_max {
+                return Err(StatusCode::PAYLOAD_TOO_LARGE.into_response());
+            }
+            held.add(data.len()).map_err(|spent| {
+                (StatusCode::SERVICE_UNAVAILABLE, spent.to_string()).into_response()
+            })?;
+            received.extend_from_slice(&data);
+        }
+        Ok(received.freeze())
+    }
+
+    /// An answer that may be large, or 503 if too many are being sent.
+    fn report(&self, answer: impl FnOnce() -> Response) -> Response {
+        let Ok(slot) = Arc::clone(&self.report_slots).try_acquire_owned() else {
+            return too_many();
+        };
+        // The slot is taken until the body has been sent.
+        answer().map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _ = &slot;
+                frame
+            }))
+        })
+    }
+}
+
+fn too_many() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests").into_response()
 }
 
 /// The endpoints.
@@ -96,7 +138,6 @@ pub fn router(http: Http) -> Router {
         .route("/healthcheck", get(healthcheck))
         .route("/metrics", get(metrics))
         .route("/rules", get(rules))
-        .layer(DefaultBodyLimit::max(http.message_bytes_max))
         .with_state(http)
 }
 
@@ -117,22 +158,26 @@ async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(http): State<Http>) -> impl IntoResponse {
+async fn metrics(State(http): State<Http>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (text_format, http.telemetry.scrape())
+    http.report(|| (text_format, http.telemetry.scrape()).into_response())
 }
 
-async fn rules(State(http): State<Http>) -> Json<Value> {
-    let in_force = http.rules.current();
+async fn rules(State(http): State<Http>) -> Response {
+    http.report(|| Json(rules_json(&http.rules)).into_response())
+}
+
+fn rules_json(rules: &Rules) -> Value {
+    let in_force = rules.current();
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Json(json!({
+    json!({
         "tollkeeper_version": VERSION,
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
         "files": in_force.files,
-        "problems": http.rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "domains": in_force.rules.domains().into_iter().map(domain_json).collect::<Vec<_>>(),
-    }))
+    })
 }
 
 fn domain_json(domain: &Domain) -> Value {

@@ -34,7 +34,9 @@ pub mod telemetry;
 pub mod workers;
 
 mod accept;
+pub mod arriving;
 mod calls;
 mod did_you_mean;
 mod grpc;
+mod panics;
 mod printable;

@@ -4,7 +4,7 @@
 use axum::{
     Json, Router,
     body::Body,
-    extract::{DefaultBodyLimit, RawQuery, State},
+    extract::{RawQuery, State},
     http::{Request, StatusCode},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -30,7 +30,6 @@ pub fn router(http: Http) -> Router {
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain))
-        .layer(DefaultBodyLimit::max(http.message_bytes_max))
         .layer(middleware::from_fn(refuse_web_pages))
         .with_state(http)
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::{Router, http::StatusCode, response::IntoResponse as _};
 use hyper::service::{Service as _, service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -27,7 +27,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{accept::accept, calls::CallTracker, store::system_clock};
+use crate::{
+    accept::accept, calls::CallTracker, panics::caught, store::system_clock,
+    telemetry::ListenerMetrics,
+};
 
 /// Most connections. At this number, one that waits for a request is closed; until it has closed, further
 /// ones wait in the system's accept queue.
@@ -54,7 +57,12 @@ const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\
     connection: close\r\n\r\nthis machine's clock does not show a year from 1970 to 9999\n";
 
 /// Serves requests until `stop` is cancelled, and then finishes those in progress.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    metrics: ListenerMetrics,
+    stop: CancellationToken,
+) {
     let mut connections = JoinSet::new();
     let (mut clients, calls) = (Clients::default(), CallTracker::on_this_runtime());
     loop {
@@ -66,9 +74,13 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             () = time::sleep(CHOOSE_AGAIN_AFTER), if is_full => {}
-            stream = accept(&listener, "http"), if !is_full => {
-                let client = clients.add(&calls);
-                connections.spawn(serve_connection(stream, router.clone(), client, stop.clone()));
+            stream = accept(&listener, &metrics), if !is_full => {
+                let (client, router, stop) = (clients.add(&calls), router.clone(), stop.clone());
+                let open = metrics.opened();
+                connections.spawn(async move {
+                    serve_connection(stream, router, client, stop).await;
+                    drop(open);
+                });
             }
         }
     }
@@ -91,12 +103,12 @@ async fn serve_connection(
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request| {
         client.set(ClientState::Busy);
-        let answer = client.calls.run(router.call(request));
+        let answer = client.calls.run(caught(router.call(request)));
         let client = Arc::clone(&client);
         async move {
             let answer = answer.await;
             client.set(ClientState::waiting_from_now());
-            answer
+            answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()))
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));

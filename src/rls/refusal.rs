@@ -11,6 +11,7 @@
 //! | too much data in messages that arrive in parts | RESOURCE_EXHAUSTED | 503 |
 //! | a request made by a web page | PERMISSION_DENIED | 403 |
 //! | no answer from the store | UNAVAILABLE | 503 |
+//! | a bug: the call panicked | INTERNAL | 500 |
 //!
 //! Envoy treats every gRPC error alike: it counts `ratelimit.error`, and lets the request pass or, with
 //! `failure_mode_deny`, answers 500.
@@ -18,7 +19,7 @@
 use http::StatusCode;
 use tonic::{Code, Status, metadata::MetadataValue};
 
-use crate::store::StoreError;
+use crate::{arriving::BudgetSpent, store::StoreError};
 
 /// Why a request gets no decision. Its text is meant for the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -42,9 +43,9 @@ pub enum Refusal {
     /// The message took too long to arrive.
     #[error("the message took over 10 s to arrive")]
     TooSlow,
-    /// Too much data is in messages that arrive in parts. The text names the bound.
-    #[error("{0}")]
-    Busy(String),
+    /// Too much data is in messages that arrive in parts.
+    #[error(transparent)]
+    Busy(#[from] BudgetSpent),
     /// A web page made the request.
     #[error("requests from web pages are not allowed")]
     WebPage,
@@ -52,6 +53,9 @@ pub enum Refusal {
     /// only goes to the log.
     #[error("store unavailable{}", detail(.0))]
     NoAnswer(#[from] StoreError),
+    /// The call panicked, which is a bug.
+    #[error("internal error")]
+    Panicked,
 }
 
 fn detail(error: &StoreError) -> String {
@@ -77,6 +81,7 @@ impl Refusal {
             Self::Busy(_) => (Code::ResourceExhausted, StatusCode::SERVICE_UNAVAILABLE),
             Self::WebPage => (Code::PermissionDenied, StatusCode::FORBIDDEN),
             Self::NoAnswer(_) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+            Self::Panicked => (Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
 

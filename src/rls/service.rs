@@ -11,15 +11,17 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use super::{
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, AnswerBody, ReceiveCapacity},
+    framing::{self, ARRIVING_BYTES_MAX, AnswerBody},
     headers::Headers,
     json, pb, precheck,
     refusal::Refusal,
 };
 use crate::{
+    arriving::ArrivalBudget,
     calls::CallTracker,
     grpc,
     limiter::Limiter,
+    panics::caught,
     telemetry::{self, is_server_error, status_name},
 };
 
@@ -32,20 +34,28 @@ pub struct Service {
     bounds: Bounds,
     message_bytes_max: usize,
     headers: Arc<Headers>,
+    arriving: Arc<ArrivalBudget>,
 }
 
 impl Service {
-    /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE.
+    /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE, and
+    /// those that arrive in parts, if they exceed `arriving`, with RESOURCE_EXHAUSTED.
     pub fn new(
         limiter: Arc<Limiter>,
         bounds: Bounds,
         message_bytes_max: usize,
         headers: Arc<Headers>,
+        arriving: Arc<ArrivalBudget>,
     ) -> Self {
-        Self { limiter, bounds, message_bytes_max, headers }
+        Self { limiter, bounds, message_bytes_max, headers, arriving }
     }
 
-    /// Answers a call of [`grpc::METHOD`]. `calls` owns it; its message counts towards `capacity` if it arrives
+    /// The memory that one connection may use for messages that arrive in parts.
+    pub(super) fn arriving_on_a_connection(&self) -> Arc<ArrivalBudget> {
+        self.arriving.part(ARRIVING_BYTES_MAX)
+    }
+
+    /// Answers a call of [`grpc::METHOD`]. `calls` owns it; its message counts towards `arriving` if it arrives
     /// in parts.
     ///
     /// The future is moved several times before it runs. So it is on the heap, and small: what it does not
@@ -54,13 +64,14 @@ impl Service {
         self: Arc<Self>,
         request: Request<Incoming>,
         calls: &CallTracker,
-        capacity: Arc<ReceiveCapacity>,
+        arriving: Arc<ArrivalBudget>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let started = Instant::now();
         let span = span(&request);
         let body = request.into_body();
         calls.run(async move {
-            let answer = self.decide(body, &capacity, &span).await;
+            let answer = caught(self.decide(body, &arriving, &span)).await;
+            let answer = answer.unwrap_or(Err(Refusal::Panicked));
             let code = match &answer {
                 Ok(_) => Code::Ok,
                 Err(refusal) => refusal.codes().0,
@@ -82,10 +93,10 @@ impl Service {
     async fn decide(
         &self,
         body: Incoming,
-        capacity: &ReceiveCapacity,
+        arriving: &ArrivalBudget,
         span: &Span,
     ) -> Result<pb::RateLimitResponse, Refusal> {
-        let message = framing::read(body, self.message_bytes_max, capacity).await?;
+        let message = framing::read(body, self.message_bytes_max, arriving).await?;
         let request = precheck::request(message, self.bounds)?;
         let decided = decide(&self.limiter, &self.headers, request);
         if span.is_disabled() {

@@ -25,7 +25,13 @@ pub(super) struct Socket {
     stream: TcpStream,
     end: EndOfInput,
     output: Output,
+    /// The bytes that may still be read before other connections have their turn.
+    turn: usize,
 }
+
+/// Most bytes that are read, and then worked on, before other connections of this worker have their turn. A client that
+/// sends without a pause would otherwise delay their calls by what the system had buffered for it.
+const TURN_BYTES: usize = 32 << 10;
 
 enum Output {
     Open,
@@ -47,7 +53,7 @@ struct EndFlags {
 impl Socket {
     pub(super) fn new(stream: TcpStream) -> (Self, EndOfInput) {
         let end = EndOfInput::default();
-        (Self { stream, end: end.clone(), output: Output::Open }, end)
+        (Self { stream, end: end.clone(), output: Output::Open, turn: TURN_BYTES }, end)
     }
 }
 
@@ -77,9 +83,19 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let flags = Arc::clone(&self.end.0);
         if !flags.reached.load(Ordering::Relaxed) {
+            if self.turn == 0 {
+                self.turn = TURN_BYTES;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let before = buffer.filled().len();
-            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
-            if read.is_ok() && buffer.filled().len() > before {
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
+                self.turn = TURN_BYTES;
+                return Poll::Pending;
+            };
+            let count = buffer.filled().len() - before;
+            if read.is_ok() && count > 0 {
+                self.turn = self.turn.saturating_sub(count);
                 return Poll::Ready(Ok(()));
             }
             // An error, such as a reset, is treated like an orderly end.

@@ -28,6 +28,7 @@ mod corrupt_counters;
 mod counters;
 mod decisions;
 mod docs;
+mod edge;
 mod envoy;
 mod exactness;
 mod explain;
