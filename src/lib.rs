@@ -31,6 +31,7 @@ pub mod settings;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
 pub mod workers;
 
 mod accept;

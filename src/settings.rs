@@ -11,6 +11,7 @@ mod reader;
 mod row;
 mod rules;
 mod store;
+mod store_access;
 mod store_url;
 mod telemetry;
 
@@ -23,7 +24,7 @@ pub use reader::{Environment, TypedFlags};
 pub use row::Row;
 pub use rules::RuleSettings;
 pub use store::StoreSettings;
-pub use store_url::StoreUrl;
+pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
 
 use self::reader::SettingReader;
@@ -156,7 +157,7 @@ mod tests {
             ("TOLLKEEPER_HTTP_ADDR", "127.0.0.1:65536"),
             ("TOLLKEEPER_ADMIN_ADDR", "none"),
             ("TOLLKEEPER_ON_STORE_FAILURE", "fail"),
-            ("TOLLKEEPER_STORE", "rediss://u:s3cret@h"),
+            ("TOLLKEEPER_STORE", "http://u:s3cret@h"),
             ("TOLLKEEPER_STORE_PASSWORD_FILE", "/does/not/exist"),
             ("TOLLKEEPER_STORE_POOL_SIZE", "0"),
             ("TOLLKEEPER_KEY_PREFIX", "{a}"),
@@ -176,7 +177,7 @@ mod tests {
             "TOLLKEEPER_ADMIN_ADDR: invalid value `none`: must be an IP address and a port, such as 127.0.0.1:8081, or off",
             "--reflection: invalid value `yes`: must be on or off",
             "TOLLKEEPER_ON_STORE_FAILURE: invalid value `fail`: must be one of: error, deny, allow, local",
-            "TOLLKEEPER_STORE: must be memory:// or redis://[user:password@]host:port[/db]",
+            "TOLLKEEPER_STORE: the scheme must be memory, redis, rediss, redis+unix, redis+sentinel, rediss+sentinel, redis+cluster or rediss+cluster, followed by ://",
             "TOLLKEEPER_STORE_PASSWORD_FILE: /does/not/exist: No such file or directory (os error 2)",
             "TOLLKEEPER_STORE_POOL_SIZE: invalid value `0`: must be a whole number from 1 to 1000",
             "TOLLKEEPER_KEY_PREFIX: invalid value `{a}`: must be at most 64 visible ASCII characters, without braces",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     rules::Algorithms,
-    settings::{Settings, StoreUrl},
+    settings::{Settings, StoreUrl, TopologyKind},
     store::{
         Store,
         fallback::Fallback,
@@ -17,6 +17,8 @@ use crate::{
             node::RedisNode,
             pool::{Pool, PoolOptions},
             script::Scripts,
+            server::Server,
+            server_info::{Expected, ServerMode},
         },
         system_clock,
     },
@@ -27,10 +29,17 @@ use crate::{
 pub fn store(settings: &Settings, telemetry: &Telemetry, outage: Outage) -> Store {
     match &settings.store.url {
         StoreUrl::Memory => Store::Memory(memory_store(settings, telemetry)),
-        StoreUrl::Redis(server) => {
+        StoreUrl::Redis(url) => {
+            let mode = match url.topology {
+                TopologyKind::Cluster => ServerMode::Cluster,
+                TopologyKind::Single | TopologyKind::Sentinel { .. } => ServerMode::Single,
+            };
+            let replicas = u64::from(settings.store.replicas);
+            let clients = replicas * u64::from(settings.store.pool_size);
             let metrics = StoreMetrics::new(&telemetry.meter());
             let options = PoolOptions {
-                server: server.clone(),
+                server: Server::new(url.address().clone(), Arc::clone(&url.access)),
+                expected: Expected { mode, clients },
                 connections_max: settings.store.pool_size,
                 workers: settings.process.workers,
                 timeout: settings.store.decision_budget,

@@ -1,12 +1,13 @@
 //! Where counters are kept, and how long a decision may wait for them.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use super::{
     form::{Custom, Time, WholeNumber, invalid},
     reader::SettingReader,
     row::Setting,
-    store_url::{StoreUrl, store_url},
+    store_access::StoreAccess,
+    store_url::StoreUrl,
 };
 
 /// Where counters are kept, and how long a decision may wait for them.
@@ -70,34 +71,28 @@ impl StoreSettings {
         let problems_before = reader.problems.len();
         let url = reader.read(&Setting {
             flag: "store",
-            form: Custom { name: "URL", read: store_url },
+            form: Custom { name: "URL", read: str::parse },
             default: "memory://",
-            help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]",
+            help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]; rediss for TLS, redis+unix, redis+sentinel and redis+cluster: docs/redis.md",
         });
-        // A bad URL is read as the default.
-        let is_memory = matches!(url, StoreUrl::Memory) && reader.problems.len() == problems_before;
-        let password_file = reader.read_optional(&Setting {
-            flag: "store-password-file",
-            form: Custom { name: "PATH", read: |path| Ok(path.to_owned()) },
-            default: "",
-            help: "File that holds the password of Redis",
-        });
-        // A file that is not used need not exist.
-        let password = match password_file.filter(|_| !is_memory).map(|path| password(&path)) {
-            Some(Ok(password)) => Some(password),
-            Some(Err(problem)) => {
-                reader.problem("store-password-file", &problem);
-                None
+        let is_bad = reader.problems.len() > problems_before;
+        let access = StoreAccess::read(reader);
+        match url {
+            // A bad URL is read as the default.
+            StoreUrl::Memory if is_bad => access.check(reader),
+            // A file that is not used need not exist.
+            StoreUrl::Memory => {
+                StoreAccess::warn_of_memory(reader);
+                reader.warn_unused("store-pool-size", "memory:// has no connections");
+                reader.warn_unused("over-limit-cache", "memory:// needs no cache");
+                reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
             }
-            None => None,
-        };
-        if is_memory {
-            reader.warn_unused("store-password-file", "memory:// takes no password");
-            reader.warn_unused("store-pool-size", "memory:// has no connections");
-            reader.warn_unused("over-limit-cache", "memory:// needs no cache");
-            reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
+            StoreUrl::Redis(url) => {
+                access.check(reader);
+                return StoreUrl::Redis(access.add_to(url, reader));
+            }
         }
-        url.with_password(password)
+        StoreUrl::Memory
     }
 
     fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
@@ -108,11 +103,6 @@ impl StoreSettings {
             help: "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces",
         })
     }
-}
-
-fn password(path: &str) -> Result<String, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn key_prefix(text: &str) -> Result<String, String> {

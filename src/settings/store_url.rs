@@ -1,32 +1,87 @@
-//! The URL of the store.
+//! The URL of the store. No message repeats any of it, since a password may be anywhere in a bad URL.
 
-use std::fmt;
+use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr, sync::Arc};
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use crate::{
+    store::redis::server::{Access, Address, Password},
+    tls::client::{TlsClient, TlsFiles},
+};
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
 
 /// Where counters are kept. `Display` masks the password.
 #[derive(Clone)]
 pub enum StoreUrl {
     /// In this process.
     Memory,
-    /// In one Redis server.
-    Redis(ConnectionInfo),
+    /// In Redis.
+    Redis(RedisUrl),
 }
 
-impl fmt::Display for StoreUrl {
+/// Which servers to ask, and how they are found.
+#[derive(Clone)]
+pub struct RedisUrl {
+    /// How the servers are found.
+    pub topology: TopologyKind,
+    /// What the URL names, at least one: the server; else Sentinels; else some nodes of the cluster.
+    pub addresses: Vec<Address>,
+    /// How the servers with counters are entered.
+    pub access: Arc<Access>,
+    /// How Sentinels are entered.
+    pub sentinel_access: Arc<Access>,
+}
+
+/// How the servers with counters are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TopologyKind {
+    /// There is one, and the URL has its address.
+    Single,
+    /// Sentinels name the present one.
+    Sentinel {
+        /// The name by which Sentinels know it.
+        master: String,
+    },
+    /// Nodes of a cluster name each other.
+    Cluster,
+}
+
+impl RedisUrl {
+    /// The first address.
+    pub fn address(&self) -> &Address {
+        self.addresses.first().expect("a URL has an address")
+    }
+}
+
+impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Redis(server) = self else { return f.write_str("memory://") };
-        let settings = server.redis_settings();
-        let login = match (settings.username(), settings.password()) {
+        let tls = if self.access.tls.is_some() { "s" } else { "" };
+        let (kind, path) = match (&self.topology, self.address()) {
+            (TopologyKind::Single, Address::Unix(_)) => {
+                ("+unix", format!("?db={}", self.access.database))
+            }
+            (TopologyKind::Single, _) => ("", format!("/{}", self.access.database)),
+            (TopologyKind::Sentinel { master }, _) => {
+                ("+sentinel", format!("/{master}/{}", self.access.database))
+            }
+            (TopologyKind::Cluster, _) => ("+cluster", String::new()),
+        };
+        let login = match (&self.access.user, &self.access.password) {
             (Some(user), _) => format!("{user}:***@"),
             (None, Some(_)) => ":***@".to_owned(),
             (None, None) => String::new(),
         };
-        let address = match server.addr() {
-            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            other => other.to_string(),
-        };
-        write!(f, "redis://{login}{address}/{}", settings.db())
+        let hosts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        write!(f, "redis{tls}{kind}://{login}{}{path}", hosts.join(","))
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory://"),
+            Self::Redis(url) => url.fmt(f),
+        }
     }
 }
 
@@ -37,39 +92,366 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-impl StoreUrl {
-    pub(super) fn with_password(self, password: Option<String>) -> Self {
-        match (self, password) {
-            (Self::Redis(server), Some(password)) => {
-                let settings = server.redis_settings().clone().set_password(password);
-                Self::Redis(server.set_redis_settings(settings))
-            }
-            (store, _) => store,
-        }
+/// As `Display`: a derived `Debug` would show the password.
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
-/// Reads a URL. Errors do not repeat it, because it may hold a password.
-pub(super) fn store_url(text: &str) -> Result<StoreUrl, String> {
-    const FORM: &str = "must be memory:// or redis://[user:password@]host:port[/db]";
-    if text == "memory://" {
-        return Ok(StoreUrl::Memory);
+/// Reads a URL. Errors name the part, and do not repeat it, because it may hold a password.
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "memory://" {
+            return Ok(Self::Memory);
+        }
+        let (scheme, rest) = text.split_once("://").ok_or(SCHEMES)?;
+        let scheme = Scheme::read(scheme)?;
+        // The path of a socket may have an `@`.
+        let is_path = scheme.kind == Kind::Unix && rest.starts_with('/');
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((login, rest)) if !is_path => (Some(login), rest),
+            _ => (None, rest),
+        };
+        let (user, password) = login.map(read_login).transpose()?.unwrap_or_default();
+        let place = scheme.read_place(rest)?;
+        let tls = || Arc::new(TlsClient::new(TlsFiles::default(), None));
+        let tls = scheme.is_tls.then(tls);
+        let sentinel_access = Access { tls: tls.clone(), ..Access::default() };
+        let access = Access { user, password, database: place.database, tls };
+        Ok(Self::Redis(RedisUrl {
+            topology: place.topology,
+            addresses: place.addresses,
+            access: Arc::new(access),
+            sentinel_access: Arc::new(sentinel_access),
+        }))
     }
-    let rest = text.strip_prefix("redis://").ok_or(FORM)?;
-    if rest.contains(['#', '?']) {
-        return Err(format!("write `#` and `?` in a password as %23 and %3F; {FORM}"));
+}
+
+const SCHEMES: &str = "the scheme must be memory, redis, rediss, redis+unix, redis+sentinel, \
+    rediss+sentinel, redis+cluster or rediss+cluster, followed by ://";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Tcp,
+    Unix,
+    Sentinel,
+    Cluster,
+}
+
+struct Scheme {
+    kind: Kind,
+    is_tls: bool,
+}
+
+/// What a URL has after its user and password.
+struct Place {
+    topology: TopologyKind,
+    addresses: Vec<Address>,
+    database: u32,
+}
+
+impl Scheme {
+    fn read(text: &str) -> Result<Self, String> {
+        let (base, kind) =
+            text.split_once('+').map_or((text, None), |(base, kind)| (base, Some(kind)));
+        let is_tls = match base {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return Err(SCHEMES.to_owned()),
+        };
+        let kind = match kind {
+            None => Kind::Tcp,
+            Some("unix") if is_tls => {
+                return Err("a Unix socket has no TLS: write redis+unix".to_owned());
+            }
+            Some("unix") => Kind::Unix,
+            Some("sentinel") => Kind::Sentinel,
+            Some("cluster") => Kind::Cluster,
+            Some(_) => return Err(SCHEMES.to_owned()),
+        };
+        Ok(Self { kind, is_tls })
     }
-    let host = rest.rsplit('@').next().unwrap_or_default();
-    if host.is_empty() || host.starts_with(['/', ':']) {
-        return Err(format!("the host is missing; {FORM}"));
+
+    fn read_place(&self, text: &str) -> Result<Place, String> {
+        if text.contains('#') {
+            return Err("a URL has no part after `#`; write `#` in a password as %23".to_owned());
+        }
+        if self.kind == Kind::Unix {
+            return read_socket(text);
+        }
+        if text.contains('?') {
+            return Err(
+                "only redis+unix:// takes a query; write `?` in a password as %3F".to_owned()
+            );
+        }
+        let (hosts, path) = text.split_once('/').unwrap_or((text, ""));
+        let default_port = if self.kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
+        let addresses = read_hosts(hosts, default_port)?;
+        let (topology, database) = match self.kind {
+            Kind::Sentinel => {
+                let (master, database) = path.split_once('/').unwrap_or((path, ""));
+                (TopologyKind::Sentinel { master: read_master(master)? }, database)
+            }
+            Kind::Cluster => (TopologyKind::Cluster, path),
+            Kind::Tcp | Kind::Unix => (TopologyKind::Single, path),
+        };
+        let database = read_database(database)?;
+        if self.kind == Kind::Cluster && database != 0 {
+            return Err("a cluster has only db 0".to_owned());
+        }
+        if topology == TopologyKind::Single && addresses.len() > 1 {
+            return Err("a single server has one host; several are for redis+sentinel:// and \
+                redis+cluster://"
+                .to_owned());
+        }
+        Ok(Place { topology, addresses, database })
     }
-    let db = host.split_once('/').map_or("", |(_, db)| db);
-    if !db.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("the db must be a number; {FORM}"));
+}
+
+/// The user, if there is one, and the password.
+fn read_login(text: &str) -> Result<(Option<String>, Option<Password>), String> {
+    if text.contains(['/', '?', '#']) {
+        return Err("write `/`, `?` and `#` in a user or password as %2F, %3F and %23".to_owned());
     }
-    let server = text.into_connection_info().map_err(|_| FORM)?;
-    match server.addr() {
-        ConnectionAddr::Tcp(..) => Ok(StoreUrl::Redis(server)),
-        _ => Err(FORM.to_owned()),
+    let (user, password) = match text.split_once(':') {
+        Some((user, password)) => (user, Some(decoded(password, "password")?)),
+        None => (text, None),
+    };
+    let user = Some(decoded(user, "user")?).filter(|user| !user.is_empty());
+    Ok((user, password.filter(|password| !password.is_empty()).map(Password::Text)))
+}
+
+fn read_hosts(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
+    let read = |(index, host)| {
+        let problem = |problem| format!("host {}: {problem}", index + 1);
+        read_host(host, default_port).map_err(problem)
+    };
+    text.split(',').enumerate().map(read).collect()
+}
+
+fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("`]` is missing")?;
+            let host: Ipv6Addr = host.parse().map_err(|_| "not an IPv6 address in brackets")?;
+            (host.to_string(), port)
+        }
+        None => {
+            let colon = text.find(':').unwrap_or(text.len());
+            let (host, port) = text.split_at(colon);
+            if host.is_empty() {
+                return Err("the host is missing");
+            }
+            if port.len() > 1 && port.get(1..).is_some_and(|rest| rest.contains(':')) {
+                return Err("write an IPv6 address in brackets");
+            }
+            if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+                return Err("not a host name or IP address");
+            }
+            (host.to_owned(), port)
+        }
+    };
+    let port = match port.strip_prefix(':') {
+        Some(digits) => number(digits).filter(|port| *port > 0).ok_or(PORT)?,
+        None if port.is_empty() => default_port,
+        None => return Err("after `]` comes a colon and the port"),
+    };
+    Ok(Address::Tcp { host, port })
+}
+
+const PORT: &str = "the port must be a number from 1 to 65535";
+
+fn read_master(text: &str) -> Result<String, String> {
+    // Sentinel accepts no other names.
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match text {
+        "" => Err("the master's name is missing: redis+sentinel://host:port/name".to_owned()),
+        name if name.bytes().all(is_allowed) => Ok(name.to_owned()),
+        _ => Err("the master's name may have letters, digits, `.`, `-` and `_`".to_owned()),
+    }
+}
+
+fn read_socket(text: &str) -> Result<Place, String> {
+    let (path, query) = text.split_once('?').unwrap_or((text, ""));
+    if !path.starts_with('/') || path == "/" {
+        return Err("the socket must be an absolute path: redis+unix:///path".to_owned());
+    }
+    let database = match query.split_once('=') {
+        Some(("db", database)) => database,
+        None if query.is_empty() => "",
+        _ => return Err("unknown query: redis+unix:// takes only db".to_owned()),
+    };
+    Ok(Place {
+        topology: TopologyKind::Single,
+        addresses: vec![Address::Unix(PathBuf::from(decoded(path, "path")?))],
+        database: read_database(database)?,
+    })
+}
+
+/// The number of a database; 0 if there is none.
+fn read_database(text: &str) -> Result<u32, String> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    // Redis has an `int` for it.
+    let database = number(text).filter(|database| *database <= i32::MAX.unsigned_abs());
+    database.ok_or_else(|| "the db must be a number".to_owned())
+}
+
+/// Reads digits; `parse` alone would accept a plus sign as well.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Replaces each `%XX`.
+fn decoded(text: &str, part: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2).unwrap_or_default();
+        let is_hex = digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
+        let byte = std::str::from_utf8(digits).ok().filter(|_| is_hex);
+        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.ok_or_else(|| {
+            format!("two hex digits must follow a `%` in the {part}; write `%` as %25")
+        })?);
+        rest = after;
+    }
+    String::from_utf8(bytes).map_err(|_| format!("the {part} must be UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a URL is read as, or what is wrong with it. Each password in it is `s3cret`, plain or encoded.
+    #[track_caller]
+    fn check(rows: &[(&str, Result<&str, &str>)]) {
+        for (text, expected) in rows {
+            let read: Result<StoreUrl, String> = text.parse();
+            let read = read.map(|url| format!("{url:?}"));
+            let shown = read.as_ref().map_or_else(String::as_str, String::as_str);
+            assert!(!shown.contains("s3cret"), "{text}: {shown}");
+            match (&read, expected) {
+                (Ok(read), Ok(expected)) => assert_eq!(read, expected, "{text}"),
+                (Err(problem), Err(expected)) => {
+                    assert!(problem.contains(expected), "{text}: {problem}");
+                }
+                _ => panic!("{text}: {read:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn good_urls_are_shown_with_everything_but_the_password() {
+        check(&[
+            ("memory://", Ok("memory://")),
+            ("redis://h", Ok("redis://h:6379/0")),
+            ("redis://h/", Ok("redis://h:6379/0")),
+            ("redis://h:1", Ok("redis://h:1/0")),
+            ("redis://h:65535/15", Ok("redis://h:65535/15")),
+            ("redis://a-b.c_d.example", Ok("redis://a-b.c_d.example:6379/0")),
+            ("redis://127.0.0.1:7000", Ok("redis://127.0.0.1:7000/0")),
+            ("redis://[::1]", Ok("redis://[::1]:6379/0")),
+            ("redis://[2001:DB8::0:1]:7000/2", Ok("redis://[2001:db8::1]:7000/2")),
+            ("redis://:s3cret@h", Ok("redis://:***@h:6379/0")),
+            ("redis://user:s3cret@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://user@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://us%40er:s3cret%2F%3F@h", Ok("redis://us@er:***@h:6379/0")),
+            ("redis://user:s3cret:@s3cret@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://@h", Ok("redis://h:6379/0")),
+            ("redis://:@h", Ok("redis://h:6379/0")),
+            ("rediss://h", Ok("rediss://h:6379/0")),
+            ("rediss://user:s3cret@[::1]:6380/1", Ok("rediss://user:***@[::1]:6380/1")),
+            ("valkey://h", Ok("redis://h:6379/0")),
+            ("valkeys://h", Ok("rediss://h:6379/0")),
+            ("redis+unix:///run/redis.sock", Ok("redis+unix:///run/redis.sock?db=0")),
+            ("redis+unix:///run/a%20b@c?db=3", Ok("redis+unix:///run/a b@c?db=3")),
+            ("redis+unix://u:s3cret@/run/r?db=", Ok("redis+unix://u:***@/run/r?db=0")),
+            ("redis+sentinel://h/main", Ok("redis+sentinel://h:26379/main/0")),
+            (
+                "redis+sentinel://u:s3cret@a:1,b,[::1]:3/my.ma-st_er/4",
+                Ok("redis+sentinel://u:***@a:1,b:26379,[::1]:3/my.ma-st_er/4"),
+            ),
+            ("rediss+sentinel://a,b/main", Ok("rediss+sentinel://a:26379,b:26379/main/0")),
+            ("redis+cluster://a", Ok("redis+cluster://a:6379")),
+            ("redis+cluster://a:1,b:2/0", Ok("redis+cluster://a:1,b:2")),
+            ("rediss+cluster://u:s3cret@a,b", Ok("rediss+cluster://u:***@a:6379,b:6379")),
+            ("valkeys+cluster://a", Ok("rediss+cluster://a:6379")),
+        ]);
+    }
+
+    #[test]
+    fn the_problem_of_a_bad_url_names_the_part_and_repeats_none() {
+        check(&[
+            ("", Err("the scheme must be memory, redis")),
+            ("s3cret", Err("the scheme must be")),
+            ("s3cret://h", Err("the scheme must be")),
+            ("REDIS://h", Err("the scheme must be")),
+            ("memory://h", Err("the scheme must be")),
+            ("redis+s3cret://h", Err("the scheme must be")),
+            ("rediss+unix:///run/r", Err("a Unix socket has no TLS")),
+            ("redis://", Err("host 1: the host is missing")),
+            ("redis://:s3cret@", Err("host 1: the host is missing")),
+            ("redis://:6379", Err("host 1: the host is missing")),
+            ("redis:///0", Err("host 1: the host is missing")),
+            ("redis+cluster://a,,c", Err("host 2: the host is missing")),
+            ("redis+cluster://a,b:0", Err("host 2: the port must be a number from 1 to 65535")),
+            ("redis://h:65536", Err("host 1: the port must be")),
+            ("redis://h:", Err("host 1: the port must be")),
+            ("redis://h:+1", Err("host 1: the port must be")),
+            ("redis://user:s3cret", Err("host 1: the port must be")),
+            ("redis://::1", Err("host 1: the host is missing")),
+            ("redis://fe80::1:6379", Err("host 1: write an IPv6 address in brackets")),
+            ("redis://[::1:6379", Err("host 1: `]` is missing")),
+            ("redis://[s3cret]", Err("host 1: not an IPv6 address in brackets")),
+            ("redis://[::1]6379", Err("host 1: after `]` comes a colon")),
+            ("redis://h h", Err("host 1: not a host name or IP address")),
+            ("redis://a,b", Err("a single server has one host")),
+            ("redis://h/x", Err("the db must be a number")),
+            ("redis://h/-1", Err("the db must be")),
+            ("redis://h/+1", Err("the db must be")),
+            ("redis://h/2147483648", Err("the db must be")),
+            ("redis://h/1/2", Err("the db must be")),
+            ("redis://h/0?timeout=s3cret", Err("only redis+unix:// takes a query")),
+            ("redis://h/0#insecure", Err("no part after `#`")),
+            ("redis://u:s3cret#s3cret@h", Err("write `/`, `?` and `#` in a user or password as")),
+            ("redis://u:s3cret/s3cret@h", Err("in a user or password")),
+            ("redis://u:s3cret%@h", Err("two hex digits must follow a `%` in the password")),
+            ("redis://u:%+1s3cret@h", Err("two hex digits")),
+            ("redis://u%zz:s3cret@h", Err("in the user")),
+            ("redis://u:s3cret%ff@h", Err("the password must be UTF-8")),
+            ("redis+sentinel://h", Err("the master's name is missing")),
+            ("redis+sentinel://h/", Err("the master's name is missing")),
+            ("redis+sentinel://h/ma in", Err("the master's name may have")),
+            ("redis+sentinel://h/main/x", Err("the db must be")),
+            ("redis+cluster://h/1", Err("a cluster has only db 0")),
+            ("redis+unix://run/r", Err("the socket must be an absolute path")),
+            ("redis+unix:///", Err("the socket must be an absolute path")),
+            ("redis+unix:///run/r?db=x", Err("the db must be")),
+            ("redis+unix:///run/r?pass=s3cret", Err("takes only db")),
+            ("redis+unix:///run/r?s3cret", Err("takes only db")),
+        ]);
+    }
+
+    #[test]
+    fn users_and_passwords_are_decoded() {
+        let login = |text: &str| {
+            let Ok(StoreUrl::Redis(url)) = text.parse() else { panic!("{text}") };
+            (url.access.user.clone(), url.access.password.clone())
+        };
+        let text = |text: &str| Some(Password::Text(text.to_owned()));
+        assert_eq!(login("redis://h"), (None, None));
+        assert_eq!(login("redis://:p+q%2b%C3%A9@h"), (None, text("p+q+\u{e9}")));
+        assert_eq!(login("redis://a%3Ab:c:d%40@h"), (Some("a:b".to_owned()), text("c:d@")));
+        assert_eq!(login("redis://a@h"), (Some("a".to_owned()), None));
     }
 }

@@ -8,7 +8,8 @@ pub mod node;
 pub mod pool;
 mod resp;
 pub mod script;
-mod server_info;
+pub mod server;
+pub mod server_info;
 mod transactions;
 
 use std::sync::Arc;

@@ -50,5 +50,6 @@ mod steps;
 mod support;
 mod tables;
 mod telemetry;
+mod topologies;
 mod without_scripts;
 mod write_refusals;

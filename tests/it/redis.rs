@@ -427,7 +427,7 @@ async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
     assert_eq!(service.ask(call).await.expect_err("refused").code(), Code::Unavailable);
-    let expected = "the server runs in cluster mode, and redis:// needs a single server";
+    let expected = "the server runs in cluster mode: write redis+cluster://";
     assert!(service.log().contains(expected), "{}", service.log());
 }
 

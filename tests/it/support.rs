@@ -1,6 +1,7 @@
 //! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
 
 pub mod backends;
+pub mod certificates;
 pub mod http2;
 pub mod redis_proxy;
 pub mod redis_server;

@@ -1,70 +1,126 @@
 //! One connection to Redis, which knows whether it may be used again.
 
-use std::{io, mem};
+use std::{fmt, hash::BuildHasher as _, hash::RandomState, io, mem, time::Duration};
 
 use bytes::{Buf as _, BytesMut};
 use futures_util::FutureExt as _;
 use redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError,
-    RedisFuture, RedisResult, Value, aio::ConnectionLike,
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult, Value,
+    aio::ConnectionLike,
+    io::tcp::socket2::{SockRef, TcpKeepalive},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpStream, UnixStream},
+    time,
 };
 
-use super::resp;
+use super::{
+    resp,
+    server::{Access, Address, Password, Server},
+};
+use crate::tls::client::in_words;
 
 /// What a batch's reply takes, and more.
 const READ_AT_ONCE: usize = 4096;
 
-/// Bytes to and from a server: TCP, or another transport.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+/// How long sent bytes may stay unacknowledged before the connection fails. The kernel's own limit is a quarter
+/// of an hour.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
+
+/// How long a connection is idle before the kernel asks whether the server is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+
+/// The longest time until a refused password is read again, in milliseconds. It differs from connection to
+/// connection.
+const LOGIN_AGAIN_MS: u64 = 100;
+
+/// Bytes to and from a server: TCP, TLS or a Unix socket.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A connection that one task has to itself.
-#[derive(Debug)]
-pub struct Connection<S = TcpStream> {
-    stream: S,
+pub struct Connection {
+    stream: Box<dyn Stream>,
     received: BytesMut,
     usable: bool,
 }
 
-/// Connects over TCP, and logs in where the settings say so.
+/// What was received may be a secret.
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("usable", &self.usable).finish_non_exhaustive()
+    }
+}
+
+/// Connects, and logs in where the settings say so. The caller bounds the time that it takes.
 ///
 /// # Errors
-/// Those of Redis and of the network.
-pub(super) async fn open(server: &ConnectionInfo) -> RedisResult<Connection> {
-    let ConnectionAddr::Tcp(host, port) = server.addr() else {
-        return Err((ErrorKind::InvalidClientConfig, "not a host and port").into());
-    };
-    let stream = TcpStream::connect((host.as_str(), *port)).await?;
-    // A command is one small packet, and must not wait for the acknowledgement of another.
-    stream.set_nodelay(true)?;
-    let mut connection = Connection::new(stream);
-    connection.log_in(server).await?;
+/// Those of Redis and of the network, of TLS and of the files that it needs.
+pub async fn open(server: &Server) -> RedisResult<Connection> {
+    let mut connection = Connection::new(connect(server).await?);
+    connection.log_in(&server.access).await?;
     Ok(connection)
 }
 
-impl<S: Stream> Connection<S> {
-    fn new(stream: S) -> Self {
+async fn connect(server: &Server) -> io::Result<Box<dyn Stream>> {
+    let (host, port) = match &server.address {
+        Address::Tcp { host, port } => (host.as_str(), *port),
+        Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+    };
+    let stream = TcpStream::connect((host, port)).await?;
+    // A command is one small packet, and must not wait for the acknowledgement of another.
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(UNACKNOWLEDGED_MAX),
+    )?;
+    match &server.access.tls {
+        Some(tls) => {
+            let name = server.certificate_name.as_deref().unwrap_or(host);
+            Ok(Box::new(tls.connect(name, stream).await?))
+        }
+        None => Ok(Box::new(stream)),
+    }
+}
+
+fn jitter() -> Duration {
+    Duration::from_millis(RandomState::new().hash_one(0) % LOGIN_AGAIN_MS)
+}
+
+impl Connection {
+    fn new(stream: Box<dyn Stream>) -> Self {
         Self { stream, received: BytesMut::new(), usable: true }
     }
 
-    async fn log_in(&mut self, server: &ConnectionInfo) -> RedisResult<()> {
-        let settings = server.redis_settings();
-        if let Some(password) = settings.password() {
-            let mut login = redis::cmd("AUTH");
-            if let Some(name) = settings.username() {
-                login.arg(name);
+    async fn log_in(&mut self, access: &Access) -> RedisResult<()> {
+        if access.user.is_some() || access.password.is_some() {
+            let user = access.user.as_deref();
+            let password = read(access.password.as_ref())?;
+            let mut answer = self.authenticate(user, &password).await;
+            if let (Err(error), Some(file @ Password::File(_))) = (&answer, &access.password)
+                && error.code().is_some()
+            {
+                // The password and the file change one after the other.
+                time::sleep(jitter()).await;
+                answer = self.authenticate(user, &read(Some(file))?).await;
             }
-            self.query::<()>(login.arg(password)).await.map_err(refused)?;
+            answer.map_err(refused)?;
         }
-        if settings.db() != 0 {
-            self.query::<()>(redis::cmd("SELECT").arg(settings.db())).await?;
+        if access.database != 0 {
+            self.query::<()>(redis::cmd("SELECT").arg(access.database)).await?;
         }
         Ok(())
+    }
+
+    async fn authenticate(&mut self, user: Option<&str>, password: &str) -> RedisResult<()> {
+        let mut login = redis::cmd("AUTH");
+        if let Some(user) = user {
+            login.arg(user);
+        }
+        self.query(login.arg(password)).await
     }
 
     /// Whether it may be used again, as its commands have ended.
@@ -93,9 +149,9 @@ impl<S: Stream> Connection<S> {
     ) -> Vec<RedisResult<T>> {
         let was_usable = mem::replace(&mut self.usable, false);
         let mut answers = Vec::with_capacity(replies);
-        let failure = match self.stream.write_all(commands).await {
+        let failure = match self.send(commands).await {
             Ok(()) => self.read(replies, read, &mut answers).await.err(),
-            Err(error) => Some(error.into()),
+            Err(error) => Some(in_words(error).into()),
         };
         if let Some(failure) = failure {
             answers.resize_with(replies, || Err(failure.clone()));
@@ -106,6 +162,12 @@ impl<S: Stream> Connection<S> {
             self.usable = was_usable && is_in_step && is_harmless;
         }
         answers
+    }
+
+    async fn send(&mut self, commands: &[u8]) -> io::Result<()> {
+        self.stream.write_all(commands).await?;
+        // TLS may hold back what was written.
+        self.stream.flush().await
     }
 
     async fn read<T>(
@@ -121,7 +183,7 @@ impl<S: Stream> Connection<S> {
                 continue;
             }
             self.received.reserve(READ_AT_ONCE);
-            if self.stream.read_buf(&mut self.received).await? == 0 {
+            if self.stream.read_buf(&mut self.received).await.map_err(in_words)? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
@@ -167,6 +229,12 @@ fn is_harmless(error: &RedisError) -> bool {
     }
 }
 
+/// The password that is sent. A user without one may still log in if the server asks for none.
+fn read(password: Option<&Password>) -> RedisResult<String> {
+    let Some(password) = password else { return Ok(String::new()) };
+    password.read().map_err(|problem| io::Error::other(problem).into())
+}
+
 /// A refused login, in words that name it; the server's own may tell more than we want to log.
 fn refused(error: RedisError) -> RedisError {
     match error.kind() {
@@ -178,7 +246,7 @@ fn refused(error: RedisError) -> RedisError {
 }
 
 /// What [`Pipeline`] needs to run its commands here.
-impl<S: Stream> ConnectionLike for Connection<S> {
+impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(self.query(command))
     }

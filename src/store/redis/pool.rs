@@ -10,12 +10,13 @@ use std::{
 };
 
 use bb8::{ManageConnection, RunError};
-use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::time;
 
 use super::{
     connection::{self, Connection},
-    server_info::ServerInfo,
+    server::Server,
+    server_info::{Expected, ServerInfo},
 };
 use crate::{
     store::{StoreError, outage::Outage},
@@ -36,7 +37,9 @@ const PART_MIN: usize = 4;
 #[derive(Clone)]
 pub struct PoolOptions {
     /// Where Redis is, and how to log in there.
-    pub server: ConnectionInfo,
+    pub server: Server,
+    /// What it must be.
+    pub expected: Expected,
     /// Maximum number of connections, at least 1.
     pub connections_max: u32,
     /// Number of workers. Each keeps connections of its own if there are enough.
@@ -64,7 +67,7 @@ struct PoolInner {
 /// A connection that a question holds for itself.
 pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
 
-/// The server's address holds the password.
+/// Its connections say nothing of use.
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").finish_non_exhaustive()
@@ -115,7 +118,8 @@ impl Pool {
 impl PoolInner {
     /// One part of the pool, which connects in the background.
     fn connect(&self) -> bb8::Pool<Manager> {
-        let PoolOptions { server, connections_max, timeout, outage, .. } = self.options.clone();
+        let PoolOptions { server, expected, connections_max, timeout, outage, .. } =
+            self.options.clone();
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let connections_max = (connections_max / parts).max(1);
         bb8::Pool::builder()
@@ -131,7 +135,7 @@ impl PoolInner {
             .retry_connection(false)
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(self.metrics.clone())))
-            .build_unchecked(Manager { server, outage, evicts: Arc::clone(&self.evicts) })
+            .build_unchecked(Manager { server, expected, outage, evicts: Arc::clone(&self.evicts) })
     }
 }
 
@@ -146,15 +150,16 @@ pub(super) fn unavailable(error: &RedisError) -> StoreError {
 
 /// Makes connections for the pool, and judges them when they come back.
 pub struct Manager {
-    server: ConnectionInfo,
+    server: Server,
+    expected: Expected,
     outage: Outage,
     evicts: Arc<Mutex<Option<String>>>,
 }
 
-/// The server's address holds the password.
+/// Only the server is of use.
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager").finish_non_exhaustive()
+        f.debug_struct("Manager").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
@@ -185,7 +190,7 @@ impl Manager {
         match connection.query::<String>(&redis::cmd("INFO")).await {
             Ok(info) => {
                 let info = ServerInfo(&info);
-                info.check()?;
+                info.check(self.expected)?;
                 self.warn_of_eviction(info.evicts());
             }
             // A user who may run our commands but not INFO is trusted.

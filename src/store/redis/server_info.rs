@@ -1,24 +1,47 @@
 //! What a server says of itself when we connect: whether we can work with it, and what its operator
 //! should know.
 
-use redis::{ErrorKind, RedisResult};
+use std::io;
+
+use redis::RedisResult;
 
 /// The oldest servers that have the commands and the scripting that we rely on.
 const REDIS_MIN: (u32, u32) = (6, 2);
 const VALKEY_MIN: (u32, u32) = (7, 2);
 
+/// What a server must be.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected {
+    /// Whether it is part of a cluster.
+    pub mode: ServerMode,
+    /// The most connections that all replicas of the service open to it together.
+    pub clients: u64,
+}
+
+/// Whether a server owns all keys, or some slots of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerMode {
+    /// It owns all keys.
+    Single,
+    /// It is part of a cluster.
+    Cluster,
+}
+
 /// The answer to INFO.
 pub(super) struct ServerInfo<'text>(pub(super) &'text str);
 
 impl ServerInfo<'_> {
-    /// Refuses a server that is too old, or part of a cluster.
-    pub(super) fn check(&self) -> RedisResult<()> {
+    /// Refuses a server that is too old, or not of the mode that the URL says.
+    pub(super) fn check(&self, expected: Expected) -> RedisResult<()> {
         self.check_version()?;
-        if self.field("redis_mode:") == Some("cluster") {
-            let message = "the server runs in cluster mode, and redis:// needs a single server";
-            return Err((ErrorKind::InvalidClientConfig, message).into());
-        }
-        Ok(())
+        let message = match (expected.mode, self.field("cluster_enabled:") == Some("1")) {
+            (ServerMode::Single, false) | (ServerMode::Cluster, true) => return Ok(()),
+            (ServerMode::Single, true) => "the server runs in cluster mode: write redis+cluster://",
+            (ServerMode::Cluster, false) => {
+                "the server does not run in cluster mode: write redis:// without +cluster"
+            }
+        };
+        Err(io::Error::other(message).into())
     }
 
     /// The eviction policy, if the server may evict counters: then limits begin anew without an error.
@@ -39,7 +62,7 @@ impl ServerInfo<'_> {
         }
         let (major, minor) = oldest;
         let message = format!("{server} `{version}` is older than {major}.{minor}");
-        Err((ErrorKind::InvalidClientConfig, "unsupported server", message).into())
+        Err(io::Error::other(message).into())
     }
 
     fn field(&self, name: &str) -> Option<&str> {
@@ -51,9 +74,14 @@ impl ServerInfo<'_> {
 mod tests {
     use super::*;
 
+    fn check(mode: ServerMode, info: &str) -> Result<(), String> {
+        let expected = Expected { mode, clients: 16 };
+        ServerInfo(info).check(expected).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn servers_that_lack_our_commands_are_refused() {
-        let check = |info| ServerInfo(info).check();
+        let check = |info| check(ServerMode::Single, info);
         check("# Server\r\nredis_version:7.0.15\r\n").expect("new enough");
         check("redis_version:6.2.0").expect("just new enough");
         // Valkey also reports the version of Redis that it is compatible with.
@@ -64,13 +92,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_in_cluster_mode_is_refused() {
-        let info = "redis_version:7.0.15\r\nredis_mode:cluster\r\n";
-        let error = ServerInfo(info).check().expect_err("a cluster").to_string();
-        assert!(error.contains("cluster mode"), "{error}");
-        ServerInfo("redis_version:7.0.15\r\nredis_mode:standalone\r\n")
-            .check()
-            .expect("no cluster");
+    fn a_server_must_be_of_the_mode_that_the_url_says() {
+        let cluster = "redis_version:7.0.15\r\ncluster_enabled:1\r\n";
+        let single = "redis_version:7.0.15\r\ncluster_enabled:0\r\n";
+        assert_eq!(check(ServerMode::Single, single), Ok(()));
+        assert_eq!(check(ServerMode::Cluster, cluster), Ok(()));
+        let problem = check(ServerMode::Single, cluster).expect_err("a cluster");
+        assert_eq!(problem, "the server runs in cluster mode: write redis+cluster://");
+        let problem = check(ServerMode::Cluster, single).expect_err("no cluster");
+        assert!(problem.contains("does not run in cluster mode"), "{problem}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The service's Redis stores, without the service.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use redis::IntoConnectionInfo as _;
 use tollkeeper::{
+    settings::StoreUrl,
     store::{
         Clock,
         outage::Outage,
@@ -12,6 +12,8 @@ use tollkeeper::{
             node::RedisNode,
             pool::{Pool, PoolOptions},
             script::Scripts,
+            server::Server,
+            server_info::{Expected, ServerMode},
         },
         system_clock,
     },
@@ -39,8 +41,10 @@ fn node(
     clock: Clock,
     timeout: Duration,
 ) -> RedisNode {
+    let StoreUrl::Redis(url) = url.parse().unwrap() else { panic!("{url}") };
     let options = PoolOptions {
-        server: url.into_connection_info().unwrap(),
+        server: Server::new(url.address().clone(), Arc::clone(&url.access)),
+        expected: Expected { mode: ServerMode::Single, clients: connections_max.into() },
         connections_max,
         workers,
         timeout,

@@ -1,0 +1,15 @@
+//! TLS from PEM files. They are read whenever a connection or a listener needs them, so that renewed
+//! certificates are in use without a restart.
+
+pub mod client;
+pub mod last_good;
+pub mod pem;
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+
+/// The cryptography of all TLS connections.
+pub(crate) fn crypto() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}

@@ -1,0 +1,94 @@
+//! A value made of files, which is made again when they change. While the new files are bad, the last good
+//! value stays.
+
+use std::sync::{Mutex, PoisonError};
+
+/// A value of type `T`, made of contents of type `C`.
+#[derive(Debug)]
+pub struct LastGood<C, T> {
+    /// What the value is, for log lines.
+    name: &'static str,
+    known: Mutex<Known<C, T>>,
+}
+
+#[derive(Debug)]
+struct Known<C, T> {
+    good: Option<(C, T)>,
+    /// Why the present contents are not in use, as it was logged.
+    problem: Option<String>,
+}
+
+impl<C: PartialEq, T: Clone> LastGood<C, T> {
+    /// Without a value yet. `name` begins the log lines, such as `the TLS files of Redis`.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, known: Mutex::new(Known { good: None, problem: None }) }
+    }
+
+    /// The value for these contents, which is made only if they differ from those of the last good value. If they
+    /// cannot be read or are bad, that is logged once, and the last good value is returned.
+    ///
+    /// # Errors
+    /// What is wrong with the contents, if there is no good value yet.
+    pub fn renew(
+        &self,
+        contents: Result<C, String>,
+        make: impl FnOnce(&C) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let mut state = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = match (contents, &state.good) {
+            (Ok(contents), Some((known, value))) if contents == *known => {
+                let value = value.clone();
+                state.problem = None;
+                return Ok(value);
+            }
+            (Ok(contents), _) => make(&contents).map(|value| (contents, value)),
+            (Err(problem), _) => Err(problem),
+        };
+        match (made, &state.good) {
+            (Ok((contents, value)), known) => {
+                if known.is_some() {
+                    tracing::info!("{} have changed and are in use", self.name);
+                }
+                *state = Known { good: Some((contents, value.clone())), problem: None };
+                Ok(value)
+            }
+            (Err(problem), None) => Err(problem),
+            (Err(problem), Some((_, value))) => {
+                let value = value.clone();
+                if state.problem.as_ref() != Some(&problem) {
+                    tracing::warn!(
+                        "{} cannot be used, the last good ones stay: {problem}",
+                        self.name
+                    );
+                    state.problem = Some(problem);
+                }
+                Ok(value)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_made_again_only_when_the_contents_change_and_the_last_good_one_stays() {
+        let value = LastGood::new("the files");
+        let mut made = 0;
+        let mut renew = |contents: Result<&'static str, &str>| {
+            value.renew(contents.map_err(str::to_owned), |contents| {
+                made += 1;
+                contents.parse::<u8>().map(|number| (number, made)).map_err(|e| e.to_string())
+            })
+        };
+        assert_eq!(renew(Err("no file")), Err("no file".to_owned()));
+        renew(Ok("x")).expect_err("no good value yet");
+        assert_eq!(renew(Ok("1")), Ok((1, 2)));
+        assert_eq!(renew(Ok("1")), Ok((1, 2)), "not made again");
+        assert_eq!(renew(Ok("y")), Ok((1, 2)), "the last good one");
+        assert_eq!(renew(Err("no file")), Ok((1, 2)));
+        assert_eq!(renew(Ok("1")), Ok((1, 2)), "the old files are back");
+        assert_eq!(renew(Ok("2")), Ok((2, 4)));
+    }
+}

@@ -1,0 +1,63 @@
+//! Certificates and keys in PEM files.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+
+/// A PEM file as it was read. Two are equal if they hold the same bytes of the same file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+/// The bytes may hold a private key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pem").field(&self.path).finish()
+    }
+}
+
+impl Pem {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A sentence that names the file.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        match fs::read(path) {
+            Ok(bytes) => Ok(Self { path: path.to_owned(), bytes }),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Its certificates, in their order.
+    ///
+    /// # Errors
+    /// A sentence that names the file, if it holds none, or a broken one.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+        let certificates =
+            CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();
+        match certificates {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+            Ok(_) => Err(self.problem("no certificate in PEM format")),
+            Err(error) => Err(self.problem(&format!("not a PEM file: {error}"))),
+        }
+    }
+
+    /// Its first private key.
+    ///
+    /// # Errors
+    /// A sentence that names the file, if it holds none.
+    pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
+        PrivateKeyDer::from_pem_slice(&self.bytes)
+            .map_err(|_| self.problem("no private key in PEM format without a passphrase"))
+    }
+
+    /// A sentence about this file.
+    pub fn problem(&self, what: &str) -> String {
+        format!("{}: {what}", self.path.display())
+    }
+}

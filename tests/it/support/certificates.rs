@@ -1,0 +1,85 @@
+//! Certificates as an operator has them, in PEM files. A second [`Authority`] is one that nobody trusts.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
+};
+use tempfile::TempDir;
+
+/// A certificate authority. Its folder holds what it issues, and ends with it.
+pub struct Authority {
+    /// Its own certificate.
+    pub certificate: PathBuf,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+    issued: AtomicUsize,
+}
+
+/// A certificate and its private key.
+pub struct Issued {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut params = named("the test's authority", &[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let certificate = folder.path().join("ca.pem");
+        fs::write(&certificate, issuer.pem()).unwrap();
+        Self { certificate, issuer, folder, issued: AtomicUsize::new(0) }
+    }
+
+    /// A server's certificate for these host names and IP addresses. Redis uses it as a client's too, towards
+    /// other servers.
+    pub fn server(&self, names: &[&str]) -> Issued {
+        self.issue(server(names))
+    }
+
+    /// A server's certificate that was valid until 2020.
+    pub fn expired_server(&self, names: &[&str]) -> Issued {
+        let mut params = server(names);
+        params.not_after = date_time_ymd(2020, 1, 1);
+        self.issue(params)
+    }
+
+    /// A client's certificate.
+    pub fn client(&self) -> Issued {
+        let mut params = named("client", &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params)
+    }
+
+    fn issue(&self, params: CertificateParams) -> Issued {
+        let pair = KeyPair::generate().unwrap();
+        let number = self.issued.fetch_add(1, Ordering::Relaxed);
+        let file = |name| self.folder.path().join(format!("{number}.{name}.pem"));
+        let issued = Issued { certificate: file("certificate"), key: file("key") };
+        let certificate = params.signed_by(&pair, &self.issuer).unwrap();
+        fs::write(&issued.certificate, certificate.pem()).unwrap();
+        fs::write(&issued.key, pair.serialize_pem()).unwrap();
+        issued
+    }
+}
+
+fn server(names: &[&str]) -> CertificateParams {
+    let mut params = named("server", names);
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+fn named(common_name: &str, names: &[&str]) -> CertificateParams {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+}
