@@ -3,6 +3,7 @@
 mod grpc;
 mod listeners;
 mod ready;
+mod renewal;
 pub mod stores;
 
 use std::{error::Error, future::pending, sync::Arc, time::Duration};
@@ -28,7 +29,8 @@ use crate::{
     settings::{CallSettings, RuleSettings, Settings},
     shutdown::Signals,
     store::{Store, outage::Outage},
-    telemetry::{CallMetrics, EdgeMetrics, ListenerMetrics, RuleMetrics, Telemetry},
+    telemetry::{CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics, Telemetry},
+    tls::server::{ListenerTls, TlsUse},
     workers::Workers,
 };
 
@@ -130,13 +132,17 @@ impl App {
             message_bytes_max,
             Arc::clone(headers),
             Arc::clone(&arriving),
+            settings.listen.access.clone(),
         );
         let services = grpc::services(service, &self.health, settings.listen.reflection)?;
         let workers = Arc::clone(&self.workers);
         let connections = settings.listen.connections;
+        let tls = |listener| ListenerTls::new(settings.listen.tls.clone(), listener);
+        let grpc_tls = tls(TlsUse::Grpc);
         let (metrics, stop) = (edge.of_listener("grpc"), self.stop.clone());
         tasks.spawn(async move {
-            rls::serve(listeners.grpc, services, workers, connections, metrics, stop).await;
+            rls::serve(listeners.grpc, services, workers, connections, grpc_tls, metrics, stop)
+                .await;
             Ok(())
         });
         let endpoints = Http {
@@ -149,16 +155,34 @@ impl App {
             rules: Arc::clone(&rules),
             request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
             report_slots: Arc::new(Semaphore::new(http::REPORTS_MAX)),
+            access: settings.listen.access.clone(),
+            identifies_clients: settings.listen.identifies_clients(),
+            admin_token: settings.listen.admin_token.clone(),
             arriving,
         };
         if let Some(admin) = listeners.admin {
             let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
             let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
             let metrics = edge.of_listener("admin");
-            tasks.spawn(serve_http(admin, router, metrics, self.stop.clone()));
+            tasks.spawn(serve_http(admin, router, tls(TlsUse::Admin), metrics, self.stop.clone()));
         }
         let (metrics, stop) = (edge.of_listener("http"), self.stop.clone());
-        tasks.spawn(serve_http(listeners.http, http::router(endpoints), metrics, stop));
+        tasks.spawn(serve_http(
+            listeners.http,
+            http::router(endpoints),
+            tls(TlsUse::Http),
+            metrics,
+            stop,
+        ));
+        let renewal = renewal::renew(
+            Arc::new(settings.listen.clone()),
+            FileMetrics::new(&self.telemetry.meter()),
+        );
+        let stop = self.stop.clone();
+        tasks.spawn(async move {
+            stop.run_until_cancelled_owned(renewal).await;
+            Ok(())
+        });
         // The built-in rules cannot change.
         if !settings.rules.paths.is_empty() {
             let RuleSettings { paths, options } = settings.rules.clone();
@@ -228,10 +252,11 @@ impl App {
 async fn serve_http(
     listener: TcpListener,
     router: Router,
+    tls: ListenerTls,
     metrics: ListenerMetrics,
     stop: CancellationToken,
 ) -> TaskResult {
-    http::serve(listener, router, metrics, stop).await;
+    http::serve(listener, router, tls, metrics, stop).await;
     Ok(())
 }
 

@@ -9,7 +9,9 @@ mod serve;
 pub use serve::serve;
 
 use std::{
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, SystemTime},
 };
 
@@ -18,19 +20,22 @@ use axum::{
     body::{Body, Bytes},
     extract::{Request, State},
     http::{StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
+use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time,
 };
 
 use crate::{
     VERSION,
+    access::{AdminToken, DomainAccess},
     arriving::ArrivalBudget,
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
@@ -41,6 +46,7 @@ use crate::{
     rls::{decode::Bounds, headers::Headers},
     rules::Rules,
     telemetry::Telemetry,
+    tls::server::Identity,
 };
 
 /// Most requests with a body in progress at a time. Below the number of connections, so that probes always
@@ -74,6 +80,12 @@ pub struct Http {
     pub request_slots: Arc<Semaphore>,
     /// One permit for each answer of `/metrics` or `/rules` that is being sent: [`REPORTS_MAX`].
     pub report_slots: Arc<Semaphore>,
+    /// The domains of clients, if they are restricted.
+    pub access: Option<Arc<DomainAccess>>,
+    /// Whether clients identify themselves with certificates.
+    pub identifies_clients: bool,
+    /// The token of the admin address, if it has one.
+    pub admin_token: Option<Arc<AdminToken>>,
     /// The memory for bodies that arrive in parts.
     pub arriving: Arc<ArrivalBudget>,
 }
@@ -115,13 +127,33 @@ impl Http {
         let Ok(slot) = Arc::clone(&self.report_slots).try_acquire_owned() else {
             return too_many();
         };
-        // The slot is taken until the body has been sent.
-        answer().map(|body| {
-            Body::new(body.map_frame(move |frame| {
-                let _ = &slot;
-                frame
-            }))
-        })
+        answer().map(|body| Body::new(SlottedBody { body, _slot: slot }))
+    }
+}
+
+/// The body of a report. Its slot is taken until it has been sent.
+struct SlottedBody {
+    body: Body,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl hyper::body::Body for SlottedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -131,14 +163,25 @@ fn too_many() -> Response {
 
 /// The endpoints.
 pub fn router(http: Http) -> Router {
-    Router::new()
+    // Probes have no certificate.
+    let identified = Router::new()
         .route("/json", post(json::decide))
+        .route("/metrics", get(metrics))
+        .route("/rules", get(rules))
+        .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers));
+    identified
         .route("/healthz", get(|| async { "OK" }))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
-        .route("/metrics", get(metrics))
-        .route("/rules", get(rules))
         .with_state(http)
+}
+
+/// Where clients identify themselves, one without a certificate may only ask about health.
+async fn refuse_strangers(State(http): State<Http>, request: Request, next: Next) -> Response {
+    if http.identifies_clients && request.extensions().get::<Identity>().is_none() {
+        return (StatusCode::FORBIDDEN, "a client certificate is required").into_response();
+    }
+    next.run(request).await
 }
 
 async fn readyz(State(http): State<Http>) -> impl IntoResponse {

@@ -35,6 +35,7 @@ pub mod tls;
 pub mod workers;
 
 mod accept;
+pub mod access;
 pub mod arriving;
 mod calls;
 mod did_you_mean;

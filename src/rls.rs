@@ -17,7 +17,6 @@ mod service;
 mod socket;
 
 pub use serve::{ConnectionBounds, GrpcServices, serve};
-pub(crate) use service::decide_json;
 pub use service::{Service, decide};
 
 /// Envoy's messages, compiled from `proto/`.

@@ -11,7 +11,8 @@ mod provider;
 
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{
-    CallMetrics, EdgeMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics, StoreMetrics,
+    CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics,
+    StoreMetrics,
 };
 pub(crate) use metrics::{
     RefusedConnection, in_span, is_server_error, redis_error_type, status_name, store_span,

@@ -11,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, http::StatusCode, response::IntoResponse as _};
+use axum::{
+    Router,
+    http::{Request, StatusCode},
+    response::IntoResponse as _,
+};
 use hyper::service::{Service as _, service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -28,8 +32,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    accept::accept, calls::CallTracker, panics::caught, store::system_clock,
+    accept::accept,
+    calls::CallTracker,
+    panics::caught,
+    store::system_clock,
     telemetry::ListenerMetrics,
+    tls::{
+        ServerStream,
+        server::{ListenerTls, SecuredStream},
+    },
 };
 
 /// Most connections. At this number, one that waits for a request is closed; until it has closed, further
@@ -60,6 +71,7 @@ const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\
 pub async fn serve(
     listener: TcpListener,
     router: Router,
+    tls: ListenerTls,
     metrics: ListenerMetrics,
     stop: CancellationToken,
 ) {
@@ -75,10 +87,11 @@ pub async fn serve(
             Some(_) = connections.join_next() => {}
             () = time::sleep(CHOOSE_AGAIN_AFTER), if is_full => {}
             stream = accept(&listener, &metrics), if !is_full => {
-                let (client, router, stop) = (clients.add(&calls), router.clone(), stop.clone());
+                let (client, router) = (clients.add(&calls), router.clone());
+                let (tls, stop) = (tls.clone(), stop.clone());
                 let open = metrics.opened();
                 connections.spawn(async move {
-                    serve_connection(stream, router, client, stop).await;
+                    serve_connection(stream, router, tls, client, stop).await;
                     drop(open);
                 });
             }
@@ -92,17 +105,26 @@ pub async fn serve(
 async fn serve_connection(
     stream: TcpStream,
     router: Router,
+    tls: ListenerTls,
     client: Arc<Client>,
     stop: CancellationToken,
 ) {
+    let secured = tokio::select! {
+        secured = tls.secure(stream, &stop) => secured,
+        () = client.close.notified() => return,
+    };
+    let Ok(SecuredStream { stream, identity }) = secured else { return };
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<_>| {
         client.set(ClientState::Busy);
+        if let Some(identity) = &identity {
+            request.extensions_mut().insert(identity.clone());
+        }
         let answer = client.calls.run(caught(router.call(request)));
         let client = Arc::clone(&client);
         async move {
@@ -123,7 +145,7 @@ async fn serve_connection(
     drop(time::timeout(FINISH_WITHIN, connection).await);
 }
 
-async fn refuse(mut stream: TcpStream) {
+async fn refuse(mut stream: ServerStream) {
     let written = async {
         stream.write_all(NO_DATE).await?;
         stream.shutdown().await

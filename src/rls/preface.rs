@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What a client sends as soon as it is connected (RFC 9113, 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection without a preface for this long counts as silent.
 const SILENT_AFTER: Duration = Duration::from_millis(250);
@@ -27,7 +27,7 @@ const SILENT_AFTER: Duration = Duration::from_millis(250);
 const SILENT_MAX: usize = 128;
 
 /// How long a silent connection is kept open.
-const SILENT_FOR: Duration = Duration::from_secs(10);
+pub(super) const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// Most connections that may be without a preface: the silent ones, and as many new ones. Further
 /// connections wait in the system's accept queue.

@@ -9,7 +9,7 @@
 //! | a client that left before its message was complete | CANCELLED | 400 |
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
 //! | too much data in messages that arrive in parts | RESOURCE_EXHAUSTED | 503 |
-//! | a request made by a web page | PERMISSION_DENIED | 403 |
+//! | a request made by a web page, or about a domain of others | PERMISSION_DENIED | 403 |
 //! | no answer from the store | UNAVAILABLE | 503 |
 //! | a bug: the call panicked | INTERNAL | 500 |
 //!
@@ -19,7 +19,7 @@
 use http::StatusCode;
 use tonic::{Code, Status, metadata::MetadataValue};
 
-use crate::{arriving::BudgetSpent, store::StoreError};
+use crate::{access::ForbiddenDomain, arriving::BudgetSpent, store::StoreError};
 
 /// Why a request gets no decision. Its text is meant for the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -46,6 +46,9 @@ pub enum Refusal {
     /// Too much data is in messages that arrive in parts.
     #[error(transparent)]
     Busy(#[from] BudgetSpent),
+    /// The client may not ask about this domain.
+    #[error(transparent)]
+    Forbidden(#[from] ForbiddenDomain),
     /// A web page made the request.
     #[error("requests from web pages are not allowed")]
     WebPage,
@@ -79,7 +82,7 @@ impl Refusal {
             Self::Unfinished => (Code::Cancelled, StatusCode::BAD_REQUEST),
             Self::TooSlow => (Code::DeadlineExceeded, StatusCode::REQUEST_TIMEOUT),
             Self::Busy(_) => (Code::ResourceExhausted, StatusCode::SERVICE_UNAVAILABLE),
-            Self::WebPage => (Code::PermissionDenied, StatusCode::FORBIDDEN),
+            Self::WebPage | Self::Forbidden(_) => (Code::PermissionDenied, StatusCode::FORBIDDEN),
             Self::NoAnswer(_) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
             Self::Panicked => (Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
         }

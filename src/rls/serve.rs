@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    future::ready,
+    future::{pending, ready},
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -23,13 +23,17 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    age, framing::AnswerBody, preface::http2_connections, service::Service, socket::Socket,
+    age,
+    framing::AnswerBody,
+    preface::{SILENT_FOR, http2_connections},
+    service::{ConnectedClient, Service},
+    socket::{EndOfInput, Socket},
 };
 use crate::{
-    arriving::ArrivalBudget,
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
     telemetry::ListenerMetrics,
+    tls::server::{ListenerTls, SecuredStream},
     workers::Workers,
 };
 
@@ -83,6 +87,7 @@ pub async fn serve(
     services: GrpcServices,
     workers: Arc<Workers>,
     bounds: ConnectionBounds,
+    tls: ListenerTls,
     metrics: ListenerMetrics,
     stop: CancellationToken,
 ) {
@@ -98,10 +103,10 @@ pub async fn serve(
         };
         let Some((stream, slot)) = stream else { break };
         let Ok(stream) = stream.into_std() else { continue };
-        let (services, stop) = (services.clone(), stop.clone());
+        let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
         let open = (slot, metrics.opened());
         let connection = async move {
-            serve_connection(stream, services, bounds.age, stop).await;
+            serve_connection(stream, services, bounds.age, tls, stop).await;
             drop(open);
         };
         workers.spawn(&mut connections, connection);
@@ -121,9 +126,11 @@ async fn serve_connection(
     stream: std::net::TcpStream,
     services: GrpcServices,
     age: Option<Duration>,
+    tls: ListenerTls,
     stop: CancellationToken,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let Ok(stream) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
     accept_calls(stream, services, age, stop, calls.clone()).await;
     calls.wait().await;
@@ -131,7 +138,7 @@ async fn serve_connection(
 
 /// Accepts calls until the connection ends.
 async fn accept_calls(
-    stream: TcpStream,
+    SecuredStream { stream, identity }: SecuredStream,
     services: GrpcServices,
     age: Option<Duration>,
     stop: CancellationToken,
@@ -151,10 +158,13 @@ async fn accept_calls(
         .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
-    let arriving = services.rate_limit.arriving_on_a_connection();
-    let service = service_fn(move |request| {
-        services.answer(request, &calls, &arriving).map(Ok::<_, Infallible>)
+    let client = Arc::new(ConnectedClient {
+        calls,
+        arriving: services.rate_limit.arriving_on_a_connection(),
+        identity,
     });
+    let service =
+        service_fn(move |request| services.answer(request, &client).map(Ok::<_, Infallible>));
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // Connection errors are not reported: nothing of ours has failed.
@@ -162,23 +172,32 @@ async fn accept_calls(
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
         () = age::reached(age) => {}
+        () = silent(&end) => return,
+    }
+    if !end.has_spoken() {
+        return;
     }
     connection.as_mut().graceful_shutdown();
     drop(time::timeout(age::GRACE, end.run(connection)).await);
+}
+
+/// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
+async fn silent(end: &EndOfInput) {
+    time::sleep(SILENT_FOR).await;
+    if end.has_spoken() {
+        pending().await
+    }
 }
 
 impl GrpcServices {
     fn answer(
         &self,
         request: Request<Incoming>,
-        calls: &CallTracker,
-        arriving: &Arc<ArrivalBudget>,
+        client: &Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let is_ours = request.uri().path() == METHOD_PATH;
         if is_ours && is_grpc(request.headers()) {
-            return Arc::clone(&self.rate_limit)
-                .answer(request, calls, Arc::clone(arriving))
-                .left_future();
+            return Arc::clone(&self.rate_limit).answer(request, Arc::clone(client)).left_future();
         }
         let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
             Box::pin(ready(not_grpc()))

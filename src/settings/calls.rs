@@ -51,7 +51,7 @@ impl CallSettings {
         });
         let arriving_bytes_max = reader.read(&Setting {
             flag: "max-arriving-bytes",
-            form: Size { min: 128 << 20, max: 1 << 40 },
+            form: Size { min: 128 << 20, max: 64 << 30 },
             default: "256MiB",
             help: "Maximum size of all requests that have arrived in part; more are refused",
         });

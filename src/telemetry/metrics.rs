@@ -3,6 +3,7 @@
 
 mod call;
 mod edge;
+mod files;
 mod store;
 
 use opentelemetry::{
@@ -13,6 +14,7 @@ use opentelemetry::{
 pub use self::{
     call::CallMetrics,
     edge::{EdgeMetrics, ListenerMetrics},
+    files::FileMetrics,
     store::StoreMetrics,
 };
 pub(crate) use self::{
