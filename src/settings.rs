@@ -244,6 +244,19 @@ mod tests {
     }
 
     #[test]
+    fn tls_files_are_checked_at_the_start() {
+        let store = ("TOLLKEEPER_STORE", "rediss://h");
+        let missing = |variable| problems(&[store, (variable, "/does/not/exist")]).join("\n");
+        let problem = "TLS for --store: /does/not/exist: No such file or directory (os error 2)";
+        assert_eq!(missing("TOLLKEEPER_STORE_TLS_CA"), problem);
+        let alone = "TOLLKEEPER_STORE_TLS_CERT: it needs --store-tls-key";
+        assert!(missing("TOLLKEEPER_STORE_TLS_CERT").starts_with(alone));
+        let empty = ("TOLLKEEPER_STORE_TLS_CA", "/dev/null");
+        let problem = "TLS for --store: /dev/null: no certificate in PEM format";
+        assert_eq!(problems(&[store, empty]), [problem]);
+    }
+
+    #[test]
     fn a_password_is_never_shown() {
         let settings = good(&[("TOLLKEEPER_STORE", "redis://user:s3cret@127.0.0.1:6379/2")]);
         assert_eq!(settings.store.url.to_string(), "redis://user:***@127.0.0.1:6379/2");
@@ -281,6 +294,17 @@ mod tests {
             assert_eq!(good(&[(variable, value)]).warnings, [unused]);
             let redis = ("TOLLKEEPER_STORE", "redis://h");
             assert_eq!(good(&[(variable, value), redis]).warnings, [""; 0]);
+        }
+
+        for (variable, store, why) in [
+            ("TOLLKEEPER_STORE_TLS_CA", "memory://", "memory:// has no connections"),
+            ("TOLLKEEPER_STORE_TLS_CA", "redis://h", "only rediss:// uses TLS"),
+            ("TOLLKEEPER_STORE_TLS_NAME", "redis://h", "only rediss:// uses TLS"),
+            ("TOLLKEEPER_STORE_SENTINEL_USER", "redis://h", "only redis+sentinel:// has Sentinels"),
+        ] {
+            let unused = format!("{variable} has no effect: {why}");
+            let settings = good(&[(variable, "value"), ("TOLLKEEPER_STORE", store)]);
+            assert_eq!(settings.warnings, [unused]);
         }
 
         let prefix = ("TOLLKEEPER_KEY_PREFIX", "a:");

@@ -53,5 +53,6 @@ mod tables;
 mod telemetry;
 mod tls;
 mod topologies;
+mod transport;
 mod without_scripts;
 mod write_refusals;

@@ -446,6 +446,22 @@ async fn a_redis_that_may_evict_counters_is_one_warning() {
 }
 
 #[tokio::test]
+async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
+    let redis = Redis::start_with(&["--maxclients", "100"]);
+    let flags = &["--replicas", "7"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    for _ in 0..3 {
+        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        eventually_ok(&service).await;
+    }
+    let log = service.log();
+    let line =
+        "redis takes 100 clients (maxclients), and all replicas of this service may open 112";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
+}
+
+#[tokio::test]
 async fn a_new_cause_of_an_outage_is_logged() {
     let mut redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);

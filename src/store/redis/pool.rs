@@ -60,8 +60,7 @@ struct PoolInner {
     metrics: StoreMetrics,
     /// The first is for threads that are not workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
-    /// The eviction policy of the server, where it may evict counters.
-    evicts: Arc<Mutex<Option<String>>>,
+    findings: Arc<Mutex<Findings>>,
 }
 
 /// A connection that a question holds for itself.
@@ -80,7 +79,7 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        Self(Arc::new(PoolInner { options, metrics, parts, evicts: Arc::default() }))
+        Self(Arc::new(PoolInner { options, metrics, parts, findings: Arc::default() }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -135,7 +134,12 @@ impl PoolInner {
             .retry_connection(false)
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(self.metrics.clone())))
-            .build_unchecked(Manager { server, expected, outage, evicts: Arc::clone(&self.evicts) })
+            .build_unchecked(Manager {
+                server,
+                expected,
+                outage,
+                findings: Arc::clone(&self.findings),
+            })
     }
 }
 
@@ -153,7 +157,7 @@ pub struct Manager {
     server: Server,
     expected: Expected,
     outage: Outage,
-    evicts: Arc<Mutex<Option<String>>>,
+    findings: Arc<Mutex<Findings>>,
 }
 
 /// Only the server is of use.
@@ -191,7 +195,7 @@ impl Manager {
             Ok(info) => {
                 let info = ServerInfo(&info);
                 info.check(self.expected)?;
-                self.warn_of_eviction(info.evicts());
+                self.warn(Findings::of(&info, self.expected));
             }
             // A user who may run our commands but not INFO is trusted.
             Err(error) if error.code() == Some("NOPERM") => {}
@@ -200,19 +204,39 @@ impl Manager {
         Ok(connection)
     }
 
-    /// Logs a policy once, however many connections find it.
-    fn warn_of_eviction(&self, policy: Option<&str>) {
-        let mut known = self.evicts.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_deref() == policy {
-            return;
-        }
-        if let Some(policy) = policy {
+    /// Logs each finding once, however many connections find it.
+    fn warn(&self, found: Findings) {
+        let mut known = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(policy) = found.evicts.as_ref().filter(|_| found.evicts != known.evicts) {
             tracing::warn!(
                 policy,
                 "redis may evict counters, and then limits begin anew; set maxmemory-policy to noeviction"
             );
         }
-        *known = policy.map(str::to_owned);
+        let clients = self.expected.clients;
+        if let Some(max) = found.clients_max.filter(|_| found.clients_max != known.clients_max) {
+            tracing::warn!(
+                "redis takes {max} clients (maxclients), and all replicas of this service may open \
+                 {clients} connections: lower --store-pool-size"
+            );
+        }
+        *known = found;
+    }
+}
+
+/// What the server's operator should know.
+#[derive(Debug, Default)]
+struct Findings {
+    /// The eviction policy, where the server may evict counters.
+    evicts: Option<String>,
+    /// The most clients of the server, where that is less than we may need.
+    clients_max: Option<u64>,
+}
+
+impl Findings {
+    fn of(info: &ServerInfo<'_>, expected: Expected) -> Self {
+        let clients_max = info.clients_max().filter(|max| *max < expected.clients);
+        Self { evicts: info.evicts().map(str::to_owned), clients_max }
     }
 }
 
