@@ -151,7 +151,7 @@ fn envoy_loses_no_call_when_a_service_ends() {
     for _ in 0..exits() {
         let (mut leaving, staying) = (start(), start());
         let envoy = envoy(leaving.grpc, staying.grpc);
-        eventually("both replicas are healthy", || (envoy.get(b"a").status == 200).then_some(()));
+        eventually("both replicas are healthy", || (status(envoy.public)? == 200).then_some(()));
         let ended = Arc::new(AtomicBool::new(false));
         let requests = thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
