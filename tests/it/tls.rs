@@ -324,7 +324,7 @@ fn ticks(process: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// `TOLLKEEPER_TLS_SECONDS=5 cargo test --release --test it -- --nocapture decisions_over_tls` prints the figures of
+/// `TOLLKEEPER_TLS_SECONDS=5 cargo test --release --test it decisions_over_tls -- --nocapture` prints the figures of
 /// docs/performance.md.
 #[test]
 fn decisions_over_tls_cost_little_more() {
@@ -346,8 +346,7 @@ fn decisions_over_tls_cost_little_more() {
         assert_eq!(code, Some(0), "{stderr}");
         let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
         let calls = report["calls"].as_u64().unwrap();
-        let micros = (ticks(process) - before) as f64 * 10_000.0 / calls as f64;
-        micros
+        (ticks(process) - before) as f64 * 10_000.0 / calls as f64
     };
     let rounds: Vec<_> = (0..3)
         .map(|_| (measure(&mut plain, None), measure(&mut secured.service, Some(&ca))))
