@@ -1,8 +1,9 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use redis::{RedisResult, Value};
 use tokio::time::{self, Instant};
 
@@ -11,7 +12,8 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
-    pause::jittered,
+    pause::{jittered, random_byte},
+    pool,
     server::{Address, Server},
     topology::{SlotRange, Topology},
 };
@@ -23,6 +25,9 @@ const EVERY: Duration = Duration::from_secs(15);
 /// The least time between two readings; while they fail, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How many nodes are asked for the map at once.
+const ASKED_AT_ONCE: usize = 3;
 
 /// How long one node may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -54,16 +59,25 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
 /// The map, from the first node that answers and considers the cluster well.
 async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange>, String> {
     let map = topology.map();
-    let known = map.nodes().iter().map(|node| &node.server);
-    let mut problem = "the cluster has no nodes".to_owned();
-    for server in known.chain(seeds) {
-        let ranges = time::timeout(ANSWER_WITHIN, ask_for_map(server)).await;
-        problem = match ranges {
+    let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
+    // One that does not answer, or has an old map, is not always the first.
+    let first = usize::from(random_byte()) % servers.len().max(1);
+    servers.rotate_left(first);
+    servers.extend_from_slice(seeds);
+    let answers = servers.into_iter().map(|server| async move {
+        let answer = time::timeout(ANSWER_WITHIN, ask_for_map(&server)).await;
+        (server, answer)
+    });
+    let mut answers = pin!(stream::iter(answers).buffer_unordered(ASKED_AT_ONCE));
+    let mut problem = String::new();
+    while let Some((server, answer)) = answers.next().await {
+        let cause = match answer {
             Ok(Ok(Some(ranges))) => return Ok(ranges),
-            Ok(Ok(None)) => format!("{}: the cluster is down", server.address),
-            Ok(Err(error)) => format!("{}: {}", server.address, super::pool::unavailable(&error)),
-            Err(_) => format!("{}: no answer", server.address),
+            Ok(Ok(None)) => "the cluster is down".to_owned(),
+            Ok(Err(error)) => pool::unavailable(&error).to_string(),
+            Err(_) => "no answer".to_owned(),
         };
+        problem = format!("{}: {cause}", server.address);
     }
     Err(format!("the map of the cluster cannot be read: {problem}"))
 }
@@ -138,7 +152,7 @@ async fn probe_nodes(topology: &Topology) {
 
 /// Two keys that do not exist, in different hash slots of one node; `None` if it has only one.
 fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option<[String; 2]> {
-    let slots: std::collections::HashSet<HashSlot> = slots.collect();
+    let slots: HashSet<HashSlot> = slots.collect();
     let mut found: Option<(HashSlot, String)> = None;
     for number in 0..1_000_000 {
         let tag = format!("probe-{number}");

@@ -7,8 +7,12 @@ use std::{
 
 /// The same time, or up to an eighth longer, so that replicas do not all ask at once.
 pub(super) fn jittered(time: Duration) -> Duration {
-    let eighths = RandomState::new().hash_one(0) % 256;
-    time + time * u32::try_from(eighths).unwrap_or(0) / 2048
+    time + time * u32::from(random_byte()) / 2048
+}
+
+pub(super) fn random_byte() -> u8 {
+    let [byte, ..] = RandomState::new().hash_one(0).to_be_bytes();
+    byte
 }
 
 /// A pause that doubles with each failure.

@@ -55,7 +55,6 @@ pub struct Monitored {
 
 /// Asks for the master when something says that it has changed, and now and then; never ends.
 pub(super) async fn follow(topology: &Topology, monitored: &Monitored) {
-    topology.set_problem("no Sentinel has named the master yet".to_owned());
     let mut resolver = Resolver::new(topology, monitored);
     let mut ring = Ring::Announcement;
     loop {
