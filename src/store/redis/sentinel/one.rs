@@ -9,9 +9,10 @@ use futures_util::{
 use redis::{RedisError, RedisResult, Value};
 use tokio::time;
 
-use super::{ANSWER_WITHIN, PAUSE_MAX, PAUSE_MIN, kept::KeptConnection};
+use super::{ANSWER_WITHIN, PAUSE_MAX, PAUSE_MIN};
 use crate::store::redis::{
     connection::{self, Connection},
+    kept::KeptConnection,
     pause::Pause,
     server::{Address, Server},
 };
