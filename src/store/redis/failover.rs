@@ -64,7 +64,7 @@ pub(super) struct Cost {
 /// For a log line. `None` if it cannot be told.
 pub(super) fn in_words(cost: Option<Cost>) -> String {
     match cost {
-        Some(Cost { bytes: 0, .. }) => "no acknowledged write was lost".to_owned(),
+        Some(Cost { bytes: 0, .. }) => "no acknowledged write is known to be lost".to_owned(),
         Some(Cost { bytes, charges }) => format!(
             "about {bytes} bytes of acknowledged writes were lost, about {charges} charges of this process"
         ),
@@ -115,7 +115,8 @@ fn cost(old: &Reading, acknowledged: u64, pace: Pace, next: &Replication) -> Opt
     }
     let since = pace.bytes_of(acknowledged.saturating_sub(old.acknowledged));
     let bytes = old.offset.saturating_add(since).saturating_sub(next.received);
-    let bytes = if bytes < CHARGE_BYTES_MIN { 0 } else { bytes };
+    // The guess is good to a tenth.
+    let bytes = if bytes < CHARGE_BYTES_MIN.max(since / 10) { 0 } else { bytes };
     Some(Cost { bytes, charges: pace.charges_of(bytes) })
 }
 
@@ -188,6 +189,12 @@ mod tests {
     fn what_was_acknowledged_after_the_last_reading_is_part_of_the_stream() {
         let cost = cost(&old(900), 110, Pace::UNKNOWN, &next("a", 1000));
         assert_eq!(cost, Some(Cost { bytes: 400, charges: 8 }));
+    }
+
+    #[test]
+    fn a_guess_that_fits_what_was_received_tells_no_loss() {
+        let cost = cost(&old(900), 140, Pace::UNKNOWN, &next("a", 2750));
+        assert_eq!(cost, Some(Cost { bytes: 0, charges: 0 }));
     }
 
     #[test]

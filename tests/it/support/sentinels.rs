@@ -32,6 +32,12 @@ pub struct Sentinels {
     tls: bool,
 }
 
+/// A Sentinel that watches this Redis alone: enough where nothing fails.
+pub fn sentinel_of(redis: &Redis) -> Redis {
+    let configuration = format!("sentinel monitor {NAME} 127.0.0.1 {} 1\n", redis.port);
+    Redis::start_as(Setup { configuration, ..Setup::default() }.with(&["--sentinel"]))
+}
+
 impl Sentinels {
     pub fn start() -> Self {
         Self::start_as(&SentinelSetup::default())
