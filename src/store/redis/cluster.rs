@@ -12,7 +12,7 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
-    pause::{jittered, random_byte},
+    pause::{Pause, jittered, random_byte},
     pool,
     server::{Address, Server},
     topology::{SlotRange, Topology},
@@ -35,23 +35,23 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
 /// known node answers.
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
-    let mut pause = PAUSE_MIN;
+    let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let began = Instant::now();
         match read_map(topology, seeds).await {
             Ok(ranges) => {
                 topology.replace_cluster(&ranges).await;
                 probe_nodes(topology).await;
-                pause = PAUSE_MIN;
+                pause.shortest();
             }
             Err(problem) => {
                 topology.set_problem(problem);
-                pause = (2 * pause).min(PAUSE_MAX);
+                pause.longer();
                 topology.bell.notify_one();
             }
         }
         // Whatever rings until then is answered by one reading.
-        time::sleep_until(began + jittered(pause)).await;
+        time::sleep_until(began + pause.time()).await;
         drop(time::timeout(jittered(EVERY), topology.bell.notified()).await);
     }
 }

@@ -10,6 +10,7 @@ pub(super) fn jittered(time: Duration) -> Duration {
     time + time * u32::from(random_byte()) / 2048
 }
 
+/// A random number. Nothing depends on how random it is.
 pub(super) fn random_byte() -> u8 {
     let [byte, ..] = RandomState::new().hash_one(0).to_be_bytes();
     byte
