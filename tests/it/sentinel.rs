@@ -171,7 +171,11 @@ async fn documented_rights_passwords_and_tls_are_enough() {
     sentinels.announced();
     logs(&service, "failover of `counters`");
     assert_eq!(answered(&service, "a").await, "OK: OK 8/10 YEAR");
-    assert!(service.log().contains("no acknowledged write is known to be lost"), "{}", service.log());
+    assert!(
+        service.log().contains("no acknowledged write is known to be lost"),
+        "{}",
+        service.log()
+    );
 
     // The same without the Sentinels' password.
     let refused = start(&url, access[..3].as_flattened());

@@ -19,7 +19,7 @@ pub(super) struct MasterWatch {
     pub(super) server: Server,
     connection: KeptConnection,
     latest: Option<Reading>,
-    pace: Pace,
+    pace: StreamPace,
 }
 
 /// What a server says of its replication.
@@ -47,7 +47,7 @@ struct Reading {
 /// How far the stream moves with our charges. Those of other processes move it too, so each process tells its own
 /// share of a loss.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct StreamPace {
     bytes: u64,
     charges: u64,
 }
@@ -75,7 +75,7 @@ pub(super) fn in_words(cost: Option<Cost>) -> String {
 impl MasterWatch {
     pub(super) fn new(server: Server) -> Self {
         let connection = KeptConnection::new(server.clone());
-        Self { server, connection, latest: None, pace: Pace::UNKNOWN }
+        Self { server, connection, latest: None, pace: StreamPace::UNKNOWN }
     }
 
     /// Asks for the replication.
@@ -86,7 +86,8 @@ impl MasterWatch {
         replication.ok_or_else(|| io::Error::other("INFO has no replication").into())
     }
 
-    /// Notes how far the stream is, if the server tells. `acknowledged` is the number of charges before it was asked.
+    /// Notes how far the stream is, if the server tells. `acknowledged` is the number of charges when it has
+    /// answered.
     pub(super) fn note(&mut self, replication: Option<&Replication>, acknowledged: u64) {
         let Some(Replication { stream, offset, .. }) = replication.cloned() else { return };
         let earlier = self.latest.replace(Reading { stream, offset, acknowledged });
@@ -109,7 +110,7 @@ impl MasterWatch {
 
 /// What the new master lacks of the old one's stream, whose end is known or is guessed from what was acknowledged
 /// since it was.
-fn cost(old: &Reading, acknowledged: u64, pace: Pace, next: &Replication) -> Option<Cost> {
+fn cost(old: &Reading, acknowledged: u64, pace: StreamPace, next: &Replication) -> Option<Cost> {
     if old.stream != next.earlier_stream {
         return None;
     }
@@ -120,7 +121,7 @@ fn cost(old: &Reading, acknowledged: u64, pace: Pace, next: &Replication) -> Opt
     Some(Cost { bytes, charges: pace.charges_of(bytes) })
 }
 
-impl Pace {
+impl StreamPace {
     const UNKNOWN: Self = Self { bytes: CHARGE_BYTES_MIN, charges: 1 };
 
     /// Adds what was measured. Earlier measurements count half.
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_new_master_lacks_what_is_between_the_offsets() {
-        let cost = |old| cost(&old, 100, Pace::UNKNOWN, &next("a", 1000));
+        let cost = |old| cost(&old, 100, StreamPace::UNKNOWN, &next("a", 1000));
         assert_eq!(cost(old(1500)), Some(Cost { bytes: 500, charges: 10 }));
         assert_eq!(cost(old(1028)), Some(Cost { bytes: 0, charges: 0 }), "two PINGs");
         assert_eq!(cost(old(1000)), Some(Cost { bytes: 0, charges: 0 }));
@@ -187,19 +188,19 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_after_the_last_reading_is_part_of_the_stream() {
-        let cost = cost(&old(900), 110, Pace::UNKNOWN, &next("a", 1000));
+        let cost = cost(&old(900), 110, StreamPace::UNKNOWN, &next("a", 1000));
         assert_eq!(cost, Some(Cost { bytes: 400, charges: 8 }));
     }
 
     #[test]
     fn a_guess_that_fits_what_was_received_tells_no_loss() {
-        let cost = cost(&old(900), 140, Pace::UNKNOWN, &next("a", 2750));
+        let cost = cost(&old(900), 140, StreamPace::UNKNOWN, &next("a", 2750));
         assert_eq!(cost, Some(Cost { bytes: 0, charges: 0 }));
     }
 
     #[test]
     fn a_charge_takes_what_was_measured_last() {
-        let mut pace = Pace::UNKNOWN;
+        let mut pace = StreamPace::UNKNOWN;
         pace.learn(8000, 100);
         assert_eq!((pace.bytes_of(100), pace.charges_of(8000)), (8025, 100));
         pace.learn(90, 0);
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_master_of_another_stream_cannot_be_compared() {
-        assert_eq!(cost(&old(900), 110, Pace::UNKNOWN, &next("c", 1000)), None);
+        assert_eq!(cost(&old(900), 110, StreamPace::UNKNOWN, &next("c", 1000)), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use self::one::{Named, NotNamed, Sentinel};
+use self::one::{Named, NotNamed, PAUSE_MAX, PAUSE_MIN, Sentinel};
 use super::{
     failover::{self, Cost, MasterWatch, Replication},
     node::RedisNode,
@@ -27,13 +27,6 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// What happens within this time is answered by one question.
 const TOGETHER: Duration = Duration::from_millis(50);
-
-/// The pause between questions that change nothing.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// How long one server may take to answer, with the time to connect.
-const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 
 /// How often it is asked which other Sentinels there are, and how many are remembered.
 const OTHERS_EVERY: Duration = Duration::from_secs(10);
@@ -172,9 +165,8 @@ impl<'store> Resolver<'store> {
     /// Whether the present master answers, and is one.
     async fn check_present(&mut self) -> Result<(), String> {
         let Some(present) = &mut self.present else { return Ok(()) };
-        let acknowledged = present.node.link.acknowledged();
         let replication = replication(&mut present.watch).await?;
-        present.watch.note(replication.as_ref(), acknowledged);
+        present.watch.note(replication.as_ref(), present.node.link.acknowledged());
         Ok(())
     }
 
