@@ -7,15 +7,22 @@ use crate::support::{
     cluster::{Cluster, ClusterSetup},
     eventually,
     redis_server::Redis,
+    sentinels::{NAME, sentinel_of},
     service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell, with_limit},
 };
 
-/// Runs a scenario on an empty memory store, on an empty Redis, on one that runs no scripts, and on an empty
-/// Cluster, where most calls with several descriptors meet several nodes.
+/// Runs a scenario on an empty memory store, on an empty Redis, on one that a Sentinel names, on one that runs no
+/// scripts, and on an empty Cluster, where most calls with several descriptors meet several nodes.
 async fn on_every_store(scenario: impl AsyncFn(&Service)) {
     scenario(&Service::start(Options::default())).await;
     let redis = Redis::start();
     scenario(&Service::start(Options { store: &redis.url(), ..Options::default() })).await;
+    redis.assert_no_key_leaks();
+
+    let redis = Redis::start();
+    let sentinel = sentinel_of(&redis);
+    let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
+    scenario(&Service::start(Options { store: &store, ..Options::default() })).await;
     redis.assert_no_key_leaks();
 
     let redis = Redis::start();

@@ -16,6 +16,7 @@ use crate::support::{
     eventually,
     redis_server::Redis,
     root,
+    sentinels::{NAME, sentinel_of},
     service::{Options, Service, descriptor, hits, request, tollkeeper, with_limit},
 };
 use crate::tls::Secured;
@@ -241,6 +242,22 @@ descriptors:
     })
 }
 
+/// A scrape after a Sentinel was told of another master.
+async fn scrape_with_sentinel() -> String {
+    let (redis, other) = (Redis::start(), Redis::start());
+    let sentinel = sentinel_of(&redis);
+    let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
+    let service = Service::start(Options { store: &store, ..Options::default() });
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    sentinel.query::<()>(&["SENTINEL", "REMOVE", NAME]);
+    let port = other.port.to_string();
+    sentinel.query::<()>(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
+    eventually("a failover", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("failovers_total").then_some(metrics)
+    })
+}
+
 /// A scrape after counters in memory were evicted.
 async fn scrape_with_memory() -> String {
     let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
@@ -264,8 +281,12 @@ fn scrape_with_tls() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
-    let mut scraped =
-        labels_of(&[scrape_with_redis().await, scrape_with_memory().await, scrape_with_tls()]);
+    let mut scraped = labels_of(&[
+        scrape_with_redis().await,
+        scrape_with_sentinel().await,
+        scrape_with_memory().await,
+        scrape_with_tls(),
+    ]);
     // The resource attributes, which OpenTelemetry adds.
     scraped.remove("target_info, gauge");
     let page = page("telemetry.md");

@@ -1,6 +1,9 @@
 //! The link to one server: connections, its clock, and whether it answers.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use redis::{RedisError, RedisResult};
 use tokio::sync::Notify;
@@ -12,7 +15,7 @@ use super::{
     script::{self, RedisOutcome, Reply},
 };
 use crate::{
-    engine::time::Timestamp,
+    engine::{ledger::Judgement, time::Timestamp},
     store::{Clock, StoreError, outage::Outage},
     telemetry::StoreMetrics,
 };
@@ -28,6 +31,7 @@ pub(super) struct Link {
     pub(super) clock: Arc<RedisClock>,
     pub(super) outage: Outage,
     pub(super) metrics: StoreMetrics,
+    acknowledged: Arc<AtomicU64>,
     /// Rings when the server fails: another may have taken over.
     pub(super) bell: Arc<Notify>,
 }
@@ -72,7 +76,27 @@ impl Link {
         metrics: StoreMetrics,
         bell: Arc<Notify>,
     ) -> Self {
-        Self { pool, clock: Arc::new(RedisClock::new(clock)), outage, metrics, bell }
+        Self {
+            pool,
+            clock: Arc::new(RedisClock::new(clock)),
+            outage,
+            metrics,
+            acknowledged: Arc::default(),
+            bell,
+        }
+    }
+
+    /// Counts the charges of a call that the server has admitted.
+    pub(super) fn acknowledge(&self, judgement: &Judgement) {
+        if !judgement.denied {
+            let charges = u64::try_from(judgement.tallies.len()).unwrap_or(u64::MAX);
+            self.acknowledged.fetch_add(charges, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of charges that the server has acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
     }
 
     /// Records that the server has failed.

@@ -2,23 +2,20 @@
 //! and what a client writes to a demoted master until then is lost.
 //! <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 
-mod kept;
 mod one;
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, select_all};
-use redis::Role;
 use tokio::{
     select,
     time::{self, Instant},
 };
 
-use self::{
-    kept::KeptConnection,
-    one::{Named, NotNamed, Sentinel},
-};
+use self::one::{Named, NotNamed, PAUSE_MAX, PAUSE_MIN, Sentinel};
 use super::{
+    failover::{self, Cost, MasterWatch, Replication},
+    node::RedisNode,
     pause::Pause,
     pool,
     server::{Access, Address, Server},
@@ -30,13 +27,6 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// What happens within this time is answered by one question.
 const TOGETHER: Duration = Duration::from_millis(50);
-
-/// The pause between questions that change nothing.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// How long one server may take to answer, with the time to connect.
-const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 
 /// How often it is asked which other Sentinels there are, and how many are remembered.
 const OTHERS_EVERY: Duration = Duration::from_secs(10);
@@ -91,7 +81,8 @@ struct Resolver<'store> {
 /// The master that is in use.
 struct Present {
     named: Named,
-    connection: KeptConnection,
+    node: Arc<RedisNode>,
+    watch: MasterWatch,
 }
 
 impl<'store> Resolver<'store> {
@@ -173,29 +164,33 @@ impl<'store> Resolver<'store> {
 
     /// Whether the present master answers, and is one.
     async fn check_present(&mut self) -> Result<(), String> {
-        match &mut self.present {
-            Some(present) => present.check().await,
-            None => Ok(()),
-        }
+        let Some(present) = &mut self.present else { return Ok(()) };
+        let replication = replication(&mut present.watch).await?;
+        present.watch.note(replication.as_ref(), present.node.link.acknowledged());
+        Ok(())
     }
 
     /// Makes a server the only node, if it is a master. Its Sentinels may know that before it does.
     async fn adopt(&mut self, named: Named) -> Result<(), String> {
         let server = Server::new(named.address.clone(), Arc::clone(&self.monitored.access));
-        let mut next = Present { named, connection: KeptConnection::new(server.clone()) };
-        next.check().await?;
-        let old = self.topology.map();
-        self.topology.replace_only(server).await;
-        // Whatever was wrong with the old one does not matter any more.
-        for node in old.nodes() {
-            node.link.outage.ended();
-        }
-        let name = &self.monitored.name;
-        let Named { address, epoch, .. } = next.named.clone();
-        match self.present.replace(next).map(|present| present.named.address) {
-            Some(from) => tracing::warn!(
-                "the master `{name}` was {from} and is now {address}, in epoch {epoch}"
-            ),
+        let mut watch = MasterWatch::new(server.clone());
+        let replication = replication(&mut watch).await?;
+        watch.note(replication.as_ref(), 0);
+        self.topology.replace_only(server.clone()).await;
+        let node = self.topology.node_at(&server);
+        let (name, Named { address, epoch, .. }) = (&self.monitored.name, named.clone());
+        match self.present.replace(Present { named, node, watch }) {
+            Some(mut old) => {
+                let cost = old.cost(replication.as_ref()).await;
+                tracing::warn!(
+                    "failover of `{name}` from {} to {address}, in epoch {epoch}: {}",
+                    old.named.address,
+                    failover::in_words(cost)
+                );
+                old.node.link.metrics.failed_over(cost.map_or(0, |cost| cost.charges));
+                // Whatever was wrong with the old one does not matter any more.
+                old.node.link.outage.ended();
+            }
             None => tracing::info!("the master `{name}` is {address}, in epoch {epoch}"),
         }
         Ok(())
@@ -244,19 +239,24 @@ impl<'store> Resolver<'store> {
 }
 
 impl Present {
-    /// Whether it answers and is a master.
-    async fn check(&mut self) -> Result<(), String> {
-        let address = &self.named.address;
-        let asked = self.connection.query::<Role>(&redis::cmd("ROLE"), ANSWER_WITHIN).await;
-        match asked {
-            Ok(Role::Primary { .. }) => Ok(()),
-            Ok(_) => Err(format!("{address}, which the Sentinels name, is not a master now")),
-            // A user who may not ask trusts the Sentinels.
-            Err(error) if error.code() == Some("NOPERM") => Ok(()),
-            Err(error) => {
-                let error = pool::unavailable(&error);
-                Err(format!("{address}, which the Sentinels name, does not answer: {error}"))
-            }
+    /// What it has cost that `next` took over; `None` if that cannot be told.
+    async fn cost(&mut self, next: Option<&Replication>) -> Option<Cost> {
+        self.watch.cost(self.node.link.acknowledged(), next?).await
+    }
+}
+
+/// The replication of a server that answers and is a master; `None` if it does not tell.
+async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, String> {
+    let asked = watch.ask().await;
+    let address = &watch.server.address;
+    match asked {
+        Ok(replication) if replication.is_master => Ok(Some(replication)),
+        Ok(_) => Err(format!("{address}, which the Sentinels name, is not a master now")),
+        // A user who may not ask trusts the Sentinels.
+        Err(error) if error.code() == Some("NOPERM") => Ok(None),
+        Err(error) => {
+            let error = pool::unavailable(&error);
+            Err(format!("{address}, which the Sentinels name, does not answer: {error}"))
         }
     }
 }

@@ -7,6 +7,8 @@
 mod call;
 mod exchange;
 
+use std::sync::Arc;
+
 use redis::RedisResult;
 
 use self::{
@@ -16,7 +18,7 @@ use self::{
 use super::{
     connection::Connection,
     link::Question,
-    node::NodeOptions,
+    node::{NodeOptions, RedisNode},
     script::{RedisOutcome, Reply},
     servers::{Finder, Servers},
 };
@@ -52,7 +54,11 @@ impl TransactionStore {
             return Ok(Judgement::default());
         }
         let key_prefix = self.key_prefix();
-        Box::pin(self.ask(&TransactionCharge { charges, key_prefix })).await
+        let node = self.node().await?;
+        let asked = Box::pin(node.link.ask(&TransactionCharge { charges, key_prefix })).await;
+        let judgement = asked?.answer;
+        node.link.acknowledge(&judgement);
+        Ok(judgement)
     }
 
     /// The state of one counter; `clear` resets it.
@@ -64,7 +70,8 @@ impl TransactionStore {
         counter: &key::Counter,
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
-        self.ask(&TransactionLook { counter, clear, key_prefix: self.key_prefix() }).await
+        let look = TransactionLook { counter, clear, key_prefix: self.key_prefix() };
+        Ok(self.node().await?.link.ask(&look).await?.answer)
     }
 
     /// Finds the server, and follows its changes; never ends.
@@ -77,12 +84,10 @@ impl TransactionStore {
         self.servers.reached().await;
     }
 
-    async fn ask<Q: Question>(&self, question: &Q) -> Result<Q::Answer, StoreError> {
+    async fn node(&self) -> Result<Arc<RedisNode>, StoreError> {
         let topology = &self.servers.topology;
         topology.searched().await;
-        let map = topology.map();
-        let node = map.nodes().first().ok_or_else(|| topology.nobody())?;
-        Ok(node.link.ask(question).await?.answer)
+        topology.map().nodes().first().cloned().ok_or_else(|| topology.nobody())
     }
 
     fn key_prefix(&self) -> &str {

@@ -20,6 +20,8 @@ pub struct StoreMetrics {
     duration: Histogram<f64>,
     connection_failures: Counter<u64>,
     cached: Counter<u64>,
+    failovers: Counter<u64>,
+    charges_lost: Counter<u64>,
 }
 
 impl StoreMetrics {
@@ -41,6 +43,14 @@ impl StoreMetrics {
                 .with_description(
                     "Calls denied without asking the store, by its answers within the last second",
                 )
+                .build(),
+            failovers: meter
+                .u64_counter("ratelimit.store.failovers")
+                .with_description("Masters that were replaced by others")
+                .build(),
+            charges_lost: meter
+                .u64_counter("ratelimit.store.charges.lost")
+                .with_description("Acknowledged charges that a new master lacks, about")
                 .build(),
         }
     }
@@ -99,6 +109,12 @@ impl StoreMetrics {
     /// Counts a connection that could not be opened.
     pub(crate) fn connection_failed(&self) {
         self.connection_failures.add(1, &[]);
+    }
+
+    /// Counts a master that was replaced, and the acknowledged charges that the new one lacks.
+    pub(crate) fn failed_over(&self, charges_lost: u64) {
+        self.failovers.add(1, &[]);
+        self.charges_lost.add(charges_lost, &[]);
     }
 
     /// Counts a call that was denied without asking the store.

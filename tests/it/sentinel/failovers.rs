@@ -149,6 +149,8 @@ enum Fault {
     Kill,
     Stop,
     ByHand,
+    /// By hand, after the old master was told to let writes wait.
+    Paused,
 }
 
 /// The service's clients of this server, by its own list.
@@ -174,11 +176,11 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
     service.wait_until_ready();
     let process = service.process().0.id();
     let mut files = 0;
-    let faults = [Fault::Kill, Fault::Stop, Fault::ByHand];
+    let faults = [Fault::Kill, Fault::Stop, Fault::ByHand, Fault::Paused];
     for (round, fault) in (0..times).flat_map(|_| faults).enumerate() {
         let load = Load::start(&service, round).await;
         load.goes_on();
-        let changes = || service.log().matches(" and is now ").count();
+        let changes = || service.log().matches("failover of ").count();
         let before = changes();
         let old = sentinels.master().port;
         let began = Instant::now();
@@ -186,6 +188,10 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
             Fault::Kill => sentinels.kill_master(),
             Fault::Stop => sentinels.stop_master(),
             Fault::ByHand => sentinels.failover_by_hand(),
+            Fault::Paused => {
+                sentinels.master().query::<()>(&["CLIENT", "PAUSE", "3000", "WRITE"]);
+                sentinels.failover_by_hand();
+            }
         }
         let announced = sentinels.announced();
         eventually("the service follows", || (changes() > before).then_some(()));
@@ -207,9 +213,12 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
         let (lost, beyond) = (outcome.lost(sentinels.master()), outcome.beyond_the_limit());
         let (gap, back) = outcome.gap();
         let late = back.saturating_duration_since(announced);
+        let log = service.log();
+        let (_, told) = log.rsplit_once("in epoch ").expect("the failover was told");
+        let told = told.lines().next().unwrap_or_default();
         eprintln!(
             "{fault:?}: announced after {:.2?}, back {late:.2?} later, nothing admitted for {gap:.2?}; \
-             {} admitted, {lost} of them lost, {beyond} beyond the limit",
+             {} admitted, {lost} of them lost, {beyond} beyond the limit; told: {told}",
             announced - began,
             outcome.admitted_at.len(),
         );

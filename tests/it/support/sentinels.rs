@@ -1,6 +1,6 @@
 //! Three Sentinels that watch a master and two replicas.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
     certificates::Issued,
@@ -10,6 +10,9 @@ use super::{
 
 /// The name by which the Sentinels know the master.
 pub const NAME: &str = "counters";
+
+/// When a Sentinel is told again to replace the master.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How to start them.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +32,15 @@ pub struct Sentinels {
     pub redises: Vec<Redis>,
     /// The index of the master that was killed, stopped or replaced, until [`heal`](Self::heal).
     replaced: Option<usize>,
+    /// Whether it is replaced because a Sentinel was told to.
+    by_hand: bool,
     tls: bool,
+}
+
+/// A Sentinel that watches this Redis alone: enough where nothing fails.
+pub fn sentinel_of(redis: &Redis) -> Redis {
+    let configuration = format!("sentinel monitor {NAME} 127.0.0.1 {} 1\n", redis.port);
+    Redis::start_as(Setup { configuration, ..Setup::default() }.with(&["--sentinel"]))
 }
 
 impl Sentinels {
@@ -88,7 +99,8 @@ impl Sentinels {
                 sentinel.query::<()>(&words);
             }
         }
-        let formed = Self { sentinels, redises, replaced: None, tls: tls.is_some() };
+        let formed =
+            Self { sentinels, redises, replaced: None, by_hand: false, tls: tls.is_some() };
         formed.ready();
         formed
     }
@@ -181,6 +193,7 @@ impl Sentinels {
     /// Has a Sentinel replace the master, which lives on and takes writes for some ten seconds.
     pub fn failover_by_hand(&mut self) {
         self.master_to_replace();
+        self.by_hand = true;
         self.sentinels[0].query::<()>(&["SENTINEL", "FAILOVER", NAME]);
     }
 
@@ -194,15 +207,25 @@ impl Sentinels {
     /// Waits until a Sentinel names another master than the replaced one, and returns when that was, to 20 ms.
     pub fn announced(&self) -> Instant {
         let replaced = self.replaced.expect("a failover");
+        let mut again = Instant::now() + AGAIN_AFTER;
         eventually("a Sentinel names another master", || {
+            if self.by_hand && Instant::now() > again {
+                // It may have given up, and refuses while it has not.
+                let mut connection = self.sentinels[0].connect();
+                let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(NAME).take();
+                let _ = command.query::<()>(&mut connection);
+                again = Instant::now() + AGAIN_AFTER;
+            }
             let names_another = |sentinel| self.named_by(sentinel) != replaced;
             self.sentinels.iter().any(names_another).then(Instant::now)
         })
     }
+
     /// Starts the replaced master again, as a replica of the new one, and waits until all are
     /// [`ready`](Self::ready).
     pub fn heal(&mut self) {
         self.announced();
+        self.by_hand = false;
         let port = self.port_of(self.master());
         // Sentinel would do the same, but waits for ten seconds.
         let replaced = &mut self.redises[self.replaced.take().expect("a failover")];

@@ -268,7 +268,11 @@ impl SharedQueue {
                 Err(NotDecided::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
                     failure = Some(error);
                 }
-                _ => has_answered = true,
+                Ok(decided) => {
+                    self.link.acknowledge(&decided.answer);
+                    has_answered = true;
+                }
+                Err(_) => has_answered = true,
             }
         }
         if let Some(error) = failure {

@@ -9,12 +9,19 @@ use futures_util::{
 use redis::{RedisError, RedisResult, Value};
 use tokio::time;
 
-use super::{ANSWER_WITHIN, PAUSE_MAX, PAUSE_MIN, kept::KeptConnection};
 use crate::store::redis::{
     connection::{self, Connection},
+    kept::KeptConnection,
     pause::Pause,
     server::{Address, Server},
 };
+
+/// The pause between attempts and between questions that change nothing.
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a Sentinel may take to answer, with the time to connect.
+const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 
 /// How long a subscription may take.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use redis::{Cmd, FromRedisValue, RedisResult};
 use tokio::time;
 
-use crate::store::redis::{
+use super::{
     connection::{self, Connection},
     server::Server,
 };
