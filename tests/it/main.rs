@@ -21,6 +21,7 @@ mod architecture;
 mod bad_input;
 mod bench;
 mod check;
+mod checks;
 mod clocks;
 mod commands;
 mod conformance;

@@ -7,7 +7,7 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Histogram, Meter},
+    metrics::{Counter, Histogram, Meter, UpDownCounter},
 };
 use redis::{RedisError, RedisResult};
 use tracing::{Instrument as _, Span};
@@ -20,6 +20,7 @@ pub struct StoreMetrics {
     duration: Histogram<f64>,
     connection_failures: Counter<u64>,
     cached: Counter<u64>,
+    failed_checks: UpDownCounter<i64>,
 }
 
 impl StoreMetrics {
@@ -40,6 +41,12 @@ impl StoreMetrics {
                 .u64_counter("ratelimit.store.cached")
                 .with_description(
                     "Calls denied without asking the store, by its answers within the last second",
+                )
+                .build(),
+            failed_checks: meter
+                .i64_up_down_counter("ratelimit.store.check.failed")
+                .with_description(
+                    "Servers of the store that fail this check at each new connection",
                 )
                 .build(),
         }
@@ -99,6 +106,11 @@ impl StoreMetrics {
     /// Counts a connection that could not be opened.
     pub(crate) fn connection_failed(&self) {
         self.connection_failures.add(1, &[]);
+    }
+
+    /// Counts servers that fail this check from now on, or, below 0, no longer.
+    pub(crate) fn check_failed(&self, check: &'static str, change: i64) {
+        self.failed_checks.add(change, &[KeyValue::new("check", check)]);
     }
 
     /// Counts a call that was denied without asking the store.
