@@ -50,8 +50,9 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
     };
     let replicas = u64::from(settings.store.replicas);
     let clients = replicas * u64::from(settings.store.pool_size);
+    let algorithms = settings.rules.options.algorithms;
     let options = NodeOptions {
-        expected: Expected { mode, clients },
+        expected: Expected { mode, clients, runs_scripts: algorithms == Algorithms::All },
         connections_max: settings.store.pool_size,
         workers: settings.process.workers,
         timeout: settings.store.decision_budget,
@@ -59,7 +60,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         metrics: StoreMetrics::new(&telemetry.meter()),
         scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
     };
-    match settings.rules.options.algorithms {
+    match algorithms {
         Algorithms::All => Store::Redis(RedisStore::new(options, finder)),
         Algorithms::FixedWindow => Store::Transactions(TransactionStore::new(options, finder)),
     }

@@ -2,6 +2,7 @@
 
 mod batch;
 mod batcher;
+pub mod checks;
 mod clock;
 mod cluster;
 pub mod connection;

@@ -6,9 +6,9 @@ use serde_json::Value;
 use tollkeeper::rls::pb::{RateLimitDescriptor, rate_limit_response::Code};
 
 use crate::support::{
-    redis_server::Redis,
-    root,
-    service::{Options, Service, descriptor, hits, request, spell, tollkeeper},
+    cluster::{Cluster, ClusterSetup},
+    redis_server::{Redis, Version},
+    service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper},
 };
 
 const RULES: &str = "
@@ -104,15 +104,38 @@ async fn a_counter_of_every_algorithm_is_shown_and_reset_on_every_store() {
     every_algorithm_is_shown_and_reset(&service, &ALGORITHMS[..1]).await;
 }
 
-#[tokio::test]
-async fn the_acl_rights_of_the_page_on_redis_suffice_for_every_algorithm() {
-    let page = std::fs::read_to_string(root().join("docs/redis.md")).unwrap();
-    let rights = page.lines().find(|line| line.starts_with("ACL SETUSER tollkeeper ")).unwrap();
-    let redis = Redis::start();
-    redis.query::<()>(&rights.split(' ').collect::<Vec<_>>());
-    let store = format!("redis://tollkeeper:secret@127.0.0.1:{}", redis.port);
-    let service = Service::start(Options { rules: RULES, store: &store, ..Options::default() });
+/// Decides, refunds, shows and resets, by each algorithm.
+async fn the_rights_suffice(store: &str) {
+    let service = Service::start(Options { rules: RULES, store, ..Options::default() });
+    service.wait_until_ready();
     every_algorithm_is_shown_and_reset(&service, &ALGORITHMS).await;
+    for name in ALGORITHMS {
+        let counted = || descriptor(&[(name, "b")]);
+        for _ in 0..2 {
+            ask(&service, hits(counted(), 5)).await;
+        }
+        assert_eq!(ask(&service, counted()).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR", "{name}");
+        assert_eq!(ask(&service, refund(counted(), 6)).await, "OK: OK 6/10 YEAR", "{name}");
+        assert_eq!(ask(&service, refund(counted(), 6)).await, "OK: OK 10/10 YEAR", "{name}");
+    }
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains(r#"ratelimit_store_check_failed{check="rights"} 0"#), "{metrics}");
+    assert!(!service.log().contains("WARN"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn the_documented_rights_suffice_for_every_algorithm_on_every_server() {
+    for version in Version::ALL {
+        let redis = Redis::start_version(version);
+        the_rights_suffice(&redis.url_with_minimal_rights()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_documented_rights_suffice_for_every_algorithm_on_a_cluster() {
+    let setup = ClusterSetup { replicas: false, ..ClusterSetup::default() };
+    let cluster = Cluster::start_as(&setup);
+    the_rights_suffice(&cluster.url_with_minimal_rights()).await;
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod architecture;
 mod bad_input;
 mod bench;
 mod check;
+mod checks;
 mod clean_exit;
 mod clocks;
 mod commands;

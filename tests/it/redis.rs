@@ -97,7 +97,6 @@ async fn one_call_of_many_descriptors_is_one_script_run() {
     let before = redis.runs_of("evalsha");
     service.ask(call()).await.unwrap();
     assert_eq!(redis.runs_of("evalsha") - before, 1);
-    assert_eq!(redis.runs_of("eval"), 1);
 }
 
 #[tokio::test]
@@ -442,7 +441,7 @@ async fn a_redis_that_may_evict_counters_is_one_warning() {
     }
     let log = service.log();
     assert_eq!(log.matches("redis may evict counters").count(), 1, "{log}");
-    assert!(log.contains("policy=\"allkeys-lru\""), "{log}");
+    assert!(log.contains("its maxmemory-policy is allkeys-lru"), "{log}");
 }
 
 #[tokio::test]

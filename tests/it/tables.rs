@@ -188,6 +188,16 @@ fn the_failure_modes_are_on_the_page_of_redis() {
     assert_eq!(first_column(&page, "| | the call |"), row.value.split('|').collect());
 }
 
+#[test]
+fn the_checks_at_connect_are_on_the_page_of_redis() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let metrics = service.get("/metrics");
+    let series = metrics.split("ratelimit_store_check_failed{check=\"").skip(1);
+    let checks = series.map(|line| line.split('"').next().unwrap()).collect();
+    assert_eq!(first_column(&page("redis.md"), "| `check` | fails if |"), checks);
+}
+
 /// The labels of each metric that a scrape has, by its name on /metrics.
 fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

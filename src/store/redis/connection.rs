@@ -69,6 +69,17 @@ async fn connect(server: &Server) -> io::Result<Box<dyn Stream>> {
         Address::Tcp { host, port } => (host.as_str(), *port),
         Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
     };
+    let stream = connect_tcp(host, port).await?;
+    match &server.access.tls {
+        Some(tls) => {
+            let name = server.certificate_name.as_deref().unwrap_or(host);
+            Ok(Box::new(tls.connect(name, stream).await?))
+        }
+        None => Ok(Box::new(stream)),
+    }
+}
+
+async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
     // A command is one small packet, and must not wait for the acknowledgement of another.
     stream.set_nodelay(true)?;
@@ -77,13 +88,7 @@ async fn connect(server: &Server) -> io::Result<Box<dyn Stream>> {
     socket.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(UNACKNOWLEDGED_MAX),
     )?;
-    match &server.access.tls {
-        Some(tls) => {
-            let name = server.certificate_name.as_deref().unwrap_or(host);
-            Ok(Box::new(tls.connect(name, stream).await?))
-        }
-        None => Ok(Box::new(stream)),
-    }
+    Ok(stream)
 }
 
 fn jitter() -> Duration {
@@ -279,5 +284,57 @@ impl ConnectionLike for Connection {
 
     fn get_db(&self) -> i64 {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_is_noticed_by_the_kernel() -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let stream = connect_tcp("127.0.0.1", listener.local_addr()?.port()).await?;
+        let socket = SockRef::from(&stream);
+        assert!(socket.tcp_nodelay()?);
+        assert_eq!(socket.tcp_user_timeout()?, Some(UNACKNOWLEDGED_MAX));
+        assert!(socket.keepalive()?);
+        assert_eq!(socket.tcp_keepalive_time()?, KEEPALIVE_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval()?, UNACKNOWLEDGED_MAX);
+        Ok(())
+    }
+
+    /// The server replaces the password and the file, in this order, before it refuses the old password.
+    #[tokio::test]
+    async fn a_refused_password_is_read_once_more() -> io::Result<()> {
+        let folder = tempfile::TempDir::new()?;
+        let file = folder.path().join("password");
+        fs::write(&file, "first")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address =
+            Address::Tcp { host: "127.0.0.1".to_owned(), port: listener.local_addr()?.port() };
+        let access = Access { password: Some(Password::File(file.clone())), ..Access::default() };
+        let server = Server::new(address, Arc::new(access));
+        let refuse = async {
+            let (stream, _) = listener.accept().await?;
+            let mut client = Connection::new(Box::new(stream));
+            let mut passwords = Vec::new();
+            for answer in ["-WRONGPASS no\r\n", "+OK\r\n"] {
+                client.stream.read_buf(&mut client.received).await?;
+                passwords.push(client.received.split());
+                fs::write(&file, "second")?;
+                client.send(answer.as_bytes()).await?;
+            }
+            io::Result::Ok(passwords)
+        };
+        let (passwords, opened) = tokio::join!(refuse, open(&server));
+        opened.expect("the second password is right");
+        let login = |password| redis::cmd("AUTH").arg(password).get_packed_command();
+        assert_eq!(passwords?, [login("first"), login("second")]);
+        Ok(())
     }
 }

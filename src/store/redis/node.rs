@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use super::{
     batch::Runs,
     batcher::Batcher,
+    checks::Checks,
     link::Link,
     pool::{Pool, PoolOptions},
     script::Scripts,
@@ -54,9 +55,15 @@ impl RedisNode {
             ServerMode::Cluster => (Outage::at(&server.address), Runs::PerSlot),
         };
         let metrics = options.metrics.clone();
+        let checks = Checks::new(
+            server.address.clone(),
+            options.expected,
+            &options.scripts.key_prefix,
+            metrics.clone(),
+        );
         let pool = PoolOptions {
             server: server.clone(),
-            expected: options.expected,
+            checks: Arc::new(checks),
             connections_max: options.connections_max,
             workers: options.workers,
             timeout: options.timeout,

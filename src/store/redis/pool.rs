@@ -5,7 +5,7 @@
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -14,9 +14,9 @@ use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::time;
 
 use super::{
+    checks::Checks,
     connection::{self, Connection},
     server::Server,
-    server_info::{Expected, ServerInfo},
 };
 use crate::{
     store::{StoreError, outage::Outage},
@@ -38,8 +38,8 @@ const PART_MIN: usize = 4;
 pub struct PoolOptions {
     /// Where Redis is, and how to log in there.
     pub server: Server,
-    /// What it must be.
-    pub expected: Expected,
+    /// What is checked of it.
+    pub checks: Arc<Checks>,
     /// Maximum number of connections, at least 1.
     pub connections_max: u32,
     /// Number of workers. Each keeps connections of its own if there are enough.
@@ -60,7 +60,6 @@ struct PoolInner {
     metrics: StoreMetrics,
     /// The first is for threads that are not workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
-    findings: Arc<Mutex<ServerFindings>>,
 }
 
 /// A connection that a question holds for itself.
@@ -79,7 +78,7 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        Self(Arc::new(PoolInner { options, metrics, parts, findings: Arc::default() }))
+        Self(Arc::new(PoolInner { options, metrics, parts }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -117,7 +116,7 @@ impl Pool {
 impl PoolInner {
     /// One part of the pool, which connects in the background.
     fn connect(&self) -> bb8::Pool<Manager> {
-        let PoolOptions { server, expected, connections_max, timeout, outage, .. } =
+        let PoolOptions { server, checks, connections_max, timeout, outage, .. } =
             self.options.clone();
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let connections_max = (connections_max / parts).max(1);
@@ -134,12 +133,7 @@ impl PoolInner {
             .retry_connection(false)
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(self.metrics.clone())))
-            .build_unchecked(Manager {
-                server,
-                expected,
-                outage,
-                findings: Arc::clone(&self.findings),
-            })
+            .build_unchecked(Manager { server, checks, outage })
     }
 }
 
@@ -155,9 +149,8 @@ pub(super) fn unavailable(error: &RedisError) -> StoreError {
 /// Makes connections for the pool, and judges them when they come back.
 pub struct Manager {
     server: Server,
-    expected: Expected,
+    checks: Arc<Checks>,
     outage: Outage,
-    findings: Arc<Mutex<ServerFindings>>,
 }
 
 /// Only the server is of use.
@@ -191,52 +184,8 @@ impl Manager {
     /// Connects, and checks that the server is one that we can work with.
     async fn open(&self) -> RedisResult<Connection> {
         let mut connection = connection::open(&self.server).await?;
-        match connection.query::<String>(&redis::cmd("INFO")).await {
-            Ok(info) => {
-                let info = ServerInfo(&info);
-                info.check(self.expected)?;
-                self.warn(ServerFindings::of(&info, self.expected));
-            }
-            // A user who may run our commands but not INFO is trusted.
-            Err(error) if error.code() == Some("NOPERM") => {}
-            Err(error) => return Err(error),
-        }
+        self.checks.run(&mut connection).await?;
         Ok(connection)
-    }
-
-    /// Logs each finding once, however many connections find it.
-    fn warn(&self, found: ServerFindings) {
-        let mut known = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(policy) = found.evicts.as_ref().filter(|_| found.evicts != known.evicts) {
-            tracing::warn!(
-                policy,
-                "redis may evict counters, and then limits begin anew; set maxmemory-policy to noeviction"
-            );
-        }
-        let clients = self.expected.clients;
-        if let Some(max) = found.clients_max.filter(|_| found.clients_max != known.clients_max) {
-            tracing::warn!(
-                "redis takes {max} clients (maxclients), and all replicas of this service may open \
-                 {clients} connections: lower --store-pool-size"
-            );
-        }
-        *known = found;
-    }
-}
-
-/// What the server's operator should know.
-#[derive(Debug, Default)]
-struct ServerFindings {
-    /// The eviction policy, where the server may evict counters.
-    evicts: Option<String>,
-    /// The most clients of the server, where that is less than we may need.
-    clients_max: Option<u64>,
-}
-
-impl ServerFindings {
-    fn of(info: &ServerInfo<'_>, expected: Expected) -> Self {
-        let clients_max = info.clients_max().filter(|max| *max < expected.clients);
-        Self { evicts: info.evicts().map(str::to_owned), clients_max }
     }
 }
 

@@ -1,10 +1,6 @@
 //! What a server says of itself when we connect: whether we can work with it, and what its operator
 //! should know.
 
-use std::io;
-
-use redis::RedisResult;
-
 /// The oldest servers that have the commands and the scripting that we rely on.
 const REDIS_MIN: (u32, u32) = (6, 2);
 const VALKEY_MIN: (u32, u32) = (7, 2);
@@ -16,6 +12,8 @@ pub struct Expected {
     pub mode: ServerMode,
     /// The most connections that all replicas of the service open to it together.
     pub clients: u64,
+    /// Whether it runs our scripts.
+    pub runs_scripts: bool,
 }
 
 /// Whether a server owns all keys, or some slots of a cluster.
@@ -31,17 +29,37 @@ pub enum ServerMode {
 pub(super) struct ServerInfo<'text>(pub(super) &'text str);
 
 impl ServerInfo<'_> {
-    /// Refuses a server that is too old, or not of the mode that the URL says.
-    pub(super) fn check(&self, expected: Expected) -> RedisResult<()> {
-        self.check_version()?;
-        let message = match (expected.mode, self.field("cluster_enabled:") == Some("1")) {
-            (ServerMode::Single, false) | (ServerMode::Cluster, true) => return Ok(()),
-            (ServerMode::Single, true) => "the server runs in cluster mode: write redis+cluster://",
-            (ServerMode::Cluster, false) => {
-                "the server does not run in cluster mode: write redis:// without +cluster"
-            }
+    /// Refuses a server that is too old, in a sentence.
+    pub(super) fn check_version(&self) -> Result<(), String> {
+        let (server, version, oldest) = match self.field("valkey_version:") {
+            Some(version) => ("valkey", version, VALKEY_MIN),
+            None => ("redis", self.field("redis_version:").unwrap_or_default(), REDIS_MIN),
         };
-        Err(io::Error::other(message).into())
+        let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+        let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if found >= oldest {
+            return Ok(());
+        }
+        let (major, minor) = oldest;
+        Err(format!("{server} `{version}` is older than {major}.{minor}"))
+    }
+
+    /// Refuses a server that is not of the mode that the URL says, in a sentence.
+    pub(super) fn check_mode(&self, mode: ServerMode) -> Result<(), &'static str> {
+        match (mode, self.field("cluster_enabled:") == Some("1")) {
+            (ServerMode::Single, false) | (ServerMode::Cluster, true) => Ok(()),
+            (ServerMode::Single, true) => {
+                Err("the server runs in cluster mode: write redis+cluster://")
+            }
+            (ServerMode::Cluster, false) => {
+                Err("the server does not run in cluster mode: write redis:// without +cluster")
+            }
+        }
+    }
+
+    /// Whether it copies another server.
+    pub(super) fn is_replica(&self) -> bool {
+        self.field("role:") == Some("slave")
     }
 
     /// The eviction policy, if the server may evict counters: then limits begin anew without an error.
@@ -55,21 +73,6 @@ impl ServerInfo<'_> {
         self.field("maxclients:")?.parse().ok()
     }
 
-    fn check_version(&self) -> RedisResult<()> {
-        let (server, version, oldest) = match self.field("valkey_version:") {
-            Some(version) => ("valkey", version, VALKEY_MIN),
-            None => ("redis", self.field("redis_version:").unwrap_or_default(), REDIS_MIN),
-        };
-        let mut numbers = version.split('.').map_while(|number| number.parse().ok());
-        let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        if found >= oldest {
-            return Ok(());
-        }
-        let (major, minor) = oldest;
-        let message = format!("{server} `{version}` is older than {major}.{minor}");
-        Err(io::Error::other(message).into())
-    }
-
     fn field(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.trim().strip_prefix(name))
     }
@@ -79,14 +82,9 @@ impl ServerInfo<'_> {
 mod tests {
     use super::*;
 
-    fn check(mode: ServerMode, info: &str) -> Result<(), String> {
-        let expected = Expected { mode, clients: 16 };
-        ServerInfo(info).check(expected).map_err(|error| error.to_string())
-    }
-
     #[test]
     fn servers_that_lack_our_commands_are_refused() {
-        let check = |info| check(ServerMode::Single, info);
+        let check = |info| ServerInfo(info).check_version();
         check("# Server\r\nredis_version:7.0.15\r\n").expect("new enough");
         check("redis_version:6.2.0").expect("just new enough");
         // Valkey also reports the version of Redis that it is compatible with.
@@ -98,6 +96,7 @@ mod tests {
 
     #[test]
     fn a_server_must_be_of_the_mode_that_the_url_says() {
+        let check = |mode, info| ServerInfo(info).check_mode(mode);
         let cluster = "redis_version:7.0.15\r\ncluster_enabled:1\r\n";
         let single = "redis_version:7.0.15\r\ncluster_enabled:0\r\n";
         assert_eq!(check(ServerMode::Single, single), Ok(()));

@@ -7,7 +7,7 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Histogram, Meter},
+    metrics::{Counter, Histogram, Meter, UpDownCounter},
 };
 use redis::{RedisError, RedisResult};
 use tracing::{Instrument as _, Span};
@@ -22,6 +22,7 @@ pub struct StoreMetrics {
     cached: Counter<u64>,
     failovers: Counter<u64>,
     charges_lost: Counter<u64>,
+    failed_checks: UpDownCounter<i64>,
 }
 
 impl StoreMetrics {
@@ -51,6 +52,12 @@ impl StoreMetrics {
             charges_lost: meter
                 .u64_counter("ratelimit.store.charges.lost")
                 .with_description("Acknowledged charges that a new master lacks, about")
+                .build(),
+            failed_checks: meter
+                .i64_up_down_counter("ratelimit.store.check.failed")
+                .with_description(
+                    "Servers of the store that fail this check at each new connection",
+                )
                 .build(),
         }
     }
@@ -115,6 +122,11 @@ impl StoreMetrics {
     pub(crate) fn failed_over(&self, charges_lost: u64) {
         self.failovers.add(1, &[]);
         self.charges_lost.add(charges_lost, &[]);
+    }
+
+    /// Counts servers that fail this check from now on, or, below 0, no longer.
+    pub(crate) fn check_failed(&self, check: &'static str, change: i64) {
+        self.failed_checks.add(change, &[KeyValue::new("check", check)]);
     }
 
     /// Counts a call that was denied without asking the store.

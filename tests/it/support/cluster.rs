@@ -176,6 +176,15 @@ impl Cluster {
         format!("redis+cluster://{}", self.hosts())
     }
 
+    /// The URL with the user of docs/redis.md, who has no more rights than are needed.
+    pub fn url_with_minimal_rights(&self) -> String {
+        for node in &self.nodes {
+            node.allow("For a single server:");
+            node.allow("Each node of a Cluster needs this user, and:");
+        }
+        format!("redis+cluster://tollkeeper:secret@{}", self.hosts())
+    }
+
     /// What a node knows of the nodes, if it knows only ours.
     fn seen_by(&self, node: &Redis) -> Option<Vec<Seen>> {
         let lines: String = node.query(&["CLUSTER", "NODES"]);

@@ -13,7 +13,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{Process, certificates::Issued, eventually, tool};
+use super::{Process, certificates::Issued, eventually, root, tool};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,14 +224,30 @@ impl Redis {
         }
     }
 
+    /// The URL with the user of docs/redis.md, who has no more rights than are needed.
+    pub fn url_with_minimal_rights(&self) -> String {
+        self.allow("For a single server:");
+        self.url_of_tollkeeper()
+    }
+
     /// The URL with a user who has the rights that `--redis-scripts off` needs, and none to run scripts.
     pub fn url_without_scripts(&self) -> String {
-        let rights =
-            ["+watch", "+multi", "+exec", "+get", "+set", "+incrby", "+del", "+time", "+info"];
-        self.query::<()>(
-            &[&["ACL", "SETUSER", "plain", "on", ">plain", "~tk1:*"], &rights[..]].concat(),
-        );
-        format!("redis://plain:plain@127.0.0.1:{}", self.port)
+        self.allow("For `--redis-scripts off`:");
+        self.url_of_tollkeeper()
+    }
+
+    fn url_of_tollkeeper(&self) -> String {
+        format!("redis://tollkeeper:secret@127.0.0.1:{}", self.port)
+    }
+
+    /// Runs the commands that docs/redis.md has below this line.
+    pub fn allow(&self, title: &str) {
+        let page = fs::read_to_string(root().join("docs/redis.md")).unwrap();
+        let (_, block) = page.split_once(&format!("{title}\n\n```text\n")).expect(title);
+        let (commands, _) = block.split_once("\n```").unwrap();
+        for command in commands.lines() {
+            self.query::<()>(&command.split(' ').collect::<Vec<_>>());
+        }
     }
 
     /// A new connection.

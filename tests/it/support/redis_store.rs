@@ -29,7 +29,8 @@ pub fn store(url: &str, workers: usize, clock: Clock, timeout: Duration) -> Redi
 
 /// A store for a Redis that runs no scripts, on one connection.
 pub fn transactions(url: &str, timeout: Duration) -> TransactionStore {
-    let (options, finder) = options(url, 1, 0, system_clock, timeout);
+    let (mut options, finder) = options(url, 1, 0, system_clock, timeout);
+    options.expected.runs_scripts = false;
     TransactionStore::new(options, finder)
 }
 
@@ -59,7 +60,7 @@ fn options(
         }
     };
     let options = NodeOptions {
-        expected: Expected { mode, clients: connections_max.into() },
+        expected: Expected { mode, clients: connections_max.into(), runs_scripts: true },
         connections_max,
         workers,
         timeout,
