@@ -28,6 +28,7 @@ pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
 
 use self::reader::SettingReader;
+use crate::rules::Algorithms;
 
 /// The settings of `serve`, by component.
 #[derive(Debug, Clone)]
@@ -75,7 +76,7 @@ pub fn table() -> Vec<Row> {
 }
 
 fn read(reader: &mut SettingReader<'_>) -> Settings {
-    Settings {
+    let settings = Settings {
         listen: ListenSettings::read(reader),
         rules: RuleSettings::read(reader),
         store: StoreSettings::read(reader),
@@ -83,7 +84,13 @@ fn read(reader: &mut SettingReader<'_>) -> Settings {
         telemetry: TelemetrySettings::read(reader),
         process: ProcessSettings::read(reader),
         warnings: Vec::new(),
+    };
+    if let StoreUrl::Redis(RedisUrl { topology: TopologyKind::Cluster, .. }) = settings.store.url
+        && settings.rules.options.algorithms == Algorithms::FixedWindow
+    {
+        reader.problem("redis-scripts", "must be on for a cluster");
     }
+    settings
 }
 
 #[cfg(test)]
@@ -133,6 +140,14 @@ mod tests {
         for row in rows {
             assert!(row::is_ours(&row.variable()), "{}", row.variable());
         }
+    }
+
+    #[test]
+    fn a_cluster_needs_scripts() {
+        let store = ("TOLLKEEPER_STORE", "redis+cluster://a,b");
+        good(&[store]);
+        let problems = problems(&[store, ("TOLLKEEPER_REDIS_SCRIPTS", "off")]);
+        assert_eq!(problems, ["TOLLKEEPER_REDIS_SCRIPTS: must be on for a cluster"]);
     }
 
     #[test]
