@@ -1,17 +1,19 @@
 //! Accepting connections, for the gRPC and the HTTP listeners alike.
 
-use std::time::Duration;
+use std::{io, sync::LazyLock, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream},
     time,
 };
 
-/// The pause after a failure to accept, such as too many open files. An immediate retry would only spin.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+use crate::telemetry::{ListenerMetrics, LogThrottle, RefusedConnection};
 
-/// Accepts the next connection. Failures are logged under the listener's name, and retried.
-pub(crate) async fn accept(listener: &TcpListener, name: &str) -> TcpStream {
+/// The pause after a failure to accept, such as too many open files. An immediate retry would only spin.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Accepts the next connection. Failures are counted, logged at most once a minute, and retried.
+pub(crate) async fn accept(listener: &TcpListener, metrics: &ListenerMetrics) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -19,10 +21,22 @@ pub(crate) async fn accept(listener: &TcpListener, name: &str) -> TcpStream {
                 drop(stream.set_nodelay(true));
                 return stream;
             }
+            // The client has left the accept queue: nothing of ours has failed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!("{name}: could not accept a connection: {error}");
+                metrics.refused(RefusedConnection::Accept);
+                warn_once_a_minute(metrics, &format!("could not accept a connection: {error}"));
                 time::sleep(RETRY_AFTER).await;
             }
         }
+    }
+}
+
+/// Logs a problem of a listener.
+pub(crate) fn warn_once_a_minute(metrics: &ListenerMetrics, problem: &str) {
+    static LOG: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
+    let line = format!("{}: {problem}", metrics.name());
+    if LOG.should_log(&line) {
+        tracing::warn!("{line} (logged at most once a minute)");
     }
 }

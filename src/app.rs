@@ -3,6 +3,7 @@
 mod grpc;
 mod listeners;
 mod ready;
+mod renewal;
 pub mod stores;
 
 use std::{error::Error, future::pending, sync::Arc, time::Duration};
@@ -17,16 +18,19 @@ use self::{
 };
 use crate::{
     VERSION,
+    arriving::ArrivalBudget,
     health::{Health, Phase},
     http::{self, Http},
     limiter::Limiter,
+    panics,
     printable::printable,
-    rls::{self, GrpcServices},
+    rls,
     rules::{self, InForce, Rules, Watched},
     settings::{CallSettings, RuleSettings, Settings},
     shutdown::Signals,
     store::Store,
-    telemetry::{CallMetrics, RuleMetrics, Telemetry},
+    telemetry::{CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics, Telemetry},
+    tls::server::{ListenerTls, TlsUse},
     workers::Workers,
 };
 
@@ -58,6 +62,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let mut signals = Signals::listen()?;
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
     telemetry.install(settings.telemetry.log);
+    panics::report(EdgeMetrics::new(&telemetry.meter()));
     tracing::info!("tollkeeper {VERSION} starts");
     for warning in &settings.warnings {
         tracing::warn!("{}", printable(warning.as_bytes()));
@@ -113,14 +118,31 @@ impl App {
     ) -> Result<Tasks, Box<dyn Error>> {
         let rules = Arc::new(Rules::new(rules));
         let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
-        let CallSettings { message_bytes_max, bounds, ref headers } = settings.calls;
+        let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
+            settings.calls;
+        let arriving = ArrivalBudget::new(arriving_bytes_max);
+        let edge = EdgeMetrics::new(&self.telemetry.meter());
 
         let mut tasks = Tasks::new();
-        let service =
-            rls::Service::new(Arc::clone(&limiter), bounds, message_bytes_max, Arc::clone(headers));
+        let service = rls::Service::new(
+            Arc::clone(&limiter),
+            bounds,
+            message_bytes_max,
+            Arc::clone(headers),
+            Arc::clone(&arriving),
+            settings.listen.access.clone(),
+        );
         let services = grpc::services(service, &self.health, settings.listen.reflection)?;
         let workers = Arc::clone(&self.workers);
-        tasks.spawn(serve_grpc(listeners.grpc, services, workers, self.stop.clone()));
+        let connections = settings.listen.connections;
+        let tls = |listener| ListenerTls::new(settings.listen.tls.clone(), listener);
+        let grpc_tls = tls(TlsUse::Grpc);
+        let (metrics, stop) = (edge.of_listener("grpc"), self.stop.clone());
+        tasks.spawn(async move {
+            rls::serve(listeners.grpc, services, workers, connections, grpc_tls, metrics, stop)
+                .await;
+            Ok(())
+        });
         let endpoints = Http {
             limiter: Arc::clone(&limiter),
             bounds,
@@ -130,13 +152,35 @@ impl App {
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
             request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
+            report_slots: Arc::new(Semaphore::new(http::REPORTS_MAX)),
+            access: settings.listen.access.clone(),
+            identifies_clients: settings.listen.identifies_clients(),
+            admin_token: settings.listen.admin_token.clone(),
+            arriving,
         };
         if let Some(admin) = listeners.admin {
             let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
             let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
-            tasks.spawn(serve_http(admin, router, self.stop.clone()));
+            let metrics = edge.of_listener("admin");
+            tasks.spawn(serve_http(admin, router, tls(TlsUse::Admin), metrics, self.stop.clone()));
         }
-        tasks.spawn(serve_http(listeners.http, http::router(endpoints), self.stop.clone()));
+        let (metrics, stop) = (edge.of_listener("http"), self.stop.clone());
+        tasks.spawn(serve_http(
+            listeners.http,
+            http::router(endpoints),
+            tls(TlsUse::Http),
+            metrics,
+            stop,
+        ));
+        let renewal = renewal::renew(
+            Arc::new(settings.listen.clone()),
+            FileMetrics::new(&self.telemetry.meter()),
+        );
+        let stop = self.stop.clone();
+        tasks.spawn(async move {
+            stop.run_until_cancelled_owned(renewal).await;
+            Ok(())
+        });
         let (store, stop) = (Arc::clone(&self.store), self.stop.clone());
         tasks.spawn(async move {
             stop.run_until_cancelled_owned(store.follow_servers()).await;
@@ -207,18 +251,14 @@ impl App {
     }
 }
 
-async fn serve_grpc(
+async fn serve_http(
     listener: TcpListener,
-    services: GrpcServices,
-    workers: Arc<Workers>,
+    router: Router,
+    tls: ListenerTls,
+    metrics: ListenerMetrics,
     stop: CancellationToken,
 ) -> TaskResult {
-    rls::serve(listener, services, workers, stop).await;
-    Ok(())
-}
-
-async fn serve_http(listener: TcpListener, router: Router, stop: CancellationToken) -> TaskResult {
-    http::serve(listener, router, stop).await;
+    http::serve(listener, router, tls, metrics, stop).await;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod output;
 mod schema;
 mod serve;
 mod test;
+mod tls;
 
 use std::process::ExitCode;
 

@@ -9,28 +9,34 @@ mod serve;
 pub use serve::serve;
 
 use std::{
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, SystemTime},
 };
 
 use axum::{
     Json, Router,
-    body::Bytes,
+    body::{Body, Bytes},
     extract::{Request, State},
     http::{StatusCode, header},
-    response::IntoResponse,
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Body as _;
+use bytes::BytesMut;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Frame, SizeHint};
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time,
 };
 
 use crate::{
     VERSION,
+    access::{AdminToken, DomainAccess},
+    arriving::ArrivalBudget,
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
@@ -40,11 +46,15 @@ use crate::{
     rls::{decode::Bounds, headers::Headers, refusal::Refusal},
     rules::Rules,
     telemetry::Telemetry,
+    tls::server::Identity,
 };
 
 /// Most requests with a body in progress at a time. Below the number of connections, so that probes always
 /// find one.
 pub const REQUESTS_MAX: usize = 128;
+
+/// Most answers of `/metrics` and `/rules` that are being sent at a time: they may be large, and their client slow.
+pub const REPORTS_MAX: usize = 32;
 
 /// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -68,6 +78,16 @@ pub struct Http {
     pub rules: Arc<Rules>,
     /// One permit for each request with a body: [`REQUESTS_MAX`].
     pub request_slots: Arc<Semaphore>,
+    /// One permit for each answer of `/metrics` or `/rules` that is being sent: [`REPORTS_MAX`].
+    pub report_slots: Arc<Semaphore>,
+    /// The domains of clients, if they are restricted.
+    pub access: Option<Arc<DomainAccess>>,
+    /// Whether clients identify themselves with certificates.
+    pub identifies_clients: bool,
+    /// The token of the admin address, if it has one.
+    pub admin_token: Option<Arc<AdminToken>>,
+    /// The memory for bodies that arrive in parts.
+    pub arriving: Arc<ArrivalBudget>,
 }
 
 impl Http {
@@ -77,32 +97,91 @@ impl Http {
     /// If no slot is free, or the body is too slow, too large or incomplete.
     async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Refusal> {
         let Ok(slot) = self.request_slots.try_acquire() else {
-            return Err(Refusal::Busy("too many concurrent requests".to_owned()));
+            return Err(Refusal::TooMany);
         };
-        let (body, bytes_max) = (request.into_body(), self.message_bytes_max);
+        match time::timeout(BODY_WITHIN, self.read(request.into_body())).await {
+            Ok(Ok(body)) => Ok((body, slot)),
+            Ok(Err(refusal)) => Err(refusal),
+            Err(_) => Err(Refusal::TooSlow),
+        }
+    }
+
+    async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
+        let bytes_max = self.message_bytes_max;
         // What `content-length` says; 0 without one.
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(Refusal::TooLongAt(bytes_max));
         }
-        match time::timeout(BODY_WITHIN, Limited::new(body, bytes_max).collect()).await {
-            Ok(Ok(body)) => Ok((body.to_bytes(), slot)),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLongAt(bytes_max)),
-            Ok(Err(_)) => Err(Refusal::Invalid("body: malformed or incomplete".to_owned())),
-            Err(_) => Err(Refusal::TooSlow),
+        let (mut received, mut held) = (BytesMut::new(), self.arriving.hold());
+        while let Some(frame) = body.frame().await {
+            let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
+            let frame = frame.map_err(malformed)?;
+            let data = frame.into_data().unwrap_or_default();
+            if received.len() + data.len() > bytes_max {
+                return Err(Refusal::TooLongAt(bytes_max));
+            }
+            held.add(data.len()).map_err(Refusal::Busy)?;
+            received.extend_from_slice(&data);
         }
+        Ok(received.freeze())
+    }
+
+    /// An answer that may be large, or 503 if too many are being sent.
+    fn report(&self, answer: impl FnOnce() -> Response) -> Response {
+        let Ok(slot) = Arc::clone(&self.report_slots).try_acquire_owned() else {
+            return json::refuse(&Refusal::TooMany);
+        };
+        answer().map(|body| Body::new(SlottedBody { body, _slot: slot }))
+    }
+}
+
+/// The body of a report. Its slot is taken until it has been sent.
+struct SlottedBody {
+    body: Body,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl hyper::body::Body for SlottedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
 /// The endpoints.
 pub fn router(http: Http) -> Router {
-    Router::new()
+    // Probes have no certificate.
+    let identified = Router::new()
         .route("/json", post(json::decide))
+        .route("/metrics", get(metrics))
+        .route("/rules", get(rules))
+        .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers));
+    identified
         .route("/healthz", get(|| async { "OK" }))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
-        .route("/metrics", get(metrics))
-        .route("/rules", get(rules))
         .with_state(http)
+}
+
+/// Where clients identify themselves, one without a certificate may only ask about health.
+async fn refuse_strangers(State(http): State<Http>, request: Request, next: Next) -> Response {
+    if http.identifies_clients && request.extensions().get::<Identity>().is_none() {
+        return (StatusCode::FORBIDDEN, "a client certificate is required").into_response();
+    }
+    next.run(request).await
 }
 
 async fn readyz(State(http): State<Http>) -> impl IntoResponse {
@@ -122,22 +201,26 @@ async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(http): State<Http>) -> impl IntoResponse {
+async fn metrics(State(http): State<Http>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (text_format, http.telemetry.scrape())
+    http.report(|| (text_format, http.telemetry.scrape()).into_response())
 }
 
-async fn rules(State(http): State<Http>) -> Json<Value> {
-    let in_force = http.rules.current();
+async fn rules(State(http): State<Http>) -> Response {
+    http.report(|| Json(rules_json(&http.rules)).into_response())
+}
+
+fn rules_json(rules: &Rules) -> Value {
+    let in_force = rules.current();
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Json(json!({
+    json!({
         "tollkeeper_version": VERSION,
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
         "files": in_force.files,
-        "problems": http.rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "domains": in_force.rules.domains().into_iter().map(domain_json).collect::<Vec<_>>(),
-    }))
+    })
 }
 
 fn domain_json(domain: &Domain) -> Value {

@@ -35,7 +35,10 @@ pub mod tls;
 pub mod workers;
 
 mod accept;
+pub mod access;
+pub mod arriving;
 mod calls;
 mod did_you_mean;
 mod grpc;
+mod panics;
 mod printable;

@@ -1,6 +1,7 @@
 //! The wire: Envoy's rate limit service, version 3. Apart from our clients, only this folder uses the
 //! generated types.
 
+mod age;
 pub mod decode;
 pub mod encode;
 mod framing;
@@ -15,8 +16,7 @@ mod serve;
 mod service;
 mod socket;
 
-pub use serve::{GrpcServices, serve};
-pub(crate) use service::decide_json;
+pub use serve::{ConnectionBounds, GrpcServices, serve};
 pub use service::{Service, decide};
 
 /// Envoy's messages, compiled from `proto/`.

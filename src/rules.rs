@@ -3,6 +3,7 @@
 //! Nothing outside this folder knows YAML.
 
 pub mod cases;
+mod clients;
 mod compile;
 mod files;
 mod json_schema;
@@ -16,6 +17,7 @@ mod schema;
 mod watch;
 mod yaml;
 
+pub use clients::ClientDomains;
 pub use json_schema::{schema_of_rules, schema_of_tests};
 pub use load::{InForce, load, parse};
 pub use options::{Algorithms, LoadOptions};

@@ -10,6 +10,11 @@ mod metrics;
 mod provider;
 
 pub(crate) use log_throttle::LogThrottle;
-pub use metrics::{CallMetrics, MemoryMetrics, RuleMetrics, StoreMetrics};
-pub(crate) use metrics::{in_span, is_server_error, redis_error_type, status_name, store_span};
+pub use metrics::{
+    CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics,
+    StoreMetrics,
+};
+pub(crate) use metrics::{
+    RefusedConnection, in_span, is_server_error, redis_error_type, status_name, store_span,
+};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions, remote_parent};

@@ -1,9 +1,14 @@
 //! TLS from PEM files. They are read whenever a connection or a listener needs them, so that renewed
 //! certificates are in use without a restart.
 
+mod certificate;
 pub mod client;
 pub mod last_good;
 pub mod pem;
+pub mod server;
+mod stream;
+
+pub(crate) use stream::ServerStream;
 
 use std::sync::Arc;
 

@@ -168,6 +168,7 @@ fn quantile_us(report: &Report, part: f64) -> f64 {
 
 fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Result<Report> {
     let load = Load {
+        tls: None,
         addr: service.addr.clone(),
         calls: Calls::new(&request(scenario), scenario.keys, Distribution::Uniform),
         pace,

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     pin::Pin,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -18,11 +18,15 @@ use hyper::{
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{net::TcpStream, time};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time,
+};
 use tonic::Code;
 
 use super::answer::{self, OverallCode};
-use crate::grpc;
+use crate::{grpc, tls::client::TlsClient};
 
 /// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -33,6 +37,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     addr: String,
+    tls: Option<Arc<TlsClient>>,
     uri: Uri,
     headers: HeaderMap,
     sender: Mutex<SendRequest<Message>>,
@@ -43,7 +48,7 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    pub(super) async fn open(addr: &str) -> Result<Self, String> {
+    pub(super) async fn open(addr: &str, tls: Option<Arc<TlsClient>>) -> Result<Self, String> {
         let uri = Uri::builder()
             .scheme(uri::Scheme::HTTP)
             .authority(addr)
@@ -54,8 +59,9 @@ impl ClientConnection {
             (header::TE, HeaderValue::from_static("trailers")),
         ];
         Ok(Self {
-            sender: Mutex::new(connect(addr).await?),
+            sender: Mutex::new(connect(addr, tls.as_deref()).await?),
             addr: addr.to_owned(),
+            tls,
             uri,
             headers: headers.into_iter().collect(),
             repair: tokio::sync::Mutex::default(),
@@ -90,7 +96,7 @@ impl ClientConnection {
         if !sender.is_closed() {
             return Ok(sender);
         }
-        match connect(&self.addr).await {
+        match connect(&self.addr, self.tls.as_deref()).await {
             Ok(sender) => {
                 self.reconnects.fetch_add(1, Relaxed);
                 *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = sender.clone();
@@ -104,20 +110,36 @@ impl ClientConnection {
     }
 }
 
+async fn connect(addr: &str, tls: Option<&TlsClient>) -> Result<SendRequest<Message>, String> {
+    let connect = async {
+        match tls {
+            Some(tls) => handshake(tls.connect_to(addr).await.map_err(in_words)?).await,
+            None => {
+                let stream = TcpStream::connect(addr).await.map_err(in_words)?;
+                stream.set_nodelay(true).map_err(in_words)?;
+                handshake(stream).await
+            }
+        }
+    };
+    time::timeout(CONNECT_WITHIN, connect).await.unwrap_or_else(|_| Err("no answer".to_owned()))
+}
+
+fn in_words(error: impl std::error::Error) -> String {
+    error.to_string()
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the task ends with its socket, or with the runtime of its thread"
 )]
-async fn connect(addr: &str) -> Result<SendRequest<Message>, String> {
-    let connect = async {
-        let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|error| error.to_string())?;
-        tokio::spawn(async { drop(connection.await) });
-        Ok(sender)
-    };
-    time::timeout(CONNECT_WITHIN, connect).await.unwrap_or_else(|_| Err("no answer".to_owned()))
+async fn handshake<S>(stream: S) -> Result<SendRequest<Message>, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(in_words)?;
+    tokio::spawn(async { drop(connection.await) });
+    Ok(sender)
 }
 
 /// A body of one frame. No header has its length, as with other gRPC clients.

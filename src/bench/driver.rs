@@ -40,7 +40,7 @@ impl Driver {
         let load = &workload.load;
         let mut connections = Vec::new();
         for _ in 0..share(load.connections, index, load.threads) {
-            connections.push(ClientConnection::open(&load.addr).await?);
+            connections.push(ClientConnection::open(&load.addr, load.tls.clone()).await?);
         }
         let work = Work {
             calls: load.calls.of_thread(index, load.threads),

@@ -1,14 +1,17 @@
 //! What a run does.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::calls::Calls;
+use crate::tls::client::TlsClient;
 
 /// What a run does.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// The service, as `host:port`.
     pub addr: String,
+    /// TLS, if the service has it.
+    pub tls: Option<Arc<TlsClient>>,
     /// The requests.
     pub calls: Calls,
     /// When the next call is made.

@@ -1,6 +1,6 @@
 //! A client of a service's admin address.
 
-use std::time::Duration;
+use std::{fs, path::PathBuf, time::Duration};
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
@@ -11,14 +11,32 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{net::TcpStream, time};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time,
+};
 
-use crate::printable::printable;
+use super::tls::TlsFlags;
+use crate::{
+    printable::printable,
+    tls::client::{TlsClient, host_of},
+};
 
 pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a command reaches an admin address that is not open.
+#[derive(Debug, clap::Args)]
+pub(super) struct AdminAccess {
+    /// File that holds the bearer token of the admin address
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsFlags,
+}
 
 /// Sends one request, and returns the JSON of its answer.
 ///
@@ -26,18 +44,22 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A message for the user, with the address: the connection failed, something else listens there, or the service refused.
 pub(super) fn ask(
     addr: &str,
+    access: &AdminAccess,
     method: Method,
     path_and_query: &str,
     body: String,
 ) -> Result<Value, String> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path_and_query)
-        .body(Full::from(body))
-        .map_err(|error| error.to_string())?;
+    let mut request = Request::builder().method(method).uri(path_and_query);
+    if let Some(path) = &access.token_file {
+        let token = fs::read_to_string(path)
+            .map_err(|error| format!("--token-file: {}: {error}", path.display()))?;
+        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+    }
+    let tls = access.tls.client(b"http/1.1")?;
+    let request = request.body(Full::from(body)).map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let exchange = async { time::timeout(TIMEOUT, exchange(addr, request)).await };
+    let exchange = async { time::timeout(TIMEOUT, exchange(addr, tls, request)).await };
     let answer = runtime.block_on(exchange);
     let answer = answer.unwrap_or_else(|_| Err(Failure::Told("no answer".to_owned())));
     answer.map_err(|failure| match failure {
@@ -61,12 +83,29 @@ enum Failure {
     NotHttp(hyper::Error),
 }
 
-async fn exchange(addr: &str, mut request: Request<Full<Bytes>>) -> Result<Value, Failure> {
+async fn exchange(
+    addr: &str,
+    tls: Option<TlsClient>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Value, Failure> {
     let stream = TcpStream::connect(addr).await.map_err(told)?;
     // The address, since the service refuses names: a web page could have chosen them.
     let host = stream.peer_addr().map_err(told)?.to_string();
     let host = HeaderValue::try_from(host).map_err(told)?;
     request.headers_mut().insert(header::HOST, host);
+    match tls {
+        Some(tls) => {
+            let stream = tls.connect(host_of(addr), stream).await.map_err(told)?;
+            send(stream, request).await
+        }
+        None => send(stream, request).await,
+    }
+}
+
+async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Value, Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(Failure::NotHttp)?;
     let answer = async {

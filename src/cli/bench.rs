@@ -102,6 +102,7 @@ fn load(flags: &BenchFlags, environment: &Environment) -> Result<Load, String> {
     }
     Ok(Load {
         addr: flags.call.addr(environment)?.to_owned(),
+        tls: flags.call.tls()?,
         calls: Calls::new(&template, size(flags.keys), flags.distribution),
         pace,
         connections: size(flags.connections),

@@ -1,7 +1,8 @@
 //! `tollkeeper call`: requests one decision from a service and prints it.
 
-use std::{error::Error as _, process::ExitCode, time::Duration};
+use std::{error::Error as _, process::ExitCode, sync::Arc, time::Duration};
 
+use hyper_util::rt::TokioIo;
 use tonic::{
     Status,
     transport::{self, Channel},
@@ -10,6 +11,7 @@ use tonic::{
 use super::{
     address::ServiceAddr,
     output::{USAGE, complain, say},
+    tls::TlsFlags,
 };
 use crate::{
     engine::{descriptor_syntax, request::Entry},
@@ -20,6 +22,7 @@ use crate::{
     },
     settings::{self, Environment},
     telemetry,
+    tls::client::TlsClient,
 };
 
 const ADDR_DEFAULT: &str = "127.0.0.1:8081";
@@ -45,6 +48,8 @@ pub(super) struct RequestFlags {
     /// gRPC address of the service [env: TOLLKEEPER_ADDR] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Domain of the rules
     #[arg(long)]
     domain: String,
@@ -62,7 +67,14 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match ask(addr, request) {
+    let tls = match call.tls() {
+        Ok(tls) => tls,
+        Err(problem) => {
+            complain(problem);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match ask(addr, tls, request) {
         Ok(response) => {
             let code = match response.overall_code() {
                 Code::OverLimit => ExitCode::from(OVER_LIMIT),
@@ -84,6 +96,11 @@ impl RequestFlags {
     ) -> Result<&'text str, String> {
         let variable = ("TOLLKEEPER_ADDR", environment.call_addr());
         ServiceAddr { flag: self.addr.as_deref(), variable, default: ADDR_DEFAULT }.checked()
+    }
+
+    /// TLS, if the flags ask for it.
+    pub(super) fn tls(&self) -> Result<Option<Arc<TlsClient>>, String> {
+        Ok(self.tls.client(b"h2")?.map(Arc::new))
     }
 
     /// The request for descriptors as they were typed.
@@ -123,17 +140,30 @@ fn descriptor(entries: Vec<Entry>, hits: Option<i64>) -> RateLimitDescriptor {
     }
 }
 
-fn ask(addr: &str, request: RateLimitRequest) -> Result<RateLimitResponse, String> {
+fn ask(
+    addr: &str,
+    tls: Option<Arc<TlsClient>>,
+    request: RateLimitRequest,
+) -> Result<RateLimitResponse, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let channel = Channel::from_shared(format!("http://{addr}"))
+        let endpoint = Channel::from_shared(format!("http://{addr}"))
             .map_err(|_| "not HOST:PORT".to_owned())?
             .connect_timeout(TIMEOUT)
-            .timeout(TIMEOUT)
-            .connect()
-            .await
-            .map_err(|error| innermost(&error))?;
+            .timeout(TIMEOUT);
+        let channel = match tls {
+            None => endpoint.connect().await,
+            Some(tls) => {
+                let addr = addr.to_owned();
+                let connector = tower::service_fn(move |_| {
+                    let (tls, addr) = (Arc::clone(&tls), addr.clone());
+                    async move { tls.connect_to(&addr).await.map(TokioIo::new) }
+                });
+                endpoint.connect_with_connector(connector).await
+            }
+        };
+        let channel = channel.map_err(|error| innermost(&error))?;
         let response = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
         response.map(tonic::Response::into_inner).map_err(|status| explain(&status))
     })

@@ -25,6 +25,8 @@ pub(super) struct CounterFlags {
     /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
+    #[command(flatten)]
+    access: admin::AdminAccess,
     /// Domain of the rules
     #[arg(long)]
     domain: String,
@@ -52,7 +54,13 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match admin::ask(addr, method.clone(), &path_and_query(path, flags), String::new()) {
+    match admin::ask(
+        addr,
+        &flags.access,
+        method.clone(),
+        &path_and_query(path, flags),
+        String::new(),
+    ) {
         Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
         Err(problem) => {
             complain(problem);

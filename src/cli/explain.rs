@@ -31,6 +31,8 @@ pub(super) struct ExplainFlags {
     /// Admin address of a running service, to use its rules and counters instead of files
     #[arg(long, value_name = "HOST:PORT")]
     admin_addr: Option<String>,
+    #[command(flatten)]
+    access: admin::AdminAccess,
     /// Domain of the rules
     #[arg(long)]
     domain: String,
@@ -51,7 +53,7 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
         }
     };
     let explanation = match &flags.admin_addr {
-        Some(addr) => by_service(addr, &request),
+        Some(addr) => by_service(addr, &flags.access, &request),
         None => by_files(&flags.rules, request),
     };
     match explanation {
@@ -91,8 +93,12 @@ fn decode(message: RateLimitRequest) -> Result<Request, Refusal> {
     decode::request(message, bounds.echo).map(|decoded| decoded.request)
 }
 
-fn by_service(addr: &str, request: &RateLimitRequest) -> Result<Explanation, String> {
-    let answer = admin::ask(addr, Method::POST, "/explain", body(request)?.to_string())?;
+fn by_service(
+    addr: &str,
+    access: &admin::AdminAccess,
+    request: &RateLimitRequest,
+) -> Result<Explanation, String> {
+    let answer = admin::ask(addr, access, Method::POST, "/explain", body(request)?.to_string())?;
     serde_json::from_value(answer).map_err(|_| admin::not_tollkeeper(addr))
 }
 

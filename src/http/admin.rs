@@ -5,7 +5,7 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{RawQuery, State},
-    http::{Request, StatusCode},
+    http::{HeaderMap, HeaderValue, Request, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -30,7 +30,7 @@ pub fn router(http: Http) -> Router {
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain))
-        .layer(middleware::from_fn(refuse_web_pages))
+        .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers))
         .with_state(http)
 }
 
@@ -128,16 +128,37 @@ fn unanswered(error: &StoreError) -> Response {
     refuse(StatusCode::SERVICE_UNAVAILABLE, "the store did not answer")
 }
 
-/// A web page in an operator's browser must not reach endpoints for operators.
-async fn refuse_web_pages(request: Request<Body>, next: Next) -> Response {
+/// Only who shows the token, if there is one, may pass. A web page in an operator's browser may not: without a token
+/// or a certificate, it is recognized by its headers.
+async fn refuse_strangers(
+    State(http): State<Http>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
     let headers = request.headers();
+    if let Some(token) = &http.admin_token
+        && !bearer(headers).is_some_and(|shown| token.is(shown))
+    {
+        let mut response = refuse(StatusCode::UNAUTHORIZED, "a bearer token is required");
+        let bearer = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+        return response;
+    }
     if browser::is_from_web_page(headers) {
         return refuse(StatusCode::FORBIDDEN, "requests from web pages are not allowed");
     }
-    if !browser::host_is_ip_or_localhost(headers) {
+    let is_identified = http.admin_token.is_some() || http.identifies_clients;
+    if !is_identified && !browser::host_is_ip_or_localhost(headers) {
         return refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost");
     }
     next.run(request).await
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let shown = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = shown.split_at_checked(b"bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
 }
 
 fn refuse(code: StatusCode, message: &str) -> Response {

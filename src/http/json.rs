@@ -12,6 +12,7 @@ use super::{Http, browser};
 use crate::{
     rls::{self, refusal::Refusal},
     telemetry,
+    tls::server::Identity,
 };
 
 /// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
@@ -20,11 +21,19 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
     if browser::is_from_web_page(request.headers()) {
         return refuse(&Refusal::WebPage);
     }
+    let client = request.extensions().get::<Identity>().cloned();
     let (body, _slot) = match http.body(request).await {
         Ok(received) => received,
         Err(refusal) => return refuse(&refusal),
     };
-    let answer = match rls::decide_json(&http.limiter, &http.headers, &body, http.bounds).await {
+    let answer = async {
+        let decoded = rls::json::request(&body, http.bounds)?;
+        if let Some(access) = &http.access {
+            access.check(client.as_ref(), &decoded.request.domain)?;
+        }
+        rls::decide(&http.limiter, &http.headers, decoded).await
+    };
+    let answer = match answer.await {
         Ok(answer) => answer,
         Err(refusal) => return refuse(&refusal),
     };
@@ -38,7 +47,7 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
     }
 }
 
-fn refuse(refusal: &Refusal) -> Response {
+pub(super) fn refuse(refusal: &Refusal) -> Response {
     let (code, status) = refusal.codes();
     let error = json!({ "code": telemetry::status_name(code), "message": refusal.to_string() });
     (status, Json(json!({ "error": error }))).into_response()

@@ -11,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::{
+    Router,
+    http::{Request, StatusCode},
+    response::IntoResponse as _,
+};
 use hyper::service::{Service as _, service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -27,7 +31,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{accept::accept, calls::CallTracker, store::system_clock};
+use crate::{
+    accept::accept,
+    calls::CallTracker,
+    panics::caught,
+    store::system_clock,
+    telemetry::ListenerMetrics,
+    tls::{
+        ServerStream,
+        server::{ListenerTls, SecuredStream},
+    },
+};
 
 /// Most connections. At this number, one that waits for a request is closed; until it has closed, further
 /// ones wait in the system's accept queue.
@@ -54,7 +68,13 @@ const NO_DATE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\
     connection: close\r\n\r\nthis machine's clock does not show a year from 1970 to 9999\n";
 
 /// Serves requests until `stop` is cancelled, and then finishes those in progress.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    tls: ListenerTls,
+    metrics: ListenerMetrics,
+    stop: CancellationToken,
+) {
     let mut connections = JoinSet::new();
     let (mut clients, calls) = (Clients::default(), CallTracker::on_this_runtime());
     loop {
@@ -66,9 +86,14 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             () = time::sleep(CHOOSE_AGAIN_AFTER), if is_full => {}
-            stream = accept(&listener, "http"), if !is_full => {
-                let client = clients.add(&calls);
-                connections.spawn(serve_connection(stream, router.clone(), client, stop.clone()));
+            stream = accept(&listener, &metrics), if !is_full => {
+                let (client, router) = (clients.add(&calls), router.clone());
+                let (tls, stop) = (tls.clone(), stop.clone());
+                let open = metrics.opened();
+                connections.spawn(async move {
+                    serve_connection(stream, router, tls, client, stop).await;
+                    drop(open);
+                });
             }
         }
     }
@@ -80,23 +105,32 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
 async fn serve_connection(
     stream: TcpStream,
     router: Router,
+    tls: ListenerTls,
     client: Arc<Client>,
     stop: CancellationToken,
 ) {
+    let secured = tokio::select! {
+        secured = tls.secure(stream, &stop) => secured,
+        () = client.close.notified() => return,
+    };
+    let Ok(SecuredStream { stream, identity }) = secured else { return };
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<_>| {
         client.set(ClientState::Busy);
-        let answer = client.calls.run(router.call(request));
+        if let Some(identity) = &identity {
+            request.extensions_mut().insert(identity.clone());
+        }
+        let answer = client.calls.run(caught(router.call(request)));
         let client = Arc::clone(&client);
         async move {
             let answer = answer.await;
             client.set(ClientState::waiting_from_now());
-            answer
+            answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()))
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -111,7 +145,7 @@ async fn serve_connection(
     drop(time::timeout(FINISH_WITHIN, connection).await);
 }
 
-async fn refuse(mut stream: TcpStream) {
+async fn refuse(mut stream: ServerStream) {
     let written = async {
         stream.write_all(NO_DATE).await?;
         stream.shutdown().await

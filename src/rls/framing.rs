@@ -13,14 +13,14 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time,
-};
+use tokio::time;
 use tonic::{Status, body::Body as TonicBody};
 
 use super::refusal::Refusal;
-use crate::grpc::{self, PREFIX_BYTES};
+use crate::{
+    arriving::ArrivalBudget,
+    grpc::{self, PREFIX_BYTES},
+};
 
 /// Longest time that a request may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
@@ -28,56 +28,43 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 /// Most bytes of partly received messages on one connection. Enough for Envoy's default of 1,024 concurrent
 /// calls, each with its default maximum of 60 KiB of headers, or for one message of the largest
 /// `--max-message-bytes`.
-const ARRIVING_BYTES_MAX: usize = PREFIX_BYTES + (64 << 20);
+pub(super) const ARRIVING_BYTES_MAX: usize = 65 << 20;
 
-/// The memory that one connection may use for messages that arrive in parts.
-pub(super) struct ReceiveCapacity(Semaphore);
-
-impl Default for ReceiveCapacity {
-    fn default() -> Self {
-        Self(Semaphore::new(ARRIVING_BYTES_MAX))
-    }
-}
-
-impl ReceiveCapacity {
-    /// Reserves memory for a message, or refuses it at once. Waiting could deadlock: the unread data of a
-    /// waiting message fills the flow-control windows that the other messages need to arrive.
-    fn reserve(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refusal> {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.0.try_acquire_many(permits).map_err(|_| {
-            Refusal::Busy(format!("messages that arrive in parts: over {ARRIVING_BYTES_MAX} bytes"))
-        })
-    }
-}
+/// About what a call takes that waits for its message, in bytes.
+const WAITING_CALL_BYTES: usize = 2 << 10;
 
 /// Reads the message of a request.
 ///
 /// # Errors
 /// If it is longer than `bytes_max`, compressed, malformed or unfinished, takes over 10 s, or exceeds
-/// `capacity`.
+/// `budget`.
 pub(super) async fn read(
     body: Incoming,
     bytes_max: usize,
-    capacity: &ReceiveCapacity,
+    budget: &ArrivalBudget,
 ) -> Result<Bytes, Refusal> {
-    let mut message = pin!(read_all(body, bytes_max, capacity));
+    let mut message = pin!(read_all(body, bytes_max, budget));
     // Nearly every message has already arrived, and needs no timer.
     match message.as_mut().now_or_never() {
         Some(message) => message,
-        None => Box::pin(time::timeout(ARRIVES_WITHIN, message))
-            .await
-            .unwrap_or_else(|_| Err(Refusal::TooSlow)),
+        None => {
+            let mut waiting = budget.hold();
+            waiting.add(WAITING_CALL_BYTES)?;
+            Box::pin(time::timeout(ARRIVES_WITHIN, message))
+                .await
+                .unwrap_or_else(|_| Err(Refusal::TooSlow))
+        }
     }
 }
 
 async fn read_all(
     mut body: Incoming,
     bytes_max: usize,
-    capacity: &ReceiveCapacity,
+    budget: &ArrivalBudget,
 ) -> Result<Bytes, Refusal> {
-    let (mut received, mut message) = (BytesMut::new(), None);
+    let (mut received, mut held, mut message_end) = (BytesMut::new(), budget.hold(), None);
     loop {
-        let is_whole = message.as_ref().is_some_and(|(end, _)| *end <= received.len());
+        let is_whole = message_end.is_some_and(|end| end <= received.len());
         let data = match body.frame().await {
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             // A client that leaves after a whole message does not revoke it.
@@ -90,22 +77,21 @@ async fn read_all(
         }
         if received.is_empty() && body.is_end_stream() {
             // Most messages arrive in one piece, which is not copied.
-            if let Some(end) = message_end(&data, bytes_max)?
+            if let Some(end) = end_of_message(&data, bytes_max)?
                 && end <= data.len()
             {
                 return Ok(data.slice(PREFIX_BYTES..end));
             }
         }
         // A copy, since a slice would keep everything that was read along with it.
+        held.add(data.len())?;
         received.extend_from_slice(&data);
-        if message.is_none()
-            && let Some(end) = message_end(&received, bytes_max)?
-        {
-            message = Some((end, capacity.reserve(end)?));
+        if message_end.is_none() {
+            message_end = end_of_message(&received, bytes_max)?;
         }
     }
-    match message {
-        Some((end, _reserved)) if end <= received.len() => {
+    match message_end {
+        Some(end) if end <= received.len() => {
             Ok(received.split_to(end).freeze().slice(PREFIX_BYTES..))
         }
         _ if received.is_empty() => Err(Refusal::Malformed("the message is missing".to_owned())),
@@ -114,7 +100,7 @@ async fn read_all(
 }
 
 /// The index after the message's last byte, or `None` while its prefix is incomplete.
-fn message_end(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Refusal> {
+fn end_of_message(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>, Refusal> {
     if received.len() < PREFIX_BYTES {
         return Ok(None);
     }

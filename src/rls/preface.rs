@@ -8,14 +8,17 @@ use std::{future, io, pin::pin, sync::Arc, time::Duration};
 use futures_util::{Stream, StreamExt as _, stream};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time,
 };
 
-use crate::accept::accept;
+use crate::{
+    accept::{accept, warn_once_a_minute},
+    telemetry::{ListenerMetrics, RefusedConnection},
+};
 
 /// What a client sends as soon as it is connected (RFC 9113, 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection without a preface for this long counts as silent.
 const SILENT_AFTER: Duration = Duration::from_millis(250);
@@ -24,7 +27,7 @@ const SILENT_AFTER: Duration = Duration::from_millis(250);
 const SILENT_MAX: usize = 128;
 
 /// How long a silent connection is kept open.
-const SILENT_FOR: Duration = Duration::from_secs(10);
+pub(super) const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// Most connections that may be without a preface: the silent ones, and as many new ones. Further
 /// connections wait in the system's accept queue.
@@ -33,30 +36,57 @@ const PENDING_MAX: usize = 2 * SILENT_MAX;
 /// The interval between looks at an incomplete preface: bytes that have already arrived cause no wake-up.
 const PEEK_EVERY: Duration = Duration::from_millis(20);
 
-/// The connections that speak HTTP/2, each as soon as it does. Dropping the stream closes all others, and
-/// the listener.
-pub(super) fn http2_connections(listener: TcpListener) -> impl Stream<Item = TcpStream> {
+/// The connections that speak HTTP/2, each as soon as it does, and its slot among `slots`. Without a free slot
+/// a new connection is closed at once. Dropping the stream closes all others, and the listener.
+pub(super) fn http2_connections(
+    listener: TcpListener,
+    slots: Arc<Semaphore>,
+    metrics: ListenerMetrics,
+) -> impl Stream<Item = (TcpStream, OwnedSemaphorePermit)> {
     let silent = Arc::new(Semaphore::new(SILENT_MAX));
-    let incoming = stream::unfold(listener, async |listener| {
-        Some((accept(&listener, "grpc").await, listener))
+    let accepting = (listener, slots, metrics.clone());
+    let incoming = stream::unfold(accepting, async |accepting| {
+        let (listener, slots, metrics) = &accepting;
+        loop {
+            let stream = accept(listener, metrics).await;
+            match Arc::clone(slots).try_acquire_owned() {
+                Ok(slot) => return Some(((stream, slot), accepting)),
+                Err(_) => {
+                    metrics.refused(RefusedConnection::Full);
+                    warn_once_a_minute(metrics, "closed a connection: --max-connections are open");
+                }
+            }
+        }
     });
     incoming
-        .map(move |stream| after_preface(stream, Arc::clone(&silent)))
+        .map(move |(stream, slot)| {
+            after_preface(stream, slot, Arc::clone(&silent), metrics.clone())
+        })
         .buffer_unordered(PENDING_MAX)
         .filter_map(future::ready)
 }
 
-async fn after_preface(stream: TcpStream, silent: Arc<Semaphore>) -> Option<TcpStream> {
-    speaks_in_time(&stream, &silent).await.then_some(stream)
+async fn after_preface(
+    stream: TcpStream,
+    slot: OwnedSemaphorePermit,
+    silent: Arc<Semaphore>,
+    metrics: ListenerMetrics,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    speaks_in_time(&stream, &silent, &metrics).await.then_some((stream, slot))
 }
 
-async fn speaks_in_time(stream: &TcpStream, silent: &Semaphore) -> bool {
+async fn speaks_in_time(stream: &TcpStream, silent: &Semaphore, metrics: &ListenerMetrics) -> bool {
     let mut preface = pin!(wait_for_preface(stream));
     if let Ok(result) = time::timeout(SILENT_AFTER, &mut preface).await {
         return result.is_ok();
     }
-    let Ok(_permit) = silent.try_acquire() else { return false };
-    matches!(time::timeout(SILENT_FOR, preface).await, Ok(Ok(())))
+    if let Ok(_permit) = silent.try_acquire()
+        && let Ok(result) = time::timeout(SILENT_FOR, preface).await
+    {
+        return result.is_ok();
+    }
+    metrics.refused(RefusedConnection::Silent);
+    false
 }
 
 /// Waits for the preface, or for bytes that differ from it: the HTTP/2 server refuses those itself.

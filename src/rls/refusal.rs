@@ -8,9 +8,10 @@
 //! | a compressed message | UNIMPLEMENTED | 415 |
 //! | a client that left before its message was complete | CANCELLED | 400 |
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
-//! | too much data in messages that arrive in parts | RESOURCE_EXHAUSTED | 503 |
-//! | a request made by a web page | PERMISSION_DENIED | 403 |
+//! | too many requests, or too much data in messages that arrive in parts | RESOURCE_EXHAUSTED | 503 |
+//! | a request made by a web page, or about a domain of others | PERMISSION_DENIED | 403 |
 //! | no answer from the store | UNAVAILABLE | 503 |
+//! | a bug: the call panicked | INTERNAL | 500 |
 //!
 //! Envoy treats every gRPC error alike: it counts `ratelimit.error`, and lets the request pass or, with
 //! `failure_mode_deny`, answers 500.
@@ -18,7 +19,7 @@
 use http::StatusCode;
 use tonic::{Code, Status, metadata::MetadataValue};
 
-use crate::store::StoreError;
+use crate::{access::ForbiddenDomain, arriving::BudgetSpent, store::StoreError};
 
 /// Why a request gets no decision. Its text is meant for the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -45,9 +46,15 @@ pub enum Refusal {
     /// The message took too long to arrive.
     #[error("the message took over 10 s to arrive")]
     TooSlow,
-    /// Too much data is in messages that arrive in parts. The text names the bound.
-    #[error("{0}")]
-    Busy(String),
+    /// Too much data is in messages that arrive in parts.
+    #[error(transparent)]
+    Busy(#[from] BudgetSpent),
+    /// Too many requests are in progress.
+    #[error("too many concurrent requests")]
+    TooMany,
+    /// The client may not ask about this domain.
+    #[error(transparent)]
+    Forbidden(#[from] ForbiddenDomain),
     /// A web page made the request.
     #[error("requests from web pages are not allowed")]
     WebPage,
@@ -55,6 +62,9 @@ pub enum Refusal {
     /// only goes to the log.
     #[error("store unavailable{}", detail(.0))]
     NoAnswer(#[from] StoreError),
+    /// The call panicked, which is a bug.
+    #[error("internal error")]
+    Panicked,
 }
 
 fn detail(error: &StoreError) -> String {
@@ -79,9 +89,12 @@ impl Refusal {
             Self::Compressed => (Code::Unimplemented, StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::Unfinished => (Code::Cancelled, StatusCode::BAD_REQUEST),
             Self::TooSlow => (Code::DeadlineExceeded, StatusCode::REQUEST_TIMEOUT),
-            Self::Busy(_) => (Code::ResourceExhausted, StatusCode::SERVICE_UNAVAILABLE),
-            Self::WebPage => (Code::PermissionDenied, StatusCode::FORBIDDEN),
+            Self::Busy(_) | Self::TooMany => {
+                (Code::ResourceExhausted, StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Self::WebPage | Self::Forbidden(_) => (Code::PermissionDenied, StatusCode::FORBIDDEN),
             Self::NoAnswer(_) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+            Self::Panicked => (Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    future::ready,
+    future::{pending, ready},
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -14,6 +14,7 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinSet,
     time,
 };
@@ -22,14 +23,17 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    framing::{AnswerBody, ReceiveCapacity},
-    preface::http2_connections,
-    service::Service,
-    socket::Socket,
+    age,
+    framing::AnswerBody,
+    preface::{SILENT_FOR, http2_connections},
+    service::{ConnectedClient, Service},
+    socket::{EndOfInput, Socket},
 };
 use crate::{
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
+    telemetry::ListenerMetrics,
+    tls::server::{ListenerTls, SecuredStream},
     workers::Workers,
 };
 
@@ -68,24 +72,44 @@ pub struct GrpcServices {
     pub others: Routes,
 }
 
+/// Bounds on connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionBounds {
+    /// Most connections; further ones are closed at once.
+    pub connections_max: usize,
+    /// The age at which a connection is asked to end, give or take a tenth; `None` for never.
+    pub age: Option<Duration>,
+}
+
 /// Serves calls until `stop` is cancelled, and then finishes those in progress.
 pub async fn serve(
     listener: TcpListener,
     services: GrpcServices,
     workers: Arc<Workers>,
+    bounds: ConnectionBounds,
+    tls: ListenerTls,
+    metrics: ListenerMetrics,
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
+    let slots = Arc::new(Semaphore::new(bounds.connections_max));
     let closed = close_after(stop.clone());
-    let mut incoming = Box::pin(http2_connections(listener).take_until(closed));
+    let mut incoming =
+        Box::pin(http2_connections(listener, slots, metrics.clone()).take_until(closed));
     loop {
         let stream = tokio::select! {
             Some(_) = connections.join_next() => continue,
             stream = incoming.next() => stream,
         };
-        let Some(stream) = stream else { break };
+        let Some((stream, slot)) = stream else { break };
         let Ok(stream) = stream.into_std() else { continue };
-        workers.spawn(&mut connections, serve_connection(stream, services.clone(), stop.clone()));
+        let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
+        let open = (slot, metrics.opened());
+        let connection = async move {
+            serve_connection(stream, services, bounds.age, tls, stop).await;
+            drop(open);
+        };
+        workers.spawn(&mut connections, connection);
     }
     drop(incoming);
     while connections.join_next().await.is_some() {}
@@ -101,18 +125,22 @@ async fn close_after(stop: CancellationToken) {
 async fn serve_connection(
     stream: std::net::TcpStream,
     services: GrpcServices,
+    age: Option<Duration>,
+    tls: ListenerTls,
     stop: CancellationToken,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let Ok(stream) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
-    accept_calls(stream, services, stop, calls.clone()).await;
+    accept_calls(stream, services, age, stop, calls.clone()).await;
     calls.wait().await;
 }
 
 /// Accepts calls until the connection ends.
 async fn accept_calls(
-    stream: TcpStream,
+    SecuredStream { stream, identity }: SecuredStream,
     services: GrpcServices,
+    age: Option<Duration>,
     stop: CancellationToken,
     calls: CallTracker,
 ) {
@@ -130,33 +158,46 @@ async fn accept_calls(
         .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
-    let capacity = Arc::default();
-    let service = service_fn(move |request| {
-        services.answer(request, &calls, &capacity).map(Ok::<_, Infallible>)
+    let client = Arc::new(ConnectedClient {
+        calls,
+        arriving: services.rate_limit.arriving_on_a_connection(),
+        identity,
     });
+    let service =
+        service_fn(move |request| services.answer(request, &client).map(Ok::<_, Infallible>));
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // Connection errors are not reported: nothing of ours has failed.
         _ = end.run(connection.as_mut()) => return,
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
+        () = age::reached(age) => {}
+        () = silent(&end) => return,
+    }
+    if !end.has_spoken() {
+        return;
     }
     connection.as_mut().graceful_shutdown();
-    drop(end.run(connection).await);
+    drop(time::timeout(age::GRACE, end.run(connection)).await);
+}
+
+/// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
+async fn silent(end: &EndOfInput) {
+    time::sleep(SILENT_FOR).await;
+    if end.has_spoken() {
+        pending().await
+    }
 }
 
 impl GrpcServices {
     fn answer(
         &self,
         request: Request<Incoming>,
-        calls: &CallTracker,
-        capacity: &Arc<ReceiveCapacity>,
+        client: &Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let is_ours = request.uri().path() == METHOD_PATH;
         if is_ours && is_grpc(request.headers()) {
-            return Arc::clone(&self.rate_limit)
-                .answer(request, calls, Arc::clone(capacity))
-                .left_future();
+            return Arc::clone(&self.rate_limit).answer(request, Arc::clone(client)).left_future();
         }
         let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
             Box::pin(ready(not_grpc()))

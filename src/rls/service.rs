@@ -11,16 +11,20 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use super::{
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, AnswerBody, ReceiveCapacity},
+    framing::{self, ARRIVING_BYTES_MAX, AnswerBody},
     headers::Headers,
-    json, pb, precheck,
+    pb, precheck,
     refusal::Refusal,
 };
 use crate::{
+    access::DomainAccess,
+    arriving::ArrivalBudget,
     calls::CallTracker,
     grpc,
     limiter::Limiter,
+    panics::caught,
     telemetry::{self, is_server_error, status_name},
+    tls::server::Identity,
 };
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
@@ -32,35 +36,55 @@ pub struct Service {
     bounds: Bounds,
     message_bytes_max: usize,
     headers: Arc<Headers>,
+    arriving: Arc<ArrivalBudget>,
+    access: Option<Arc<DomainAccess>>,
+}
+
+/// What the calls of one connection share.
+pub(super) struct ConnectedClient {
+    pub(super) calls: CallTracker,
+    /// The memory for messages that arrive in parts.
+    pub(super) arriving: Arc<ArrivalBudget>,
+    /// Who the client is, if it has shown a certificate.
+    pub(super) identity: Option<Identity>,
 }
 
 impl Service {
-    /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE.
+    /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE, and
+    /// those that arrive in parts, if they exceed `arriving`, with RESOURCE_EXHAUSTED. `access` says which domains
+    /// each client may ask about; `None` is all.
     pub fn new(
         limiter: Arc<Limiter>,
         bounds: Bounds,
         message_bytes_max: usize,
         headers: Arc<Headers>,
+        arriving: Arc<ArrivalBudget>,
+        access: Option<Arc<DomainAccess>>,
     ) -> Self {
-        Self { limiter, bounds, message_bytes_max, headers }
+        Self { limiter, bounds, message_bytes_max, headers, arriving, access }
     }
 
-    /// Answers a call of [`grpc::METHOD`]. `calls` owns it; its message counts towards `capacity` if it arrives
-    /// in parts.
+    /// The memory that one connection may use for messages that arrive in parts.
+    pub(super) fn arriving_on_a_connection(&self) -> Arc<ArrivalBudget> {
+        self.arriving.part(ARRIVING_BYTES_MAX)
+    }
+
+    /// Answers a call of [`grpc::METHOD`]. The connection owns it.
     ///
     /// The future is moved several times before it runs. So it is on the heap, and small: what it does not
     /// need is dropped before it starts.
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-        calls: &CallTracker,
-        capacity: Arc<ReceiveCapacity>,
+        client: Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let started = Instant::now();
         let span = span(&request);
         let body = request.into_body();
+        let calls = client.calls.clone();
         calls.run(async move {
-            let answer = self.decide(body, &capacity, &span).await;
+            let answer = caught(self.decide(body, &client, &span)).await;
+            let answer = answer.unwrap_or(Err(Refusal::Panicked));
             let code = match &answer {
                 Ok(_) => Code::Ok,
                 Err(refusal) => refusal.codes().0,
@@ -82,11 +106,14 @@ impl Service {
     async fn decide(
         &self,
         body: Incoming,
-        capacity: &ReceiveCapacity,
+        client: &ConnectedClient,
         span: &Span,
     ) -> Result<pb::RateLimitResponse, Refusal> {
-        let message = framing::read(body, self.message_bytes_max, capacity).await?;
+        let message = framing::read(body, self.message_bytes_max, &client.arriving).await?;
         let request = precheck::request(message, self.bounds)?;
+        if let Some(access) = &self.access {
+            access.check(client.identity.as_ref(), &request.request.domain)?;
+        }
         let decided = decide(&self.limiter, &self.headers, request);
         if span.is_disabled() {
             return decided.await;
@@ -121,14 +148,4 @@ pub async fn decide(
     limiter.metrics().overrides_ignored(decoded.overrides_ignored);
     let decision = limiter.decide(&decoded.request).await?;
     Ok(encode::response(&decision, headers, decoded.echo))
-}
-
-/// Decides one request in JSON.
-pub(crate) async fn decide_json(
-    limiter: &Limiter,
-    headers: &Headers,
-    body: &[u8],
-    bounds: Bounds,
-) -> Result<pb::RateLimitResponse, Refusal> {
-    decide(limiter, headers, json::request(body, bounds)?).await
 }

@@ -15,17 +15,25 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::preface::PREFACE;
+use crate::tls::ServerStream;
 
 /// A socket that shows the end of its input only when [`EndOfInput::run`] allows it.
 pub(super) struct Socket {
-    stream: TcpStream,
+    stream: ServerStream,
     end: EndOfInput,
     output: Output,
+    /// The bytes of the preface that have not been read.
+    preface_left: usize,
+    /// The bytes that may still be read before other connections have their turn.
+    turn: usize,
 }
+
+/// Most bytes that are read, and then worked on, before other connections of this worker have their turn. A client that
+/// sends without a pause would otherwise delay their calls by what the system had buffered for it.
+const TURN_BYTES: usize = 32 << 10;
 
 enum Output {
     Open,
@@ -42,16 +50,31 @@ pub(super) struct EndOfInput(Arc<EndFlags>);
 struct EndFlags {
     reached: AtomicBool,
     shown: AtomicBool,
+    has_spoken: AtomicBool,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream) -> (Self, EndOfInput) {
+    pub(super) fn new(stream: ServerStream) -> (Self, EndOfInput) {
         let end = EndOfInput::default();
-        (Self { stream, end: end.clone(), output: Output::Open }, end)
+        (
+            Self {
+                stream,
+                end: end.clone(),
+                output: Output::Open,
+                turn: TURN_BYTES,
+                preface_left: PREFACE.len(),
+            },
+            end,
+        )
     }
 }
 
 impl EndOfInput {
+    /// Whether a whole preface has been read.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.0.has_spoken.load(Ordering::Relaxed)
+    }
+
     /// Runs the connection that uses the socket.
     pub(super) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
         poll_fn(|context| {
@@ -77,9 +100,23 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let flags = Arc::clone(&self.end.0);
         if !flags.reached.load(Ordering::Relaxed) {
+            if self.turn == 0 {
+                self.turn = TURN_BYTES;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let before = buffer.filled().len();
-            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
-            if read.is_ok() && buffer.filled().len() > before {
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
+                self.turn = TURN_BYTES;
+                return Poll::Pending;
+            };
+            let count = buffer.filled().len() - before;
+            if read.is_ok() && count > 0 {
+                self.turn = self.turn.saturating_sub(count);
+                if self.preface_left > 0 {
+                    self.preface_left = self.preface_left.saturating_sub(count);
+                    flags.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
+                }
                 return Poll::Ready(Ok(()));
             }
             // An error, such as a reset, is treated like an orderly end.
@@ -98,7 +135,7 @@ impl Socket {
     fn write(
         &mut self,
         length: usize,
-        write: impl FnOnce(Pin<&mut TcpStream>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Output::Open = self.output {
             match ready!(write(Pin::new(&mut self.stream))) {

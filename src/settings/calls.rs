@@ -17,6 +17,8 @@ use crate::rls::{
 pub struct CallSettings {
     /// The largest request, in bytes.
     pub message_bytes_max: usize,
+    /// Most bytes of requests that have arrived in part.
+    pub arriving_bytes_max: usize,
     /// The bounds of a request, and whether its answer repeats it.
     pub bounds: Bounds,
     /// The headers of an answer.
@@ -47,6 +49,12 @@ impl CallSettings {
             default: "4MiB",
             help: "Maximum size of a request",
         });
+        let arriving_bytes_max = reader.read(&Setting {
+            flag: "max-arriving-bytes",
+            form: Size { min: 128 << 20, max: 64 << 30 },
+            default: "256MiB",
+            help: "Maximum size of all requests that have arrived in part; more are refused",
+        });
         let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",
             form: WholeNumber { min: 1, max: 1000 },
@@ -60,7 +68,8 @@ impl CallSettings {
             help: "Return the request, and the metadata of its rules, as Envoy's dynamic metadata",
         });
         let bounds = Bounds { descriptors_max, echo };
-        Self { message_bytes_max, bounds, headers: Arc::new(read_headers(reader)) }
+        let headers = Arc::new(read_headers(reader));
+        Self { message_bytes_max, arriving_bytes_max, bounds, headers }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each reads its text, and says in its error which values are allowed.
 
-use std::{fmt::Display, net::SocketAddr, str::FromStr, time::Duration};
+use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// How a flag is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,6 +296,10 @@ impl<T: Copy> Form for OnOff<T> {
         self.arity
     }
 }
+
+/// A file.
+pub(super) const PATH: Custom<PathBuf> =
+    Custom { name: "PATH", read: |path| Ok(PathBuf::from(path)) };
 
 /// The name of a header.
 pub(super) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: header_name };

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    form::{Custom, invalid},
+    form::{Custom, PATH, invalid},
     reader::SettingReader,
     row::Setting,
     store_url::{RedisUrl, TopologyKind},
@@ -29,8 +29,6 @@ const CA: &str = "store-tls-ca";
 const CERTIFICATE: &str = "store-tls-cert";
 const KEY: &str = "store-tls-key";
 const NAME: &str = "store-tls-name";
-
-const PATH: Custom<PathBuf> = Custom { name: "PATH", read: |path| Ok(PathBuf::from(path)) };
 
 impl StoreAccess {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {

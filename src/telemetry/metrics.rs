@@ -2,6 +2,8 @@
 //! OpenTelemetry's semantic conventions 1.45 if they have one; they have none for limiters.
 
 mod call;
+mod edge;
+mod files;
 mod store;
 
 use opentelemetry::{
@@ -9,9 +11,15 @@ use opentelemetry::{
     metrics::{Counter, Gauge, Meter},
 };
 
-pub use self::{call::CallMetrics, store::StoreMetrics};
+pub use self::{
+    call::CallMetrics,
+    edge::{EdgeMetrics, ListenerMetrics},
+    files::FileMetrics,
+    store::StoreMetrics,
+};
 pub(crate) use self::{
     call::{is_server_error, status_name},
+    edge::RefusedConnection,
     store::{in_span, redis_error_type, store_span},
 };
 use crate::{VERSION, rules::Loaded};

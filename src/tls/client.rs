@@ -39,6 +39,7 @@ pub struct TlsClient {
     files: TlsFiles,
     /// The name that the certificate must have, instead of the host's.
     name: Option<String>,
+    protocol: Option<&'static [u8]>,
     config: LastGood<Contents, Arc<ClientConfig>>,
 }
 
@@ -54,7 +55,14 @@ impl fmt::Debug for TlsClient {
 impl TlsClient {
     /// TLS with these files. `name` is the name that all certificates must have, instead of the host's.
     pub const fn new(files: TlsFiles, name: Option<String>) -> Self {
-        Self { files, name, config: LastGood::new("the TLS files of Redis") }
+        Self { files, name, protocol: None, config: LastGood::new("the TLS files of Redis") }
+    }
+
+    /// The same for a protocol with this name, such as `h2`.
+    #[must_use]
+    pub const fn speaking(mut self, protocol: &'static [u8]) -> Self {
+        self.protocol = Some(protocol);
+        self
     }
 
     /// Whether the files can be used now.
@@ -84,8 +92,18 @@ impl TlsClient {
         }
     }
 
+    /// Connects to HOST:PORT, and makes the connection secure.
+    ///
+    /// # Errors
+    /// Those of connecting and of [`TlsClient::connect`].
+    pub async fn connect_to(&self, addr: &str) -> io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(addr).await?;
+        stream.set_nodelay(true)?;
+        self.connect(host_of(addr), stream).await
+    }
+
     fn config(&self) -> Result<Arc<ClientConfig>, String> {
-        self.config.renew(self.files.read(), Contents::config)
+        self.config.renew(self.files.read(), |contents| contents.config(self.protocol))
     }
 }
 
@@ -100,12 +118,12 @@ impl TlsFiles {
 }
 
 impl Contents {
-    fn config(&self) -> Result<Arc<ClientConfig>, String> {
+    fn config(&self, protocol: Option<&[u8]>) -> Result<Arc<ClientConfig>, String> {
         let config = ClientConfig::builder_with_provider(crypto())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(self.roots()?);
-        let config = match &self.identity {
+        let mut config = match &self.identity {
             Some((chain, key)) => {
                 config.with_client_auth_cert(chain.certificates()?, key.key()?).map_err(
                     |error| key.problem(&format!("does not fit the certificate: {error}")),
@@ -113,6 +131,7 @@ impl Contents {
             }
             None => config.with_no_client_auth(),
         };
+        config.alpn_protocols = protocol.map(<[u8]>::to_vec).into_iter().collect();
         Ok(Arc::new(config))
     }
 
@@ -131,6 +150,11 @@ impl Contents {
         }
         Ok(roots)
     }
+}
+
+/// The host of HOST:PORT.
+pub(crate) fn host_of(addr: &str) -> &str {
+    addr.rsplit_once(':').map_or(addr, |(host, _)| host).trim_matches(['[', ']'])
 }
 
 /// Whether a certificate can be for this name.

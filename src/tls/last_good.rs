@@ -68,6 +68,13 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
     }
 }
 
+impl<C, T> LastGood<C, T> {
+    /// Whether the newest contents are in use.
+    pub fn is_newest(&self) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).problem.is_none()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

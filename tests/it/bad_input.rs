@@ -172,14 +172,14 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
     let service = Service::start(Options::default());
     let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut channel = endpoint.connect().await.unwrap();
-    let four_mib = [&[0][..], &(4_u32 << 20).to_be_bytes(), b"abc"].concat();
+    let most_of_it = [&[0][..], &(4_u32 << 20).to_be_bytes(), &vec![b'x'; 4_000_000]].concat();
     let mut started = FuturesUnordered::new();
-    for _ in 0..16 {
-        started.push(start_call(&mut channel, four_mib.clone()).await);
+    for _ in 0..20 {
+        started.push(start_call(&mut channel, most_of_it.clone()).await);
     }
     let refused = started.next().await.unwrap().expect("a status");
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "messages that arrive in parts: over 67108869 bytes");
+    assert_eq!(refused.message(), "messages that arrive in parts: over 68157440 bytes");
 
     let mut client = RateLimitServiceClient::new(channel.clone());
     let whole = request("shop", vec![descriptor(&[("user", "a")])]);

@@ -47,8 +47,8 @@ descriptors:
         rate_limit: { unit: second, requests_per_unit: 1 }
 ";
 
-struct Envoy {
-    public: SocketAddr,
+pub struct Envoy {
+    pub public: SocketAddr,
     process: Process,
     folder: TempDir,
 }
@@ -81,7 +81,8 @@ impl Envoy {
         Self::run(&config, folder)
     }
 
-    fn run(config: &str, folder: TempDir) -> Self {
+    /// An Envoy with this configuration.
+    pub fn run(config: &str, folder: TempDir) -> Self {
         let file = folder.path().join("envoy.yaml");
         let admin = folder.path().join("admin");
         std::fs::write(&file, config).unwrap();

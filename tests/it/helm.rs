@@ -168,8 +168,11 @@ fn every_setting_is_a_value_of_the_chart() {
     let others = schema["properties"]["settings"]["properties"].as_object().unwrap();
     let mut flags: Vec<String> = others.keys().cloned().collect();
     flags.extend(values_of_flags().into_iter().map(|(_, flag)| flag));
-    // The chart sets the first three itself. The admin address has no password, so it stays on loopback.
+    // The chart sets the first three itself. The admin address stays on loopback.
     flags.extend(["grpc-addr", "http-addr", "rules", "admin-addr"].map(str::to_owned));
+    // The chart mounts no certificates yet.
+    flags.extend(["tls-cert", "tls-key", "tls-client-ca", "client-domains"].map(str::to_owned));
+    flags.push("admin-token-file".to_owned());
     flags.sort();
     let mut known: Vec<&str> = settings::table().iter().map(|row| row.flag).collect();
     known.sort_unstable();

@@ -19,6 +19,7 @@ use crate::support::{
     sentinels::{NAME, sentinel_of},
     service::{Options, Service, descriptor, hits, request, tollkeeper, with_limit},
 };
+use crate::tls::Secured;
 
 #[expect(dead_code, reason = "the benchmark uses the rest")]
 #[path = "../../benches/compare/scenarios.rs"]
@@ -269,12 +270,22 @@ async fn scrape_with_memory() -> String {
     service.get("/metrics")
 }
 
+/// A scrape of a service with certificates.
+fn scrape_with_tls() -> String {
+    let secured = Secured::start(&[]);
+    eventually("the certificate is measured", || {
+        let (_, metrics) = secured.get(secured.service.http, "/metrics", "", None)?;
+        metrics.contains("expires_in").then_some(metrics)
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
     let mut scraped = labels_of(&[
         scrape_with_redis().await,
         scrape_with_sentinel().await,
         scrape_with_memory().await,
+        scrape_with_tls(),
     ]);
     // The resource attributes, which OpenTelemetry adds.
     scraped.remove("target_info, gauge");

@@ -8,7 +8,7 @@ use std::{
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, date_time_ymd,
+    KeyPair, SanType, date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -60,6 +60,14 @@ impl Authority {
         self.issue(params)
     }
 
+    /// A client's certificate with these DNS names and URIs.
+    pub fn client_named(&self, names: &[&str]) -> Issued {
+        let mut params = named("client", &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.subject_alt_names = names.iter().map(|name| subject_alt_name(name)).collect();
+        self.issue(params)
+    }
+
     fn issue(&self, params: CertificateParams) -> Issued {
         let pair = KeyPair::generate().unwrap();
         let number = self.issued.fetch_add(1, Ordering::Relaxed);
@@ -74,6 +82,11 @@ impl Authority {
         fs::write(&issued.key, pair.serialize_pem()).unwrap();
         issued
     }
+}
+
+fn subject_alt_name(name: &str) -> SanType {
+    let text = name.try_into().unwrap();
+    if name.contains("://") { SanType::URI(text) } else { SanType::DnsName(text) }
 }
 
 fn server(names: &[&str]) -> CertificateParams {

@@ -5,13 +5,14 @@ use std::{io::Read as _, net::TcpStream};
 /// The path of a call.
 pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
 pub const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
+pub const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
@@ -31,11 +32,11 @@ pub fn read_frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
 }
 
 /// The frames of calls on one connection.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
     /// The stream of the last call.
-    stream: u32,
+    pub stream: u32,
 }
 
 impl Frames {

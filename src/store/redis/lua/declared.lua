@@ -1,6 +1,8 @@
 -- The keys are declared, in KEYS: any on a single server, those of one slot on a cluster. A server that does not
 -- have them refuses the whole run.
 
+local last_argument = #ARGV
+
 -- By their slots in KEYS: the keys that do not exist; nil if all exist, which is the usual case.
 local function survey()
   if redis.call('EXISTS', unpack(KEYS)) == #KEYS then return nil end

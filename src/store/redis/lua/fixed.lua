@@ -150,7 +150,7 @@ local function try_items(layout, hits, limits, filled)
 end
 
 local at, filled = 2, 2
-while arguments[at] do
+while at <= last_argument do
   local layout, hits, limits, is_present
   layout, hits, limits, is_present, at = read_group(at)
   if is_present then

@@ -127,7 +127,7 @@ end
 
 local reply = { tonumber(time[1]), tonumber(time[2]) }
 local at = 1
-while at <= #ARGV do
+while at <= last_argument do
   local charges, next_at = parse(at)
   local answers = {}
   local verdict = judge(charges, answers)

@@ -1,19 +1,15 @@
 -- The keys are in many slots of one server of a cluster, which refuses them as declared keys. They follow the
 -- other arguments, and their number follows them. No command names two of them: on keys of two slots, it
 -- would make Valkey 9.1 refuse every later script.
-local KEYS = {}
-do
-  local before = #ARGV - ARGV[#ARGV] - 1
-  for slot = 1, #ARGV - before - 1 do KEYS[slot] = ARGV[before + slot] end
-  for last = #ARGV, before + 1, -1 do ARGV[last] = nil end
-end
+local last_argument = #ARGV - ARGV[#ARGV] - 1
+local KEYS = { unpack(ARGV, last_argument + 1, #ARGV - 1) }
 
 -- By their slots in KEYS: the keys that do not exist, and the keys that another server has, since their slot
 -- has moved or is being moved; nil if there are none, which is the usual case.
 local function survey()
-  local absent, elsewhere
+  local try, absent, elsewhere = redis.pcall, nil, nil
   for slot = 1, #KEYS do
-    local found = redis.pcall('EXISTS', KEYS[slot])
+    local found = try('EXISTS', KEYS[slot])
     if found == 0 then
       absent = absent or {}
       absent[slot] = true

@@ -1,0 +1,32 @@
+//! TLS of the commands that are clients of a service.
+
+use std::path::PathBuf;
+
+use crate::tls::client::{TlsClient, TlsFiles};
+
+/// The flags with which a command connects by TLS.
+#[derive(Debug, clap::Args)]
+pub(super) struct TlsFlags {
+    /// PEM file with the CAs to trust: connects by TLS
+    #[arg(long, value_name = "PATH")]
+    tls_ca: Option<PathBuf>,
+    /// PEM file with the client certificate and its chain, for --tls-ca
+    #[arg(long, value_name = "PATH", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with the key of the client certificate
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+impl TlsFlags {
+    /// TLS for a protocol such as `h2`, if the flags ask for TLS.
+    ///
+    /// # Errors
+    /// A sentence that names the file, if one cannot be used.
+    pub(super) fn client(&self, protocol: &'static [u8]) -> Result<Option<TlsClient>, String> {
+        let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
+        let identity = self.tls_cert.clone().zip(self.tls_key.clone());
+        let client = TlsClient::new(TlsFiles { ca: Some(ca), identity }, None).speaking(protocol);
+        client.check().map(|()| Some(client))
+    }
+}

@@ -1,0 +1,117 @@
+//! Metrics of the edge: connections, and panics.
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Meter, UpDownCounter},
+};
+
+/// Metrics of connections and panics.
+#[derive(Debug, Clone)]
+pub struct EdgeMetrics {
+    open: UpDownCounter<i64>,
+    refused: Counter<u64>,
+    panics: Counter<u64>,
+}
+
+/// Why a connection is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RefusedConnection {
+    /// The system did not hand it over: too many open files, for example.
+    Accept,
+    /// As many as allowed are open.
+    Full,
+    /// Its client sends nothing, as many others do.
+    Silent,
+}
+
+impl RefusedConnection {
+    const ALL: [Self; 3] = [Self::Accept, Self::Full, Self::Silent];
+
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Full => "full",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+impl EdgeMetrics {
+    /// Instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        let metrics = Self {
+            open: meter
+                .i64_up_down_counter("ratelimit.connections")
+                .with_description("Open connections, by listener")
+                .build(),
+            refused: meter
+                .u64_counter("ratelimit.connections.refused")
+                .with_description("Connections that were refused, by listener and reason")
+                .build(),
+            panics: meter
+                .u64_counter("ratelimit.panics")
+                .with_description("Panics, each of which is a bug; the log has the place")
+                .build(),
+        };
+        metrics.panics.add(0, &[]);
+        metrics
+    }
+
+    /// The metrics of the listener with this name.
+    pub fn of_listener(&self, name: &'static str) -> ListenerMetrics {
+        let metrics = ListenerMetrics { edge: self.clone(), name };
+        for reason in RefusedConnection::ALL {
+            metrics.count_refused(reason, 0);
+        }
+        metrics.edge.open.add(0, &[metrics.label()]);
+        metrics
+    }
+
+    /// Counts a panic.
+    pub(crate) fn panicked(&self) {
+        self.panics.add(1, &[]);
+    }
+}
+
+/// Metrics of one listener's connections.
+#[derive(Debug, Clone)]
+pub struct ListenerMetrics {
+    edge: EdgeMetrics,
+    name: &'static str,
+}
+
+impl ListenerMetrics {
+    /// The listener's name.
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Counts a connection as open until the result is dropped.
+    pub(crate) fn opened(&self) -> OpenConnection {
+        self.edge.open.add(1, &[self.label()]);
+        OpenConnection(self.clone())
+    }
+
+    /// Counts a connection that is refused.
+    pub(crate) fn refused(&self, reason: RefusedConnection) {
+        self.count_refused(reason, 1);
+    }
+
+    fn count_refused(&self, reason: RefusedConnection, count: u64) {
+        self.edge.refused.add(count, &[self.label(), KeyValue::new("reason", reason.reason())]);
+    }
+
+    fn label(&self) -> KeyValue {
+        KeyValue::new("listener", self.name)
+    }
+}
+
+/// An open connection, as the metrics count it.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(ListenerMetrics);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.edge.open.add(-1, &[self.0.label()]);
+    }
+}

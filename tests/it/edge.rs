@@ -1,0 +1,343 @@
+//! The edge: bounds on connections, and clients that mean harm. Each flood runs at full speed beside a good client,
+//! whose every answer must be right.
+//!
+//! `TOLLKEEPER_FLOOD_SECONDS=10 cargo test --release --test it flood_of -- --nocapture --test-threads 1` prints the
+//! figures of docs/reliability.md.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpStream},
+    process::Command,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use prost::Message as _;
+use tempfile::TempDir;
+
+use crate::support::{
+    eventually,
+    http2::{self, Frames},
+    service::{Options, Service, descriptor, open_files, request, serve, spell},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: good
+    rate_limit: { unit: year, requests_per_unit: 1000000 }
+";
+
+/// The pause between two calls of the good client.
+const CALL_EVERY: Duration = Duration::from_millis(5);
+
+fn seconds() -> u64 {
+    std::env::var("TOLLKEEPER_FLOOD_SECONDS").map_or(1, |text| text.parse().unwrap())
+}
+
+/// The most memory that a process has held, in MiB.
+fn peak_mib(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let peak = status.split("VmHWM:").nth(1).unwrap().split_whitespace().next().unwrap();
+    peak.parse::<u64>().unwrap() / 1024
+}
+
+/// Runs `attack` on two threads, again and again, while a good client makes its calls on a connection of its own.
+/// Each attack gets the addresses of gRPC and HTTP, and a flag that asks it to end.
+fn flood(name: &str, peak_max: u64, attack: impl Fn(SocketAddr, SocketAddr, &AtomicBool) + Sync) {
+    let mut service = Service::start(Options { rules: RULES, ..Options::default() });
+    service.wait_until_ready();
+    let process = service.process().0.id();
+    let files_before = open_files(process);
+    let (stop, attacks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut latencies = thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    attack(service.grpc, service.http, &stop);
+                    attacks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let latencies = good_calls(&service);
+        stop.store(true, Ordering::Relaxed);
+        latencies
+    });
+    latencies.sort_unstable();
+    let at = |part: usize| latencies[(latencies.len() - 1) * part / 1000];
+    println!(
+        "| {name} | {} | {:.1?} | {:.1?} | {:.1?} | {} MiB | {} |",
+        latencies.len(),
+        at(500),
+        at(990),
+        at(1000),
+        peak_mib(process),
+        attacks.load(Ordering::Relaxed),
+    );
+    assert!(peak_mib(process) < peak_max, "{name}: {} MiB", peak_mib(process));
+    eventually("the connections of the attack are gone", || {
+        (open_files(process) <= files_before + 8).then_some(())
+    });
+    assert!(!service.log().contains("panicked"), "{}", service.log());
+}
+
+/// 200 calls a second, each with the right answer; returns how long each took.
+fn good_calls(service: &Service) -> Vec<Duration> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = service.client().await;
+        let call = request("shop", vec![descriptor(&[("good", "client")])]);
+        let end = Instant::now() + Duration::from_secs(seconds());
+        let mut latencies = Vec::new();
+        while Instant::now() < end {
+            let began = Instant::now();
+            let answer = client.should_rate_limit(call.clone()).await.unwrap();
+            latencies.push(began.elapsed());
+            let left = 1_000_000 - latencies.len();
+            assert_eq!(spell(answer.get_ref()), format!("OK: OK {left}/1000000 YEAR"));
+            tokio::time::sleep(CALL_EVERY.saturating_sub(began.elapsed())).await;
+        }
+        latencies
+    })
+}
+
+/// Sends bytes on a new connection, discards what comes back, and waits until the service has read everything and
+/// closes.
+fn send_and_discard(address: SocketAddr, parts: &[&[u8]], stop: &AtomicBool) {
+    let Ok(stream) = TcpStream::connect(address) else { return };
+    let (mut reading, mut writing) = (stream.try_clone().unwrap(), stream);
+    thread::scope(|scope| {
+        scope.spawn(move || std::io::copy(&mut reading, &mut std::io::sink()));
+        for part in parts {
+            if stop.load(Ordering::Relaxed) || writing.write_all(part).is_err() {
+                break;
+            }
+        }
+        let _ = writing.shutdown(Shutdown::Write);
+    });
+}
+
+fn good_message() -> Vec<u8> {
+    request("shop", vec![descriptor(&[("bad", "client")])]).encode_to_vec()
+}
+
+/// The opening of a connection and these frames, and then `frame` many times.
+fn repeated(first: Frames, frame: Frames) -> impl Fn(SocketAddr, SocketAddr, &AtomicBool) + Sync {
+    let first = [http2::opening(), first.bytes()].concat();
+    let frames = frame.bytes().repeat(10_000);
+    move |grpc, _, stop| {
+        let mut parts = vec![&frames[..]; 11];
+        parts[0] = &first;
+        send_and_discard(grpc, &parts, stop);
+    }
+}
+
+#[test]
+fn flood_of_rapid_resets() {
+    let resets = (0..20_000).fold(Frames::default(), |frames, _| frames.headers().reset()).bytes();
+    flood("HEADERS and RST_STREAM", 150, |grpc, _, stop| {
+        send_and_discard(grpc, &[&http2::opening(), &resets], stop);
+    });
+}
+
+/// The service resets these streams itself, since an update by zero is an error.
+#[test]
+fn flood_of_streams_that_the_service_must_reset() {
+    let streams = (0..20_000).fold(Frames::default(), |frames, _| {
+        let frames = frames.headers();
+        let stream = frames.stream;
+        frames.frame(http2::WINDOW_UPDATE, 0, stream, &[0; 4])
+    });
+    let streams = streams.bytes();
+    flood("zero WINDOW_UPDATE", 150, |grpc, _, stop| {
+        send_and_discard(grpc, &[&http2::opening(), &streams], stop);
+    });
+}
+
+#[test]
+fn flood_of_continuations() {
+    let first = || Frames::default().frame(http2::HEADERS, 0, 1, b"\x83\x86\x40\x01a\x00");
+    let small = Frames::default().frame(http2::CONTINUATION, 0, 1, &[0xbe]);
+    let large = Frames::default().frame(http2::CONTINUATION, 0, 1, &[0xbe; 400]);
+    let (small, large) = (repeated(first(), small), repeated(first(), large));
+    flood("CONTINUATION", 200, |grpc, http, stop| {
+        small(grpc, http, stop);
+        large(grpc, http, stop);
+    });
+}
+
+#[test]
+fn flood_of_pings() {
+    flood("PING", 100, repeated(Frames::default(), Frames::default().ping()));
+}
+
+#[test]
+fn flood_of_settings() {
+    flood(
+        "SETTINGS",
+        100,
+        repeated(Frames::default(), Frames::default().frame(http2::SETTINGS, 0, 0, &[])),
+    );
+}
+
+#[test]
+fn flood_of_empty_data() {
+    let empty = Frames::default().frame(http2::DATA, 0, 1, &[]);
+    flood("empty DATA", 100, repeated(Frames::default().headers(), empty));
+}
+
+#[test]
+fn flood_of_whole_calls() {
+    let calls = (0..20_000).fold(Frames::default(), |frames, _| frames.call(&good_message()));
+    let calls = calls.bytes();
+    flood("calls", 200, |grpc, _, stop| {
+        send_and_discard(grpc, &[&http2::opening(), &calls], stop);
+    });
+}
+
+/// Clients that take no answer: each leaves as many calls open as it may.
+#[test]
+fn flood_of_calls_whose_answers_are_not_read() {
+    let calls = (0..8000).fold(Frames::default(), |frames, _| frames.call(&good_message()));
+    // The client's windows are closed, so every answer waits.
+    let settings = [&4_u16.to_be_bytes()[..], &0_u32.to_be_bytes()].concat();
+    let closed = Frames::default().frame(http2::SETTINGS, 0, 0, &settings).bytes();
+    let calls = calls.bytes();
+    flood("unread answers", 400, |grpc, _, stop| {
+        hold_connections(grpc, 8, &[&http2::opening()[..], &closed, &calls].concat(), stop);
+    });
+}
+
+/// Each connection opens as many calls as it may, and sends a part of each message.
+#[test]
+fn flood_of_half_sent_messages() {
+    let half = [&[0][..], &1_000_u32.to_be_bytes(), &[b'x'; 900]].concat();
+    let calls = (0..8000).fold(Frames::default(), |frames, _| {
+        let frames = frames.headers();
+        let stream = frames.stream;
+        frames.frame(http2::DATA, 0, stream, &half)
+    });
+    let calls = calls.bytes();
+    flood("half-sent messages", 500, |grpc, _, stop| {
+        hold_connections(grpc, 16, &[&http2::opening()[..], &calls].concat(), stop);
+    });
+}
+
+#[test]
+fn flood_of_idle_connections() {
+    flood("idle connections", 150, |grpc, http, stop| {
+        thread::scope(|scope| {
+            scope.spawn(|| hold_connections(grpc, 200, b"", stop));
+            scope.spawn(|| hold_connections(http, 200, b"GET /", stop));
+            scope.spawn(|| hold_connections(grpc, 200, &http2::opening(), stop));
+        });
+    });
+}
+
+#[test]
+fn flood_of_descriptors() {
+    let bomb = b"\x0a\x04shop".iter().copied().chain([0x12, 0].repeat(20_000)).collect::<Vec<_>>();
+    let calls = (0..25).fold(Frames::default(), |frames, _| frames.call(&bomb)).bytes();
+    flood("descriptor bombs", 200, |grpc, _, stop| {
+        send_and_discard(grpc, &[&http2::opening(), &calls], stop);
+    });
+}
+
+#[test]
+fn flood_of_http_requests() {
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"bad","value":"a"}]}]}"#;
+    let post = format!("POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    let requests = (post + body + "GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").repeat(200);
+    flood("HTTP requests", 150, |_, http, stop| {
+        send_and_discard(http, &[requests.as_bytes()], stop);
+    });
+}
+
+/// Opens connections, sends these bytes on each, reads nothing, and keeps them until the end.
+fn hold_connections(address: SocketAddr, count: usize, sent: &[u8], stop: &AtomicBool) {
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let Ok(mut connection) = TcpStream::connect(address) else { continue };
+        // What does not fit is not sent: the service has stopped reading.
+        connection.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let _ = connection.write_all(sent);
+        connections.push(connection);
+    }
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the service has closed the connection.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    matches!(stream.read(&mut [0]), Ok(0) | Err(_))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_over_the_maximum_are_closed_at_once_and_the_others_go_on() {
+    let flags = &["--max-connections", "2"];
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    service.wait_until_ready();
+    let mut client = service.client().await;
+    let call = || request("shop", vec![descriptor(&[("good", "client")])]);
+    client.should_rate_limit(call()).await.unwrap();
+    let second = TcpStream::connect(service.grpc).unwrap();
+    for _ in 0..20 {
+        assert!(is_closed(&mut TcpStream::connect(service.grpc).unwrap()));
+    }
+    client.should_rate_limit(call()).await.unwrap();
+    let metrics = service.get("/metrics");
+    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 20"#;
+    assert!(metrics.contains(refused), "{metrics}");
+    assert_eq!(service.log().matches("--max-connections").count(), 1, "{}", service.log());
+    drop(second);
+    eventually("the slot is free again", || {
+        let mut stream = TcpStream::connect(service.grpc).unwrap();
+        stream.write_all(&http2::opening()).ok()?;
+        (stream.read(&mut [0]).ok()? == 1).then_some(())
+    });
+}
+
+#[test]
+fn a_connection_is_asked_to_end_at_its_age() {
+    let flags = &["--connection-age", "1s"];
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    service.wait_until_ready();
+    let mut raw = TcpStream::connect(service.grpc).unwrap();
+    raw.write_all(&http2::opening()).unwrap();
+    raw.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    while http2::read_frame(&mut raw).0 != http2::GOAWAY {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_without_free_descriptors_keeps_its_connections_and_recovers() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    let service = serve();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(service.get_program());
+    limited.args(service.get_args()).arg("--rules").arg(folder.path().join("rules.yaml"));
+    let mut service = Service::spawn(limited, folder);
+    service.wait_until_ready();
+    let mut client = service.client().await;
+    let call = || request("shop", vec![descriptor(&[("good", "client")])]);
+    client.should_rate_limit(call()).await.unwrap();
+    let full: Vec<_> = (0..100).map(|_| TcpStream::connect(service.grpc).unwrap()).collect();
+    eventually("it has no descriptor left", || service.log().contains("os error 24").then_some(()));
+    for _ in 0..100 {
+        client.should_rate_limit(call()).await.unwrap();
+    }
+    drop(full);
+    eventually("it accepts again", || {
+        let answer = service.exchange("GET", "/metrics", b"").2;
+        let (_, count) = answer.split_once(r#"refused_total{listener="grpc",reason="accept"} "#)?;
+        (!count.starts_with('0')).then_some(())
+    });
+    let lines = service.log().matches("grpc: could not accept").count();
+    assert_eq!(lines, 1, "{}", service.log());
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+}

@@ -1,0 +1,357 @@
+//! TLS of the listeners: who is let in, who may ask what, and certificates that change.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
+
+use tempfile::TempDir;
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+};
+
+use crate::support::{
+    certificates::{Authority, Issued},
+    eventually, run,
+    service::{Options, Service, serve, tollkeeper},
+};
+
+/// A service with TLS and its authority. The certificates that it uses are copies, for tests that replace them.
+pub struct Secured {
+    pub service: Service,
+    authority: Authority,
+    folder: TempDir,
+}
+
+impl Secured {
+    pub fn start(flags: &[&str]) -> Self {
+        let (authority, folder) = (Authority::new(), TempDir::new().unwrap());
+        install(&authority.server(&["127.0.0.1"]), folder.path());
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (certificate, key) = (path("certificate"), path("key"));
+        let clients = authority.certificate.display().to_string();
+        let with_tls = ["--tls-cert", &certificate, "--tls-key", &key];
+        let flags: Vec<_> = flags.iter().map(|flag| flag.replace("CLIENTS", &clients)).collect();
+        let flags: Vec<_> = with_tls.into_iter().chain(flags.iter().map(String::as_str)).collect();
+        let service = Service::start(Options { flags: &flags, ..Options::default() });
+        Self { service, authority, folder }
+    }
+
+    fn call(&self, client: Option<&Issued>) -> Command {
+        let mut call = tollkeeper();
+        call.args(["call", "--addr", &self.service.grpc.to_string()]);
+        add_tls(&mut call, &self.authority.certificate, client);
+        call.args(["--domain", "shop", "user=a"]);
+        call
+    }
+
+    /// The status and body of a GET over HTTPS; `None` if the service ends the connection.
+    pub fn get(
+        &self,
+        address: SocketAddr,
+        path: &str,
+        header: &str,
+        client: Option<&Issued>,
+    ) -> Option<(u16, String)> {
+        let stream = TcpStream::connect(address).unwrap();
+        let mut stream = StreamOwned::new(self.connection(client), stream);
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: a.example\r\n{header}connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).ok()?;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    fn connection(&self, client: Option<&Issued>) -> ClientConnection {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate(&self.authority.certificate)).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match client {
+            Some(client) => {
+                let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
+                config.with_client_auth_cert(vec![certificate(&client.certificate)], key).unwrap()
+            }
+            None => config.with_no_client_auth(),
+        };
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        ClientConnection::new(Arc::new(config), name).unwrap()
+    }
+}
+
+fn certificate(path: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(path).unwrap()
+}
+
+/// Puts a certificate and its key where a service looks for them.
+fn install(issued: &Issued, folder: &Path) {
+    fs::copy(&issued.key, folder.join("key")).unwrap();
+    fs::copy(&issued.certificate, folder.join("certificate")).unwrap();
+}
+
+fn add_tls(command: &mut Command, ca: &Path, client: Option<&Issued>) {
+    command.arg("--tls-ca").arg(ca);
+    if let Some(Issued { certificate, key, .. }) = client {
+        command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
+    }
+}
+
+#[test]
+fn every_address_speaks_tls_and_nothing_else() {
+    let secured = Secured::start(&[]);
+    let service = &secured.service;
+    let (code, stdout, stderr) = run(&mut secured.call(None));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.contains("9 left of 10 per year"), "{stdout}");
+    assert_eq!(secured.get(service.http, "/healthz", "", None), Some((200, "OK".to_owned())));
+    let (status, metrics) = secured.get(service.http, "/metrics", "", None).unwrap();
+    assert_eq!(status, 200);
+    assert!(metrics.contains("ratelimit_tls_certificate_expires_in_seconds "), "{metrics}");
+    assert!(metrics.contains(r#"ratelimit_tls_files_in_use{files="certificates"} 1"#), "{metrics}");
+
+    let plain = ["call", "--addr", &service.grpc.to_string(), "--domain", "shop", "user=a"];
+    assert_eq!(run(tollkeeper().args(plain)).0, Some(1));
+    assert_eq!(service.exchange("GET", "/healthz", b"").0, 0, "no answer without TLS");
+    let mut counter = tollkeeper();
+    counter.args(["counter", "show", "--addr", &service.admin.to_string()]);
+    add_tls(&mut counter, &secured.authority.certificate, None);
+    let (code, stdout, stderr) = run(counter.args(["--domain", "shop", "user=a"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("1 used"), "{stdout}");
+    let mut bench = tollkeeper();
+    bench.args(["bench", "--addr", &service.grpc.to_string(), "--calls", "10", "--json"]);
+    add_tls(&mut bench, &secured.authority.certificate, None);
+    assert_eq!(run(bench.args(["--domain", "shop", "user={}"])).0, Some(0));
+
+    let strangers = Authority::new();
+    let mut call = tollkeeper();
+    call.args(["call", "--addr", &service.grpc.to_string()]);
+    add_tls(&mut call, &strangers.certificate, None);
+    let (code, _, stderr) = run(call.args(["--domain", "shop", "user=a"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("the server's certificate is not"), "{stderr}");
+}
+
+#[test]
+fn clients_need_a_certificate_of_the_given_authority_except_for_health() {
+    let secured = Secured::start(&["--tls-client-ca", "CLIENTS"]);
+    let (service, client) = (&secured.service, secured.authority.client());
+    let others = Authority::new();
+    assert_eq!(run(&mut secured.call(Some(&client))).0, Some(0));
+    assert_eq!(run(&mut secured.call(None)).0, Some(1));
+    assert_eq!(run(&mut secured.call(Some(&others.client()))).0, Some(1));
+    for (path, without, with) in
+        [("/healthz", 200, 200), ("/metrics", 403, 200), ("/rules", 403, 200)]
+    {
+        let status = |client| secured.get(service.http, path, "", client).unwrap().0;
+        assert_eq!((status(None), status(Some(&client))), (without, with), "{path}");
+    }
+    let show = "/counters?domain=shop&descriptor=user%3Da";
+    assert_eq!(secured.get(service.admin, show, "", None), None);
+    assert_eq!(secured.get(service.admin, show, "", Some(&client)).unwrap().0, 200);
+}
+
+#[test]
+fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("clients.yaml");
+    fs::write(&file, "spiffe://test/shop: [shop]\nother.example: [mail]\n").unwrap();
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file.display().to_string()];
+    let secured = Secured::start(&flags);
+    let shop = secured.authority.client_named(&["spiffe://test/shop"]);
+    let other = secured.authority.client_named(&["other.example"]);
+    let denied = "PERMISSION_DENIED: domain: this client may not ask about `shop`";
+    assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0));
+    for client in [&other, &secured.authority.client()] {
+        let (code, _, stderr) = run(&mut secured.call(Some(client)));
+        assert_eq!(code, Some(1));
+        assert!(stderr.contains(denied), "{stderr}");
+    }
+    fs::write(&file, "other.example: [mail").unwrap();
+    eventually("the bad file is logged", || {
+        secured.service.log().contains("cannot be used, the last good ones stay").then_some(())
+    });
+    assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0), "the last good file is in use");
+    fs::write(&file, "other.example: ['*']\n").unwrap();
+    eventually("the new file is in use", || {
+        (run(&mut secured.call(Some(&other))).0 == Some(0)).then_some(())
+    });
+    assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(1));
+}
+
+#[test]
+fn a_renewed_certificate_is_used_and_a_bad_pair_is_not() {
+    let secured = Secured::start(&[]);
+    let in_use = |secured: &Secured| {
+        let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+        let mut connection = secured.connection(None);
+        connection.complete_io(&mut stream).ok()?;
+        Some(connection.peer_certificates()?.first()?.clone().into_owned())
+    };
+    let first = certificate(&secured.folder.path().join("certificate"));
+    assert_eq!(in_use(&secured), Some(first.clone()));
+
+    let second = secured.authority.server(&["127.0.0.1"]);
+    fs::copy(&second.certificate, secured.folder.path().join("certificate")).unwrap();
+    let metrics = || secured.get(secured.service.http, "/metrics", "", None).unwrap().1;
+    eventually("the pair does not fit", || {
+        metrics().contains(r#"in_use{files="certificates"} 0"#).then_some(())
+    });
+    assert!(secured.service.log().contains("the last good ones stay"), "{}", secured.service.log());
+    assert_eq!(in_use(&secured), Some(first));
+    install(&second, secured.folder.path());
+    let second = certificate(&second.certificate);
+    eventually("the new certificate is in use", || (in_use(&secured)? == second).then_some(()));
+    eventually("the metric", || {
+        metrics().contains(r#"in_use{files="certificates"} 1"#).then_some(())
+    });
+    install(&secured.authority.expired_server(&["127.0.0.1"]), secured.folder.path());
+    eventually("the expired one is refused", || {
+        secured.service.log().contains("has expired").then_some(())
+    });
+    assert_eq!(in_use(&secured), Some(second));
+}
+
+#[test]
+fn the_admin_address_asks_for_its_token() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    fs::write(&file, "0123456789abcdef\n").unwrap();
+    let path = file.display().to_string();
+    let flags = ["--admin-token-file", &path];
+    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let show = |token: Option<&Path>| {
+        let mut command = tollkeeper();
+        command.args(["counter", "show", "--addr", &service.admin.to_string()]);
+        if let Some(token) = token {
+            command.arg("--token-file").arg(token);
+        }
+        run(command.args(["--domain", "shop", "user=a"]))
+    };
+    let wrong = folder.path().join("wrong");
+    fs::write(&wrong, "0123456789abcdeF").unwrap();
+    assert_eq!(show(Some(&file)).0, Some(0));
+    for token in [None, Some(wrong.as_path())] {
+        let (code, _, stderr) = show(token);
+        assert_eq!(code, Some(1));
+        assert!(stderr.contains("a bearer token is required"), "{stderr}");
+    }
+    fs::write(&file, "0123456789abcdeF").unwrap();
+    eventually("the new token is in use", || (show(Some(&wrong)).0 == Some(0)).then_some(()));
+}
+
+/// What the service says about these flags when it refuses to start.
+fn refused(flags: &[&str]) -> String {
+    let (code, _, stderr) = run(serve().args(flags));
+    assert_eq!(code, Some(2), "{stderr}");
+    stderr
+}
+
+#[test]
+fn flags_that_would_leave_an_address_open_or_without_a_certificate_are_refused() {
+    let (authority, folder) = (Authority::new(), TempDir::new().unwrap());
+    let good = authority.server(&["127.0.0.1"]);
+    let (expired, other) = (authority.expired_server(&["a"]), authority.server(&["a"]));
+    let text = |path: &PathBuf| path.display().to_string();
+    let short = folder.path().join("short");
+    fs::write(&short, "secret").unwrap();
+    let short = text(&short);
+    let (certificate, key) = (text(&good.certificate), text(&good.key));
+    let pair = ["--tls-cert", &certificate, "--tls-key", &key];
+    let with = |more: &[&str]| refused(&[&pair[..], more].concat());
+    let beyond = "--admin-addr: beyond loopback it needs --admin-token-file or --tls-client-ca\n";
+    assert_eq!(refused(&["--admin-addr", "0.0.0.0:0"]), beyond);
+    assert_eq!(with(&["--admin-addr", "[::]:0"]), beyond, "TLS alone identifies nobody");
+    let domains = with(&["--client-domains", "/dev/null"]);
+    assert!(domains.starts_with("--client-domains: it needs --tls-client-ca\n"), "{domains}");
+    assert_eq!(refused(&pair[..2]), "--tls-cert: it needs --tls-key\n");
+    assert_eq!(refused(&pair[2..]), "--tls-key: it needs --tls-cert\n");
+    assert_eq!(
+        refused(&["--tls-client-ca", &certificate]),
+        "--tls-client-ca: it needs --tls-cert and --tls-key\n"
+    );
+    let message = "the token must be at least 16 visible ASCII characters";
+    assert_eq!(
+        refused(&["--admin-token-file", &short]),
+        format!("--admin-token-file: {short}: {message}\n")
+    );
+    for (certificate, key, problem) in [
+        (&expired.certificate, &expired.key, "has expired"),
+        (&good.certificate, &other.key, "does not fit the certificate"),
+        (&good.key, &good.key, "no certificate in PEM format"),
+        (&good.certificate, &good.certificate, "no private key in PEM format"),
+    ] {
+        let message = refused(&["--tls-cert", &text(certificate), "--tls-key", &text(key)]);
+        assert!(message.starts_with("--tls-cert: /") && message.contains(problem), "{message}");
+    }
+}
+
+/// Clients that stop in the middle: before the handshake, in it, and after it.
+#[test]
+fn an_unfinished_handshake_delays_neither_calls_nor_the_exit() {
+    let mut secured = Secured::start(&[]);
+    let grpc = secured.service.grpc;
+    let mut unfinished = Vec::new();
+    for sent in [&b""[..], b"\x16\x03\x01\x02\x00\x01", b"\x16"] {
+        let mut stream = TcpStream::connect(grpc).unwrap();
+        stream.write_all(sent).unwrap();
+        unfinished.push(stream);
+    }
+    let mut finished = TcpStream::connect(grpc).unwrap();
+    secured.connection(None).complete_io(&mut finished).unwrap();
+    assert_eq!(run(&mut secured.call(None)).0, Some(0));
+    secured.service.process().signal("TERM");
+    assert!(secured.service.process().0.wait().unwrap().success());
+    let log = secured.service.log();
+    assert!(!log.contains("did not end"), "{log}");
+}
+
+/// The time that the process has computed, in clock ticks, of which a second has 100.
+fn ticks(process: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// `TOLLKEEPER_TLS_SECONDS=5 cargo test --release --test it decisions_over_tls -- --nocapture` prints the figures of
+/// docs/performance.md.
+#[test]
+fn decisions_over_tls_cost_little_more() {
+    let time =
+        std::env::var("TOLLKEEPER_TLS_SECONDS").map_or("100ms".to_owned(), |text| text + "s");
+    let mut secured = Secured::start(&[]);
+    let mut plain = Service::start(Options::default());
+    let ca = secured.authority.certificate.clone();
+    let measure = |service: &mut Service, ca: Option<&Path>| {
+        let process = service.process().0.id();
+        let before = ticks(process);
+        let mut bench = tollkeeper();
+        bench.args(["bench", "--addr", &service.grpc.to_string(), "--domain", "shop", "--json"]);
+        bench.args(["--duration", &time, "--keys", "1000", "user={}"]);
+        if let Some(ca) = ca {
+            add_tls(&mut bench, ca, None);
+        }
+        let (code, stdout, stderr) = run(&mut bench);
+        assert_eq!(code, Some(0), "{stderr}");
+        let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let calls = report["calls"].as_u64().unwrap();
+        (ticks(process) - before) as f64 * 10_000.0 / calls as f64
+    };
+    let rounds: Vec<_> = (0..3)
+        .map(|_| (measure(&mut plain, None), measure(&mut secured.service, Some(&ca))))
+        .collect();
+    for (plain, with_tls) in rounds {
+        println!("without TLS {plain:.2} us, with TLS {with_tls:.2} us: {:.2}", with_tls / plain);
+    }
+}
