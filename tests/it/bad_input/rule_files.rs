@@ -17,17 +17,17 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_null",
         Text::File("~\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by",
     ),
     (
         "a_scalar",
         Text::File("domain\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by",
     ),
     (
         "a_list",
         Text::File("- domain: d\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by",
     ),
     ("an_empty_mapping", Text::File("{}\n"), "1:1: domain: missing"),
     (
