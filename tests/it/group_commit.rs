@@ -87,7 +87,10 @@ impl Monitor {
             if line.contains("\"the end\"") {
                 return lines;
             }
-            if !line.contains(" lua] ") && line.contains("\"EVAL") {
+            if !line.contains(" lua] ")
+                && line.contains("\"EVAL")
+                && !line.contains("acl_check_cmd")
+            {
                 lines.push(line);
             }
         }

@@ -102,14 +102,11 @@ pub(super) const ROWS: &[Row] = &[
     ),
     of_proxy("F03 connections are reset once", |world| world.proxy.cut(Cut::Rst), Effect::Mixed),
     of_proxy("F03 connections are closed once", |world| world.proxy.cut(Cut::Fin), Effect::Mixed),
-    Row {
-        unmet: &[],
-        ..of_proxy(
-            "F03 requests are cut at byte 20 by RST",
-            |world| world.proxy.set(requests(Flow::CutAt(20, Cut::Rst))),
-            Effect::Outage,
-        )
-    },
+    of_proxy(
+        "F03 requests are cut at byte 20 by RST",
+        |world| world.proxy.set(requests(Flow::CutAt(20, Cut::Rst))),
+        Effect::Outage,
+    ),
     of_proxy(
         "F03 replies are cut at byte 5 by FIN",
         |world| world.proxy.set(replies(Flow::CutAt(5, Cut::Fin))),
