@@ -22,6 +22,7 @@ mod bad_input;
 mod bench;
 mod check;
 mod clocks;
+mod cluster;
 mod commands;
 mod conformance;
 mod corrupt_counters;

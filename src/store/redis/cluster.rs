@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use redis::{RedisResult, Value};
 use tokio::time::{self, Instant};
 
@@ -27,8 +28,9 @@ const EVERY: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long one node may take to answer.
+/// How long one node may take to answer, and when the next one is asked.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+const NEXT_AFTER: Duration = Duration::from_millis(50);
 
 /// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
 /// known node answers.
@@ -60,13 +62,18 @@ fn jittered(time: Duration) -> Duration {
     time + time * u32::try_from(eighths).unwrap_or(0) / 2048
 }
 
-/// The map, from the first node that answers and considers the cluster well.
+/// The map, from the first node that answers and considers the cluster well. The next one is asked soon if a node
+/// does not answer, since it may be the one that has failed.
 async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange>, String> {
     let map = topology.map();
     let known = map.nodes().iter().map(|node| &node.server);
+    let answers = known.chain(seeds).zip(0..).map(async |(server, number): (_, u32)| {
+        time::sleep(number * NEXT_AFTER).await;
+        (server, time::timeout(ANSWER_WITHIN, ask_for_map(server)).await)
+    });
+    let mut answers: FuturesUnordered<_> = answers.collect();
     let mut problem = "the cluster has no nodes".to_owned();
-    for server in known.chain(seeds) {
-        let ranges = time::timeout(ANSWER_WITHIN, ask_for_map(server)).await;
+    while let Some((server, ranges)) = answers.next().await {
         problem = match ranges {
             Ok(Ok(Some(ranges))) => return Ok(ranges),
             Ok(Ok(None)) => format!("{}: the cluster is down", server.address),
