@@ -17,6 +17,7 @@ use super::{
     hash_slot::HashSlot,
     node::RedisNode,
     server::{Address, Server},
+    server_info::{Expected, ServerInfo},
     topology::{SlotRange, Topology},
 };
 use crate::engine::key::unused_key;
@@ -69,7 +70,7 @@ async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange
     let known = map.nodes().iter().map(|node| &node.server);
     let answers = known.chain(seeds).zip(0..).map(async |(server, number): (_, u32)| {
         time::sleep(number * NEXT_AFTER).await;
-        (server, time::timeout(ANSWER_WITHIN, ask_for_map(server)).await)
+        (server, time::timeout(ANSWER_WITHIN, ask_for_map(server, topology.options.expected)).await)
     });
     let mut answers: FuturesUnordered<_> = answers.collect();
     let mut problem = "the cluster has no nodes".to_owned();
@@ -85,8 +86,12 @@ async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange
 }
 
 /// `None` if the node considers the cluster down.
-async fn ask_for_map(server: &Server) -> RedisResult<Option<Vec<SlotRange>>> {
+async fn ask_for_map(server: &Server, expected: Expected) -> RedisResult<Option<Vec<SlotRange>>> {
     let mut connection = connection::open(server).await?;
+    // A user without the right to INFO may be served nevertheless.
+    if let Ok(info) = connection.query::<String>(&redis::cmd("INFO")).await {
+        ServerInfo(&info).check(expected)?;
+    }
     let info: String = connection.query(redis::cmd("CLUSTER").arg("INFO")).await?;
     if !info.contains("cluster_state:ok") {
         return Ok(None);
