@@ -18,7 +18,7 @@ use tollkeeper::{
         key::Counter,
         ledger::{Charge, Judgement},
         request::{Entry, Hits},
-        rule::Limit,
+        rule::{Algorithm, Limit, Unit},
     },
     rls::pb::RateLimitDescriptor,
     store::{redis::RedisStore, system_clock},
@@ -85,6 +85,12 @@ fn values_on(cluster: &Cluster, node: usize, key: &str, name: &str, count: usize
     let values = (0..).map(|number| format!("{name}{number}"));
     let here = values.filter(|value| first_owner(slot_of(cluster, key, value)) == node);
     here.take(count).collect()
+}
+
+/// A limit a year of each algorithm.
+fn years(requests: u32) -> Vec<Arc<Limit>> {
+    let year = |algorithm| Limit { algorithm, ..Limit::new(requests, Unit::Year, 1).unwrap() };
+    Algorithm::all(requests, None).into_iter().map(year).map(Arc::new).collect()
 }
 
 fn charge(key: &str, value: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {

@@ -83,11 +83,6 @@ impl Load {
         load
     }
 
-    /// When the last call failed so far.
-    pub fn last_failed(&self) -> Option<Instant> {
-        self.ledger.lock().unwrap().failed.last().map(|(at, _)| *at)
-    }
-
     /// Number of calls that failed so far.
     pub fn failures(&self) -> usize {
         self.ledger.lock().unwrap().failed.len()

@@ -1,15 +1,9 @@
 //! A shard that is dead or fails: it degrades its own keys, and nobody else's.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tollkeeper::{
-    engine::{
-        request::Hits,
-        rule::{Limit, Unit},
-    },
+    engine::request::Hits,
     rls::pb::rate_limit_response::Code,
     store::redis::script::{self, KeyDeclaration},
 };
@@ -17,10 +11,9 @@ use tollkeeper::{
 use super::{
     ALGORITHMS, ask, charge, described, follow,
     load::{Counted, Load},
-    masters, rules, serve, used, values_on,
+    masters, rules, serve, used, values_on, years,
 };
 use crate::{
-    algorithms::one_of_each,
     steps::{Dice, number},
     support::{
         cluster::Cluster,
@@ -160,28 +153,25 @@ async fn a_cluster_that_refuses_undeclared_keys_decides_by_hash_slots() {
     }
     let url = cluster.url().replace("cluster://", "cluster://slots:slots@");
     let store = follow(&url, Duration::from_secs(10));
-    for limit in one_of_each() {
-        let year =
-            Limit { algorithm: limit.algorithm.clone(), ..Limit::new(20, Unit::Year, 1).unwrap() };
-        let year = Arc::new(year);
-        let users = values_on(&cluster, 0, "user", limit.algorithm.name(), 30);
+    for year in years(20) {
+        let users = values_on(&cluster, 0, "user", year.algorithm.name(), 30);
         let one = |user: &String| [charge("user", user, Hits::Charge(1), &year)];
         ask(&store, &one(&users[0])).await;
         let before = cluster.nodes[0].runs_of("evalsha");
         let calls: Vec<_> = users.iter().map(one).collect();
         futures_util::future::join_all(calls.iter().map(|call| ask(&store, call))).await;
-        assert_eq!(cluster.nodes[0].runs_of("evalsha") - before, 30, "{limit:?}");
+        assert_eq!(cluster.nodes[0].runs_of("evalsha") - before, 30, "{year:?}");
 
         let three = [&users[1], &users[2], &users[3]]
             .map(|user| charge("user", user, Hits::Charge(1), &year));
         let calls = (0..40).map(|_| store.charge(&three));
         let answers = futures_util::future::join_all(calls).await;
         let admitted = answers.iter().filter(|answer| !answer.as_ref().unwrap().denied).count();
-        assert!(admitted <= 19, "{limit:?}: {admitted}");
+        assert!(admitted <= 19, "{year:?}: {admitted}");
         for charge in &three {
             let look = [tollkeeper::engine::ledger::Charge { hits: Hits::Look, ..charge.clone() }];
             let left = crate::algorithms::left(&ask(&store, &look).await.tallies[0]).unwrap_or(0);
-            assert_eq!(left as usize, 19 - admitted, "{limit:?}");
+            assert_eq!(left as usize, 19 - admitted, "{year:?}");
         }
     }
     cluster.assert_no_key_leaks();
