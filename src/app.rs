@@ -236,6 +236,7 @@ impl App {
     async fn end(&self, tasks: &mut Tasks, drain: Duration) {
         self.drain(tasks, drain).await;
         tasks.shutdown().await;
+        self.store.ended().await;
         self.telemetry.flush().await;
     }
 

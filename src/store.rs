@@ -32,12 +32,14 @@ pub enum StoreError {
     /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,
-    /// No server that has the counters of these charges gives an answer. The call was not charged, except for work
-    /// that is already done.
+    /// No server gives an answer for the counters of these charges. The call was not charged, except for work that
+    /// is already done.
     #[error("{cause}")]
     Unreachable {
         /// The indices of the charges.
         charges: Vec<usize>,
+        /// The indices of refunds that were applied nevertheless.
+        refunded: Vec<usize>,
         /// Why there is no answer.
         cause: String,
     },
@@ -84,6 +86,30 @@ impl Store {
             Self::Memory(store) => Ok(store.charge(charges)),
             Self::Redis(store) => store.charge(charges).await,
             Self::Transactions(store) => store.charge(charges).await,
+        }
+    }
+
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which are those
+    /// of a [`StoreError::Unreachable`]: their `on_store_failure` applies.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn charge_without(
+        &self,
+        charges: &[Charge],
+        absent: &[usize],
+    ) -> Result<Judgement, StoreError> {
+        match self {
+            Self::Redis(store) if !absent.is_empty() => store.charge_without(charges, absent).await,
+            Self::Redis(_) | Self::Memory(_) | Self::Transactions(_) => self.charge(charges).await,
+        }
+    }
+
+    /// Waits for work that goes on although its callers have gone, at most a second. None may follow.
+    pub async fn ended(&self) {
+        match self {
+            Self::Redis(store) => store.ended().await,
+            Self::Memory(_) | Self::Transactions(_) => {}
         }
     }
 

@@ -17,7 +17,9 @@ pub use self::{
     charge::{Charge, asked},
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
-    parts::{PartTally, PartsOutcome, PartsVerdict, judge_parts, reservation},
+    parts::{
+        PartTally, PartsOutcome, PartsVerdict, judge_parts, past_corrupt_counter, reservation,
+    },
     tally::{Tally, Verdict},
     vote::{denies, denies_uncharged},
 };

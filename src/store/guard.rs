@@ -1,7 +1,7 @@
 //! Every call is answered within the decision budget: by the store, or by the `on_store_failure` of its
 //! limits. Recent denials are answered without asking the store.
 
-mod corrupt_counter;
+mod without_counter;
 
 use std::{
     sync::Arc,
@@ -10,6 +10,7 @@ use std::{
 
 use tokio::time;
 
+use self::without_counter::WithoutCounter;
 use super::{Clear, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache};
 use crate::engine::{
     key::Counter,
@@ -81,17 +82,17 @@ impl Guard {
 
     async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Judgement, StoreError> {
         let mut answer = self.store.charge(charges).await;
-        if let Err(
-            StoreError::Corrupt(without_counter)
-            | StoreError::Unreachable { charges: without_counter, .. },
-        ) = &answer
-        {
-            let mut local = without_counter.clone();
-            local.retain(|index| failure_mode(charges, *index) == OnStoreFailure::Local);
-            if !local.is_empty() {
-                // Boxed, so that this rare case does not enlarge the future of every call.
-                answer = Box::pin(self.charge_with_local(charges, &local)).await;
+        let without = match &answer {
+            Err(StoreError::Corrupt(charges)) => WithoutCounter::corrupt(charges),
+            Err(StoreError::Unreachable { charges, refunded, .. }) => {
+                WithoutCounter { charges, absent: charges, refunded }
             }
+            Ok(_) | Err(_) => WithoutCounter::corrupt(&[]),
+        };
+        let is_local = |index: &usize| failure_mode(charges, *index) == OnStoreFailure::Local;
+        if without.charges.iter().any(is_local) {
+            // Boxed, so that this rare case does not enlarge the future of every call.
+            answer = Box::pin(self.charge_with_local(charges, without)).await;
         }
         if let Ok(judgement) = &answer {
             self.over_limit.learn(charges, judgement, sent);

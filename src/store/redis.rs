@@ -68,6 +68,19 @@ impl RedisStore {
         Box::pin(in_span(span, self.0.topology.charge(charges))).await
     }
 
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
+    /// `on_store_failure` applies.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn charge_without(
+        &self,
+        charges: &[Charge],
+        absent: &[usize],
+    ) -> Result<Judgement, StoreError> {
+        self.0.topology.charge_without(charges, absent).await
+    }
+
     /// The state of one counter; `clear` resets it.
     ///
     /// # Errors
@@ -82,6 +95,12 @@ impl RedisStore {
     /// Finds the servers, and follows their changes; never ends.
     pub async fn follow_servers(&self) {
         self.0.follow().await;
+    }
+
+    /// Waits for work that goes on although its callers have gone, at most a second. None may follow.
+    pub async fn ended(&self) {
+        self.0.topology.outliving.close();
+        self.0.topology.outliving.wait().await;
     }
 
     /// Waits until each server has answered once.

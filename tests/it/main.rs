@@ -24,6 +24,7 @@ mod check;
 mod checks;
 mod clean_exit;
 mod clocks;
+mod cluster;
 mod commands;
 mod conformance;
 mod corrupt_counters;

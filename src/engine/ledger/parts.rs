@@ -21,8 +21,6 @@ pub enum PartTally {
     Corrupt,
     /// The part gave no answer.
     Unknown,
-    /// The part was not decided, and must be asked again. Nothing was charged.
-    Undecided,
 }
 
 /// The verdict on a call in parts.
@@ -43,8 +41,7 @@ pub enum PartsOutcome {
     Denied,
     /// A charge without a counter fails it, by its `on_store_failure`.
     Failed,
-    /// The call must be asked again: a part is undecided, or a `local` limit without a counter must be judged in
-    /// memory first.
+    /// The call must be asked again: a `local` limit without a counter must be judged in memory first.
     Again,
 }
 
@@ -58,6 +55,18 @@ pub fn reservation(charge: &Charge) -> Charge {
     }
     let limit =
         Limit { mode: Mode::Shadow, when_denied: WhenDenied::Counted, ..Limit::clone(limit) };
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
+}
+
+/// A charge of a part that has a corrupt counter. What that means for the call is said when all parts are known, so
+/// it fails no part; one that denies the call denies its part too.
+#[must_use]
+pub fn past_corrupt_counter(charge: &Charge) -> Charge {
+    if charge.denies_without_counter() {
+        return charge.clone();
+    }
+    let limit =
+        Limit { on_store_failure: OnStoreFailure::Allow, ..Limit::clone(&charge.counter.limit) };
     Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
 }
 
@@ -86,12 +95,11 @@ pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -
 }
 
 fn outcome(charges: &[Charge], tallies: &[PartTally], fits: &[Fit]) -> PartsOutcome {
-    if tallies.contains(&PartTally::Undecided) {
-        return PartsOutcome::Again;
-    }
-    let unknown = charges.iter().zip(tallies).filter(|(_, tally)| **tally == PartTally::Unknown);
-    let failures: Vec<OnStoreFailure> =
-        unknown.map(|(charge, _)| failure_without_counter(charge)).collect();
+    let failures = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
+        PartTally::Known(_) => None,
+        PartTally::Corrupt | PartTally::Unknown => Some(failure_without_counter(charge)),
+    });
+    let failures: Vec<OnStoreFailure> = failures.collect();
     if failures.contains(&OnStoreFailure::Local) {
         return PartsOutcome::Again;
     }
@@ -127,7 +135,7 @@ impl PartTally {
         match self {
             Self::Known(Tally { verdict: Verdict::Fits { .. }, .. }) => Fit::Fits,
             Self::Known(Tally { verdict: Verdict::Over, .. }) => Fit::Over,
-            Self::Corrupt | Self::Unknown | Self::Undecided => Fit::Corrupt,
+            Self::Corrupt | Self::Unknown => Fit::Corrupt,
         }
     }
 }
@@ -144,6 +152,7 @@ mod tests {
     const OVER: PartTally =
         PartTally::Known(Tally { verdict: Verdict::Over, reset: Duration::ZERO });
     const UNKNOWN: PartTally = PartTally::Unknown;
+    const CORRUPT: PartTally = PartTally::Corrupt;
 
     fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: OnStoreFailure) -> Charge {
         let limit =
@@ -213,20 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_not_decided_follows_its_failure_mode() {
+    fn a_charge_without_a_counter_follows_its_failure_mode() {
         use OnStoreFailure::{Allow, Deny, Error, Local};
         let with = |mode, outcome, gives_back: &[bool]| {
             check(&[(enforced(), FITS), (failing(mode), UNKNOWN)], outcome, gives_back);
+            check(&[(enforced(), FITS), (failing(mode), CORRUPT)], outcome, gives_back);
         };
         with(Allow, PartsOutcome::Admitted, &[false, false]);
         with(Deny, PartsOutcome::Denied, &[true, false]);
         with(Error, PartsOutcome::Failed, &[true, false]);
         with(Local, PartsOutcome::Again, &[true, false]);
-        check(
-            &[(counted(), FITS), (enforced(), PartTally::Undecided)],
-            PartsOutcome::Again,
-            &[true, false],
-        );
         // What denies the call anyway goes before an error.
         check(&[(enforced(), OVER), (failing(Error), UNKNOWN)], PartsOutcome::Denied, &[false; 2]);
         // A debit of a call that fails stays, unless the call is judged again.

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-pub(super) use self::queue::{NotDecided, QueuedCall};
+pub(super) use self::queue::{DEBITS_WAIT, NotDecided, QueuedCall};
 use self::{
     dispatcher::Dispatcher,
     queue::{CallAnswer, SharedQueue},

@@ -1,7 +1,7 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
-use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
+use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use redis::{RedisResult, Value};
@@ -15,6 +15,7 @@ use super::{
     pause::{Pause, jittered, random_byte},
     pool,
     server::{Address, Server},
+    server_info::{ServerInfo, ServerMode},
     topology::{SlotRange, Topology},
 };
 use crate::engine::key::unused_key;
@@ -85,6 +86,10 @@ async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange
 /// `None` if the node considers the cluster down.
 async fn ask_for_map(server: &Server) -> RedisResult<Option<Vec<SlotRange>>> {
     let mut connection = connection::open(server).await?;
+    // A user without the right to INFO may be served nevertheless.
+    if let Ok(info) = connection.query::<String>(&redis::cmd("INFO")).await {
+        ServerInfo(&info).check_mode(ServerMode::Cluster).map_err(io::Error::other)?;
+    }
     let info: String = connection.query(redis::cmd("CLUSTER").arg("INFO")).await?;
     if !info.contains("cluster_state:ok") {
         return Ok(None);

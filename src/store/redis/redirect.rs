@@ -7,6 +7,7 @@ use redis::{RedisError, ServerErrorKind};
 use tokio::time;
 
 use super::{
+    batcher::DEBITS_WAIT,
     hash_slot::HashSlot,
     link::{Decided, Question, Unanswered},
     node::RedisNode,
@@ -24,11 +25,28 @@ const REDIRECTIONS_MAX: usize = 3;
 const WAIT: Duration = Duration::from_millis(3);
 
 impl Topology {
-    /// Does work by itself on the node that has its hash slot.
+    /// Does work by itself on the node that has its hash slot. What [outlives its
+    /// caller](NodeWork::outlives_caller) goes on if this future is dropped: its slot may be half moved.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub(super) async fn ask_alone(
+        self: &Arc<Self>,
+        slot: HashSlot,
+        work: &NodeWork,
+    ) -> Result<Decided<Judgement>, StoreError> {
+        if !work.outlives_caller() {
+            return self.do_alone(slot, work).await;
+        }
+        let (topology, work) = (Arc::clone(self), work.clone());
+        let task = self.outliving.spawn(async move {
+            let done = time::timeout(DEBITS_WAIT, topology.do_alone(slot, &work)).await;
+            done.unwrap_or(Err(StoreError::TimedOut))
+        });
+        task.await.unwrap_or(Err(StoreError::TimedOut))
+    }
+
+    async fn do_alone(
         &self,
         slot: HashSlot,
         work: &NodeWork,

@@ -17,7 +17,7 @@ use crate::{
     engine::{
         ledger::{
             Charge, GiveBack, Judgement, PartTally, PartsOutcome, Tally, Verdict, judge_parts,
-            reservation,
+            past_corrupt_counter, reservation,
         },
         request::Hits,
     },
@@ -29,6 +29,9 @@ const RESERVED_WITHIN: u32 = 6;
 
 /// Eighths of the budget after which a call does not wait for its give-backs.
 const GIVEN_BACK_WITHIN: u32 = 7;
+
+/// The index of the part of a charge that is in none.
+const NO_PART: usize = usize::MAX;
 
 /// The charges of a call that are asked for together.
 #[derive(Debug)]
@@ -61,70 +64,119 @@ impl PartialEq for Target {
 }
 
 /// What becomes of a part.
-type PartAnswer = Result<Decided<Judgement>, NotDecided>;
+type PartAnswer = Result<Decided<Judgement>, StoreError>;
+
+/// The charges at these indices, by where they go.
+pub(super) fn parts(
+    charges: &[Charge],
+    indices: impl Iterator<Item = usize>,
+    target: impl Fn(HashSlot) -> Target,
+) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (index, charge) in indices.filter_map(|index| Some((index, charges.get(index)?))) {
+        let target = target(HashSlot::of(&charge.counter));
+        match parts.iter_mut().find(|part| part.target == target) {
+            Some(part) => part.charges.push(index),
+            None => parts.push(Part { target, charges: vec![index] }),
+        }
+    }
+    parts
+}
 
 /// One call over several nodes.
 pub(super) struct Reservation<'call> {
-    pub(super) topology: &'call Topology,
+    pub(super) topology: &'call Arc<Topology>,
     pub(super) charges: &'call [Charge],
-    pub(super) parts: Vec<Part>,
 }
 
 impl Reservation<'_> {
-    /// Makes all charges of the call, or none.
+    /// Makes all charges of the call in these parts, or none.
     ///
     /// # Errors
-    /// [`NotDecided::Elsewhere`] if a counter is not where its part was sent; then nothing stays charged.
-    pub(super) async fn charge(self) -> Result<Judgement, NotDecided> {
+    /// See [`StoreError`].
+    pub(super) async fn charge(self, parts: Vec<Part>) -> Result<Judgement, StoreError> {
         let (began, eighth) = (Instant::now(), self.topology.options.timeout / 8);
         let reserve_until = began + RESERVED_WITHIN * eighth;
-        let answers =
-            join_all(self.parts.iter().map(|part| self.reserve(part, reserve_until))).await;
+        let reserved = join_all(parts.into_iter().map(|part| self.reserve(part, reserve_until)));
+        let (parts, answers): (Vec<_>, Vec<_>) = reserved.await.into_iter().flatten().unzip();
         if let Some(failure) = all_failed(&answers) {
             return Err(failure);
         }
-        let known = KnownParts::new(self.charges, &self.parts, &answers);
+        let known = KnownParts::new(self.charges, &parts, &answers);
         let verdict = judge_parts(self.charges, &known.tallies, &known.parts);
         let give_back_until = began + GIVEN_BACK_WITHIN * eighth;
         let give_backs = verdict.gives_back.iter().enumerate().map(|(index, gives_back)| {
-            let give_back = gives_back.then(|| self.give_back(index, &known, &answers)).flatten();
-            async move {
-                let answer = time::timeout_at(give_back_until, give_back?).await;
-                answer.ok()?.ok()?.answer.tallies.pop()
-            }
+            let part = *known.parts.get(index)?;
+            let (target, answer) = (&parts.get(part)?.target, answers.get(part)?);
+            Some(self.give_back(self.charges.get(index)?, target, answer).filter(|_| *gives_back))
         });
-        let given_back: Vec<Option<Tally>> = join_all(give_backs).await;
+        let given_back = join_all(give_backs.map(async |give_back| {
+            let answer = time::timeout_at(give_back_until, give_back.flatten()?).await;
+            answer.ok()?.ok()?.answer.tallies.pop()
+        }));
+        let given_back: Vec<Option<Tally>> = given_back.await;
         match verdict.outcome {
             PartsOutcome::Admitted | PartsOutcome::Denied => Ok(Judgement {
                 denied: verdict.outcome == PartsOutcome::Denied,
                 tallies: known.settled(self.charges, &verdict.gives_back, &given_back),
                 corrupt: known.corrupt(),
             }),
-            PartsOutcome::Failed | PartsOutcome::Again => Err(self.not_decided(&known, answers)),
+            PartsOutcome::Failed | PartsOutcome::Again => {
+                Err(known.failure(verdict.outcome, self.charges, answers))
+            }
         }
     }
 
-    async fn reserve(&self, part: &Part, until: Instant) -> PartAnswer {
-        let charges = part.charges.iter().filter_map(|index| self.charges.get(*index));
-        let work = NodeWork::Charges(charges.map(reservation).collect());
-        let timed_out = Err(NotDecided::Failed(StoreError::TimedOut));
-        time::timeout_at(until, self.ask(&part.target, work)).await.unwrap_or(timed_out)
+    /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
+    async fn reserve(&self, part: Part, until: Instant) -> Vec<(Part, PartAnswer)> {
+        match self.reserve_at(&part, until).await {
+            Err(NotDecided::Elsewhere) => {
+                let by_slot = parts(self.charges, part.charges.into_iter(), Target::Slot);
+                join_all(by_slot.into_iter().map(async |part| {
+                    let answer = self.reserve_at(&part, until).await;
+                    (part, answer.map_err(|not_decided| self.failed(not_decided)))
+                }))
+                .await
+            }
+            answer => vec![(part, answer.map_err(|not_decided| self.failed(not_decided)))],
+        }
     }
 
-    /// Gives back the hits of a charge; `None` if there are none.
-    fn give_back(
+    fn failed(&self, not_decided: NotDecided) -> StoreError {
+        match not_decided {
+            NotDecided::Failed(error) => error,
+            NotDecided::Elsewhere => self.topology.nobody(),
+        }
+    }
+
+    async fn reserve_at(
         &self,
-        index: usize,
-        known: &KnownParts,
-        answers: &[PartAnswer],
-    ) -> Option<impl Future<Output = PartAnswer>> {
-        let (charge, part) = (self.charges.get(index)?, *known.parts.get(index)?);
-        let (Hits::Charge(hits), Some(Ok(reserved))) = (charge.hits, answers.get(part)) else {
-            return None;
+        part: &Part,
+        until: Instant,
+    ) -> Result<Decided<Judgement>, NotDecided> {
+        let charges = part.charges.iter().filter_map(|index| self.charges.get(*index));
+        let charges: Arc<[Charge]> = charges.map(reservation).collect();
+        let reserve = async {
+            let answer = self.ask(&part.target, NodeWork::Charges(Arc::clone(&charges))).await;
+            let Err(NotDecided::Failed(StoreError::Corrupt(_))) = answer else { return answer };
+            // What a corrupt counter means is for the whole call to say.
+            let charges = charges.iter().map(past_corrupt_counter).collect();
+            self.ask(&part.target, NodeWork::Charges(charges)).await
         };
+        let timed_out = Err(NotDecided::Failed(StoreError::TimedOut));
+        time::timeout_at(until, reserve).await.unwrap_or(timed_out)
+    }
+
+    /// Gives back the hits of a charge, which were reserved at `target`; `None` if there are none.
+    fn give_back<'a>(
+        &'a self,
+        charge: &Charge,
+        target: &'a Target,
+        reserved: &PartAnswer,
+    ) -> Option<impl Future<Output = Result<Decided<Judgement>, NotDecided>> + 'a> {
+        let (Hits::Charge(hits), Ok(reserved)) = (charge.hits, reserved) else { return None };
         let Charge { counter, caller, .. } = charge.clone();
         let give_back = Arc::new(GiveBack { counter, hits, made: reserved.at, caller });
-        let target = &self.parts.get(part)?.target;
         Some(async move {
             match self.ask(target, NodeWork::GiveBack(Arc::clone(&give_back))).await {
                 Err(NotDecided::Elsewhere) => {
@@ -136,7 +188,7 @@ impl Reservation<'_> {
         })
     }
 
-    async fn ask(&self, target: &Target, work: NodeWork) -> PartAnswer {
+    async fn ask(&self, target: &Target, work: NodeWork) -> Result<Decided<Judgement>, NotDecided> {
         match target {
             Target::Node(node) | Target::SlotOf(node, _) => node.batcher.ask(work).await,
             Target::Slot(slot) => {
@@ -145,35 +197,13 @@ impl Reservation<'_> {
             }
         }
     }
-
-    /// Why the call is not decided, from the answers of the parts that are not.
-    fn not_decided(&self, known: &KnownParts, answers: Vec<PartAnswer>) -> NotDecided {
-        let mut cause = StoreError::TimedOut;
-        for (part, answer) in self.parts.iter().zip(answers) {
-            match answer {
-                Ok(_) => {}
-                Err(NotDecided::Elsewhere) => return NotDecided::Elsewhere,
-                Err(NotDecided::Failed(StoreError::Corrupt(corrupt))) => {
-                    let of_call = corrupt.iter().filter_map(|index| part.charges.get(*index));
-                    return NotDecided::Failed(StoreError::Corrupt(of_call.copied().collect()));
-                }
-                Err(NotDecided::Failed(error)) => cause = error,
-            }
-        }
-        let tallies = known.tallies.iter().enumerate();
-        let unknown = tallies.filter(|(_, tally)| **tally == PartTally::Unknown);
-        let charges = unknown.map(|(index, _)| index).collect();
-        NotDecided::Failed(StoreError::Unreachable { charges, cause: cause.to_string() })
-    }
 }
 
 /// The first failure, if no part is decided: then the call is like one on a single node that fails.
-fn all_failed(answers: &[PartAnswer]) -> Option<NotDecided> {
+fn all_failed(answers: &[PartAnswer]) -> Option<StoreError> {
     let mut failures = answers.iter().map(|answer| answer.as_ref().err());
     let first = failures.next()??;
-    let is_failure = |failure: &NotDecided| matches!(failure, NotDecided::Failed(error) if !matches!(error, StoreError::Corrupt(_)));
-    (is_failure(first) && failures.all(|failure| failure.is_some_and(is_failure)))
-        .then(|| first.clone())
+    failures.all(|failure| failure.is_some()).then(|| first.clone())
 }
 
 /// What the parts' answers say of each charge.
@@ -187,7 +217,7 @@ impl KnownParts {
     fn new(charges: &[Charge], parts: &[Part], answers: &[PartAnswer]) -> Self {
         let mut known = Self {
             tallies: vec![PartTally::Unknown; charges.len()],
-            parts: vec![0; charges.len()],
+            parts: vec![NO_PART; charges.len()],
         };
         for (number, (part, answer)) in parts.iter().zip(answers).enumerate() {
             for (position, index) in part.charges.iter().enumerate() {
@@ -208,8 +238,31 @@ impl KnownParts {
         corrupt.map(|(index, _)| index).collect()
     }
 
-    /// The tallies of the call. Where hits were given back they are what the give-backs left, or would have left
-    /// if they are not answered yet.
+    /// Why the call is not decided.
+    fn failure(
+        &self,
+        outcome: PartsOutcome,
+        charges: &[Charge],
+        answers: Vec<PartAnswer>,
+    ) -> StoreError {
+        let cause = answers.into_iter().find_map(Result::err);
+        if cause.is_none() && outcome == PartsOutcome::Failed {
+            return StoreError::Corrupt(self.corrupt());
+        }
+        let is_known =
+            |index: &usize| matches!(self.tallies.get(*index), Some(PartTally::Known(_)));
+        let (known, without_counter): (Vec<_>, Vec<_>) = (0..charges.len()).partition(is_known);
+        let is_refund =
+            |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.is_refund());
+        StoreError::Unreachable {
+            charges: without_counter,
+            refunded: known.into_iter().filter(is_refund).collect(),
+            cause: cause.unwrap_or(StoreError::Corrupt(Vec::new())).to_string(),
+        }
+    }
+
+    /// The tallies of the call. Where hits of a counter are given back, all charges on it are told so, except for
+    /// looks, which see the state before the call.
     fn settled(
         &self,
         charges: &[Charge],
@@ -217,29 +270,34 @@ impl KnownParts {
         given_back: &[Option<Tally>],
     ) -> Vec<Tally> {
         let mut tallies = Vec::with_capacity(charges.len());
-        for ((charge, tally), gave_back) in charges.iter().zip(&self.tallies).zip(gives_back) {
-            let PartTally::Known(tally) = tally else {
-                tallies.push(Tally::without_counter(charge));
-                continue;
-            };
-            if !gave_back {
-                tallies.push(*tally);
-                continue;
-            }
+        for (charge, tally) in charges.iter().zip(&self.tallies) {
             let of_counter = || {
                 let all = charges.iter().zip(gives_back).zip(given_back);
                 all.filter(|((other, gives_back), _)| {
                     **gives_back && other.counter.same_counter(&charge.counter)
                 })
             };
-            let left = of_counter().filter_map(|(_, left)| *left).max_by_key(remaining);
-            tallies.push(left.unwrap_or_else(|| {
-                let hits = of_counter().map(|((other, _), _)| match other.hits {
-                    Hits::Charge(hits) => hits,
-                    Hits::Look | Hits::Refund(_) => 0,
-                });
-                with_hits_back(tally, hits.sum(), charge.counter.limit.capacity())
-            }));
+            tallies.push(match tally {
+                PartTally::Known(Tally { verdict: Verdict::Fits { remaining }, reset })
+                    if charge.hits != Hits::Look =>
+                {
+                    let hits = of_counter()
+                        .map(|((other, _), _)| match other.hits {
+                            Hits::Charge(hits) => hits,
+                            Hits::Look | Hits::Refund(_) => 0,
+                        })
+                        .sum();
+                    let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
+                    let remaining =
+                        with_hits_back(*remaining, hits, charge.counter.limit.capacity());
+                    Tally {
+                        verdict: Verdict::Fits { remaining },
+                        reset: resets.min().unwrap_or(*reset),
+                    }
+                }
+                PartTally::Known(tally) => *tally,
+                PartTally::Corrupt | PartTally::Unknown => Tally::without_counter(charge),
+            });
         }
         tallies
     }
@@ -252,23 +310,11 @@ fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
             let tally = decided.answer.tallies.get(position).copied();
             tally.map_or(PartTally::Unknown, PartTally::Known)
         }
-        Err(NotDecided::Elsewhere | NotDecided::Failed(StoreError::Corrupt(_))) => {
-            PartTally::Undecided
-        }
-        Err(NotDecided::Failed(_)) => PartTally::Unknown,
+        Err(_) => PartTally::Unknown,
     }
 }
 
-fn remaining(tally: &Tally) -> u32 {
-    match tally.verdict {
-        Verdict::Fits { remaining } => remaining,
-        Verdict::Over => 0,
-    }
-}
-
-/// The tally as it is once these hits are given back, except for its reset.
-fn with_hits_back(tally: &Tally, hits: u64, capacity: u32) -> Tally {
-    let remaining = u64::from(remaining(tally)).saturating_add(hits).min(u64::from(capacity));
-    let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
-    Tally { verdict: Verdict::Fits { remaining }, ..*tally }
+fn with_hits_back(remaining: u32, hits: u64, capacity: u32) -> u32 {
+    let remaining = u64::from(remaining).saturating_add(hits).min(u64::from(capacity));
+    u32::try_from(remaining).unwrap_or(u32::MAX)
 }

@@ -8,7 +8,7 @@ use super::{
     hash_slot::HashSlot,
     link::QUESTIONS_MAX,
     node::RedisNode,
-    reservation::{Part, Reservation, Target},
+    reservation::{Part, Reservation, Target, parts},
     topology::{NodeMap, Topology},
     work::NodeWork,
 };
@@ -22,7 +22,10 @@ impl Topology {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub(super) async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+    pub(super) async fn charge(
+        self: &Arc<Self>,
+        charges: &[Charge],
+    ) -> Result<Judgement, StoreError> {
         self.searched().await;
         for _ in 0..QUESTIONS_MAX {
             let map = self.map();
@@ -32,8 +35,8 @@ impl Topology {
                     answer.map(|decided| decided.answer)
                 }
                 None if self.is_cluster() => {
-                    let parts = parts(charges, |slot| by_node(&map, slot));
-                    Box::pin(Reservation { topology: self, charges, parts }.charge()).await
+                    let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
+                    return Box::pin(Reservation { topology: self, charges }.charge(parts)).await;
                 }
                 None => return Err(self.nobody()),
             };
@@ -48,18 +51,30 @@ impl Topology {
         Box::pin(self.charge_by_slot(charges)).await
     }
 
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
+    /// `on_store_failure` applies.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn charge_without(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        absent: &[usize],
+    ) -> Result<Judgement, StoreError> {
+        let map = self.map();
+        let present = (0..charges.len()).filter(|index| !absent.contains(index));
+        let parts = parts(charges, present, |slot| by_node(&map, slot));
+        Reservation { topology: self, charges }.charge(parts).await
+    }
+
     /// Makes the charges of each hash slot by themselves, wherever it is now.
-    async fn charge_by_slot(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
-        let parts = parts(charges, Target::Slot);
+    async fn charge_by_slot(self: &Arc<Self>, charges: &[Charge]) -> Result<Judgement, StoreError> {
+        let parts = parts(charges, 0..charges.len(), Target::Slot);
         if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
             let decided = self.ask_alone(slot, &NodeWork::Charges(charges.into())).await?;
             return Ok(decided.answer);
         }
-        match (Reservation { topology: self, charges, parts }).charge().await {
-            Ok(judgement) => Ok(judgement),
-            Err(NotDecided::Failed(error)) => Err(error),
-            Err(NotDecided::Elsewhere) => Err(self.nobody()),
-        }
+        Reservation { topology: self, charges }.charge(parts).await
     }
 }
 
@@ -72,19 +87,6 @@ fn node_of<'map>(map: &'map NodeMap, charges: &[Charge]) -> Option<&'map Arc<Red
     }
     let slot = HashSlot::of(&first.counter);
     others.iter().all(|other| HashSlot::of(&other.counter) == slot).then_some(node)
-}
-
-/// The charges of a call by where they go.
-fn parts(charges: &[Charge], target: impl Fn(HashSlot) -> Target) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
-    for (index, charge) in charges.iter().enumerate() {
-        let target = target(HashSlot::of(&charge.counter));
-        match parts.iter_mut().find(|part| part.target == target) {
-            Some(part) => part.charges.push(index),
-            None => parts.push(Part { target, charges: vec![index] }),
-        }
-    }
-    parts
 }
 
 /// A node takes several hash slots at once if it takes node-wide runs.

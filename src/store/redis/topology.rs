@@ -9,6 +9,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
+use tokio_util::task::TaskTracker;
 
 use super::{
     batcher::{NotDecided, QueuedCall},
@@ -33,6 +34,8 @@ pub(super) struct Topology {
     outage: Outage,
     /// Whether nodes were searched once, with or without success.
     searched: watch::Sender<bool>,
+    /// Work that goes on although its caller has gone.
+    pub(super) outliving: TaskTracker,
     /// Rings when the nodes may have changed.
     pub(super) bell: Arc<Notify>,
 }
@@ -72,6 +75,7 @@ impl Topology {
             problem: Mutex::default(),
             outage: Outage::default(),
             searched: watch::Sender::default(),
+            outliving: TaskTracker::new(),
             bell: Arc::default(),
         }
     }

@@ -32,7 +32,7 @@ use crate::{
 pub(super) const LATE_DIVISOR: u32 = 8;
 
 /// How long a debit or a refund may wait after its caller has gone.
-pub(super) const DEBITS_WAIT: Duration = Duration::from_secs(1);
+pub(in crate::store::redis) const DEBITS_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct SharedQueue {

@@ -1,5 +1,6 @@
-//! Calls with corrupt counters of `local` limits: memory judges their charges, and the store is asked
-//! once more with the verdict of memory. The other failure modes are part of the store's own verdict.
+//! Calls with counters of `local` limits that are corrupt, or that no server answers for: memory judges their
+//! charges, and the store is asked once more with the verdict of memory. The other failure modes are part of the
+//! store's own verdict.
 
 use std::sync::Arc;
 
@@ -7,11 +8,28 @@ use super::Guard;
 use crate::{
     engine::{
         ledger::{Charge, Judgement, Verdict},
+        request::Hits,
         rule::{Limit, OnStoreFailure, WhenDenied},
         time::Timestamp,
     },
     store::{StoreError, fallback::Fallback},
 };
+
+/// What a store says of the charges whose counters give no answer.
+pub(super) struct WithoutCounter<'answer> {
+    /// Their indices.
+    pub(super) charges: &'answer [usize],
+    /// Those whose counters need not be asked again.
+    pub(super) absent: &'answer [usize],
+    /// The indices of refunds that have been applied.
+    pub(super) refunded: &'answer [usize],
+}
+
+impl<'answer> WithoutCounter<'answer> {
+    pub(super) const fn corrupt(charges: &'answer [usize]) -> Self {
+        Self { charges, absent: &[], refunded: &[] }
+    }
+}
 
 /// Memory's verdict on charges. If it is dropped before the store has decided the call, for instance because
 /// the budget has passed, what it charged is given back.
@@ -55,12 +73,15 @@ fn counts_if_denied(charge: &Charge) -> bool {
 }
 
 impl Guard {
-    /// Makes the charges of a call in which those at the indices `local` are judged in memory.
+    /// Makes the charges of a call in which those on `local` limits without a counter are judged in memory.
     pub(super) async fn charge_with_local(
         &self,
         charges: &[Charge],
-        local: &[usize],
+        without: WithoutCounter<'_>,
     ) -> Result<Judgement, StoreError> {
+        let is_local =
+            |index: &usize| super::failure_mode(charges, *index) == OnStoreFailure::Local;
+        let local: Vec<usize> = without.charges.iter().copied().filter(is_local).collect();
         let corrupt = local.iter().filter_map(|index| charges.get(*index)).cloned().collect();
         let mut verdict = LocalVerdict::new(&self.fallback, corrupt);
 
@@ -75,7 +96,12 @@ impl Guard {
                 charge.counter = charge.counter.with_limit(Arc::new(limit));
             }
         }
-        let mut judgement = self.store.charge(&resolved).await?;
+        for index in without.refunded {
+            if let Some(charge) = resolved.get_mut(*index) {
+                charge.hits = Hits::Refund(0);
+            }
+        }
+        let mut judgement = self.store.charge_without(&resolved, without.absent).await?;
 
         for (index, tally) in local.iter().zip(&verdict.judgement.tallies) {
             if let Some(resolved) = judgement.tallies.get_mut(*index) {
@@ -91,7 +117,7 @@ impl Guard {
 mod tests {
     use super::*;
     use crate::{
-        engine::{key::Counter, ledger::Tally, request::Hits, rule::Unit},
+        engine::{key::Counter, ledger::Tally, rule::Unit},
         store::memory::MemoryStore,
     };
 

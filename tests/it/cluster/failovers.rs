@@ -1,0 +1,115 @@
+//! Failovers under load. `FAILOVERS` is the number of each kind.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    load::{Counted, Load},
+    rules, serve, slot_of, used, values_on,
+};
+use crate::{
+    steps::number,
+    support::{cluster::Cluster, service::Service},
+};
+
+/// How long after the announcement calls may still fail.
+const BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long no call may fail before service counts as back.
+const QUIET: Duration = Duration::from_millis(400);
+
+struct Outcome {
+    failed: usize,
+    /// Calls that failed after that, since the machine is busy.
+    strays: usize,
+    announced: Duration,
+    /// After the announcement.
+    back: Duration,
+    acknowledged: u64,
+    beyond: u64,
+}
+
+/// Fails the master of `value` over under load, and waits until the cluster is whole again.
+async fn fail_over(
+    cluster: &mut Cluster,
+    services: &[&Service],
+    calls: Vec<Vec<Counted>>,
+    slot: u16,
+    fault: fn(&mut Cluster, usize),
+) -> Outcome {
+    let master = cluster.node_of(slot);
+    let counted: Vec<Counted> = calls.concat();
+    let load = Load::start(services, 8, calls, usize::MAX).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(load.failures(), 0);
+    let began = Instant::now();
+    fault(cluster, master);
+    let announced = cluster.announced(slot, master);
+    tokio::time::sleep(2 * BACK_WITHIN).await;
+    let ledger = load.stop().await;
+    let mut back = announced;
+    for (at, _) in &ledger.failed {
+        if *at > back && *at - back <= QUIET {
+            back = *at;
+        }
+    }
+    let sum = |of: &dyn Fn(&Counted) -> u64| counted.iter().map(of).sum();
+    let admitted = |counted: &Counted| ledger.admitted.get(counted).copied().unwrap_or(0);
+    let lost = |counted: &Counted| {
+        admitted(counted).saturating_sub(used(services[0], counted.0, &counted.1))
+    };
+    let outcome = Outcome {
+        failed: ledger.failed.len(),
+        strays: ledger.failed.iter().filter(|(at, _)| *at > back).count(),
+        announced: announced - began,
+        back: back - announced,
+        acknowledged: sum(&admitted),
+        beyond: sum(&lost),
+    };
+    cluster.heal();
+    cluster.assert_no_key_leaks();
+    outcome
+}
+
+async fn check_failovers(kind: &str, budget: &str, fault: fn(&mut Cluster, usize)) {
+    let mut cluster = Cluster::start();
+    let rules = rules(9_000, &[]);
+    let flags = ["--decision-budget", budget];
+    let services = [serve(&cluster, &rules, &flags), serve(&cluster, &rules, &flags)];
+    for round in 0..number("FAILOVERS", 3) {
+        let mut calls: Vec<Vec<Counted>> = Vec::new();
+        for name in super::ALGORITHMS {
+            let value = values_on(&cluster, 0, name, &format!("r{round}k"), 1).remove(0);
+            calls.push(vec![(name, value)]);
+            calls.push((0..3).map(|number| (name, format!("r{round}of{number}"))).collect());
+        }
+        let slot = slot_of(&cluster, calls[0][0].0, &calls[0][0].1);
+        let services: Vec<_> = services.iter().collect();
+        let outcome = fail_over(&mut cluster, &services, calls, slot, fault).await;
+        let Outcome { failed, strays, announced, back, acknowledged, beyond } = outcome;
+        println!(
+            "{kind} {round}: announced after {announced:.2?}, back {back:.2?} after that, {failed} calls failed, {acknowledged} hits acknowledged, {beyond} of them lost"
+        );
+        assert!(back <= BACK_WITHIN, "{kind}: {back:?} after the announcement");
+        assert!(strays <= 2, "{kind}: {strays} calls fail after service is back");
+        if kind == "by hand" {
+            assert_eq!((failed, beyond), (0, 0), "{kind}");
+        }
+        // A process that ends loses nothing that it has sent.
+        assert!(beyond <= 50, "{kind}: {beyond} hits are lost");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_master_is_replaced_within_a_second_of_the_announcement() {
+    check_failovers("kill", "300ms", Cluster::kill).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_master_is_replaced_within_a_second_of_the_announcement() {
+    check_failovers("stop", "300ms", Cluster::stop).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_by_hand_fails_no_call_and_loses_no_hit() {
+    check_failovers("by hand", "5s", |cluster, master| cluster.failover_by_hand(master)).await;
+}

@@ -1,0 +1,204 @@
+//! What operators see and do: counters, explanations, rights, TLS, nodes that come and go.
+
+use std::time::Duration;
+
+use tollkeeper::rls::pb::rate_limit_response::Code;
+
+use super::{ALGORITHMS, masters, rules, serve, slot_of, used, values_on};
+use crate::support::{
+    certificates::Authority,
+    cluster::{Cluster, ClusterSetup},
+    eventually,
+    redis_server::{Redis, Version},
+    run,
+    service::{Options, Service, descriptor, request, spell, tollkeeper},
+};
+
+/// Asks with one descriptor; the answer as text.
+async fn ask(service: &Service, key: &str, value: &str) -> String {
+    match service.ask(request("shop", vec![descriptor(&[(key, value)])])).await {
+        Ok(response) => spell(&response),
+        Err(status) => status.to_string(),
+    }
+}
+
+async fn is_served(service: &Service, key: &str, value: &str) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = ask(service, key, value).await;
+        if answer.starts_with("OK") {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{answer}\n{}", service.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The rights that docs/redis.md lists for a cluster.
+const RIGHTS: [&str; 22] = [
+    "+auth",
+    "+info",
+    "+ping",
+    "+evalsha",
+    "+eval",
+    "+exists",
+    "+get",
+    "+incr",
+    "+incrby",
+    "+set",
+    "+time",
+    "+llen",
+    "+lindex",
+    "+lrange",
+    "+lset",
+    "+ltrim",
+    "+rpush",
+    "+rpop",
+    "+pexpireat",
+    "+del",
+    "+cluster|slots",
+    "+cluster|info",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_least_rights_decides_moves_and_fails_over() {
+    let cluster = Cluster::start();
+    for node in &cluster.nodes {
+        let user = ["ACL", "SETUSER", "least", "on", ">least", "resetkeys", "~tk1:*", "-@all"];
+        node.query::<()>(&[&user[..], &RIGHTS, &["+asking", "resetchannels"]].concat());
+    }
+    let store = cluster.url().replace("cluster://", "cluster://least:least@");
+    let rules = rules(100, &[]);
+    let service = Service::start(Options { rules: &rules, store: &store, ..Options::default() });
+    service.wait_until_ready();
+    for name in ALGORITHMS {
+        let value = values_on(&cluster, 0, name, "least", 1).remove(0);
+        assert_eq!(ask(&service, name, &value).await, "OK: OK 99/100 YEAR");
+        let migration = cluster.begin_move(slot_of(&cluster, name, &value), 1);
+        if name != "sliding_window" {
+            assert_eq!(ask(&service, name, &value).await, "OK: OK 98/100 YEAR");
+            assert_eq!(ask(&service, name, &(value.clone() + "new")).await, "OK: OK 99/100 YEAR");
+        }
+        migration.move_keys();
+        migration.finish();
+        is_served(&service, name, &value).await;
+        let three = ["x", "y", "z"].map(|value| descriptor(&[(name, value)])).to_vec();
+        let answer = service.ask(request("shop", three)).await.unwrap();
+        assert_eq!(answer.overall_code(), Code::Ok);
+    }
+    cluster.failover_by_hand(0);
+    for name in ALGORITHMS {
+        assert_eq!(ask(&service, name, "after").await, "OK: OK 99/100 YEAR");
+    }
+    let path = "/counters/reset?domain=shop&descriptor=fixed_window%3Dafter";
+    assert_eq!(service.exchange_at(service.admin, "POST", path, b"").0, 200);
+    assert_eq!(used(&service, "fixed_window", "after"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_are_shown_and_reset_wherever_they_are() {
+    let cluster = masters(Version::Redis7);
+    let service = serve(&cluster, &rules(10, &[]), &[]);
+    let address = service.admin.to_string();
+    let counter = |action: &str, descriptor: &str| {
+        let words = ["counter", action, "--addr", &address, "--domain", "shop", descriptor];
+        run(tollkeeper().args(words)).1
+    };
+    for name in ALGORITHMS {
+        for node in 0..3 {
+            let value = values_on(&cluster, node, name, "shown", 1).remove(0);
+            let descriptor = format!("{name}={value}");
+            ask(&service, name, &value).await;
+            let slot = slot_of(&cluster, name, &value);
+            cluster.move_slot(slot, (node + 1) % 3);
+            let shown = counter("show", &descriptor);
+            assert!(shown.contains("1 used of 10 per year, 9 left"), "{shown}");
+            let reset = counter("reset", &descriptor);
+            assert!(reset.contains("1 of 10 per year were used; now 0"), "{reset}");
+            let shown = counter("show", &descriptor);
+            assert!(shown.contains("0 used of 10 per year, 10 left"), "{shown}");
+        }
+    }
+}
+
+/// A domain in one slot is decided in one script, with no reservation.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_in_one_slot_needs_one_run_for_a_call() {
+    let cluster = masters(Version::Redis7);
+    let service = serve(
+        &cluster,
+        &rules(10, &[]).replace("domain: shop\n", "domain: shop\nslot_by: domain\n"),
+        &[],
+    );
+    let call =
+        || ["a", "b", "c", "d", "e"].map(|value| descriptor(&[("fixed_window", value)])).to_vec();
+    service.ask(request("shop", call())).await.unwrap();
+    let runs = || cluster.nodes.iter().map(|node| node.runs_of("evalsha")).sum::<u64>();
+    let before = runs();
+    for _ in 0..5 {
+        service.ask(request("shop", call())).await.unwrap();
+    }
+    assert_eq!(runs() - before, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_with_a_password_and_tls_is_followed() {
+    let authority = Authority::new();
+    let cluster = Cluster::start_as(&ClusterSetup {
+        replicas: false,
+        password: "counters-password".to_owned(),
+        tls: Some(authority.server(&["localhost", "127.0.0.1"])),
+        ..ClusterSetup::default()
+    });
+    let client = authority.client();
+    let store = format!("rediss+cluster://:counters-password@{}", cluster.hosts());
+    let [ca, certificate, key] = [&authority.certificate, &client.certificate, &client.key]
+        .map(|path| path.to_str().unwrap());
+    let flags = ["--store-tls-ca", ca, "--store-tls-cert", certificate, "--store-tls-key", key];
+    let rules = rules(10, &[]);
+    let options = Options { rules: &rules, store: &store, flags: &flags, ..Options::default() };
+    let service = Service::start(options);
+    service.wait_until_ready();
+    for node in 0..3 {
+        let value = values_on(&cluster, node, "fixed_window", "tls", 1).remove(0);
+        assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 9/10 YEAR");
+        cluster.move_slot(slot_of(&cluster, "fixed_window", &value), (node + 1) % 3);
+        assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 8/10 YEAR");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_was_down_as_a_whole_is_served_again() {
+    let mut cluster = masters(Version::Redis7);
+    let service = serve(&cluster, &rules(10, &[]), &["--decision-budget", "300ms"]);
+    is_served(&service, "fixed_window", "a").await;
+    for node in &mut cluster.nodes {
+        node.stop();
+    }
+    assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
+    for node in &mut cluster.nodes {
+        node.start_again();
+    }
+    cluster.ready();
+    for node in 0..3 {
+        let value = values_on(&cluster, node, "fixed_window", "up", 1).remove(0);
+        is_served(&service, "fixed_window", &value).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_url_must_say_whether_it_is_a_cluster() {
+    let cluster = masters(Version::Redis7);
+    let single = Redis::start();
+    let flags = ["--decision-budget", "300ms"];
+    let check = async |store: &str, expected: &str| {
+        let rules = rules(10, &[]);
+        let service =
+            Service::start(Options { rules: &rules, store, flags: &flags, ..Options::default() });
+        assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
+        eventually(expected, || service.log().contains(expected).then_some(()));
+    };
+    check(&cluster.nodes[0].url(), "the server runs in cluster mode: write redis+cluster://").await;
+    let store = single.url().replace("redis://", "redis+cluster://");
+    check(&store, "the server does not run in cluster mode: write redis:// without +cluster").await;
+}
