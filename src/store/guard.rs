@@ -10,7 +10,6 @@ use std::{
 
 use tokio::time;
 
-use self::without_counter::WithoutCounter;
 use super::{Clear, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache};
 use crate::engine::{
     key::Counter,
@@ -98,6 +97,22 @@ impl Guard {
             self.over_limit.learn(charges, judgement, sent);
         }
         answer
+    }
+}
+
+/// What a store says of the charges whose counters give no answer.
+struct WithoutCounter<'answer> {
+    /// Their indices.
+    charges: &'answer [usize],
+    /// Those whose counters need not be asked again.
+    absent: &'answer [usize],
+    /// The indices of refunds that have been applied.
+    refunded: &'answer [usize],
+}
+
+impl<'answer> WithoutCounter<'answer> {
+    const fn corrupt(charges: &'answer [usize]) -> Self {
+        Self { charges, absent: &[], refunded: &[] }
     }
 }
 

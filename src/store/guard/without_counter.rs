@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Guard;
+use super::{Guard, WithoutCounter};
 use crate::{
     engine::{
         ledger::{Charge, Judgement, Verdict},
@@ -14,22 +14,6 @@ use crate::{
     },
     store::{StoreError, fallback::Fallback},
 };
-
-/// What a store says of the charges whose counters give no answer.
-pub(super) struct WithoutCounter<'answer> {
-    /// Their indices.
-    pub(super) charges: &'answer [usize],
-    /// Those whose counters need not be asked again.
-    pub(super) absent: &'answer [usize],
-    /// The indices of refunds that have been applied.
-    pub(super) refunded: &'answer [usize],
-}
-
-impl<'answer> WithoutCounter<'answer> {
-    pub(super) const fn corrupt(charges: &'answer [usize]) -> Self {
-        Self { charges, absent: &[], refunded: &[] }
-    }
-}
 
 /// Memory's verdict on charges. If it is dropped before the store has decided the call, for instance because
 /// the budget has passed, what it charged is given back.
