@@ -29,6 +29,9 @@ pub enum StoreError {
     /// The store cannot be reached, or cannot take charges now.
     #[error("{0}")]
     Unavailable(String),
+    /// The store answers, and takes no writes now.
+    #[error("{0}")]
+    TakesNoWrites(String),
     /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,

@@ -17,6 +17,7 @@ use crate::{
             script::Scripts,
             server::{Address, Server},
             server_info::{Expected, ServerMode},
+            server_state::Probe,
             servers::Finder,
         },
         system_clock,
@@ -40,6 +41,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
     };
     let replicas = u64::from(settings.store.replicas);
     let clients = replicas * u64::from(settings.store.pool_size);
+    let algorithms = settings.rules.options.algorithms;
     let options = NodeOptions {
         expected: Expected { mode, clients },
         connections_max: settings.store.pool_size,
@@ -48,8 +50,12 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         clock: system_clock,
         metrics: StoreMetrics::new(&telemetry.meter()),
         scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
+        probe: match algorithms {
+            Algorithms::All => Probe::Script,
+            Algorithms::FixedWindow => Probe::Command,
+        },
     };
-    match settings.rules.options.algorithms {
+    match algorithms {
         Algorithms::All => Store::Redis(RedisStore::new(options, finder)),
         Algorithms::FixedWindow => Store::Transactions(TransactionStore::new(options, finder)),
     }

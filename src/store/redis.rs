@@ -2,6 +2,7 @@
 
 mod batch;
 mod batcher;
+mod breaker;
 mod clock;
 mod cluster;
 pub mod connection;
@@ -16,6 +17,7 @@ mod route;
 pub mod script;
 pub mod server;
 pub mod server_info;
+pub mod server_state;
 pub mod servers;
 mod topology;
 mod transactions;

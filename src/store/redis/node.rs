@@ -12,6 +12,7 @@ use super::{
     script::Scripts,
     server::Server,
     server_info::{Expected, ServerMode},
+    server_state::{Probe, ServerState},
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -35,6 +36,8 @@ pub struct NodeOptions {
     pub metrics: StoreMetrics,
     /// The scripts.
     pub scripts: Arc<Scripts>,
+    /// How each is probed in an outage.
+    pub probe: Probe,
 }
 
 /// One Redis server.
@@ -63,7 +66,9 @@ impl RedisNode {
             outage: outage.clone(),
         };
         let pool = Pool::new(pool, metrics.clone());
-        let link = Link::new(pool, options.clock, outage, metrics, bell);
+        let key_prefix = &options.scripts.key_prefix;
+        let state = ServerState::new(pool, outage, bell, options.probe, key_prefix);
+        let link = Link::new(state, options.clock, metrics);
         let batcher = Batcher::new(link.clone(), Arc::clone(&options.scripts), runs);
         Self { server, link, batcher }
     }

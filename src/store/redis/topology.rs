@@ -173,6 +173,7 @@ impl Topology {
             }
         }
         for node in left {
+            node.link.state.leave().await;
             node.batcher.ended().await;
         }
     }

@@ -12,6 +12,7 @@ use tollkeeper::{
             script::Scripts,
             server::Server,
             server_info::{Expected, ServerMode},
+            server_state::Probe,
             servers::Finder,
         },
         system_clock,
@@ -56,6 +57,7 @@ fn options(
         clock,
         metrics: StoreMetrics::new(&opentelemetry::global::meter("test")),
         scripts: Arc::new(Scripts::new(String::new())),
+        probe: Probe::Command,
     };
     (options, finder)
 }
