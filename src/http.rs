@@ -16,11 +16,13 @@ use std::{
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, FromRequest as _, Request, State},
+    extract::{Request, State},
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse,
     routing::{get, post},
 };
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -35,7 +37,7 @@ use crate::{
     },
     health::Health,
     limiter::Limiter,
-    rls::{decode::Bounds, headers::Headers},
+    rls::{decode::Bounds, headers::Headers, refusal::Refusal},
     rules::Rules,
     telemetry::Telemetry,
 };
@@ -72,17 +74,21 @@ impl Http {
     /// The body of a request, and its slot among the requests in progress.
     ///
     /// # Errors
-    /// 503 if no slot is free, 408 and 413 for a body that is too slow or too large.
-    async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Response> {
+    /// If no slot is free, or the body is too slow, too large or incomplete.
+    async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Refusal> {
         let Ok(slot) = self.request_slots.try_acquire() else {
-            return Err(
-                (StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests").into_response()
-            );
+            return Err(Refusal::Busy("too many concurrent requests".to_owned()));
         };
-        match time::timeout(BODY_WITHIN, Bytes::from_request(request, self)).await {
-            Ok(Ok(body)) => Ok((body, slot)),
-            Ok(Err(rejection)) => Err(rejection.into_response()),
-            Err(_) => Err(StatusCode::REQUEST_TIMEOUT.into_response()),
+        let (body, bytes_max) = (request.into_body(), self.message_bytes_max);
+        // What `content-length` says; 0 without one.
+        if body.size_hint().lower() > bytes_max as u64 {
+            return Err(Refusal::TooLongAt(bytes_max));
+        }
+        match time::timeout(BODY_WITHIN, Limited::new(body, bytes_max).collect()).await {
+            Ok(Ok(body)) => Ok((body.to_bytes(), slot)),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLongAt(bytes_max)),
+            Ok(Err(_)) => Err(Refusal::Invalid("body: malformed or incomplete".to_owned())),
+            Err(_) => Err(Refusal::TooSlow),
         }
     }
 }
@@ -96,7 +102,6 @@ pub fn router(http: Http) -> Router {
         .route("/healthcheck", get(healthcheck))
         .route("/metrics", get(metrics))
         .route("/rules", get(rules))
-        .layer(DefaultBodyLimit::max(http.message_bytes_max))
         .with_state(http)
 }
 

@@ -7,7 +7,7 @@ mod framing;
 pub mod headers;
 pub mod json;
 mod metadata;
-mod precheck;
+pub mod precheck;
 mod preface;
 pub mod refusal;
 pub(crate) mod reset;

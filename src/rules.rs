@@ -17,7 +17,7 @@ mod watch;
 mod yaml;
 
 pub use json_schema::{schema_of_rules, schema_of_tests};
-pub use load::{InForce, load};
+pub use load::{InForce, load, parse};
 pub use options::{Algorithms, LoadOptions};
 pub use problem::Problem;
 pub(crate) use problem::file_name;

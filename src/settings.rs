@@ -11,6 +11,7 @@ mod reader;
 mod row;
 mod rules;
 mod store;
+mod store_access;
 mod store_url;
 mod telemetry;
 
@@ -27,6 +28,7 @@ pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
 
 use self::reader::SettingReader;
+use crate::rules::Algorithms;
 
 /// The settings of `serve`, by component.
 #[derive(Debug, Clone)]
@@ -74,7 +76,7 @@ pub fn table() -> Vec<Row> {
 }
 
 fn read(reader: &mut SettingReader<'_>) -> Settings {
-    Settings {
+    let settings = Settings {
         listen: ListenSettings::read(reader),
         rules: RuleSettings::read(reader),
         store: StoreSettings::read(reader),
@@ -82,7 +84,13 @@ fn read(reader: &mut SettingReader<'_>) -> Settings {
         telemetry: TelemetrySettings::read(reader),
         process: ProcessSettings::read(reader),
         warnings: Vec::new(),
+    };
+    if let StoreUrl::Redis(RedisUrl { topology: TopologyKind::Cluster, .. }) = settings.store.url
+        && settings.rules.options.algorithms == Algorithms::FixedWindow
+    {
+        reader.problem("redis-scripts", "must be on for a cluster");
     }
+    settings
 }
 
 #[cfg(test)]
@@ -132,6 +140,14 @@ mod tests {
         for row in rows {
             assert!(row::is_ours(&row.variable()), "{}", row.variable());
         }
+    }
+
+    #[test]
+    fn a_cluster_needs_scripts() {
+        let store = ("TOLLKEEPER_STORE", "redis+cluster://a,b");
+        good(&[store]);
+        let problems = problems(&[store, ("TOLLKEEPER_REDIS_SCRIPTS", "off")]);
+        assert_eq!(problems, ["TOLLKEEPER_REDIS_SCRIPTS: must be on for a cluster"]);
     }
 
     #[test]
@@ -243,6 +259,19 @@ mod tests {
     }
 
     #[test]
+    fn tls_files_are_checked_at_the_start() {
+        let store = ("TOLLKEEPER_STORE", "rediss://h");
+        let missing = |variable| problems(&[store, (variable, "/does/not/exist")]).join("\n");
+        let problem = "TLS for --store: /does/not/exist: No such file or directory (os error 2)";
+        assert_eq!(missing("TOLLKEEPER_STORE_TLS_CA"), problem);
+        let alone = "TOLLKEEPER_STORE_TLS_CERT: it needs --store-tls-key";
+        assert!(missing("TOLLKEEPER_STORE_TLS_CERT").starts_with(alone));
+        let empty = ("TOLLKEEPER_STORE_TLS_CA", "/dev/null");
+        let problem = "TLS for --store: /dev/null: no certificate in PEM format";
+        assert_eq!(problems(&[store, empty]), [problem]);
+    }
+
+    #[test]
     fn a_password_is_never_shown() {
         let settings = good(&[("TOLLKEEPER_STORE", "redis://user:s3cret@127.0.0.1:6379/2")]);
         assert_eq!(settings.store.url.to_string(), "redis://user:***@127.0.0.1:6379/2");
@@ -280,6 +309,17 @@ mod tests {
             assert_eq!(good(&[(variable, value)]).warnings, [unused]);
             let redis = ("TOLLKEEPER_STORE", "redis://h");
             assert_eq!(good(&[(variable, value), redis]).warnings, [""; 0]);
+        }
+
+        for (variable, store, why) in [
+            ("TOLLKEEPER_STORE_TLS_CA", "memory://", "memory:// has no connections"),
+            ("TOLLKEEPER_STORE_TLS_CA", "redis://h", "only rediss:// uses TLS"),
+            ("TOLLKEEPER_STORE_TLS_NAME", "redis://h", "only rediss:// uses TLS"),
+            ("TOLLKEEPER_STORE_SENTINEL_USER", "redis://h", "only redis+sentinel:// has Sentinels"),
+        ] {
+            let unused = format!("{variable} has no effect: {why}");
+            let settings = good(&[(variable, "value"), ("TOLLKEEPER_STORE", store)]);
+            assert_eq!(settings.warnings, [unused]);
         }
 
         let prefix = ("TOLLKEEPER_KEY_PREFIX", "a:");

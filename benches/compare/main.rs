@@ -9,6 +9,7 @@ mod empty;
 mod processes;
 mod report;
 mod scenarios;
+mod servers;
 mod targets;
 mod tonic_server;
 mod tonic_service;

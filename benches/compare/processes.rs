@@ -4,10 +4,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{BufRead as _, BufReader},
-    net::TcpListener,
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -15,6 +12,7 @@ use tempfile::TempDir;
 use crate::{
     Result,
     scenarios::{Backend, Scenario, rules},
+    servers,
 };
 
 /// The processes of all backends of a run.
@@ -24,6 +22,7 @@ pub(crate) struct Backends {
     second_replica: Option<Service>,
     pub(crate) redis: Process,
     pub(crate) redis_port: u16,
+    clusters: BTreeMap<Backend, Vec<Process>>,
     _folder: TempDir,
 }
 
@@ -34,7 +33,7 @@ pub(crate) struct Service {
 }
 
 /// A process that is killed when this is dropped.
-pub(crate) struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
     pub(crate) fn id(&self) -> u32 {
@@ -52,21 +51,42 @@ impl Drop for Process {
 impl Backends {
     pub(crate) fn start(scenarios: &[&Scenario]) -> Result<Self> {
         let folder = TempDir::new()?;
-        let (redis, redis_port) = start_redis(&folder)?;
-        let mut services = BTreeMap::new();
+        let (redis, server) = servers::single(folder.path())?;
+        let (mut services, mut clusters) = (BTreeMap::new(), BTreeMap::new());
         for backend in scenarios.iter().flat_map(|scenario| scenario.backends) {
-            if !services.contains_key(backend)
-                && let Some(command) = command(*backend, &folder, redis_port)?
-            {
+            if services.contains_key(backend) {
+                continue;
+            }
+            let store = match cluster_size(*backend) {
+                Some(nodes) => {
+                    let (nodes, store) = servers::cluster(nodes, folder.path())?;
+                    clusters.insert(*backend, nodes);
+                    store
+                }
+                None => server.store(*backend),
+            };
+            if let Some(command) = command(*backend, &folder, &store)? {
                 services.insert(*backend, Service::start(command)?);
             }
         }
         let second_replica = if services.contains_key(&Backend::Replicas) {
-            command(Backend::Replicas, &folder, redis_port)?.map(Service::start).transpose()?
+            let store = server.store(Backend::Replicas);
+            command(Backend::Replicas, &folder, &store)?.map(Service::start).transpose()?
         } else {
             None
         };
-        Ok(Self { services, second_replica, redis, redis_port, _folder: folder })
+        let redis_port = server.port;
+        Ok(Self { services, second_replica, redis, redis_port, clusters, _folder: folder })
+    }
+
+    /// The Redis servers that a backend's service asks.
+    pub(crate) fn redis_of(&self, backend: Backend) -> Vec<&Process> {
+        match backend {
+            Backend::Redis | Backend::UnixSocket | Backend::Tls | Backend::TonicRedis => {
+                vec![&self.redis]
+            }
+            _ => self.clusters.get(&backend).into_iter().flatten().collect(),
+        }
     }
 
     /// Both services of [`Backend::Replicas`].
@@ -94,18 +114,34 @@ impl Service {
     }
 }
 
-/// How the service of a backend is started; `None` for Redis itself.
-fn command(backend: Backend, folder: &TempDir, redis_port: u16) -> Result<Option<Command>> {
-    let redis = format!("redis://127.0.0.1:{redis_port}");
+/// Number of nodes of the backend's Cluster.
+const fn cluster_size(backend: Backend) -> Option<usize> {
+    match backend {
+        Backend::ClusterOfOne => Some(1),
+        Backend::ClusterOfThree => Some(3),
+        Backend::ClusterOfSix => Some(6),
+        _ => None,
+    }
+}
+
+/// How the service of a backend is started on its store; `None` for Redis itself.
+fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Option<Command>> {
     let command = match backend {
         Backend::Empty => itself(&["--serve", "empty"])?,
         Backend::EmptyOnWorkers => itself(&["--serve", "empty-on-workers"])?,
-        Backend::TonicMemory => with_store(itself(&["--serve", "tonic"])?, folder, 0, "memory://")?,
-        Backend::TonicRedis => with_store(itself(&["--serve", "tonic"])?, folder, 0, &redis)?,
-        Backend::Memory => with_store(tollkeeper(), folder, 0, "memory://")?,
-        Backend::Redis | Backend::Replicas => with_store(tollkeeper(), folder, 0, &redis)?,
-        Backend::FewRules => with_store(tollkeeper(), folder, 10, "memory://")?,
-        Backend::ManyRules => with_store(tollkeeper(), folder, 10_000, "memory://")?,
+        Backend::TonicMemory | Backend::TonicRedis => {
+            with_store(itself(&["--serve", "tonic"])?, folder, 0, store)?
+        }
+        Backend::Memory
+        | Backend::Redis
+        | Backend::UnixSocket
+        | Backend::Tls
+        | Backend::ClusterOfOne
+        | Backend::ClusterOfThree
+        | Backend::ClusterOfSix
+        | Backend::Replicas => with_store(tollkeeper(), folder, 0, store)?,
+        Backend::FewRules => with_store(tollkeeper(), folder, 10, store)?,
+        Backend::ManyRules => with_store(tollkeeper(), folder, 10_000, store)?,
         Backend::Pairs | Backend::Script => return Ok(None),
     };
     Ok(Some(without_settings(command)))
@@ -129,11 +165,11 @@ fn with_store(
     mut command: Command,
     folder: &TempDir,
     paths: usize,
-    store: &str,
+    store: &[String],
 ) -> Result<Command> {
     let file = folder.path().join(format!("{paths}.yaml"));
     fs::write(&file, rules(paths))?;
-    command.args(["--store", store, "--rules"]).arg(file);
+    command.args(store).arg("--rules").arg(file);
     Ok(command)
 }
 
@@ -149,30 +185,4 @@ fn without_settings(mut command: Command) -> Command {
         }
     }
     command
-}
-
-/// Redis cannot choose a free port. If the port is taken before Redis binds it, Redis ends, which is an
-/// error.
-fn start_redis(folder: &TempDir) -> Result<(Process, u16)> {
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let child = Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"])
-        .arg(folder.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn();
-    let mut process = Process(child.map_err(|error| format!("redis-server: {error}"))?);
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
-    let began = Instant::now();
-    loop {
-        if let Some(ended) = process.0.try_wait()? {
-            return Err(format!("redis-server ended with {ended}").into());
-        }
-        match client.get_connection() {
-            Ok(_) => return Ok((process, port)),
-            Err(error) if began.elapsed() > Duration::from_secs(10) => return Err(error.into()),
-            Err(_) => thread::sleep(Duration::from_millis(20)),
-        }
-    }
 }

@@ -38,6 +38,14 @@ pub(crate) enum Backend {
     TonicRedis,
     Memory,
     Redis,
+    /// The same through a Unix socket.
+    UnixSocket,
+    /// The same by TLS.
+    Tls,
+    /// A Redis Cluster of one node, which has all hash slots.
+    ClusterOfOne,
+    ClusterOfThree,
+    ClusterOfSix,
     /// Two services on one Redis, each with half of the calls.
     Replicas,
     /// The memory store, with 10 rules to search.
@@ -59,6 +67,11 @@ impl fmt::Display for Backend {
             Self::TonicRedis => "tonic on workers, Redis",
             Self::Memory => "memory",
             Self::Redis => "Redis store",
+            Self::UnixSocket => "Unix socket",
+            Self::Tls => "TLS",
+            Self::ClusterOfOne => "Cluster of 1",
+            Self::ClusterOfThree => "Cluster of 3",
+            Self::ClusterOfSix => "Cluster of 6",
             Self::Replicas => "two replicas",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
@@ -69,13 +82,14 @@ impl fmt::Display for Backend {
 }
 
 use Backend::{
-    Empty, EmptyOnWorkers, FewRules, ManyRules, Memory, Pairs, Redis, Replicas, Script,
-    TonicMemory, TonicRedis,
+    ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
+    Pairs, Redis, Replicas, Script, Tls, TonicMemory, TonicRedis, UnixSocket,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
 const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
+const STORES: &[Backend] = &[Redis, UnixSocket, Tls, ClusterOfOne, ClusterOfThree, ClusterOfSix];
 const ALL_AND_TONIC: &[Backend] =
     &[Empty, EmptyOnWorkers, TonicMemory, Memory, TonicRedis, Redis, Pairs];
 
@@ -108,6 +122,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             &[Empty, Memory, Redis],
         ),
     ),
+    scenario("stores 64", SPREAD, 10_000, LoadShape::UnderWay(64), STORES),
+    scenario("stores 256", SPREAD, 10_000, LoadShape::UnderWay(256), STORES),
+    scenario("stores three 64", THREE, 10_000, LoadShape::UnderWay(64), STORES),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
 ];
 

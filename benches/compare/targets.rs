@@ -3,8 +3,8 @@
 use crate::{
     report::{Table, TableStyle, line},
     scenarios::Backend::{
-        self, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory, Pairs, Redis, Script,
-        TonicMemory, TonicRedis,
+        self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
+        Pairs, Redis, Script, Tls, TonicMemory, TonicRedis, UnixSocket,
     },
     trial::Sample,
 };
@@ -145,6 +145,42 @@ const TARGETS: &[Target] = &[
         ("rules", ManyRules, SERVICE),
         1.10,
         &[("rules", FewRules, SERVICE)],
+    ),
+    target(
+        "Redis CPU, Unix socket, spread, 64 under way / TCP",
+        ("stores 64", UnixSocket, REDIS),
+        1.05,
+        &[("stores 64", Redis, REDIS)],
+    ),
+    target(
+        "Redis CPU, TLS, spread, 64 under way / TCP",
+        ("stores 64", Tls, REDIS),
+        1.15,
+        &[("stores 64", Redis, REDIS)],
+    ),
+    target(
+        "Redis CPU, Cluster of 1, node-wide runs, 64 under way / single Redis",
+        ("stores 64", ClusterOfOne, REDIS),
+        1.25,
+        &[("stores 64", Redis, REDIS)],
+    ),
+    target(
+        "service CPU, Cluster of 3, spread, 64 under way / single Redis",
+        ("stores 64", ClusterOfThree, SERVICE),
+        1.20,
+        &[("stores 64", Redis, SERVICE)],
+    ),
+    target(
+        "Redis CPU, Cluster of 3, three descriptors, 64 under way / one",
+        ("stores three 64", ClusterOfThree, REDIS),
+        3.5,
+        &[("stores 64", ClusterOfThree, REDIS)],
+    ),
+    target(
+        "service CPU, Cluster of 3, three descriptors, 64 under way / one",
+        ("stores three 64", ClusterOfThree, SERVICE),
+        3.5,
+        &[("stores 64", ClusterOfThree, SERVICE)],
     ),
 ];
 

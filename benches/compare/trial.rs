@@ -57,15 +57,16 @@ pub(crate) fn measure(
         return measure_replicas(scenario, backends, slice);
     }
     let service_before = cpu::used(service.process.id())?;
-    let redis_before = cpu::used(backends.redis.id())?;
+    let redis_before = used_by_redis(backends, backend)?;
     let report = run(service, scenario, pace, slice)?;
     let decisions = report.decisions() as f64;
     let service_us = micros_each(cpu::used(service.process.id())? - service_before, decisions);
-    let redis_us = match backend {
-        Backend::Redis | Backend::TonicRedis => {
-            micros_each(cpu::used(backends.redis.id())? - redis_before, decisions)
+    let redis_us = match redis_before {
+        Some(before) => {
+            let after = used_by_redis(backends, backend)?.unwrap_or(before);
+            micros_each(after - before, decisions)
         }
-        _ => f64::NAN,
+        None => f64::NAN,
     };
     Ok(Sample {
         service_us,
@@ -142,6 +143,15 @@ fn decisions(
 ) -> std::result::Result<f64, String> {
     let report = run(service, scenario, pace, time).map_err(|error| error.to_string())?;
     Ok(report.decisions() as f64)
+}
+
+/// Processor time of all Redis servers of a backend; `None` if it has none.
+fn used_by_redis(backends: &Backends, backend: Backend) -> Result<Option<u64>> {
+    let servers = backends.redis_of(backend);
+    if servers.is_empty() {
+        return Ok(None);
+    }
+    servers.iter().map(|server| cpu::used(server.id())).sum::<Result<u64>>().map(Some)
 }
 
 fn used_by_all(services: &[&Service]) -> Result<u64> {

@@ -20,7 +20,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, Keys, ScriptRun as _, ledger::LedgerRun},
+        redis::script::{self, KeyDeclaration, ScriptRun as _, ledger::LedgerRun},
         system_clock,
     },
 };
@@ -60,7 +60,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
     };
     let hash: String = redis::cmd("SCRIPT")
         .arg("LOAD")
-        .arg(script::ledger(script::CLOCK, Keys::Declared))
+        .arg(script::ledger(script::CLOCK, KeyDeclaration::Declared))
         .query(&mut redis)?;
 
     println!("| algorithm | memory store, ns | Redis CPU, us | Redis memory of a key, bytes |");
@@ -82,7 +82,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
         for user in 0..users {
             for _ in 0..hits_before {
                 ledger_run(user, &limit)
-                    .command("EVALSHA", &hash, Keys::Declared)
+                    .command("EVALSHA", &hash, KeyDeclaration::Declared)
                     .exec(&mut redis)?;
             }
         }
@@ -137,7 +137,7 @@ fn on_redis(
         for number in 0..PIPELINED {
             let user = (batch * PIPELINED + number) % users;
             ledger_run(user, limit)
-                .command("EVALSHA", hash, Keys::Declared)
+                .command("EVALSHA", hash, KeyDeclaration::Declared)
                 .write_packed_command(&mut commands);
         }
         redis.req_packed_commands(&commands, 0, usize::try_from(PIPELINED)?)?;

@@ -15,6 +15,7 @@ use crate::{
             RedisStore, TransactionStore,
             node::NodeOptions,
             script::Scripts,
+            sentinel::Monitored,
             server::{Address, Server},
             server_info::{Expected, ServerMode},
             server_state::Probe,
@@ -31,9 +32,18 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         return Store::Memory(memory_store(settings, telemetry));
     };
     let server = |address: &Address| Server::new(address.clone(), Arc::clone(&url.access));
-    let (mode, finder) = match url.topology {
+    let (mode, finder) = match &url.topology {
         TopologyKind::Single => (ServerMode::Single, Finder::Given(server(url.address()))),
-        TopologyKind::Sentinel { .. } => todo!(),
+        TopologyKind::Sentinel { master } => {
+            let sentinel =
+                |address: &Address| Server::new(address.clone(), Arc::clone(&url.sentinel_access));
+            let monitored = Monitored {
+                name: master.clone(),
+                sentinels: url.addresses.iter().map(sentinel).collect(),
+                access: Arc::clone(&url.access),
+            };
+            (ServerMode::Single, Finder::Sentinel(monitored))
+        }
         TopologyKind::Cluster => {
             let seeds = url.addresses.iter().map(server).collect();
             (ServerMode::Cluster, Finder::Cluster(seeds))

@@ -4,7 +4,7 @@
 use axum::{
     Json, Router,
     body::Body,
-    extract::{DefaultBodyLimit, RawQuery, State},
+    extract::{RawQuery, State},
     http::{Request, StatusCode},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -20,7 +20,7 @@ use crate::{
         request::{self, Descriptor, Hits},
     },
     explain::Explanation,
-    rls,
+    rls::{self, refusal::Refusal},
     store::{Clear, StoreError, system_clock},
 };
 
@@ -30,7 +30,6 @@ pub fn router(http: Http) -> Router {
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain))
-        .layer(DefaultBodyLimit::max(http.message_bytes_max))
         .layer(middleware::from_fn(refuse_web_pages))
         .with_state(http)
 }
@@ -40,9 +39,9 @@ async fn explain(
     State(http): State<Http>,
     request: Request<Body>,
 ) -> Result<Json<Explanation>, Response> {
-    let (body, _slot) = http.body(request).await?;
-    let decoded = rls::json::request(&body, http.bounds)
-        .map_err(|refusal| refuse(StatusCode::BAD_REQUEST, &refusal.to_string()))?;
+    let bad = |refusal: Refusal| refuse(refusal.codes().1, &refusal.to_string());
+    let (body, _slot) = http.body(request).await.map_err(bad)?;
+    let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     explanation.map(Json).map_err(|error| unanswered(&error))
 }
@@ -77,8 +76,11 @@ async fn counters(
     Ok(Json(json!({ "counters": counters })))
 }
 
-/// `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
-fn request(query: &str) -> Result<request::Request, String> {
+/// Reads the query of `/counters`: `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
+///
+/// # Errors
+/// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
+pub fn request(query: &str) -> Result<request::Request, String> {
     let (mut domain, mut descriptor): (Option<String>, Option<String>) = (None, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let parameter = match &*name {

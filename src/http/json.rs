@@ -22,7 +22,7 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
     }
     let (body, _slot) = match http.body(request).await {
         Ok(received) => received,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refuse(&refusal),
     };
     let answer = match rls::decide_json(&http.limiter, &http.headers, &body, http.bounds).await {
         Ok(answer) => answer,

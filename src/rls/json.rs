@@ -18,7 +18,7 @@ use super::{
     },
     refusal::Refusal,
 };
-use crate::engine::request::ENTRIES_MAX;
+use crate::{engine::request::ENTRIES_MAX, printable::printable};
 
 /// The largest value of `--max-descriptors`. Descriptors beyond it are only counted.
 const DESCRIPTORS_MAX: usize = 1000;
@@ -66,7 +66,7 @@ struct JsonOverride {
 /// If it is not such JSON (the error names line and column), or exceeds a bound (it names the field).
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
     let Object::<JsonRequest>(request) =
-        serde_json::from_slice(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        serde_json::from_slice(body).map_err(|error| Refusal::Invalid(problem(&error)))?;
     let list = request.descriptors.unwrap_or_default();
     bounds.check_descriptors(list.count)?;
     let mut descriptors = Vec::with_capacity(list.count);
@@ -80,6 +80,23 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
         hits_addend: number(request.hits_addend, "hitsAddend", u32::MAX)?.unwrap_or(0),
     };
     decode::request(message, bounds.echo)
+}
+
+/// What is wrong with JSON, and where. serde_json repeats what it finds in place of what it expects; a value
+/// must not be repeated, and the name of an unknown field is from outside.
+fn problem(error: &serde_json::Error) -> String {
+    const NAME_BYTES_MAX: usize = 64;
+    let text = error.to_string();
+    let Some((found, expected)) = text.rsplit_once(", expected ") else { return text };
+    if let Some(value) = found.strip_prefix("invalid type: ") {
+        let kind = value.split(['"', '`']).next().unwrap_or_default().trim_end();
+        return format!("invalid type: {kind}, expected {expected}");
+    }
+    match found.strip_prefix("unknown field ") {
+        Some(name) if name.len() > NAME_BYTES_MAX => format!("unknown field, expected {expected}"),
+        Some(_) => printable(text.as_bytes()),
+        None => text,
+    }
 }
 
 fn descriptor(written: JsonDescriptor, field: &str) -> Result<pb::RateLimitDescriptor, Refusal> {

@@ -14,7 +14,7 @@ use super::{
 ///
 /// # Errors
 /// If it exceeds a bound, or is not Protobuf.
-pub(super) fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
+pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
     check_counts(&message, bounds)?;
     let message = pb::RateLimitRequest::decode(message)
         .map_err(|error| Refusal::Malformed(error.to_string()))?;

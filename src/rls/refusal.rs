@@ -33,6 +33,9 @@ pub enum Refusal {
     #[error("message: {bytes} bytes exceeds {bytes_max}")]
     #[expect(missing_docs, reason = "the names say it")]
     TooLong { bytes: usize, bytes_max: usize },
+    /// The message has more than this number of bytes; how many is not known before its end.
+    #[error("message: over {0} bytes")]
+    TooLongAt(usize),
     /// The message is compressed.
     #[error("compressed requests are not supported")]
     Compressed,
@@ -72,7 +75,9 @@ impl Refusal {
         match self {
             Self::Invalid(_) => (Code::InvalidArgument, StatusCode::BAD_REQUEST),
             Self::Malformed(_) => (Code::Internal, StatusCode::BAD_REQUEST),
-            Self::TooLong { .. } => (Code::OutOfRange, StatusCode::PAYLOAD_TOO_LARGE),
+            Self::TooLong { .. } | Self::TooLongAt(_) => {
+                (Code::OutOfRange, StatusCode::PAYLOAD_TOO_LARGE)
+            }
             Self::Compressed => (Code::Unimplemented, StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::Unfinished => (Code::Cancelled, StatusCode::BAD_REQUEST),
             Self::TooSlow => (Code::DeadlineExceeded, StatusCode::REQUEST_TIMEOUT),

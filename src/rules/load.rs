@@ -106,6 +106,15 @@ pub fn load(paths: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Prob
     compile_files(RuleFiles::read(paths), options)
 }
 
+/// Checks rules that were written in one text; `name` stands for a file's in locations.
+///
+/// # Errors
+/// Every problem of the text, ordered by location.
+pub fn parse(name: &str, text: &str, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
+    let source = Source { name: name.to_owned(), text: text.to_owned() };
+    compile_files(RuleFiles { sources: vec![source], problems: Vec::new() }, options)
+}
+
 /// Checks the files, and compiles their rules.
 ///
 /// # Errors

@@ -1,14 +1,14 @@
 //! Where counters are kept, and how long a decision may wait for them.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{
     form::{Custom, Time, WholeNumber, invalid},
     reader::SettingReader,
     row::Setting,
-    store_url::{RedisUrl, StoreUrl},
+    store_access::StoreAccess,
+    store_url::StoreUrl,
 };
-use crate::store::redis::server::Password;
 
 /// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
@@ -73,31 +73,26 @@ impl StoreSettings {
             flag: "store",
             form: Custom { name: "URL", read: str::parse },
             default: "memory://",
-            help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]",
+            help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]; rediss for TLS, redis+unix, redis+sentinel and redis+cluster: docs/redis.md",
         });
-        // A bad URL is read as the default.
-        let is_memory = matches!(url, StoreUrl::Memory) && reader.problems.len() == problems_before;
-        let password = reader.read_optional(&Setting {
-            flag: "store-password-file",
-            form: PATH,
-            default: "",
-            help: "File that holds the password of Redis",
-        });
-        let password = password.map(Password::File);
-        // A file that is not used need not exist.
-        if let Some(Err(problem)) = password.as_ref().filter(|_| !is_memory).map(Password::read) {
-            reader.problem("store-password-file", &problem);
+        let is_bad = reader.problems.len() > problems_before;
+        let access = StoreAccess::read(reader);
+        match url {
+            // A bad URL is read as the default.
+            StoreUrl::Memory if is_bad => access.check(reader),
+            // A file that is not used need not exist.
+            StoreUrl::Memory => {
+                StoreAccess::warn_of_memory(reader);
+                reader.warn_unused("store-pool-size", "memory:// has no connections");
+                reader.warn_unused("over-limit-cache", "memory:// needs no cache");
+                reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
+            }
+            StoreUrl::Redis(url) => {
+                access.check(reader);
+                return StoreUrl::Redis(access.add_to(url, reader));
+            }
         }
-        if is_memory {
-            reader.warn_unused("store-password-file", "memory:// takes no password");
-            reader.warn_unused("store-pool-size", "memory:// has no connections");
-            reader.warn_unused("over-limit-cache", "memory:// needs no cache");
-            reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
-        }
-        match (url, password) {
-            (StoreUrl::Redis(url), Some(password)) => StoreUrl::Redis(with_password(url, password)),
-            (url, _) => url,
-        }
+        StoreUrl::Memory
     }
 
     fn read_key_prefix(reader: &mut SettingReader<'_>) -> String {
@@ -108,13 +103,6 @@ impl StoreSettings {
             help: "Prefix of all keys in Redis: at most 64 visible ASCII characters, no braces",
         })
     }
-}
-
-const PATH: Custom<PathBuf> = Custom { name: "PATH", read: |path| Ok(PathBuf::from(path)) };
-
-fn with_password(mut url: RedisUrl, password: Password) -> RedisUrl {
-    Arc::make_mut(&mut url.access).password = Some(password);
-    url
 }
 
 fn key_prefix(text: &str) -> Result<String, String> {

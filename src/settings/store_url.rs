@@ -327,3 +327,131 @@ fn decoded(text: &str, part: &str) -> Result<String, String> {
     }
     String::from_utf8(bytes).map_err(|_| format!("the {part} must be UTF-8"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a URL is read as, or what is wrong with it. Each password in it is `s3cret`, plain or encoded.
+    #[track_caller]
+    fn check(rows: &[(&str, Result<&str, &str>)]) {
+        for (text, expected) in rows {
+            let read: Result<StoreUrl, String> = text.parse();
+            let read = read.map(|url| format!("{url:?}"));
+            let shown = read.as_ref().map_or_else(String::as_str, String::as_str);
+            assert!(!shown.contains("s3cret"), "{text}: {shown}");
+            match (&read, expected) {
+                (Ok(read), Ok(expected)) => assert_eq!(read, expected, "{text}"),
+                (Err(problem), Err(expected)) => {
+                    assert!(problem.contains(expected), "{text}: {problem}");
+                }
+                _ => panic!("{text}: {read:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn good_urls_are_shown_with_everything_but_the_password() {
+        check(&[
+            ("memory://", Ok("memory://")),
+            ("redis://h", Ok("redis://h:6379/0")),
+            ("redis://h/", Ok("redis://h:6379/0")),
+            ("redis://h:1", Ok("redis://h:1/0")),
+            ("redis://h:65535/15", Ok("redis://h:65535/15")),
+            ("redis://a-b.c_d.example", Ok("redis://a-b.c_d.example:6379/0")),
+            ("redis://127.0.0.1:7000", Ok("redis://127.0.0.1:7000/0")),
+            ("redis://[::1]", Ok("redis://[::1]:6379/0")),
+            ("redis://[2001:DB8::0:1]:7000/2", Ok("redis://[2001:db8::1]:7000/2")),
+            ("redis://:s3cret@h", Ok("redis://:***@h:6379/0")),
+            ("redis://user:s3cret@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://user@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://us%40er:s3cret%2F%3F@h", Ok("redis://us@er:***@h:6379/0")),
+            ("redis://user:s3cret:@s3cret@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://@h", Ok("redis://h:6379/0")),
+            ("redis://:@h", Ok("redis://h:6379/0")),
+            ("rediss://h", Ok("rediss://h:6379/0")),
+            ("rediss://user:s3cret@[::1]:6380/1", Ok("rediss://user:***@[::1]:6380/1")),
+            ("valkey://h", Ok("redis://h:6379/0")),
+            ("valkeys://h", Ok("rediss://h:6379/0")),
+            ("redis+unix:///run/redis.sock", Ok("redis+unix:///run/redis.sock?db=0")),
+            ("redis+unix:///run/a%20b@c?db=3", Ok("redis+unix:///run/a b@c?db=3")),
+            ("redis+unix://u:s3cret@/run/r?db=", Ok("redis+unix://u:***@/run/r?db=0")),
+            ("redis+sentinel://h/main", Ok("redis+sentinel://h:26379/main/0")),
+            (
+                "redis+sentinel://u:s3cret@a:1,b,[::1]:3/my.ma-st_er/4",
+                Ok("redis+sentinel://u:***@a:1,b:26379,[::1]:3/my.ma-st_er/4"),
+            ),
+            ("rediss+sentinel://a,b/main", Ok("rediss+sentinel://a:26379,b:26379/main/0")),
+            ("redis+cluster://a", Ok("redis+cluster://a:6379")),
+            ("redis+cluster://a:1,b:2/0", Ok("redis+cluster://a:1,b:2")),
+            ("rediss+cluster://u:s3cret@a,b", Ok("rediss+cluster://u:***@a:6379,b:6379")),
+            ("valkeys+cluster://a", Ok("rediss+cluster://a:6379")),
+        ]);
+    }
+
+    #[test]
+    fn the_problem_of_a_bad_url_names_the_part_and_repeats_none() {
+        check(&[
+            ("", Err("the scheme must be memory, redis")),
+            ("s3cret", Err("the scheme must be")),
+            ("s3cret://h", Err("the scheme must be")),
+            ("REDIS://h", Err("the scheme must be")),
+            ("memory://h", Err("the scheme must be")),
+            ("redis+s3cret://h", Err("the scheme must be")),
+            ("rediss+unix:///run/r", Err("a Unix socket has no TLS")),
+            ("redis://", Err("host 1: the host is missing")),
+            ("redis://:s3cret@", Err("host 1: the host is missing")),
+            ("redis://:6379", Err("host 1: the host is missing")),
+            ("redis:///0", Err("host 1: the host is missing")),
+            ("redis+cluster://a,,c", Err("host 2: the host is missing")),
+            ("redis+cluster://a,b:0", Err("host 2: the port must be a number from 1 to 65535")),
+            ("redis://h:65536", Err("host 1: the port must be")),
+            ("redis://h:", Err("host 1: the port must be")),
+            ("redis://h:+1", Err("host 1: the port must be")),
+            ("redis://user:s3cret", Err("host 1: the port must be")),
+            ("redis://::1", Err("host 1: the host is missing")),
+            ("redis://fe80::1:6379", Err("host 1: write an IPv6 address in brackets")),
+            ("redis://[::1:6379", Err("host 1: `]` is missing")),
+            ("redis://[s3cret]", Err("host 1: not an IPv6 address in brackets")),
+            ("redis://[::1]6379", Err("host 1: after `]` comes a colon")),
+            ("redis://h h", Err("host 1: not a host name or IP address")),
+            ("redis://a,b", Err("a single server has one host")),
+            ("redis://h/x", Err("the db must be a number")),
+            ("redis://h/-1", Err("the db must be")),
+            ("redis://h/+1", Err("the db must be")),
+            ("redis://h/2147483648", Err("the db must be")),
+            ("redis://h/1/2", Err("the db must be")),
+            ("redis://h/0?timeout=s3cret", Err("only redis+unix:// takes a query")),
+            ("redis://h/0#insecure", Err("no part after `#`")),
+            ("redis://u:s3cret#s3cret@h", Err("write `/`, `?` and `#` in a user or password as")),
+            ("redis://u:s3cret/s3cret@h", Err("in a user or password")),
+            ("redis://u:s3cret%@h", Err("two hex digits must follow a `%` in the password")),
+            ("redis://u:%+1s3cret@h", Err("two hex digits")),
+            ("redis://u%zz:s3cret@h", Err("in the user")),
+            ("redis://u:s3cret%ff@h", Err("the password must be UTF-8")),
+            ("redis+sentinel://h", Err("the master's name is missing")),
+            ("redis+sentinel://h/", Err("the master's name is missing")),
+            ("redis+sentinel://h/ma in", Err("the master's name may have")),
+            ("redis+sentinel://h/main/x", Err("the db must be")),
+            ("redis+cluster://h/1", Err("a cluster has only db 0")),
+            ("redis+unix://run/r", Err("the socket must be an absolute path")),
+            ("redis+unix:///", Err("the socket must be an absolute path")),
+            ("redis+unix:///run/r?db=x", Err("the db must be")),
+            ("redis+unix:///run/r?pass=s3cret", Err("takes only db")),
+            ("redis+unix:///run/r?s3cret", Err("takes only db")),
+        ]);
+    }
+
+    #[test]
+    fn users_and_passwords_are_decoded() {
+        let login = |text: &str| {
+            let Ok(StoreUrl::Redis(url)) = text.parse() else { panic!("{text}") };
+            (url.access.user.clone(), url.access.password.clone())
+        };
+        let text = |text: &str| Some(Password::Text(text.to_owned()));
+        assert_eq!(login("redis://h"), (None, None));
+        assert_eq!(login("redis://:p+q%2b%C3%A9@h"), (None, text("p+q+\u{e9}")));
+        assert_eq!(login("redis://a%3Ab:c:d%40@h"), (Some("a:b".to_owned()), text("c:d@")));
+        assert_eq!(login("redis://a@h"), (Some("a".to_owned()), None));
+    }
+}

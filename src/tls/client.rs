@@ -1,8 +1,8 @@
 //! TLS to a server, whose certificate is always verified.
 
-use std::{fmt, io, path::PathBuf, sync::Arc};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time};
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
@@ -13,6 +13,9 @@ use tokio_rustls::{
 };
 
 use super::{crypto, last_good::LastGood, pem::Pem};
+
+/// Upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
+const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 
 /// Whom to trust, and how to identify ourselves.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +74,14 @@ impl TlsClient {
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::other(format!("`{name}` cannot be a certificate's name")))?;
-        TlsConnector::from(config).connect(name, stream).await.map_err(in_words)
+        let handshake = TlsConnector::from(config).connect(name, stream);
+        match time::timeout(HANDSHAKE_WITHIN, handshake).await {
+            Ok(connected) => connected.map_err(in_words),
+            Err(_) => {
+                let message = "no TLS handshake in time: does the server speak TLS on this port?";
+                Err(io::Error::new(io::ErrorKind::TimedOut, message))
+            }
+        }
     }
 
     fn config(&self) -> Result<Arc<ClientConfig>, String> {
@@ -123,6 +133,11 @@ impl Contents {
     }
 }
 
+/// Whether a certificate can be for this name.
+pub fn is_certificate_name(name: &str) -> bool {
+    ServerName::try_from(name).is_ok()
+}
+
 /// An error of a TLS connection in words that name what to change; other errors are returned as they are.
 pub fn in_words(error: io::Error) -> io::Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
@@ -132,17 +147,24 @@ pub fn in_words(error: io::Error) -> io::Error {
     }
 }
 
+/// A name without rustls's word for its kind: `DnsName("h")` and `IpAddress(::1)`.
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
 fn sentence(error: &rustls::Error) -> Option<String> {
     Some(match error {
         rustls::Error::InvalidCertificate(error) => match error {
             CertificateError::NotValidForNameContext { expected, presented } => {
                 let names = match presented.as_slice() {
                     [] => "no name".to_owned(),
-                    names => names.join(", "),
+                    names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
                 };
                 format!("the server's certificate is for {names}, not for {}", expected.to_str())
             }
-            CertificateError::UnknownIssuer => {
+            // The signature is bad if another CA has the name of one that is trusted.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "the server's certificate is not signed by a trusted CA".to_owned()
             }
             error => format!("the server's certificate is not valid: {error}"),

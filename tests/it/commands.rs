@@ -175,13 +175,6 @@ fn the_version_is_in_the_log_the_metrics_and_the_rules() {
 }
 
 #[test]
-fn unknown_flags_exit_with_2() {
-    for flags in [&["serve", "--grpc-port", "1"][..], &["bogus"], &["check"], &["call"]] {
-        assert_eq!(run(tollkeeper().args(flags)).0, Some(2), "for {flags:?}");
-    }
-}
-
-#[test]
 fn an_address_in_use_ends_the_program_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

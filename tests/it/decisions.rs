@@ -4,12 +4,14 @@
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 
 use crate::support::{
+    cluster::{Cluster, ClusterSetup},
     eventually,
     redis_server::Redis,
     service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell, with_limit},
 };
 
-/// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
+/// Runs a scenario on an empty memory store, on an empty Redis, on one that runs no scripts, and on an empty
+/// Cluster, where most calls with several descriptors meet several nodes.
 async fn on_every_store(scenario: impl AsyncFn(&Service)) {
     scenario(&Service::start(Options::default())).await;
     let redis = Redis::start();
@@ -20,6 +22,10 @@ async fn on_every_store(scenario: impl AsyncFn(&Service)) {
     let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
     scenario(&Service::start(Options { store: &store, flags, ..Options::default() })).await;
     redis.assert_no_key_leaks();
+
+    let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
+    scenario(&Service::start(Options { store: &cluster.url(), ..Options::default() })).await;
+    cluster.assert_no_key_leaks();
 }
 
 #[track_caller]

@@ -70,60 +70,6 @@ fn json_reads_names_in_both_cases_and_numbers_as_strings() {
 }
 
 #[test]
-fn bad_json_is_refused_with_its_location_or_field() {
-    let service = Service::start(Options::default());
-    let descriptor = |inside: &str| format!(r#"{{"domain":"shop","descriptors":[{{{inside}}}]}}"#);
-    let deep = "[".repeat(10_000);
-    for (body, message) in [
-        ("", "EOF while parsing a value at line 1 column 0"),
-        ("{} x", "trailing characters at line 1 column 4"),
-        ("{}", "domain: must not be empty"),
-        (r#"{"domain":"shop"}"#, "descriptors: at least 1"),
-        (
-            r#"{"domain":"shop","descriptors":[],"descriptors":[]}"#,
-            "duplicate field `descriptors` at line 1 column 47",
-        ),
-        (r#"{"domain":7}"#, "invalid type: integer `7`, expected a string at line 1 column 11"),
-        (r#"{"domain":"\ud800"}"#, "unexpected end of hex escape at line 1 column 18"),
-        (
-            &descriptor(r#""entry":[]"#),
-            "unknown field `entry`, expected one of `entries`, `limit`, `hitsAddend`, \
-          `hits_addend`, `isNegativeHits`, `is_negative_hits` at line 1 column 40",
-        ),
-        (
-            &descriptor(r#""hitsAddend":-1"#),
-            "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
-        ),
-        (
-            &descriptor(r#""hitsAddend":1.5"#),
-            "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
-        ),
-        (
-            &descriptor(r#""hitsAddend":"+1""#),
-            "descriptors[0].hitsAddend: must be a whole number from 0 to 18446744073709551615",
-        ),
-        (
-            &descriptor(r#""limit":{"requestsPerUnit":"+1"}"#),
-            "descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
-        ),
-        (
-            &descriptor(r#""limit":{"requestsPerUnit":4294967296}"#),
-            "descriptors[0].limit.requestsPerUnit: must be a whole number from 0 to 4294967295",
-        ),
-        (
-            &descriptor(r#""limit":{"unit":"FORTNIGHT"}"#),
-            "descriptors[0].limit.unit: must be the name of a unit",
-        ),
-        (&deep, "invalid type: sequence, expected an object at line 1 column 0"),
-    ] {
-        let (status, _, answer) = post(&service, body);
-        assert_eq!(status, 400, "for {body:.60}");
-        assert_eq!(answer["error"]["code"], "INVALID_ARGUMENT");
-        assert_eq!(answer["error"]["message"], message, "for {body:.60}");
-    }
-}
-
-#[test]
 fn json_of_another_shape_or_size_is_refused_at_its_start() {
     let service = Service::start(Options::default());
     let descriptors = |list: &str| format!(r#"{{"domain":"shop","descriptors":{list}}}"#);

@@ -263,13 +263,14 @@ descriptors:
         assert_eq!(ask(vec![exhausted()]).await, "OK: OK 0/5 DAY");
         // If a minute ends meanwhile, the next round starts with other values.
         for round in 0..3 {
-            ask(vec![hits(descriptor(&[("address", "x")]), 5)]).await;
+            let address = descriptor(&[("address", &format!("x{round}"))]);
             let begin = minute();
+            ask(vec![hits(address.clone(), 5)]).await;
             for first in (0..1050).step_by(50) {
                 let user = |number| descriptor(&[("user", &format!("u{round}-{number}"))]);
                 ask((first..first + 50).map(user).collect()).await;
             }
-            let address = ask(vec![descriptor(&[("address", "x")])]).await;
+            let address = ask(vec![address]).await;
             if begin == minute() {
                 assert_eq!(address, "OVER_LIMIT: OVER_LIMIT 0/5 MINUTE", "{store}");
                 break;

@@ -33,7 +33,7 @@ use crate::{
 };
 
 fn the_script() -> String {
-    script::ledger(script::CLOCK, script::Keys::Declared)
+    script::ledger(script::CLOCK, script::KeyDeclaration::Declared)
 }
 
 fn store(redis: &Redis, clock: Clock) -> RedisStore {
@@ -443,6 +443,22 @@ async fn a_redis_that_may_evict_counters_is_one_warning() {
     let log = service.log();
     assert_eq!(log.matches("redis may evict counters").count(), 1, "{log}");
     assert!(log.contains("policy=\"allkeys-lru\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
+    let redis = Redis::start_with(&["--maxclients", "100"]);
+    let flags = &["--replicas", "7"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    for _ in 0..3 {
+        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        eventually_ok(&service).await;
+    }
+    let log = service.log();
+    let line =
+        "redis takes 100 clients (maxclients), and all replicas of this service may open 112";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
 }
 
 #[tokio::test]

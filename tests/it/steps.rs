@@ -13,7 +13,7 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::redis::script::Keys,
+    store::redis::script::KeyDeclaration,
 };
 
 use crate::{
@@ -174,13 +174,17 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend
     let (began, limits) = (Instant::now(), limits());
     let mut dice = Dice(seed);
     let (mut now, mut reservations) = (BEGIN, Reservations::default());
+    let mut limits_of_case = &limits[..];
     for number in 0..steps {
         if number % STEPS_OF_A_CASE == 0 {
             one.clear();
             other.clear();
             (now, reservations) = (BEGIN, Reservations::default());
+            // In every second case on few limits, so that charges follow each other on one counter.
+            let first = dice.below(limits.len() as u64 - 3) as usize;
+            limits_of_case = if dice.below(2) == 0 { &limits } else { &limits[first..first + 4] };
         }
-        let step = dice.step(&limits);
+        let step = dice.step(limits_of_case);
         now = now.shifted(step.passed);
         let [ours, theirs] = perform(&step, now, &mut reservations, [&mut *one, &mut *other]);
         assert_eq!(
@@ -228,7 +232,7 @@ fn redis_does_what_memory_does() {
 #[test]
 fn redis_does_what_memory_does_with_undeclared_keys() {
     let (steps, seed) = steps_and_seed("UNDECLARED_STEPS", 10_000);
-    let mut redis = ScriptInRedis::start_with(Keys::Undeclared);
+    let mut redis = ScriptInRedis::start_with(KeyDeclaration::Undeclared);
     compare(steps, seed, &mut memory(), &mut redis);
     redis.redis.assert_no_key_leaks();
 }

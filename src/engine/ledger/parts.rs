@@ -2,7 +2,6 @@
 //! a call of its own; when all parts are known, the verdict on the whole call says which hits stay.
 
 use super::{
-    Few,
     charge::{Charge, failure_without_counter},
     tally::{Tally, Verdict},
     vote::{CallVerdict, Fit, Vote, decide},
@@ -64,7 +63,7 @@ pub fn reservation(charge: &Charge) -> Charge {
 
 /// Judges a call by the tallies of its [reservations](reservation). `parts` names each charge's part.
 pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> PartsVerdict {
-    let fits: Few<Fit> = tallies.iter().map(PartTally::fit).collect();
+    let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
     let outcome = outcome(charges, tallies, &fits);
     let verdict = match outcome {
         PartsOutcome::Admitted => Some(CallVerdict::Admitted),
@@ -91,7 +90,7 @@ fn outcome(charges: &[Charge], tallies: &[PartTally], fits: &[Fit]) -> PartsOutc
         return PartsOutcome::Again;
     }
     let unknown = charges.iter().zip(tallies).filter(|(_, tally)| **tally == PartTally::Unknown);
-    let failures: Few<OnStoreFailure> =
+    let failures: Vec<OnStoreFailure> =
         unknown.map(|(charge, _)| failure_without_counter(charge)).collect();
     if failures.contains(&OnStoreFailure::Local) {
         return PartsOutcome::Again;

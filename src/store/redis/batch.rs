@@ -10,10 +10,10 @@ use super::{
     hash_slot::HashSlot,
     resp,
     script::{
-        self, Keys, RedisOutcome, Reply, Script, ScriptRun, Scripts, WriteRefusal, fixed,
+        self, KeyDeclaration, RedisOutcome, Reply, Script, ScriptRun, Scripts, WriteRefusal, fixed,
         ledger::LedgerRun, unexpected_reply,
     },
-    work::Work,
+    work::NodeWork,
 };
 use crate::{engine::time::Timestamp, telemetry::StoreMetrics};
 
@@ -46,15 +46,15 @@ pub(super) enum ScriptKind {
 
 impl ScriptKind {
     /// The cheapest script that can do this.
-    pub(super) fn of(work: &Work) -> Self {
+    pub(super) fn of(work: &NodeWork) -> Self {
         match work {
-            Work::Charges(charges) if fixed::accepts(charges) => Self::Fixed,
-            Work::Charges(_) | Work::GiveBack(_) => Self::Ledger,
+            NodeWork::Charges(charges) if fixed::accepts(charges) => Self::Fixed,
+            NodeWork::Charges(_) | NodeWork::GiveBack(_) => Self::Ledger,
         }
     }
 
     /// The time that it costs Redis, relative to other work.
-    pub(super) fn weight(self, work: &Work, runs: Runs) -> usize {
+    pub(super) fn weight(self, work: &NodeWork, runs: Runs) -> usize {
         let weight = match self {
             Self::Fixed => work.len(),
             Self::Ledger => LEDGER_WEIGHT * work.len(),
@@ -99,7 +99,7 @@ impl Batch {
     pub(super) fn add(
         &mut self,
         kind: ScriptKind,
-        work: &Work,
+        work: &NodeWork,
         assumed_now: Timestamp,
         key_prefix: &str,
     ) {
@@ -126,8 +126,8 @@ impl Batch {
         metrics: &StoreMetrics,
     ) -> Vec<RedisResult<Reply>> {
         let keys = match self.kind {
-            Runs::Single | Runs::PerSlot => Keys::Declared,
-            Runs::NodeWide => Keys::Undeclared,
+            Runs::Single | Runs::PerSlot => KeyDeclaration::Declared,
+            Runs::NodeWide => KeyDeclaration::Undeclared,
         };
         let mut runs: Vec<(_, &dyn ScriptRun)> = Vec::with_capacity(self.runs.len());
         for Run { calls, .. } in &self.runs {
@@ -185,15 +185,21 @@ impl RunCalls {
         }
     }
 
-    fn add(&mut self, work: &Work, assumed_now: Timestamp, key_prefix: &str) {
+    fn add(&mut self, work: &NodeWork, assumed_now: Timestamp, key_prefix: &str) {
         match (self, work) {
-            (Self::Fixed(run), Work::Charges(charges)) => run.add(charges, assumed_now, key_prefix),
+            (Self::Fixed(run), NodeWork::Charges(charges)) => {
+                run.add(charges, assumed_now, key_prefix)
+            }
             (Self::Ledger(run), work) => run.add_work(work, assumed_now, key_prefix),
-            (Self::Fixed(_), Work::GiveBack(_)) => {}
+            (Self::Fixed(_), NodeWork::GiveBack(_)) => {}
         }
     }
 
-    fn script<'scripts>(&self, scripts: &'scripts Scripts, keys: Keys) -> &'scripts Script {
+    fn script<'scripts>(
+        &self,
+        scripts: &'scripts Scripts,
+        keys: KeyDeclaration,
+    ) -> &'scripts Script {
         match self {
             Self::Fixed(_) => &scripts.on(keys).fixed,
             Self::Ledger(_) => &scripts.on(keys).ledger,

@@ -23,7 +23,7 @@ use super::{
     batch::{Runs, ScriptKind},
     link::Link,
     script::Scripts,
-    work::Work,
+    work::NodeWork,
 };
 use crate::{store::StoreError, workers};
 
@@ -37,11 +37,11 @@ impl Batcher {
     }
 
     /// Makes all charges of one call, or none, or gives hits back. If the future is dropped before the call is
-    /// sent, it is sent only if it [outlives its caller](Work::outlives_caller).
+    /// sent, it is sent only if it [outlives its caller](NodeWork::outlives_caller).
     ///
     /// # Errors
     /// See [`NotDecided`].
-    pub(super) async fn ask(&self, work: Work) -> CallAnswer {
+    pub(super) async fn ask(&self, work: NodeWork) -> CallAnswer {
         if let Some(error) = self.0.link.state.breaker.refusal() {
             return Err(NotDecided::Failed(error));
         }

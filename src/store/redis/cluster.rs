@@ -1,12 +1,9 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use redis::{RedisResult, Value};
 use tokio::time::{self, Instant};
 
@@ -15,6 +12,8 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
+    pause::{Pause, jittered, random_byte},
+    pool,
     server::{Address, Server},
     topology::{SlotRange, Topology},
 };
@@ -27,52 +26,58 @@ const EVERY: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How many nodes are asked for the map at once.
+const ASKED_AT_ONCE: usize = 3;
+
 /// How long one node may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
 /// known node answers.
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
-    let mut pause = PAUSE_MIN;
+    let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let began = Instant::now();
         match read_map(topology, seeds).await {
             Ok(ranges) => {
                 topology.replace_cluster(&ranges).await;
                 probe_nodes(topology).await;
-                pause = PAUSE_MIN;
+                pause.shortest();
             }
             Err(problem) => {
                 topology.set_problem(problem);
-                pause = (2 * pause).min(PAUSE_MAX);
+                pause.longer();
                 topology.bell.notify_one();
             }
         }
         // Whatever rings until then is answered by one reading.
-        time::sleep_until(began + jittered(pause)).await;
+        time::sleep_until(began + pause.time()).await;
         drop(time::timeout(jittered(EVERY), topology.bell.notified()).await);
     }
-}
-
-/// The same time, or up to an eighth longer, so that replicas do not all ask at once.
-fn jittered(time: Duration) -> Duration {
-    let eighths = RandomState::new().hash_one(0) % 256;
-    time + time * u32::try_from(eighths).unwrap_or(0) / 2048
 }
 
 /// The map, from the first node that answers and considers the cluster well.
 async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange>, String> {
     let map = topology.map();
-    let known = map.nodes().iter().map(|node| &node.server);
-    let mut problem = "the cluster has no nodes".to_owned();
-    for server in known.chain(seeds) {
-        let ranges = time::timeout(ANSWER_WITHIN, ask_for_map(server)).await;
-        problem = match ranges {
+    let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
+    // One that does not answer, or has an old map, is not always the first.
+    let first = usize::from(random_byte()) % servers.len().max(1);
+    servers.rotate_left(first);
+    servers.extend_from_slice(seeds);
+    let answers = servers.into_iter().map(|server| async move {
+        let answer = time::timeout(ANSWER_WITHIN, ask_for_map(&server)).await;
+        (server, answer)
+    });
+    let mut answers = pin!(stream::iter(answers).buffer_unordered(ASKED_AT_ONCE));
+    let mut problem = String::new();
+    while let Some((server, answer)) = answers.next().await {
+        let cause = match answer {
             Ok(Ok(Some(ranges))) => return Ok(ranges),
-            Ok(Ok(None)) => format!("{}: the cluster is down", server.address),
-            Ok(Err(error)) => format!("{}: {}", server.address, super::pool::unavailable(&error)),
-            Err(_) => format!("{}: no answer", server.address),
+            Ok(Ok(None)) => "the cluster is down".to_owned(),
+            Ok(Err(error)) => pool::unavailable(&error).to_string(),
+            Err(_) => "no answer".to_owned(),
         };
+        problem = format!("{}: {cause}", server.address);
     }
     Err(format!("the map of the cluster cannot be read: {problem}"))
 }
@@ -147,7 +152,7 @@ async fn probe_nodes(topology: &Topology) {
 
 /// Two keys that do not exist, in different hash slots of one node; `None` if it has only one.
 fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option<[String; 2]> {
-    let slots: std::collections::HashSet<HashSlot> = slots.collect();
+    let slots: HashSet<HashSlot> = slots.collect();
     let mut found: Option<(HashSlot, String)> = None;
     for number in 0..1_000_000 {
         let tag = format!("probe-{number}");

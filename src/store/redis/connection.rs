@@ -197,7 +197,16 @@ impl Connection {
     /// # Errors
     /// Those of Redis and of the network.
     pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
-        let answers = self.exchange(&command.get_packed_command(), 1, resp::value).await;
+        self.one(&command.get_packed_command()).await
+    }
+
+    /// Reads what the server sends without being asked, as after SUBSCRIBE.
+    pub(super) async fn next_reply<T: FromRedisValue>(&mut self) -> RedisResult<T> {
+        self.one(&[]).await
+    }
+
+    async fn one<T: FromRedisValue>(&mut self, command: &[u8]) -> RedisResult<T> {
+        let answers = self.exchange(command, 1, resp::value).await;
         answers.into_iter().next().unwrap_or_else(|| Err(io::Error::other("no answer").into()))
     }
 

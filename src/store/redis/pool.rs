@@ -63,8 +63,7 @@ struct PoolInner {
     metrics: StoreMetrics,
     /// The first is for threads that are not workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
-    /// The eviction policy of the server, where it may evict counters.
-    evicts: Arc<Mutex<Option<String>>>,
+    findings: Arc<Mutex<ServerFindings>>,
     /// How often all connections were discarded.
     discards: Arc<AtomicU64>,
 }
@@ -85,8 +84,8 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        let (evicts, discards) = (Arc::default(), Arc::default());
-        Self(Arc::new(PoolInner { options, metrics, parts, evicts, discards }))
+        let (findings, discards) = (Arc::default(), Arc::default());
+        Self(Arc::new(PoolInner { options, metrics, parts, findings, discards }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -159,8 +158,8 @@ impl PoolInner {
 
     fn manager(&self) -> Manager {
         let PoolOptions { server, expected, outage, .. } = self.options.clone();
-        let (evicts, discards) = (Arc::clone(&self.evicts), Arc::clone(&self.discards));
-        Manager { server, expected, outage, evicts, discards }
+        let (findings, discards) = (Arc::clone(&self.findings), Arc::clone(&self.discards));
+        Manager { server, expected, outage, findings, discards }
     }
 }
 
@@ -178,7 +177,7 @@ pub struct Manager {
     server: Server,
     expected: Expected,
     outage: Outage,
-    evicts: Arc<Mutex<Option<String>>>,
+    findings: Arc<Mutex<ServerFindings>>,
     discards: Arc<AtomicU64>,
 }
 
@@ -219,7 +218,7 @@ impl Manager {
             Ok(info) => {
                 let info = ServerInfo(&info);
                 info.check(self.expected)?;
-                self.warn_of_eviction(info.evicts());
+                self.warn(ServerFindings::of(&info, self.expected));
             }
             // A user who may run our commands but not INFO is trusted.
             Err(error) if error.code() == Some("NOPERM") => {}
@@ -228,19 +227,39 @@ impl Manager {
         Ok(connection)
     }
 
-    /// Logs a policy once, however many connections find it.
-    fn warn_of_eviction(&self, policy: Option<&str>) {
-        let mut known = self.evicts.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_deref() == policy {
-            return;
-        }
-        if let Some(policy) = policy {
+    /// Logs each finding once, however many connections find it.
+    fn warn(&self, found: ServerFindings) {
+        let mut known = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(policy) = found.evicts.as_ref().filter(|_| found.evicts != known.evicts) {
             tracing::warn!(
                 policy,
                 "redis may evict counters, and then limits begin anew; set maxmemory-policy to noeviction"
             );
         }
-        *known = policy.map(str::to_owned);
+        let clients = self.expected.clients;
+        if let Some(max) = found.clients_max.filter(|_| found.clients_max != known.clients_max) {
+            tracing::warn!(
+                "redis takes {max} clients (maxclients), and all replicas of this service may open \
+                 {clients} connections: lower --store-pool-size"
+            );
+        }
+        *known = found;
+    }
+}
+
+/// What the server's operator should know.
+#[derive(Debug, Default)]
+struct ServerFindings {
+    /// The eviction policy, where the server may evict counters.
+    evicts: Option<String>,
+    /// The most clients of the server, where that is less than we may need.
+    clients_max: Option<u64>,
+}
+
+impl ServerFindings {
+    fn of(info: &ServerInfo<'_>, expected: Expected) -> Self {
+        let clients_max = info.clients_max().filter(|max| *max < expected.clients);
+        Self { evicts: info.evicts().map(str::to_owned), clients_max }
     }
 }
 

@@ -10,10 +10,10 @@ use super::{
     hash_slot::HashSlot,
     link::{Decided, Question, Unanswered},
     node::RedisNode,
-    script::{Keys, ledger::LoneWork},
+    script::{KeyDeclaration, ledger::LoneWork},
     server::Address,
     topology::Topology,
-    work::Work,
+    work::NodeWork,
 };
 use crate::{engine::ledger::Judgement, store::StoreError};
 
@@ -31,7 +31,7 @@ impl Topology {
     pub(super) async fn ask_alone(
         &self,
         slot: HashSlot,
-        work: &Work,
+        work: &NodeWork,
     ) -> Result<Decided<Judgement>, StoreError> {
         let scripts = &self.options.scripts;
         self.ask(slot, |keys| LoneWork { scripts, work, keys }).await
@@ -45,10 +45,11 @@ impl Topology {
     pub(super) async fn ask<Q: Question>(
         &self,
         slot: HashSlot,
-        question: impl Fn(Keys) -> Q,
+        question: impl Fn(KeyDeclaration) -> Q,
     ) -> Result<Decided<Q::Answer>, StoreError> {
+        self.searched().await;
         let mut node = self.owner(slot)?;
-        let mut keys = Keys::Declared;
+        let mut keys = KeyDeclaration::Declared;
         let mut redirections = 0;
         loop {
             let error = match node.link.ask(&question(keys)).await {
@@ -62,18 +63,18 @@ impl Topology {
                     redirections += 1;
                     node = self.node_at(&node.server.at(address));
                     keys = match error.kind() {
-                        redis::ErrorKind::Server(ServerErrorKind::Ask) => Keys::Importing,
+                        redis::ErrorKind::Server(ServerErrorKind::Ask) => KeyDeclaration::Importing,
                         _ => {
                             self.move_slot(slot, &node);
                             self.bell.notify_one();
-                            Keys::Declared
+                            KeyDeclaration::Declared
                         }
                     };
                 }
                 None => {
                     self.bell.notify_one();
                     time::sleep(WAIT).await;
-                    (node, keys) = (self.owner(slot)?, Keys::Declared);
+                    (node, keys) = (self.owner(slot)?, KeyDeclaration::Declared);
                 }
             }
         }

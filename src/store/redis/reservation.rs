@@ -11,7 +11,7 @@ use tokio::time::{self, Instant};
 
 use super::{
     batcher::NotDecided, hash_slot::HashSlot, link::Decided, node::RedisNode, topology::Topology,
-    work::Work,
+    work::NodeWork,
 };
 use crate::{
     engine::{
@@ -83,7 +83,7 @@ impl Reservation<'_> {
         if let Some(failure) = all_failed(&answers) {
             return Err(failure);
         }
-        let known = Known::new(self.charges, &self.parts, &answers);
+        let known = KnownParts::new(self.charges, &self.parts, &answers);
         let verdict = judge_parts(self.charges, &known.tallies, &known.parts);
         let give_back_until = began + GIVEN_BACK_WITHIN * eighth;
         let give_backs = verdict.gives_back.iter().enumerate().map(|(index, gives_back)| {
@@ -106,7 +106,7 @@ impl Reservation<'_> {
 
     async fn reserve(&self, part: &Part, until: Instant) -> PartAnswer {
         let charges = part.charges.iter().filter_map(|index| self.charges.get(*index));
-        let work = Work::Charges(charges.map(reservation).collect());
+        let work = NodeWork::Charges(charges.map(reservation).collect());
         let timed_out = Err(NotDecided::Failed(StoreError::TimedOut));
         time::timeout_at(until, self.ask(&part.target, work)).await.unwrap_or(timed_out)
     }
@@ -115,7 +115,7 @@ impl Reservation<'_> {
     fn give_back(
         &self,
         index: usize,
-        known: &Known,
+        known: &KnownParts,
         answers: &[PartAnswer],
     ) -> Option<impl Future<Output = PartAnswer>> {
         let (charge, part) = (self.charges.get(index)?, *known.parts.get(index)?);
@@ -126,17 +126,17 @@ impl Reservation<'_> {
         let give_back = Arc::new(GiveBack { counter, hits, made: reserved.at, caller });
         let target = &self.parts.get(part)?.target;
         Some(async move {
-            match self.ask(target, Work::GiveBack(Arc::clone(&give_back))).await {
+            match self.ask(target, NodeWork::GiveBack(Arc::clone(&give_back))).await {
                 Err(NotDecided::Elsewhere) => {
                     let slot = HashSlot::of(&give_back.counter);
-                    self.ask(&Target::Slot(slot), Work::GiveBack(give_back)).await
+                    self.ask(&Target::Slot(slot), NodeWork::GiveBack(give_back)).await
                 }
                 answer => answer,
             }
         })
     }
 
-    async fn ask(&self, target: &Target, work: Work) -> PartAnswer {
+    async fn ask(&self, target: &Target, work: NodeWork) -> PartAnswer {
         match target {
             Target::Node(node) | Target::SlotOf(node, _) => node.batcher.ask(work).await,
             Target::Slot(slot) => {
@@ -147,7 +147,7 @@ impl Reservation<'_> {
     }
 
     /// Why the call is not decided, from the answers of the parts that are not.
-    fn not_decided(&self, known: &Known, answers: Vec<PartAnswer>) -> NotDecided {
+    fn not_decided(&self, known: &KnownParts, answers: Vec<PartAnswer>) -> NotDecided {
         let mut cause = StoreError::TimedOut;
         for (part, answer) in self.parts.iter().zip(answers) {
             match answer {
@@ -177,13 +177,13 @@ fn all_failed(answers: &[PartAnswer]) -> Option<NotDecided> {
 }
 
 /// What the parts' answers say of each charge.
-struct Known {
+struct KnownParts {
     tallies: Vec<PartTally>,
     /// The index of each charge's part.
     parts: Vec<usize>,
 }
 
-impl Known {
+impl KnownParts {
     fn new(charges: &[Charge], parts: &[Part], answers: &[PartAnswer]) -> Self {
         let mut known = Self {
             tallies: vec![PartTally::Unknown; charges.len()],

@@ -10,7 +10,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 ///
 /// # Errors
 /// If this is not a reply, or longer than that.
-pub(super) fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
+pub fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
     let (mut at, mut missing) = (0_usize, 1_usize);
     while missing > 0 {
         let rest = received.get(at..).unwrap_or_default();
@@ -41,7 +41,7 @@ fn length(digits: &[u8]) -> RedisResult<Option<usize>> {
 ///
 /// # Errors
 /// The error that the reply is, or that it has another form.
-pub(super) fn integers(reply: &[u8]) -> RedisResult<Vec<i64>> {
+pub fn integers(reply: &[u8]) -> RedisResult<Vec<i64>> {
     if reply.first() == Some(&b'-') {
         value::<Value>(reply)?;
     }
@@ -60,7 +60,7 @@ fn integer(line: &[u8]) -> Option<i64> {
 ///
 /// # Errors
 /// The error that the reply is, or that it has another form.
-pub(super) fn value<T: redis::FromRedisValue>(reply: &[u8]) -> RedisResult<T> {
+pub fn value<T: redis::FromRedisValue>(reply: &[u8]) -> RedisResult<T> {
     Ok(from_redis_value(parse_redis_value(reply)?.extract_error()?)?)
 }
 

@@ -10,7 +10,7 @@ use super::{
     node::RedisNode,
     reservation::{Part, Reservation, Target},
     topology::{NodeMap, Topology},
-    work::Work,
+    work::NodeWork,
 };
 use crate::{
     engine::ledger::{Charge, Judgement},
@@ -23,11 +23,12 @@ impl Topology {
     /// # Errors
     /// See [`StoreError`].
     pub(super) async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+        self.searched().await;
         for _ in 0..QUESTIONS_MAX {
             let map = self.map();
             let answer = match node_of(&map, charges) {
                 Some(node) => {
-                    let answer = node.batcher.ask(Work::Charges(charges.into())).await;
+                    let answer = node.batcher.ask(NodeWork::Charges(charges.into())).await;
                     answer.map(|decided| decided.answer)
                 }
                 None if self.is_cluster() => {
@@ -51,7 +52,7 @@ impl Topology {
     async fn charge_by_slot(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
         let parts = parts(charges, Target::Slot);
         if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
-            let decided = self.ask_alone(slot, &Work::Charges(charges.into())).await?;
+            let decided = self.ask_alone(slot, &NodeWork::Charges(charges.into())).await?;
             return Ok(decided.answer);
         }
         match (Reservation { topology: self, charges, parts }).charge().await {

@@ -38,7 +38,7 @@ const ELSEWHERE: i64 = -7;
 
 /// How a run names its keys to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keys {
+pub enum KeyDeclaration {
     /// In KEYS. On a cluster they must be in one slot, and a server that does not have it says so.
     Declared,
     /// In KEYS, for a server that is about to take over their hash slot, and has one of them or may create it.
@@ -48,7 +48,7 @@ pub enum Keys {
     Undeclared,
 }
 
-impl Keys {
+impl KeyDeclaration {
     /// What scripts begin with, after the clock.
     const fn prologue(self) -> &'static str {
         match self {
@@ -74,12 +74,12 @@ impl Keys {
 }
 
 /// The text of the script that decides calls, on this clock.
-pub fn ledger(clock: &str, keys: Keys) -> String {
+pub fn ledger(clock: &str, keys: KeyDeclaration) -> String {
     clock.to_owned() + keys.prologue() + &SHARED.concat() + LEDGER
 }
 
 /// The text of the script that decides calls on fixed windows, on this clock.
-pub fn fixed(clock: &str, keys: Keys) -> String {
+pub fn fixed(clock: &str, keys: KeyDeclaration) -> String {
     clock.to_owned() + keys.prologue() + &FIXED.concat()
 }
 
@@ -197,18 +197,19 @@ impl From<WriteRefusal> for StoreError {
 impl Scripts {
     /// The scripts, on keys that begin with `key_prefix`.
     pub fn new(key_prefix: String) -> Self {
-        let [declared, undeclared] = [Keys::Declared, Keys::Undeclared].map(|keys| CallScripts {
-            ledger: Script::new(ledger(CLOCK, keys)),
-            fixed: Script::new(fixed(CLOCK, keys)),
-        });
+        let [declared, undeclared] =
+            [KeyDeclaration::Declared, KeyDeclaration::Undeclared].map(|keys| CallScripts {
+                ledger: Script::new(ledger(CLOCK, keys)),
+                fixed: Script::new(fixed(CLOCK, keys)),
+            });
         Self { declared, undeclared, counter: Script::new(counter(CLOCK)), key_prefix }
     }
 
     /// The scripts that decide calls, and take their keys like this.
-    pub(super) const fn on(&self, keys: Keys) -> &CallScripts {
+    pub(super) const fn on(&self, keys: KeyDeclaration) -> &CallScripts {
         match keys {
-            Keys::Declared | Keys::Importing => &self.declared,
-            Keys::Undeclared => &self.undeclared,
+            KeyDeclaration::Declared | KeyDeclaration::Importing => &self.declared,
+            KeyDeclaration::Undeclared => &self.undeclared,
         }
     }
 }
@@ -222,7 +223,7 @@ impl Script {
 /// One run of a script.
 pub trait ScriptRun: Sync {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
-    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd;
+    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd;
 }
 
 /// What runs in one round trip came to.
@@ -239,7 +240,7 @@ pub(super) struct Ran<T> {
 /// since it was restarted or flushed, has not run; it is sent once more with its text.
 pub(super) async fn run<T>(
     runs: &[(&Script, &dyn ScriptRun)],
-    keys: Keys,
+    keys: KeyDeclaration,
     connection: &mut Connection,
     metrics: &StoreMetrics,
     read: impl Fn(&[u8]) -> RedisResult<T>,
@@ -267,8 +268,8 @@ pub(super) async fn run<T>(
 }
 
 /// Announces that the next command is for a hash slot that the server does not have yet.
-async fn ask_for_import(keys: Keys, connection: &mut Connection) {
-    if keys == Keys::Importing {
+async fn ask_for_import(keys: KeyDeclaration, connection: &mut Connection) {
+    if keys == KeyDeclaration::Importing {
         // If it fails, so does the command.
         drop(connection.query::<()>(&redis::cmd("ASKING")).await);
     }

@@ -50,6 +50,11 @@ impl ServerInfo<'_> {
         policy.filter(|_| self.field("maxmemory:").is_some_and(|bytes| bytes != "0"))
     }
 
+    /// The most clients that the server takes.
+    pub(super) fn clients_max(&self) -> Option<u64> {
+        self.field("maxclients:")?.parse().ok()
+    }
+
     fn check_version(&self) -> RedisResult<()> {
         let (server, version, oldest) = match self.field("valkey_version:") {
             Some(version) => ("valkey", version, VALKEY_MIN),

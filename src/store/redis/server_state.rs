@@ -111,11 +111,12 @@ impl ServerState {
         is_reached
     }
 
-    /// Ends the probing of a server that is left.
+    /// Ends the probing of a server that is left, and its outage, which does not matter any more.
     pub(super) async fn leave(&self) {
         self.left.cancel();
         self.probes.close();
         self.probes.wait().await;
+        self.outage.ended();
     }
 
     fn start_probing(self: &Arc<Self>) {

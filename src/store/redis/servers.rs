@@ -4,7 +4,13 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::{cluster, node::NodeOptions, server::Server, topology::Topology};
+use super::{
+    cluster,
+    node::NodeOptions,
+    sentinel::{self, Monitored},
+    server::Server,
+    topology::Topology,
+};
 
 /// How often a store is tried that is absent at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
@@ -14,6 +20,8 @@ const REACH_EVERY: Duration = Duration::from_millis(250);
 pub enum Finder {
     /// There is one.
     Given(Server),
+    /// Sentinels name it.
+    Sentinel(Monitored),
     /// These, and the others that they name, are nodes of a cluster.
     Cluster(Vec<Server>),
 }
@@ -38,6 +46,7 @@ impl Servers {
     pub(super) async fn follow(&self) {
         match &self.finder {
             Finder::Given(_) => pending().await,
+            Finder::Sentinel(monitored) => sentinel::follow(&self.topology, monitored).await,
             Finder::Cluster(seeds) => cluster::follow(&self.topology, seeds).await,
         }
     }

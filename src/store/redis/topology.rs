@@ -8,7 +8,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::{
     batcher::{NotDecided, QueuedCall},
@@ -31,6 +31,8 @@ pub(super) struct Topology {
     /// Why there is no node, and whether that has been logged.
     problem: Mutex<String>,
     outage: Outage,
+    /// Whether nodes were searched once, with or without success.
+    searched: watch::Sender<bool>,
     /// Rings when the nodes may have changed.
     pub(super) bell: Arc<Notify>,
 }
@@ -69,7 +71,16 @@ impl Topology {
             change: Mutex::default(),
             problem: Mutex::default(),
             outage: Outage::default(),
+            searched: watch::Sender::default(),
             bell: Arc::default(),
+        }
+    }
+
+    /// Waits until nodes were searched once: the first calls after a start do not fail.
+    pub(super) async fn searched(&self) {
+        if self.map().nodes.is_empty() {
+            // The sender lives as long as this.
+            drop(self.searched.subscribe().wait_for(|searched| *searched).await);
         }
     }
 
@@ -107,6 +118,7 @@ impl Topology {
     /// Notes why nodes cannot be found. It matters to calls only as long as they have no node.
     pub(super) fn set_problem(&self, problem: String) {
         *self.problem() = problem;
+        self.searched.send_replace(true);
     }
 
     /// Makes `server` the only node. Calls that wait for others move to it.
@@ -166,6 +178,7 @@ impl Topology {
             left
         };
         self.problem().clear();
+        self.searched.send_replace(true);
         self.outage.ended();
         for node in &left {
             for call in node.batcher.close() {
@@ -173,8 +186,8 @@ impl Topology {
             }
         }
         for node in left {
-            node.link.state.leave().await;
             node.batcher.ended().await;
+            node.link.state.leave().await;
         }
     }
 

@@ -79,6 +79,7 @@ impl TransactionStore {
 
     async fn ask<Q: Question>(&self, question: &Q) -> Result<Q::Answer, StoreError> {
         let topology = &self.servers.topology;
+        topology.searched().await;
         let map = topology.map();
         let node = map.nodes().first().ok_or_else(|| topology.nobody())?;
         Ok(node.link.ask(question).await?.answer)

@@ -10,14 +10,14 @@ use crate::engine::{
 
 /// What is asked of one node at once.
 #[derive(Debug, Clone)]
-pub(super) enum Work {
+pub(super) enum NodeWork {
     /// The charges of a call, at least one: all are made, or none.
     Charges(Arc<[Charge]>),
     /// Hits of a reservation, to be given back.
     GiveBack(Arc<GiveBack>),
 }
 
-impl Work {
+impl NodeWork {
     /// Whether it is to be done even if nobody waits for the answer: it counts work that is done, or undoes what
     /// was charged.
     pub(super) fn outlives_caller(&self) -> bool {

@@ -9,7 +9,7 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::script::{
-            self, Keys, RedisOutcome, ScriptRun,
+            self, KeyDeclaration, RedisOutcome, ScriptRun,
             fixed::{self, FixedRun},
             ledger::LedgerRun,
         },
@@ -77,18 +77,18 @@ const CLOCK: &str = "local time = redis.call('MGET', 'seconds', 'micros')\n";
 pub struct ScriptInRedis {
     pub redis: Redis,
     connection: redis::Connection,
-    keys: Keys,
+    keys: KeyDeclaration,
     ledger: String,
     fixed: String,
 }
 
 impl ScriptInRedis {
     pub fn start() -> Self {
-        Self::start_with(Keys::Declared)
+        Self::start_with(KeyDeclaration::Declared)
     }
 
     /// The scripts as they take their keys in this way.
-    pub fn start_with(keys: Keys) -> Self {
+    pub fn start_with(keys: KeyDeclaration) -> Self {
         let redis = Redis::start();
         let mut connection = redis.connect();
         let mut load = |source: String| {
@@ -194,10 +194,10 @@ impl Backend for ScriptInRedis {
 #[test]
 fn the_clock_is_the_only_difference_from_the_scripts_in_use() {
     let sources: [fn(&str) -> String; 5] = [
-        |clock| script::ledger(clock, Keys::Declared),
-        |clock| script::ledger(clock, Keys::Undeclared),
-        |clock| script::fixed(clock, Keys::Declared),
-        |clock| script::fixed(clock, Keys::Undeclared),
+        |clock| script::ledger(clock, KeyDeclaration::Declared),
+        |clock| script::ledger(clock, KeyDeclaration::Undeclared),
+        |clock| script::fixed(clock, KeyDeclaration::Declared),
+        |clock| script::fixed(clock, KeyDeclaration::Undeclared),
         script::counter,
     ];
     for source in sources {

@@ -233,7 +233,7 @@ impl Cluster {
         self.keys_on(node, 1).remove(0)
     }
 
-    /// Keys, of no counters, that are in different slots of this node.
+    /// KeyDeclaration, of no counters, that are in different slots of this node.
     pub fn keys_on(&self, node: usize, count: usize) -> Vec<String> {
         let own = eventually("the node owns slots", || {
             let seen = self.seen_by(&self.nodes[node])?;

@@ -292,7 +292,7 @@ impl Redis {
 
 /// A port that is free, and 10,000 above it another one, for a Cluster's bus. Neither is of those that Linux gives
 /// to clients, so a server that was killed can be started again on its port.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     static TRIED: LazyLock<AtomicU16> =
         LazyLock::new(|| AtomicU16::new((std::process::id() % 1_000) as u16 * 12));

@@ -10,6 +10,7 @@ use tollkeeper::{
             RedisStore, TransactionStore,
             node::NodeOptions,
             script::Scripts,
+            sentinel::Monitored,
             server::Server,
             server_info::{Expected, ServerMode},
             server_state::Probe,
@@ -42,12 +43,21 @@ fn options(
 ) -> (NodeOptions, Finder) {
     let StoreUrl::Redis(url) = url.parse().unwrap() else { panic!("{url}") };
     let server = |address: &_| Server::new(Clone::clone(address), Arc::clone(&url.access));
-    let (mode, finder) = match url.topology {
+    let (mode, finder) = match &url.topology {
         TopologyKind::Single => (ServerMode::Single, Finder::Given(server(url.address()))),
         TopologyKind::Cluster => {
             (ServerMode::Cluster, Finder::Cluster(url.addresses.iter().map(server).collect()))
         }
-        TopologyKind::Sentinel { .. } => panic!("{url}"),
+        TopologyKind::Sentinel { master } => {
+            let sentinel =
+                |address: &_| Server::new(Clone::clone(address), Arc::clone(&url.sentinel_access));
+            let monitored = Monitored {
+                name: master.clone(),
+                sentinels: url.addresses.iter().map(sentinel).collect(),
+                access: Arc::clone(&url.access),
+            };
+            (ServerMode::Single, Finder::Sentinel(monitored))
+        }
     };
     let options = NodeOptions {
         expected: Expected { mode, clients: connections_max.into() },

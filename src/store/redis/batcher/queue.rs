@@ -23,7 +23,7 @@ use crate::{
             batch::{Runs, ScriptKind},
             link::{Decided, Link},
             script::Scripts,
-            work::Work,
+            work::NodeWork,
         },
     },
 };
@@ -91,7 +91,7 @@ pub(in crate::store::redis) enum NotDecided {
 /// A call that waits for its answer.
 #[derive(Debug)]
 pub(in crate::store::redis) struct QueuedCall {
-    pub(in crate::store::redis) work: Work,
+    pub(in crate::store::redis) work: NodeWork,
     pub(super) kind: ScriptKind,
     /// How many times its window was not the present one.
     pub(super) stale: u8,

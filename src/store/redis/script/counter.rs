@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, RedisResult, Value, from_redis_value};
 
 use super::{
-    Keys, RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp,
+    KeyDeclaration, RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp,
     unexpected_reply,
 };
 use crate::{
@@ -39,7 +39,7 @@ impl LookRun {
 }
 
 impl ScriptRun for LookRun {
-    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
+    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         self.0.command(verb, script, keys)
     }
 }
@@ -49,7 +49,7 @@ pub(crate) struct ScriptLook<'look> {
     pub(crate) scripts: &'look Scripts,
     pub(crate) counter: &'look Counter,
     pub(crate) clear: Clear,
-    pub(crate) keys: Keys,
+    pub(crate) keys: KeyDeclaration,
 }
 
 impl Question for ScriptLook<'_> {

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 use redis::Cmd;
 
-use super::{ELSEWHERE, Keys, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
+use super::{ELSEWHERE, KeyDeclaration, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
 use crate::engine::{
     ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
@@ -149,7 +149,7 @@ impl FixedRun {
 }
 
 impl ScriptRun for FixedRun {
-    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
+    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
         keys.write(command.arg(script), &self.keys, |command| {
             command.arg(&self.expiries);

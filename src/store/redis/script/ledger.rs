@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, RedisResult};
 
 use super::{
-    ELSEWHERE, Keys, RedisOutcome, Reply, ScriptRun, Scripts, WriteRefusal, run, timestamp,
-    unexpected_reply,
+    ELSEWHERE, KeyDeclaration, RedisOutcome, Reply, ScriptRun, Scripts, WriteRefusal, run,
+    timestamp, unexpected_reply,
 };
 use crate::{
     engine::{
@@ -16,7 +16,7 @@ use crate::{
         rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
         time::{Span, Timestamp},
     },
-    store::redis::{connection::Connection, link::Question, resp, work::Work},
+    store::redis::{connection::Connection, link::Question, resp, work::NodeWork},
     telemetry::StoreMetrics,
 };
 
@@ -47,13 +47,13 @@ impl LedgerRun {
     /// Adds work in the windows that hold `assumed_now`, on keys that begin with `prefix`.
     pub(in crate::store::redis) fn add_work(
         &mut self,
-        work: &Work,
+        work: &NodeWork,
         assumed_now: Timestamp,
         prefix: &str,
     ) {
         match work {
-            Work::Charges(charges) => self.add(charges, assumed_now, prefix),
-            Work::GiveBack(give_back) => self.add_give_back(give_back, prefix),
+            NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
+            NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
         }
     }
 
@@ -165,11 +165,11 @@ impl LedgerRun {
     }
 }
 
-/// Work that goes to a server by itself.
+/// NodeWork that goes to a server by itself.
 pub(in crate::store::redis) struct LoneWork<'work> {
     pub(in crate::store::redis) scripts: &'work Scripts,
-    pub(in crate::store::redis) work: &'work Work,
-    pub(in crate::store::redis) keys: Keys,
+    pub(in crate::store::redis) work: &'work NodeWork,
+    pub(in crate::store::redis) keys: KeyDeclaration,
 }
 
 impl Question for LoneWork<'_> {
@@ -193,7 +193,7 @@ impl Question for LoneWork<'_> {
 }
 
 impl ScriptRun for LedgerRun {
-    fn command(&self, verb: &str, script: &str, keys: Keys) -> Cmd {
+    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
         keys.write(command.arg(script), &self.keys, |command| {
             command.arg(&self.arguments);

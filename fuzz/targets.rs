@@ -1,0 +1,361 @@
+//! What is fuzzed: one function for each reader of input from outside. It takes any bytes, and panics if a
+//! promise about them does not hold.
+//!
+//! libFuzzer calls these functions (`fuzz/run`), and so does `tests/it/fuzz.rs`, which needs nothing
+//! installed.
+
+use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
+
+use bytes::Bytes;
+use prost::Message as _;
+use tollkeeper::{
+    engine::{
+        descriptor_syntax,
+        key::Counter,
+        ledger::Charge,
+        plan::Plan,
+        request::{Descriptor, Entry, Hits, Request},
+        rule::{Algorithm, Limit},
+        time::{Timestamp, Unit},
+    },
+    http::admin,
+    rls::{
+        decode::{Bounds, Decoded, Echo},
+        encode,
+        headers::Headers,
+        json, pb, precheck,
+        refusal::Refusal,
+    },
+    rules::{self, LoadOptions},
+    settings::{self, Environment, TypedFlags},
+    store::{
+        memory::MemoryStore,
+        redis::{
+            resp,
+            script::{fixed::FixedRun, ledger::LedgerRun},
+        },
+    },
+};
+
+/// A function that takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target, by the name of its corpus.
+pub const TARGETS: [(&str, Target); 8] = [
+    ("request", request),
+    ("json", json),
+    ("rules", rules),
+    ("descriptor", descriptor),
+    ("key", key),
+    ("reply", reply),
+    ("settings", settings),
+    ("query", query),
+];
+
+/// Rules with each algorithm and each kind of item.
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: a
+    rate_limit: { unit: minute, requests_per_unit: 10 }
+  - key: b
+    shadow_mode: true
+    rate_limit: { unit: hour, requests_per_unit: 3, algorithm: token_bucket, burst: 2 }
+  - key: c
+    quota_mode: true
+    rate_limit: { unit: day, requests_per_unit: 100000000, algorithm: sliding_window }
+  - key: e
+    value: x*
+    share_threshold: true
+    descriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 4294967295, count_denied: true } }]
+    rate_limits:
+      - { unit: second, requests_per_unit: 2, algorithm: sliding_log, remember: e }
+      - { unit: year, requests_per_unit: 7, algorithm: first_hit_window, count_denied: true }
+  - key: f
+    rate_limit: { unlimited: true }
+";
+
+const NOW: Timestamp = Timestamp::from_secs(1_795_215_600);
+
+static IN_FORCE: LazyLock<rules::InForce> = LazyLock::new(|| {
+    rules::parse("rules.yaml", RULES, LoadOptions::default()).expect("the rules are valid")
+});
+
+/// A message as it arrives over gRPC: counted, decoded, decided in memory, and answered.
+pub fn request(input: &[u8]) {
+    let bounds = Bounds { echo: Echo::On, ..Bounds::default() };
+    let message = pb::RateLimitRequest::decode(input);
+    match (precheck::request(Bytes::copy_from_slice(input), bounds), message) {
+        (Ok(decoded), Ok(message)) => {
+            assert!(is_acceptable(&message, bounds), "accepted: {message:?}");
+            assert_eq!(decoded.request.descriptors.len(), message.descriptors.len());
+            decide(decoded);
+        }
+        (Ok(_), Err(error)) => panic!("accepted what is not Protobuf: {error}"),
+        (Err(refusal), message) => {
+            check_text(&refusal.to_string());
+            let is_bad = message.map_or(true, |message| !is_acceptable(&message, bounds));
+            assert!(is_bad, "refused: {refusal}");
+        }
+    }
+}
+
+/// Whether a message is one that must be accepted.
+fn is_acceptable(message: &pb::RateLimitRequest, bounds: Bounds) -> bool {
+    !message.domain.is_empty()
+        && (1..=bounds.descriptors_max).contains(&message.descriptors.len())
+        && message.descriptors.iter().all(|descriptor| {
+            descriptor.entries.len() <= 32
+                && descriptor.entries.iter().all(|entry| !entry.key.is_empty())
+        })
+}
+
+/// Decides a call in memory; the answer must be complete.
+fn decide(Decoded { request, echo, .. }: Decoded) {
+    let store = MemoryStore::new(|| NOW);
+    for _ in 0..2 {
+        let plan = Plan::draw(&IN_FORCE.rules, &request);
+        let judged = store.charge_at(&plan.charges, NOW);
+        assert_eq!(judged.tallies.len(), plan.charges.len());
+        let decision = plan.settle(judged.tallies, judged.denied);
+        let headers = Headers { draft: true, ..Headers::default() };
+        let answer = encode::response(&decision, &headers, echo.clone());
+        assert_eq!(answer.statuses.len(), request.descriptors.len());
+        assert!([1, 2].contains(&answer.overall_code), "OK or OVER_LIMIT");
+        for header in &answer.response_headers_to_add {
+            check_text(&header.value);
+        }
+        let written = answer.encode_to_vec();
+        assert_eq!(pb::RateLimitResponse::decode(&written[..]), Ok(answer.clone()));
+        serde_json::to_string(&json::response(&answer)).expect("an answer has a form in JSON");
+    }
+}
+
+/// A text for a client or a log: short, on one line, and of visible characters.
+fn check_text(text: &str) {
+    assert!(text.len() < 1000, "{} bytes", text.len());
+    assert!(!text.contains(char::is_control), "{text:?}");
+}
+
+/// The body of `/json`.
+pub fn json(input: &[u8]) {
+    match json::request(input, Bounds { echo: Echo::On, ..Bounds::default() }) {
+        Ok(decoded) => decide(decoded),
+        Err(refusal @ Refusal::Invalid(_)) => check_text(&refusal.to_string()),
+        Err(other) => panic!("JSON is refused as {other:?}"),
+    }
+}
+
+/// A rule file: every problem is one line, and rules that load decide every call.
+pub fn rules(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let in_force = match rules::parse("rules.yaml", text, LoadOptions::default()) {
+        Ok(in_force) => in_force,
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            return problems.iter().for_each(|problem| {
+                assert!(!problem.to_string().contains(char::is_control), "{problem}");
+            });
+        }
+    };
+    for domain in in_force.rules.domains() {
+        for rule in domain.rules() {
+            let entries = rule.path.split('|').take(32).map(|part| Entry {
+                key: Bytes::copy_from_slice(part.split('_').next().unwrap_or(part).as_bytes()),
+                value: Bytes::copy_from_slice(part.as_bytes()),
+            });
+            let descriptor =
+                Descriptor { entries: entries.collect(), hits: Hits::Charge(1), limit: None };
+            let request =
+                Request { domain: domain.name.to_string(), descriptors: vec![descriptor; 2] };
+            let plan = Plan::draw(&in_force.rules, &request);
+            let judged = MemoryStore::new(|| NOW).charge_at(&plan.charges, NOW);
+            plan.settle(judged.tallies, judged.denied);
+        }
+    }
+}
+
+/// The text form of a descriptor: what is read and written again is the same.
+pub fn descriptor(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    match descriptor_syntax::parse(&text) {
+        Ok(entries) => {
+            assert!(entries.iter().all(|entry| !entry.key.is_empty()));
+            let written: Vec<String> = entries.iter().map(written).collect();
+            assert_eq!(descriptor_syntax::parse(&written.join(",")), Ok(entries));
+        }
+        Err(problem) => check_text(&problem),
+    }
+}
+
+fn written(entry: &Entry) -> String {
+    let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+    let [key, value]: [String; 2] = [escaped(&entry.key), escaped(&entry.value)];
+    format!("{key}={value}")
+}
+
+/// Two counters share a key only if they are the same counter in the same window.
+pub fn key(input: &[u8]) {
+    let mut input = Reader(input);
+    let (a, b) = (counter(&mut input), counter(&mut input));
+    let [key_a, key_b] = [&a, &b].map(|(counter, ..)| counter.key(NOW));
+    let same = a.1 == b.1;
+    assert_eq!(key_a == key_b, same, "{key_a} and {key_b}");
+    assert_eq!(a.0.same_counter(&b.0), same, "{key_a} and {key_b}");
+    for key in [key_a, key_b] {
+        assert!(key.bytes().all(|byte| byte.is_ascii_graphic()), "{key}");
+        assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
+    }
+}
+
+type Identity = (String, Vec<(Vec<u8>, Vec<u8>)>, &'static str, u64);
+
+/// A counter, and what makes it differ from others.
+fn counter(input: &mut Reader<'_>) -> (Counter, Identity) {
+    let (unit, algorithm) = (input.byte() % 7, input.byte() % 5);
+    let domain = String::from_utf8_lossy(input.bytes()).into_owned();
+    let count = input.byte() % 4;
+    let pairs: Vec<_> =
+        (0..count).map(|_| (input.bytes().to_vec(), input.bytes().to_vec())).collect();
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| Entry {
+        key: Bytes::copy_from_slice(key),
+        value: Bytes::copy_from_slice(value),
+    };
+    let entries: Vec<Entry> = pairs.iter().map(entry).collect();
+    let unit = Unit::ALL[usize::from(unit)];
+    let algorithm = Algorithm::all(1, None)[usize::from(algorithm)].clone();
+    let name = algorithm.short_name();
+    let limit = Limit { algorithm, ..Limit::new(1, unit, 1).expect("a valid window") };
+    let identity = (domain, pairs, name, unit.seconds());
+    (Counter::new(&identity.0, &entries, Arc::new(limit)), identity)
+}
+
+/// Reads short parts from bytes; at their end, everything is zero or empty.
+struct Reader<'input>(&'input [u8]);
+
+impl<'input> Reader<'input> {
+    fn byte(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    fn bytes(&mut self) -> &'input [u8] {
+        let length = usize::from(self.byte()).min(self.0.len());
+        self.0.split_off(..length).unwrap_or_default()
+    }
+}
+
+/// What arrives from Redis: its framing, its values, and the replies of the scripts.
+pub fn reply(input: &[u8]) {
+    if let Ok(Some(length)) = resp::reply_length(input) {
+        assert!(length <= input.len());
+        let (whole, _) = input.split_at(length);
+        assert_eq!(resp::reply_length(whole).ok(), Some(Some(length)), "the rest has no effect");
+        for end in (0..length).rev().take(64) {
+            let part = resp::reply_length(&whole[..end]).ok().flatten();
+            assert_eq!(part, None, "complete after {end} of {length} bytes");
+        }
+        if let (Ok(fast), Ok(slow)) = (resp::integers(whole), resp::value::<Vec<i64>>(whole)) {
+            assert_eq!(fast, slow);
+        }
+    }
+    if let Ok(integers) = resp::integers(input) {
+        read_outcomes(&integers);
+    }
+    drop(resp::value::<Vec<String>>(input));
+    // Small numbers mean something to the scripts' replies, so most are small.
+    let mut integers = vec![1_795_215_600, 0];
+    integers.extend(input.iter().map(|byte| match byte {
+        0xf0..=0xff => i64::MAX >> (4 * (byte & 15)),
+        byte => i64::from(byte.cast_signed()),
+    }));
+    read_outcomes(&integers);
+}
+
+/// Runs of one call and of several, to which every reply is read.
+static RUNS: LazyLock<Vec<(FixedRun, LedgerRun)>> = LazyLock::new(|| {
+    let charges = |keys: &[&str]| -> Arc<[Charge]> {
+        let entry =
+            |key: &&str| Entry { key: Bytes::copy_from_slice(key.as_bytes()), value: "x".into() };
+        let descriptor =
+            |key| Descriptor { entries: vec![entry(key)], hits: Hits::Charge(1), limit: None };
+        let descriptors = keys.iter().map(descriptor).collect();
+        let request = Request { domain: "d".to_owned(), descriptors };
+        Plan::draw(&IN_FORCE.rules, &request).charges.into()
+    };
+    let run = |fixed: &[&[&str]], ledger: &[&[&str]]| {
+        let mut runs = (FixedRun::default(), LedgerRun::default());
+        fixed.iter().for_each(|keys| runs.0.add(&charges(keys), NOW, "p:"));
+        ledger.iter().for_each(|keys| runs.1.add(&charges(keys), NOW, "p:"));
+        runs
+    };
+    vec![
+        run(&[&["a"]], &[&["b"]]),
+        run(&[&["a"], &["a"], &["a"]], &[&["a", "b"], &["c"], &["e", "a", "b"]]),
+    ]
+});
+
+/// A reply that is read has one outcome for each call.
+fn read_outcomes(integers: &[i64]) {
+    for ((fixed, ledger), calls) in RUNS.iter().zip([(1, 1), (3, 3)]) {
+        if let Some((_, outcomes)) = fixed.read(integers) {
+            assert_eq!(outcomes.len(), calls.0);
+        }
+        if let Some((_, outcomes)) = ledger.read(integers) {
+            assert_eq!(outcomes.len(), calls.1);
+        }
+    }
+}
+
+/// Flags and variables, a line each: the number of a row as a letter, `=` for a variable and anything else for
+/// a flag, and the value. The store's password must appear nowhere.
+pub fn settings(input: &[u8]) {
+    const SECRET: &str = "s3cret-marker";
+    let text = String::from_utf8_lossy(input);
+    // A fuzzer learns the marker from our own comparison.
+    if text.contains(SECRET) {
+        return;
+    }
+    // A fuzzer that names files would read any of this machine's, and wait for pipes.
+    let rows = settings::table().into_iter().filter(|row| !row.value.contains("FILE"));
+    let rows: Vec<_> = rows.filter(|row| !names_a_file(row.flag)).collect();
+    let (mut flags, mut variables) = (TypedFlags::new(), Vec::new());
+    for line in text.lines() {
+        let mut characters = line.chars();
+        let (Some(row), Some(kind)) = (characters.next(), characters.next()) else { continue };
+        let row = &rows[row as usize % rows.len()];
+        let mut value = characters.as_str().to_owned();
+        if row.flag == "store" && value.contains("://") {
+            value = value.replacen("://", &format!("://user:{SECRET}"), 1);
+        }
+        match kind {
+            '=' => variables.push((row.variable(), value.into())),
+            _ => flags.entry(row.flag).or_default().push(value.into()),
+        }
+    }
+    let resolved = settings::resolve(&flags, &Environment::new(variables));
+    let mut texts: BTreeSet<String> = resolved.problems.into_iter().collect();
+    texts.extend(resolved.settings.warnings.iter().cloned());
+    texts.insert(resolved.settings.store.url.to_string());
+    texts.insert(format!("{:?}", resolved.settings));
+    for text in texts {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
+
+fn names_a_file(flag: &str) -> bool {
+    ["file", "tls-cert", "tls-key", "tls-client-ca", "tls-ca", "client-domains", "rules"]
+        .iter()
+        .any(|part| flag.ends_with(part))
+}
+
+/// The query of `/counters` on the admin address.
+pub fn query(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    match admin::request(&text) {
+        Ok(request) => {
+            assert_eq!(request.descriptors.len(), 1);
+            Plan::draw(&IN_FORCE.rules, &request);
+        }
+        Err(problem) => check_text(&problem),
+    }
+}

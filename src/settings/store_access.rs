@@ -1,0 +1,137 @@
+//! How the store's servers are entered: passwords and TLS.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    form::{Custom, invalid},
+    reader::SettingReader,
+    row::Setting,
+    store_url::{RedisUrl, TopologyKind},
+};
+use crate::{
+    store::redis::server::Password,
+    tls::client::{TlsClient, TlsFiles, is_certificate_name},
+};
+
+/// The settings beside the URL. Files are only named: each is read when it is needed.
+pub(super) struct StoreAccess {
+    password: Option<Password>,
+    sentinel_user: Option<String>,
+    sentinel_password: Option<Password>,
+    tls_files: TlsFiles,
+    tls_name: Option<String>,
+}
+
+const PASSWORD: &str = "store-password-file";
+const SENTINEL_USER: &str = "store-sentinel-user";
+const SENTINEL_PASSWORD: &str = "store-sentinel-password-file";
+const CA: &str = "store-tls-ca";
+const CERTIFICATE: &str = "store-tls-cert";
+const KEY: &str = "store-tls-key";
+const NAME: &str = "store-tls-name";
+
+const PATH: Custom<PathBuf> = Custom { name: "PATH", read: |path| Ok(PathBuf::from(path)) };
+
+impl StoreAccess {
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+        let password = Self::path(reader, PASSWORD, "File that holds the password of Redis");
+        let sentinel_user = reader.read_optional(&Setting {
+            flag: SENTINEL_USER,
+            form: Custom { name: "NAME", read: |name| Ok(name.to_owned()) },
+            default: "",
+            help: "User at the Sentinels, whose users are their own",
+        });
+        let sentinel_password =
+            Self::path(reader, SENTINEL_PASSWORD, "File that holds the password of the Sentinels");
+        let ca = Self::path(
+            reader,
+            CA,
+            "PEM file with the CAs to trust instead of the system's, for rediss",
+        );
+        let certificate =
+            Self::path(reader, CERTIFICATE, "PEM file with the client certificate and its chain");
+        let key = Self::path(reader, KEY, "PEM file with the key of the client certificate");
+        let tls_name = reader.read_optional(&Setting {
+            flag: NAME,
+            form: Custom { name: "NAME", read: certificate_name },
+            default: "",
+            help: "Name that certificates of Redis must have, instead of its host",
+        });
+        match (&certificate, &key) {
+            (Some(_), None) => reader.problem(CERTIFICATE, "it needs --store-tls-key"),
+            (None, Some(_)) => reader.problem(KEY, "it needs --store-tls-cert"),
+            _ => {}
+        }
+        Self {
+            password: password.map(Password::File),
+            sentinel_user,
+            sentinel_password: sentinel_password.map(Password::File),
+            tls_files: TlsFiles { ca, identity: certificate.zip(key) },
+            tls_name,
+        }
+    }
+
+    fn path(
+        reader: &mut SettingReader<'_>,
+        flag: &'static str,
+        help: &'static str,
+    ) -> Option<PathBuf> {
+        reader.read_optional(&Setting { flag, form: PATH, default: "", help })
+    }
+
+    /// Warns that memory has no use for any of them.
+    pub(super) fn warn_of_memory(reader: &mut SettingReader<'_>) {
+        reader.warn_unused(PASSWORD, "memory:// takes no password");
+        for flag in [SENTINEL_USER, SENTINEL_PASSWORD, CA, CERTIFICATE, KEY, NAME] {
+            reader.warn_unused(flag, "memory:// has no connections");
+        }
+    }
+
+    /// Reports files that cannot be read.
+    pub(super) fn check(&self, reader: &mut SettingReader<'_>) {
+        for (flag, password) in
+            [(PASSWORD, &self.password), (SENTINEL_PASSWORD, &self.sentinel_password)]
+        {
+            if let Some(Err(problem)) = password.as_ref().map(Password::read) {
+                reader.problem(flag, &problem);
+            }
+        }
+    }
+
+    /// The URL with these settings. Reports TLS files that cannot be used, and warns about what the URL has
+    /// no use for.
+    pub(super) fn add_to(self, mut url: RedisUrl, reader: &mut SettingReader<'_>) -> RedisUrl {
+        if url.access.tls.is_some() {
+            let client = TlsClient::new(self.tls_files, self.tls_name);
+            if let Err(problem) = client.check() {
+                reader.problems.push(format!("TLS for --store: {problem}"));
+            }
+            let client = Some(Arc::new(client));
+            Arc::make_mut(&mut url.access).tls.clone_from(&client);
+            Arc::make_mut(&mut url.sentinel_access).tls = client;
+        } else {
+            for flag in [CA, CERTIFICATE, KEY, NAME] {
+                reader.warn_unused(flag, "only rediss:// uses TLS");
+            }
+        }
+        if self.password.is_some() {
+            Arc::make_mut(&mut url.access).password = self.password;
+        }
+        let sentinel = Arc::make_mut(&mut url.sentinel_access);
+        (sentinel.user, sentinel.password) = (self.sentinel_user, self.sentinel_password);
+        if !matches!(url.topology, TopologyKind::Sentinel { .. }) {
+            for flag in [SENTINEL_USER, SENTINEL_PASSWORD] {
+                reader.warn_unused(flag, "only redis+sentinel:// has Sentinels");
+            }
+        }
+        url
+    }
+}
+
+fn certificate_name(text: &str) -> Result<String, String> {
+    if is_certificate_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid(text, "a host name or an IP address"))
+    }
+}

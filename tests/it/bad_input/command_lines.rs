@@ -1,0 +1,135 @@
+//! Command lines that exit with 2, and the first line of what each prints.
+
+use super::Table;
+use crate::support::{run, service::tollkeeper};
+
+/// The name of the case, the words after `tollkeeper`, and the line.
+const CASES: &[(&str, &str, &str)] = &[
+    ("an_unknown_command", "bogus", "error: unrecognized subcommand 'bogus'"),
+    ("an_unknown_flag", "--bogus", "error: unexpected argument '--bogus' found"),
+    (
+        "an_unknown_flag_of_serve",
+        "serve --grpc-port 1",
+        "error: unexpected argument '--grpc-port' found",
+    ),
+    (
+        "a_flag_without_its_value",
+        "serve --grpc-addr",
+        "error: a value is required for '--grpc-addr <IP:PORT>' but none was supplied",
+    ),
+    (
+        "a_flag_with_an_empty_value",
+        "serve --drain=",
+        "--drain: invalid value ``: must be a duration from 0s to 10m",
+    ),
+    ("an_argument_of_serve", "serve rules.yaml", "error: unexpected argument `rules.yaml`"),
+    ("an_empty_path_of_rules", "serve --rules=", "--rules: must not be empty"),
+    (
+        "a_missing_rule_file",
+        "serve --rules gone.yaml",
+        "gone.yaml: No such file or directory (os error 2)",
+    ),
+    ("no_path_to_check", "check", "error: the following required arguments were not provided:"),
+    (
+        "an_unknown_format",
+        "check --format xml a",
+        "error: invalid value 'xml' for '--format <FORMAT>'",
+    ),
+    ("no_arguments_of_call", "call", "error: the following required arguments were not provided:"),
+    (
+        "no_descriptor",
+        "call --domain d",
+        "error: the following required arguments were not provided:",
+    ),
+    (
+        "hits_in_words",
+        "call --domain d --hits many a=b",
+        "--hits: invalid value `many`: must be a whole number from -9223372036854775808 to 9223372036854775807",
+    ),
+    (
+        "a_fraction_of_hits",
+        "call --domain d --hits 1.5 a=b",
+        "--hits: invalid value `1.5`: must be a whole number from -9223372036854775808 to 9223372036854775807",
+    ),
+    (
+        "hits_over_64_bits",
+        "call --domain d --hits 99999999999999999999 a=b",
+        "--hits: invalid value `99999999999999999999`: must be a whole number from -9223372036854775808 to 9223372036854775807",
+    ),
+    ("a_descriptor_without_a_value", "call --domain d a", "a: must be key=value"),
+    ("a_descriptor_without_a_key", "call --domain d =b", "=b: an entry needs a key before its `=`"),
+    (
+        "a_bad_escape_in_a_descriptor",
+        "call --domain d a=\\q",
+        "a=\\q: after a backslash, only `,`, `\\` or `xHH` is allowed",
+    ),
+    ("a_comma_at_the_end", "call --domain d a=b,", "a=b,: must be key=value"),
+    (
+        "an_address_without_a_port",
+        "call --addr nowhere --domain d a=b",
+        "--addr: `nowhere` is not HOST:PORT; did you mean nowhere:8081?",
+    ),
+    (
+        "a_port_over_65535",
+        "call --addr 127.0.0.1:99999 --domain d a=b",
+        "--addr: `127.0.0.1:99999` is not HOST:PORT, such as 127.0.0.1:8081",
+    ),
+    (
+        "no_descriptor_to_explain",
+        "explain --domain d",
+        "error: the following required arguments were not provided:",
+    ),
+    (
+        "no_counter_command",
+        "counter reset",
+        "error: the following required arguments were not provided:",
+    ),
+    (
+        "two_descriptors_of_a_counter",
+        "counter show --domain d a=b c=d",
+        "error: unexpected argument 'c=d' found",
+    ),
+    (
+        "a_rate_of_0",
+        "bench --domain d --rate 0 a=b",
+        "error: invalid value '0' for '--rate <N>': 0 is not in 1..=1000000",
+    ),
+    (
+        "a_rate_beside_a_concurrency",
+        "bench --domain d --rate 1 --concurrency 1 a=b",
+        "error: the argument '--rate <N>' cannot be used with '--concurrency <N>'",
+    ),
+    (
+        "1001_connections",
+        "bench --domain d --connections 1001 a=b",
+        "error: invalid value '1001' for '--connections <N>': 1001 is not in 1..=1000",
+    ),
+    (
+        "no_keys",
+        "bench --domain d --keys 0 a=b",
+        "error: invalid value '0' for '--keys <N>': 0 is not in 1..=1000000",
+    ),
+    (
+        "a_duration_without_a_unit",
+        "bench --domain d --duration 5 a=b",
+        "error: invalid value '5' for '--duration <TIME>': must be a duration from 10ms to 1h",
+    ),
+    (
+        "an_unknown_distribution",
+        "bench --domain d --distribution gauss a=b",
+        "error: invalid value 'gauss' for '--distribution <HOW>'",
+    ),
+    ("no_path_to_test", "test", "error: the following required arguments were not provided:"),
+    ("an_unknown_flag_of_schema", "schema --bogus", "error: unexpected argument '--bogus' found"),
+];
+
+pub const TABLE: Table = Table { name: "command lines", cases: CASES.len() };
+
+#[test]
+fn a_bad_command_line_exits_with_2_and_says_what_is_wrong() {
+    for (name, words, expected) in CASES {
+        let (code, stdout, stderr) = run(tollkeeper().args(words.split(' ')));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{name}: {stderr}");
+        assert_eq!(stderr.lines().next(), Some(*expected), "{name}");
+    }
+}

@@ -1,0 +1,239 @@
+//! How the service reaches Redis: TLS, Unix sockets, users, passwords and databases.
+
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    certificates::{Authority, Issued},
+    eventually,
+    redis_server::{Redis, free_port},
+    service::{Options, Service, descriptor, hits, request, spell},
+};
+
+/// Starts a service with few connections.
+fn service(store: &str, flags: &[&str]) -> Service {
+    let few = ["--workers", "1", "--store-pool-size", "2", "--decision-budget", "500ms"];
+    let flags = [&few, flags].concat();
+    Service::start(Options { store, flags: &flags, ..Options::default() })
+}
+
+/// Asks until Redis answers.
+async fn eventually_ok(service: &Service) {
+    for _ in 0..30 {
+        let looks = request("shop", vec![hits(descriptor(&[("user", "a")]), 0)]);
+        if service.ask(looks).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("Redis never answers: {}", service.log());
+}
+
+/// Asks until the log says why there is no answer.
+async fn refused(service: &Service, line: &str) {
+    for _ in 0..30 {
+        let call = request("shop", vec![descriptor(&[("user", "b")])]);
+        let answer = service.ask(call).await;
+        if service.log().contains(line) {
+            assert!(answer.is_err(), "{answer:?}");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("`{line}` is not logged: {}", service.log());
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A Redis with a TLS port, and its URL.
+fn tls_redis(authority: &Authority, server: &Issued, clients: &str) -> (Redis, String) {
+    let port = free_port();
+    let redis = Redis::start_with(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        text(&server.certificate),
+        "--tls-key-file",
+        text(&server.key),
+        "--tls-ca-cert-file",
+        text(&authority.certificate),
+        "--tls-auth-clients",
+        clients,
+    ]);
+    (redis, format!("rediss://127.0.0.1:{port}"))
+}
+
+/// Closes all connections of the service, so that it must open others.
+fn close_all(redis: &Redis) {
+    redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+}
+
+/// The connections of the service.
+fn connections(redis: &Redis) -> BTreeSet<String> {
+    let list: String = redis.query(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let others = list.lines().filter(|line| !line.contains("cmd=client|list"));
+    others.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_a_store_like_any_other() {
+    let folder = TempDir::new().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let redis = Redis::start_with(&["--unixsocket", text(&socket)]);
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret"]);
+    let store = format!("redis+unix://:s3cret@{}?db=3", text(&socket));
+    let service = service(&store, &[]);
+    eventually_ok(&service).await;
+    let call = request("shop", vec![descriptor(&[("user", "a")])]);
+    assert_eq!(spell(&service.ask(call).await.unwrap()), "OK: OK 9/10 YEAR");
+    let client = redis::Client::open(format!("redis://:s3cret@127.0.0.1:{}/3", redis.port));
+    let mut connection = client.unwrap().get_connection().unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    assert_eq!(keys.len(), 1, "it counts in database 3: {keys:?}");
+}
+
+#[tokio::test]
+async fn a_store_without_its_socket_is_an_outage_with_the_cause() {
+    let service = service("redis+unix:///does/not/exist", &[]);
+    refused(&service, "No such file or directory").await;
+}
+
+#[tokio::test]
+async fn tls_connections_are_verified_and_used_again() {
+    let authority = Authority::new();
+    let (redis, store) = tls_redis(&authority, &authority.server(&["127.0.0.1"]), "no");
+    let service = service(&store, &["--store-tls-ca", text(&authority.certificate)]);
+    eventually_ok(&service).await;
+    let open =
+        eventually("two connections", || Some(connections(&redis)).filter(|open| open.len() == 2));
+    for _ in 0..20 {
+        eventually_ok(&service).await;
+    }
+    assert_eq!(connections(&redis), open, "session tickets are no reason to close one");
+}
+
+#[tokio::test]
+async fn a_certificate_of_an_unknown_ca_is_refused() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (_redis, store) = tls_redis(&theirs, &theirs.server(&["127.0.0.1"]), "no");
+    let with_ours = service(&store, &["--store-tls-ca", text(&ours.certificate)]);
+    refused(&with_ours, "the server's certificate is not signed by a trusted CA").await;
+    let with_the_systems = service(&store, &[]);
+    refused(&with_the_systems, "the server's certificate is not signed by a trusted CA").await;
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_refused_unless_that_name_is_expected() {
+    let authority = Authority::new();
+    let server = authority.server(&["redis.example", "10.0.0.1"]);
+    let (_redis, store) = tls_redis(&authority, &server, "no");
+    let ca = ["--store-tls-ca", text(&authority.certificate)];
+    let by_host = service(&store, &ca);
+    let line = "the server's certificate is for redis.example, 10.0.0.1, not for 127.0.0.1";
+    refused(&by_host, line).await;
+    let by_name = service(&store, &[&ca[..], &["--store-tls-name", "redis.example"]].concat());
+    eventually_ok(&by_name).await;
+}
+
+#[tokio::test]
+async fn an_expired_certificate_and_a_server_without_tls_are_refused_in_words() {
+    let authority = Authority::new();
+    let (redis, store) = tls_redis(&authority, &authority.expired_server(&["127.0.0.1"]), "no");
+    let ca = ["--store-tls-ca", text(&authority.certificate)];
+    refused(&service(&store, &ca), "the server's certificate is not valid: certificate expired")
+        .await;
+    let without_tls = format!("rediss://127.0.0.1:{}", redis.port);
+    let service = service(&without_tls, &ca);
+    refused(&service, "no TLS handshake in time").await;
+}
+
+#[tokio::test]
+async fn a_server_may_demand_a_client_certificate() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (_redis, store) = tls_redis(&authority, &authority.server(&["127.0.0.1"]), "yes");
+    let ca = ["--store-tls-ca", text(&authority.certificate)];
+    refused(&service(&store, &ca), "the server demands a client certificate").await;
+    let with = |client: &Issued| {
+        let identity =
+            ["--store-tls-cert", text(&client.certificate), "--store-tls-key", text(&client.key)];
+        service(&store, &[&ca[..], &identity].concat())
+    };
+    refused(&with(&other.client()), "the server refused our client certificate").await;
+    eventually_ok(&with(&authority.client())).await;
+}
+
+#[tokio::test]
+async fn renewed_certificates_are_used_and_bad_ones_are_not() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let (redis, store) = tls_redis(&old, &old.server(&["127.0.0.1"]), "yes");
+    let folder = TempDir::new().unwrap();
+    let [ca, certificate, key] = ["ca", "cert", "key"].map(|name| folder.path().join(name));
+    let issue = |authority: &Authority| {
+        let client = authority.client();
+        fs::copy(&authority.certificate, &ca).unwrap();
+        fs::copy(&client.certificate, &certificate).unwrap();
+        fs::copy(&client.key, &key).unwrap();
+    };
+    issue(&old);
+    let service = service(
+        &store,
+        &[
+            "--store-tls-ca",
+            text(&ca),
+            "--store-tls-cert",
+            text(&certificate),
+            "--store-tls-key",
+            text(&key),
+        ],
+    );
+    eventually_ok(&service).await;
+
+    fs::write(&ca, "no certificate").unwrap();
+    for _ in 0..3 {
+        close_all(&redis);
+        eventually_ok(&service).await;
+    }
+    let line = "the TLS files of Redis cannot be used, the last good ones stay";
+    assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
+
+    let server = new.server(&["127.0.0.1"]);
+    redis.query::<()>(&[
+        "CONFIG",
+        "SET",
+        "tls-cert-file",
+        text(&server.certificate),
+        "tls-key-file",
+        text(&server.key),
+        "tls-ca-cert-file",
+        text(&new.certificate),
+    ]);
+    close_all(&redis);
+    refused(&service, "the server's certificate is not signed by a trusted CA").await;
+    issue(&new);
+    eventually_ok(&service).await;
+    assert!(service.log().contains("the TLS files of Redis have changed"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_changed_password_file_is_read_at_the_next_connection() {
+    let redis = Redis::start();
+    let allow = |password: &str| {
+        redis.query::<()>(&["ACL", "SETUSER", "app", "on", "resetpass", password, "~*", "+@all"]);
+    };
+    allow(">first");
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("password");
+    fs::write(&file, "first\n").unwrap();
+    let store = format!("redis://app@127.0.0.1:{}", redis.port);
+    let service = service(&store, &["--store-password-file", text(&file)]);
+    eventually_ok(&service).await;
+    allow(">second");
+    close_all(&redis);
+    refused(&service, "login refused").await;
+    fs::write(&file, "second\n").unwrap();
+    eventually_ok(&service).await;
+    assert!(!service.log().contains("second"), "{}", service.log());
+}
