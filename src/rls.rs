@@ -14,6 +14,7 @@ pub(crate) mod reset;
 mod serve;
 mod service;
 mod socket;
+mod timeout;
 
 pub use serve::{GrpcServices, serve};
 pub(crate) use service::decide_json;

@@ -111,6 +111,15 @@ impl Store {
         }
     }
 
+    /// Whether no server of the store is in an outage, as far as is known.
+    pub fn is_up(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.is_up(),
+            Self::Transactions(store) => store.is_up(),
+        }
+    }
+
     /// Waits for the store's first answer.
     pub async fn reached(&self) {
         match self {

@@ -1,6 +1,9 @@
 //! The gRPC service: its one method, with the call's span and measurement.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -15,11 +18,13 @@ use super::{
     headers::Headers,
     json, pb, precheck,
     refusal::Refusal,
+    timeout,
 };
 use crate::{
     calls::CallTracker,
     grpc,
     limiter::Limiter,
+    store::guard::Arrival,
     telemetry::{self, is_server_error, status_name},
 };
 
@@ -57,10 +62,10 @@ impl Service {
         capacity: Arc<ReceiveCapacity>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let started = Instant::now();
-        let span = span(&request);
+        let (span, timeout) = (span(&request), timeout::of(request.headers()));
         let body = request.into_body();
         calls.run(async move {
-            let answer = self.decide(body, &capacity, &span).await;
+            let answer = self.decide(body, &capacity, &span, (started, timeout)).await;
             let code = match &answer {
                 Ok(_) => Code::Ok,
                 Err(refusal) => refusal.codes().0,
@@ -84,10 +89,14 @@ impl Service {
         body: Incoming,
         capacity: &ReceiveCapacity,
         span: &Span,
+        (started, timeout): (Instant, Option<Duration>),
     ) -> Result<pb::RateLimitResponse, Refusal> {
+        let reads = Instant::now();
         let message = framing::read(body, self.message_bytes_max, capacity).await?;
+        // A message that comes in parts has arrived when all of it is there.
+        let arrival = Arrival { at: started + reads.elapsed(), timeout };
         let request = precheck::request(message, self.bounds)?;
-        let decided = decide(&self.limiter, &self.headers, request);
+        let decided = decide(&self.limiter, &self.headers, request, arrival);
         if span.is_disabled() {
             return decided.await;
         }
@@ -117,9 +126,10 @@ pub async fn decide(
     limiter: &Limiter,
     headers: &Headers,
     decoded: Decoded,
+    arrival: Arrival,
 ) -> Result<pb::RateLimitResponse, Refusal> {
     limiter.metrics().overrides_ignored(decoded.overrides_ignored);
-    let decision = limiter.decide(&decoded.request).await?;
+    let decision = limiter.decide(&decoded.request, arrival).await?;
     Ok(encode::response(&decision, headers, decoded.echo))
 }
 
@@ -130,5 +140,6 @@ pub(crate) async fn decide_json(
     body: &[u8],
     bounds: Bounds,
 ) -> Result<pb::RateLimitResponse, Refusal> {
-    decide(limiter, headers, json::request(body, bounds)?).await
+    let arrival = Arrival::now();
+    decide(limiter, headers, json::request(body, bounds)?, arrival).await
 }

@@ -100,7 +100,7 @@ impl Outage {
         }
     }
 
-    /// Whether an outage has begun and not ended.
+    /// Whether an outage has begun and has not ended.
     pub fn lasts(&self) -> bool {
         self.0.is_down.load(Ordering::Relaxed)
     }

@@ -83,6 +83,11 @@ impl RedisStore {
         self.0.follow().await;
     }
 
+    /// Whether no server is in an outage, as far as is known.
+    pub fn is_up(&self) -> bool {
+        self.0.topology.is_up()
+    }
+
     /// Waits until each server has answered once.
     pub async fn reached(&self) {
         self.0.reached().await;

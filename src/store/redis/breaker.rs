@@ -24,7 +24,12 @@ pub(super) struct Breaker {
 impl Breaker {
     /// What calls are answered with while it is open. While it is closed this costs a single load.
     pub(super) fn refusal(&self) -> Option<StoreError> {
-        self.is_open.load(Ordering::Acquire).then(|| self.cause().clone())?
+        self.is_open().then(|| self.cause().clone())?
+    }
+
+    /// Whether calls are answered without the server.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
     /// Counts a failure, and returns whether that opens it. A server that takes no writes still denies what is over
@@ -61,10 +66,6 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    fn is_open(breaker: &Breaker) -> bool {
-        breaker.refusal().is_some()
-    }
-
     #[test]
     fn failures_in_a_row_open_it_and_one_answer_between_them_does_not() {
         let breaker = Breaker::default();
@@ -74,15 +75,15 @@ mod tests {
             }
             breaker.answered();
         }
-        assert!(!is_open(&breaker));
+        assert!(!breaker.is_open());
         for strike in 1..=STRIKES_MAX {
             assert_eq!(breaker.failed(&StoreError::TimedOut), strike == STRIKES_MAX);
         }
-        assert!(is_open(&breaker));
+        assert!(breaker.is_open());
         breaker.answered();
-        assert!(is_open(&breaker), "only a probe closes it");
+        assert!(breaker.is_open(), "only a probe closes it");
         assert!(breaker.close());
-        assert!(!is_open(&breaker) && !breaker.close());
+        assert!(!breaker.is_open() && !breaker.close());
     }
 
     #[test]
@@ -101,6 +102,6 @@ mod tests {
             assert!(!breaker.failed(&StoreError::TakesNoWrites("it is full".to_owned())));
             assert!(!breaker.failed(&StoreError::ClockUnsteady));
         }
-        assert!(!is_open(&breaker));
+        assert!(!breaker.is_open());
     }
 }

@@ -12,7 +12,7 @@ use super::{
     script::Scripts,
     server::Server,
     server_info::{Expected, ServerMode},
-    server_state::{Probe, ServerState},
+    server_state::{Probe, ServerState, probe_command},
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -66,8 +66,8 @@ impl RedisNode {
             outage: outage.clone(),
         };
         let pool = Pool::new(pool, metrics.clone());
-        let key_prefix = &options.scripts.key_prefix;
-        let state = ServerState::new(pool, outage, bell, options.probe, key_prefix);
+        let probe = probe_command(options.probe, &options.scripts.key_prefix);
+        let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
         let batcher = Batcher::new(link.clone(), Arc::clone(&options.scripts), runs);
         Self { server, link, batcher }

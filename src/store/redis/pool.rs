@@ -123,6 +123,11 @@ impl Pool {
         self.0.discards.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Where its connections lead.
+    pub(super) fn server(&self) -> &Server {
+        &self.0.options.server
+    }
+
     /// How many workers use it.
     pub(super) fn workers(&self) -> usize {
         self.0.options.workers

@@ -4,7 +4,7 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -25,6 +25,7 @@ use super::{
 use crate::{
     engine::key::unused_key,
     store::{StoreError, outage::Outage},
+    telemetry::StoreMetrics,
 };
 
 /// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`].
@@ -57,6 +58,11 @@ pub(super) struct ServerState {
     outage: Outage,
     /// Rings when the server fails: another may have taken over.
     bell: Arc<Notify>,
+    metrics: StoreMetrics,
+    /// The address, as a label.
+    label: String,
+    /// What the metrics show: a [`Shown`].
+    shown: AtomicU8,
     probe: Cmd,
     is_probed: AtomicBool,
     /// Cancelled when the server is left.
@@ -65,20 +71,23 @@ pub(super) struct ServerState {
 }
 
 impl ServerState {
-    /// The state of a server that answers as far as is known. Probes write a key that begins with `key_prefix`.
+    /// The state of a server that answers as far as is known.
     pub(super) fn new(
         pool: Pool,
         outage: Outage,
         bell: Arc<Notify>,
-        probe: Probe,
-        key_prefix: &str,
+        metrics: StoreMetrics,
+        probe: Cmd,
     ) -> Self {
         Self {
+            label: pool.server().address.to_string(),
             pool,
             breaker: Breaker::default(),
             outage,
             bell,
-            probe: command(probe, key_prefix),
+            metrics,
+            shown: AtomicU8::new(Shown::Nothing as u8),
+            probe,
             is_probed: AtomicBool::new(false),
             left: CancellationToken::new(),
             probes: TaskTracker::new(),
@@ -89,6 +98,7 @@ impl ServerState {
     pub(super) fn answered(&self) {
         self.breaker.answered();
         self.outage.answered();
+        self.show();
     }
 
     /// Records that a call or a probe has failed.
@@ -98,15 +108,22 @@ impl ServerState {
             // What they hold may never be answered, though the server answers others.
             self.pool.discard();
         }
+        self.show();
         self.bell.notify_one();
         self.start_probing();
+    }
+
+    /// Whether it answers, as far as is known.
+    pub(super) fn is_up(&self) -> bool {
+        !self.outage.lasts()
     }
 
     /// Whether a connection to the server can be had within the budget.
     pub(super) async fn is_reached(&self) -> bool {
         let is_reached = self.pool.get().await.is_ok();
-        if is_reached && self.breaker.refusal().is_none() {
+        if is_reached && !self.breaker.is_open() {
             self.outage.ended();
+            self.show();
         }
         is_reached
     }
@@ -117,6 +134,22 @@ impl ServerState {
         self.probes.close();
         self.probes.wait().await;
         self.outage.ended();
+        self.metrics.server(&self.label, None, None);
+    }
+
+    /// Brings the metrics up to date. While nothing changes this costs three loads.
+    fn show(&self) {
+        let is_open = self.breaker.is_open();
+        let shown = match (self.outage.lasts(), is_open) {
+            (false, _) => Shown::Up,
+            (true, false) => Shown::Down,
+            (true, true) => Shown::Open,
+        } as u8;
+        if self.shown.load(Ordering::Relaxed) != shown
+            && self.shown.swap(shown, Ordering::Relaxed) != shown
+        {
+            self.metrics.server(&self.label, Some(self.is_up()), Some(is_open));
+        }
     }
 
     fn start_probing(self: &Arc<Self>) {
@@ -147,8 +180,17 @@ impl ServerState {
     }
 }
 
-/// A command that writes a key which no counter has.
-fn command(probe: Probe, key_prefix: &str) -> Cmd {
+/// What the metrics show of a server.
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Nothing,
+    Up,
+    Down,
+    Open,
+}
+
+/// A command that writes a key which no counter has, and which begins with `key_prefix`.
+pub(super) fn probe_command(probe: Probe, key_prefix: &str) -> Cmd {
     const SCRIPT: &str =
         "redis.call('SET', KEYS[1], '1', 'PX', ARGV[1]) return redis.status_reply('OK')";
     let key = key_prefix.to_owned() + &unused_key("probe");
@@ -203,6 +245,7 @@ impl Drop for Probing {
     fn drop(&mut self) {
         let Self(state) = self;
         state.breaker.close();
+        state.show();
         state.is_probed.store(false, Ordering::Release);
     }
 }

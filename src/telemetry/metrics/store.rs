@@ -7,7 +7,7 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Histogram, Meter},
+    metrics::{Counter, Gauge, Histogram, Meter},
 };
 use redis::{RedisError, RedisResult};
 use tracing::{Instrument as _, Span};
@@ -20,12 +20,15 @@ pub struct StoreMetrics {
     duration: Histogram<f64>,
     connection_failures: Counter<u64>,
     cached: Counter<u64>,
+    shed: Counter<u64>,
+    up: Gauge<f64>,
+    breaker: Gauge<f64>,
 }
 
 impl StoreMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self {
+        let metrics = Self {
             duration: meter
                 .f64_histogram("db.client.operation.duration")
                 .with_description("Duration of round trips to the store")
@@ -36,13 +39,30 @@ impl StoreMetrics {
                 .u64_counter("ratelimit.store.connection.failures")
                 .with_description("Connections to the store that could not be opened")
                 .build(),
+            shed: meter
+                .u64_counter("ratelimit.store.shed")
+                .with_description("Calls that waited for the store too long to be sent")
+                .build(),
+            up: meter
+                .f64_gauge("ratelimit.store.up")
+                .with_description("1 if the server answers, 0 in an outage, NaN once it has left")
+                .build(),
+            breaker: meter
+                .f64_gauge("ratelimit.store.breaker.open")
+                .with_description(
+                    "1 if calls are answered without the server, else 0, NaN once it has left",
+                )
+                .build(),
             cached: meter
                 .u64_counter("ratelimit.store.cached")
                 .with_description(
                     "Calls denied without asking the store, by its answers within the last second",
                 )
                 .build(),
-        }
+        };
+        // Rates begin with the first call that is shed.
+        metrics.shed.add(0, &[]);
+        metrics
     }
 
     /// Measures one round trip, in a span of its own.
@@ -99,6 +119,22 @@ impl StoreMetrics {
     /// Counts a connection that could not be opened.
     pub(crate) fn connection_failed(&self) {
         self.connection_failures.add(1, &[]);
+    }
+
+    /// Counts calls that waited too long to be sent.
+    pub(crate) fn shed(&self, count: usize) {
+        if count > 0 {
+            self.shed.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
+        }
+    }
+
+    /// Records whether a server answers, and whether its breaker is open; `None` once it has left. Its address is
+    /// from the settings, or from a server that they name.
+    pub(crate) fn server(&self, address: &str, is_up: Option<bool>, is_open: Option<bool>) {
+        let server = [KeyValue::new("server", address.to_owned())];
+        let value = |is: Option<bool>| is.map_or(f64::NAN, |is| f64::from(u8::from(is)));
+        self.up.record(value(is_up), &server);
+        self.breaker.record(value(is_open), &server);
     }
 
     /// Counts a call that was denied without asking the store.

@@ -157,17 +157,19 @@ impl Dispatcher {
         }
         let mut queue = self.shared.queue();
         let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
-        let (mut room, runs) = (WEIGHT_MAX, queue.runs);
+        let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, 0);
         while let Some(call) = queue.waiting.front() {
             if call.is_awaited(now, waits_at_most) {
                 if !take_weight(&mut room, call, runs, calls.is_empty()) {
                     break;
                 }
                 calls.extend(queue.waiting.pop_front());
-            } else if let Some(call) = queue.waiting.pop_front()
-                && call.outlives_caller(now)
-            {
-                queue.late.push_back(call);
+            } else if let Some(call) = queue.waiting.pop_front() {
+                if call.outlives_caller(now) {
+                    queue.late.push_back(call);
+                } else {
+                    shed += 1;
+                }
             }
         }
         while let Some(call) = queue.late.front() {
@@ -180,6 +182,7 @@ impl Dispatcher {
                 queue.late.pop_front();
             }
         }
+        self.shared.link.metrics.shed(shed);
         if calls.is_empty() {
             queue.leader = None;
             return None;
@@ -224,7 +227,9 @@ impl SharedQueue {
             }
         };
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
+        let before = calls.len();
         calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
+        self.link.metrics.shed(before - calls.len());
         if calls.is_empty() {
             return;
         }
