@@ -26,7 +26,7 @@ use crate::{
     printable::printable,
     rls,
     rules::{self, InForce, Rules, Watched},
-    settings::{CallSettings, RuleSettings, Settings},
+    settings::{CallSettings, ReadyNeeds, RuleSettings, Settings},
     shutdown::Signals,
     store::Store,
     telemetry::{CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics, Telemetry},
@@ -39,6 +39,9 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest time for calls in progress after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often readiness follows the store, if it does.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
 /// Tasks that run until the service stops, or until they fail.
 type Tasks = JoinSet<TaskResult>;
@@ -82,7 +85,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let app = App::new(&settings, telemetry).await?;
     let mut tasks = app.start(&settings, rules, listeners)?;
     tokio::select! {
-        () = app.become_ready(&ready) => {}
+        () = app.become_ready(&ready, settings.store.ready) => {}
         ended = tasks.join_next() => return Err(failure(ended)),
         () = signals.next() => {}
     }
@@ -220,17 +223,36 @@ impl App {
     }
 
     /// Enters [`Phase::Ready`] once the store has answered or [`READY_WITHIN`] has passed, prints the ready
-    /// line, and never returns.
-    async fn become_ready(&self, line: &str) {
+    /// line, and never returns. With [`ReadyNeeds::Store`] it waits for the store, and follows it.
+    async fn become_ready(&self, line: &str, needs: ReadyNeeds) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
             async move { store.reached().await }
         });
-        // If it is not reached in time, `on_store_failure` applies.
-        drop(time::timeout(READY_WITHIN, reached).await);
+        match needs {
+            // If it is not reached in time, `on_store_failure` applies.
+            ReadyNeeds::Start => drop(time::timeout(READY_WITHIN, reached).await),
+            ReadyNeeds::Store => reached.await,
+        }
         self.health.enter(Phase::Ready).await;
         ready::print(line);
-        pending().await
+        match needs {
+            ReadyNeeds::Start => pending().await,
+            ReadyNeeds::Store => self.follow_store().await,
+        }
+    }
+
+    /// Is ready only while the store answers; never returns.
+    async fn follow_store(&self) {
+        let mut was_up = true;
+        loop {
+            time::sleep(FOLLOW_EVERY).await;
+            let is_up = self.store.is_up();
+            if is_up != was_up {
+                was_up = is_up;
+                self.health.enter(if is_up { Phase::Ready } else { Phase::WithoutStore }).await;
+            }
+        }
     }
 
     async fn end(&self, tasks: &mut Tasks, drain: Duration) {

@@ -19,6 +19,8 @@ pub enum Phase {
     Starting,
     /// The service takes calls.
     Ready,
+    /// The store fails, and the service is to be ready only while it answers.
+    WithoutStore,
     /// Calls are still answered, but new ones should go to other replicas.
     Draining,
 }

@@ -15,7 +15,10 @@ use crate::{
     },
     explain::Explanation,
     rules::Rules,
-    store::{Clear, StoreError, guard::Guard},
+    store::{
+        Clear, StoreError,
+        guard::{Answered, Arrival, Guard},
+    },
     telemetry::{CallMetrics, LogThrottle},
 };
 
@@ -48,9 +51,21 @@ impl Limiter {
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
-    pub async fn decide(&self, request: &Request) -> Result<Decision, StoreError> {
+    pub async fn decide(
+        &self,
+        request: &Request,
+        arrival: Arrival,
+    ) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
-        let judged = self.store.charge(&plan.charges).await;
+        let Answered { judged, without_store } = self.store.charge(&plan.charges, arrival).await;
+        for index in without_store {
+            if let Some(charge) = plan.charges.get(index) {
+                self.metrics.without_store(plan.label(index), charge.counter.limit.failure_mode());
+            }
+        }
+        if self.store.is_late(arrival) {
+            self.metrics.late();
+        }
         let corrupt = match &judged {
             Ok(Judgement { corrupt, .. }) | Err(StoreError::Corrupt(corrupt)) => &corrupt[..],
             Err(_) => &[],

@@ -15,6 +15,7 @@ pub(crate) mod reset;
 mod serve;
 mod service;
 mod socket;
+mod timeout;
 
 pub use serve::{ConnectionBounds, GrpcServices, serve};
 pub use service::{Service, decide};

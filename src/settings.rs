@@ -23,7 +23,7 @@ pub use process::ProcessSettings;
 pub use reader::{Environment, TypedFlags};
 pub use row::Row;
 pub use rules::RuleSettings;
-pub use store::StoreSettings;
+pub use store::{ReadyNeeds, StoreSettings};
 pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
 

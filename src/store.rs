@@ -29,6 +29,9 @@ pub enum StoreError {
     /// The store cannot be reached, or cannot take charges now.
     #[error("{0}")]
     Unavailable(String),
+    /// The store answers, and takes no writes now.
+    #[error("{0}")]
+    TakesNoWrites(String),
     /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,
@@ -131,6 +134,15 @@ impl Store {
             Self::Memory(_) => pending().await,
             Self::Redis(store) => store.follow_servers().await,
             Self::Transactions(store) => store.follow_servers().await,
+        }
+    }
+
+    /// Whether no server of the store is in an outage, as far as is known.
+    pub fn is_up(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.is_up(),
+            Self::Transactions(store) => store.is_up(),
         }
     }
 

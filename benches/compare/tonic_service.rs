@@ -19,7 +19,7 @@ use tollkeeper::{
     },
     rules::{self, Rules},
     settings::{self, Environment, Settings, TypedFlags},
-    store::Store,
+    store::{Store, guard::Arrival},
     telemetry::{CallMetrics, Telemetry},
     workers::Workers,
 };
@@ -55,7 +55,7 @@ impl Service {
     ) -> std::result::Result<RateLimitResponse, Status> {
         let request =
             decode::request(request, self.bounds.echo).map_err(|refusal| refusal.status())?;
-        let answer = rls::decide(&self.limiter, &self.headers, request).await;
+        let answer = rls::decide(&self.limiter, &self.headers, request, Arrival::now()).await;
         answer.map_err(|refusal| refusal.status())
     }
 }

@@ -18,6 +18,7 @@ use crate::{
             sentinel::Monitored,
             server::{Address, Server},
             server_info::{Expected, ServerMode},
+            server_state::Probe,
             servers::Finder,
         },
         system_clock,
@@ -59,6 +60,10 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         clock: system_clock,
         metrics: StoreMetrics::new(&telemetry.meter()),
         scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
+        probe: match algorithms {
+            Algorithms::All => Probe::Script,
+            Algorithms::FixedWindow => Probe::Command,
+        },
     };
     match algorithms {
         Algorithms::All => Store::Redis(RedisStore::new(options, finder)),

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Http, browser};
 use crate::{
     rls::{self, refusal::Refusal},
+    store::guard::Arrival,
     telemetry,
     tls::server::Identity,
 };
@@ -27,11 +28,12 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
         Err(refusal) => return refuse(&refusal),
     };
     let answer = async {
+        let arrival = Arrival::now();
         let decoded = rls::json::request(&body, http.bounds)?;
         if let Some(access) = &http.access {
             access.check(client.as_ref(), &decoded.request.domain)?;
         }
-        rls::decide(&http.limiter, &http.headers, decoded).await
+        rls::decide(&http.limiter, &http.headers, decoded, arrival).await
     };
     let answer = match answer.await {
         Ok(answer) => answer,

@@ -69,7 +69,9 @@ pub enum Refusal {
 
 fn detail(error: &StoreError) -> String {
     match error {
-        StoreError::Unavailable(_) | StoreError::Unreachable { .. } => String::new(),
+        StoreError::Unavailable(_)
+        | StoreError::TakesNoWrites(_)
+        | StoreError::Unreachable { .. } => String::new(),
         StoreError::TimedOut
         | StoreError::NoConnection
         | StoreError::ClockUnsteady

@@ -1,6 +1,9 @@
 //! The gRPC service: its one method, with the call's span and measurement.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -15,6 +18,7 @@ use super::{
     headers::Headers,
     pb, precheck,
     refusal::Refusal,
+    timeout,
 };
 use crate::{
     access::DomainAccess,
@@ -23,6 +27,7 @@ use crate::{
     grpc,
     limiter::Limiter,
     panics::caught,
+    store::guard::Arrival,
     telemetry::{self, is_server_error, status_name},
     tls::server::Identity,
 };
@@ -79,11 +84,11 @@ impl Service {
         client: Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let started = Instant::now();
-        let span = span(&request);
+        let (span, timeout) = (span(&request), timeout::of(request.headers()));
         let body = request.into_body();
         let calls = client.calls.clone();
         calls.run(async move {
-            let answer = caught(self.decide(body, &client, &span)).await;
+            let answer = caught(self.decide(body, &client, &span, (started, timeout))).await;
             let answer = answer.unwrap_or(Err(Refusal::Panicked));
             let code = match &answer {
                 Ok(_) => Code::Ok,
@@ -108,13 +113,17 @@ impl Service {
         body: Incoming,
         client: &ConnectedClient,
         span: &Span,
+        (started, timeout): (Instant, Option<Duration>),
     ) -> Result<pb::RateLimitResponse, Refusal> {
+        let reads = Instant::now();
         let message = framing::read(body, self.message_bytes_max, &client.arriving).await?;
+        // A message that comes in parts has arrived when all of it is there.
+        let arrival = Arrival { at: started + reads.elapsed(), timeout };
         let request = precheck::request(message, self.bounds)?;
         if let Some(access) = &self.access {
             access.check(client.identity.as_ref(), &request.request.domain)?;
         }
-        let decided = decide(&self.limiter, &self.headers, request);
+        let decided = decide(&self.limiter, &self.headers, request, arrival);
         if span.is_disabled() {
             return decided.await;
         }
@@ -144,8 +153,9 @@ pub async fn decide(
     limiter: &Limiter,
     headers: &Headers,
     decoded: Decoded,
+    arrival: Arrival,
 ) -> Result<pb::RateLimitResponse, Refusal> {
     limiter.metrics().overrides_ignored(decoded.overrides_ignored);
-    let decision = limiter.decide(&decoded.request).await?;
+    let decision = limiter.decide(&decoded.request, arrival).await?;
     Ok(encode::response(&decision, headers, decoded.echo))
 }

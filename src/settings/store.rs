@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    form::{Custom, Time, WholeNumber, invalid},
+    form::{Arity, Custom, OnOff, Time, WholeNumber, invalid},
     reader::SettingReader,
     row::Setting,
     store_access::StoreAccess,
@@ -27,6 +27,17 @@ pub struct StoreSettings {
     pub decision_budget: Duration,
     /// Number of replicas that share a limit where each counts locally.
     pub replicas: u32,
+    /// Whether the service is ready without the store.
+    pub ready: ReadyNeeds,
+}
+
+/// What the service needs to be ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadyNeeds {
+    /// The store must have answered once, or ten seconds must have passed.
+    Start,
+    /// The store must answer.
+    Store,
 }
 
 impl StoreSettings {
@@ -63,6 +74,12 @@ impl StoreSettings {
                 form: WholeNumber { min: 1, max: 10_000 },
                 default: "1",
                 help: "Number of replicas that share a limit where each counts locally",
+            }),
+            ready: reader.read(&Setting {
+                flag: "ready-needs-store",
+                form: OnOff { on: ReadyNeeds::Store, off: ReadyNeeds::Start, arity: Arity::Switch },
+                default: "off",
+                help: "Be ready only while the store answers",
             }),
         }
     }

@@ -17,6 +17,28 @@ use crate::engine::{
     rule::OnStoreFailure,
 };
 
+/// When a call arrived, and how long its caller waits if it says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// When its message was there.
+    pub at: Instant,
+    /// The timeout that the caller announced.
+    pub timeout: Option<Duration>,
+}
+
+/// The judgement of a call, and what it was made without.
+#[derive(Debug)]
+pub struct Answered {
+    /// The judgement.
+    pub judged: Result<Judgement, StoreError>,
+    /// The indices of the charges whose `on_store_failure` decided, since the store gave no answer.
+    pub without_store: Vec<usize>,
+}
+
+/// Of the time that a caller waits, this part is for the decision, and the rest for the way of the answer: 15 ms of
+/// Envoy's 20 ms.
+const DECISION_PART: (u32, u32) = (3, 4);
+
 /// A store whose calls have a time limit, and an answer if it fails.
 #[derive(Debug, Clone)]
 pub struct Guard {
@@ -26,8 +48,15 @@ pub struct Guard {
     budget: Duration,
 }
 
+impl Arrival {
+    /// A call that arrives now, of a caller who waits as long as it takes.
+    pub fn now() -> Self {
+        Self { at: Instant::now(), timeout: None }
+    }
+}
+
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`. `over_limit` answers first, and `fallback` if
+    /// Guards `store`: no call waits longer than `budget`, or than three quarters of its caller's own timeout. `over_limit` answers first, and `fallback` if
     /// the store fails.
     pub fn new(
         store: Arc<Store>,
@@ -39,11 +68,34 @@ impl Guard {
         Self { store, over_limit, fallback, budget }
     }
 
-    /// Like [`Store::charge`], within the budget.
-    ///
-    /// # Errors
-    /// Those of the store and [`StoreError::TimedOut`], if the `on_store_failure` of a limit is `error`.
-    pub async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+    /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
+    /// limit is `error`.
+    pub async fn charge(&self, charges: &[Charge], arrival: Arrival) -> Answered {
+        let judged = self.charge_store(charges, arrival).await;
+        let without_store = match &judged {
+            Ok(_) | Err(StoreError::Corrupt(_)) => Vec::new(),
+            Err(StoreError::Unreachable { charges, .. }) => charges.clone(),
+            Err(_) => (0..charges.len()).collect(),
+        };
+        // The store has applied the failure modes of the charges that have no counter.
+        let judged = match judged {
+            Err(StoreError::Corrupt(_) | StoreError::Unreachable { .. }) | Ok(_) => judged,
+            Err(error) => self.fallback.answer(charges, error),
+        };
+        Answered { judged, without_store }
+    }
+
+    /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
+    pub fn is_late(&self, arrival: Arrival) -> bool {
+        let (part, whole) = DECISION_PART;
+        arrival.at.elapsed() > arrival.timeout.unwrap_or(self.budget * whole / part)
+    }
+
+    async fn charge_store(
+        &self,
+        charges: &[Charge],
+        arrival: Arrival,
+    ) -> Result<Judgement, StoreError> {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
@@ -54,17 +106,19 @@ impl Guard {
         }
         let answer = match self.store.charge_at_once(charges) {
             Some(judgement) => Ok(judgement),
-            None => time::timeout(self.budget, self.ask(charges, now))
+            None => time::timeout_at(self.deadline(arrival).into(), self.ask(charges, now))
                 .await
                 .unwrap_or(Err(StoreError::TimedOut)),
         };
         // Even without an answer, the refunds of this call may have been applied.
         self.over_limit.forget_refunded(charges, Instant::now());
-        match answer {
-            // The store has applied the failure modes of the charges that have no counter.
-            Ok(_) | Err(StoreError::Corrupt(_) | StoreError::Unreachable { .. }) => answer,
-            Err(error) => self.fallback.answer(charges, error),
-        }
+        answer
+    }
+
+    fn deadline(&self, arrival: Arrival) -> Instant {
+        let (part, whole) = DECISION_PART;
+        let of_caller = arrival.timeout.map(|timeout| timeout / whole * part);
+        arrival.at + of_caller.map_or(self.budget, |of_caller| of_caller.min(self.budget))
     }
 
     /// Like [`Store::look`], within the budget.

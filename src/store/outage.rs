@@ -100,6 +100,11 @@ impl Outage {
         }
     }
 
+    /// Whether an outage has begun and has not ended.
+    pub fn lasts(&self) -> bool {
+        self.0.is_down.load(Ordering::Relaxed)
+    }
+
     fn last(&self) -> MutexGuard<'_, Last> {
         self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,6 +2,7 @@
 
 mod batch;
 mod batcher;
+mod breaker;
 pub mod checks;
 mod clock;
 mod cluster;
@@ -21,6 +22,7 @@ pub mod script;
 pub mod sentinel;
 pub mod server;
 pub mod server_info;
+pub mod server_state;
 pub mod servers;
 mod topology;
 mod transactions;
@@ -101,6 +103,11 @@ impl RedisStore {
     pub async fn ended(&self) {
         self.0.topology.outliving.close();
         self.0.topology.outliving.wait().await;
+    }
+
+    /// Whether no server is in an outage, as far as is known.
+    pub fn is_up(&self) -> bool {
+        self.0.topology.is_up()
     }
 
     /// Waits until each server has answered once.

@@ -1,5 +1,7 @@
 //! Promises 6 and 7: decisions while Redis does not answer, or for corrupt counters.
 
+use std::time::Duration;
+
 use tollkeeper::rls::pb::RateLimitDescriptor;
 
 use crate::support::{
@@ -98,6 +100,77 @@ async fn the_setting_applies_to_limits_without_on_store_failure() {
         Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
     check!(&service, [one("error")], "OK: OK 10/10 YEAR");
     check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+#[tokio::test]
+async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rule_and_mode() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    let server = format!("{{server=\"127.0.0.1:{}\"}}", redis.port);
+    let shows = |name: &str, value: u64| {
+        let line = format!("ratelimit_store_{name}{server} {value}\n");
+        eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+    };
+    shows("up", 1);
+    redis.signal("STOP");
+    while !service.get("/metrics").contains(&format!("ratelimit_store_breaker_open{server} 1")) {
+        for key in ["error", "deny", "allow", "local"] {
+            drop(service.ask(request("shop", vec![one(key)])).await);
+        }
+    }
+    shows("up", 0);
+    let metrics = service.get("/metrics");
+    for mode in ["error", "deny", "allow", "local"] {
+        let series = format!("ratelimit_fallbacks_total{{mode=\"{mode}\",rule=\"{mode}\"}}");
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
+    redis.signal("CONT");
+    // The probe finds that out, without a call.
+    shows("breaker_open", 0);
+    shows("up", 1);
+    assert_eq!(service.log().matches("Redis answers again").count(), 1, "{}", service.log());
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answers() {
+    let mut redis = Redis::start();
+    let start = |flags: &[&str]| {
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
+    };
+    let (follows, stays) = (start(&["--ready-needs-store"]), start(&[]));
+    let is = |service: &Service, status: u16| {
+        eventually("readiness changes", || {
+            (service.exchange("GET", "/readyz", b"").0 == status).then_some(())
+        });
+    };
+    is(&follows, 200);
+    is(&stays, 200);
+    redis.stop();
+    for service in [&follows, &stays] {
+        drop(service.ask(request("shop", vec![one("error")])).await);
+    }
+    is(&follows, 503);
+    is(&stays, 200);
+    redis.start_again();
+    is(&follows, 200);
+}
+
+#[tokio::test]
+async fn a_caller_who_waits_less_than_the_budget_gets_the_answer_of_the_failure_mode_in_time() {
+    let redis = Redis::start();
+    let flags = &["--decision-budget", "30s"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let mut call = tonic::Request::new(request("shop", vec![one("deny")]));
+    call.set_timeout(Duration::from_secs(4));
+    let answer = service.client().await.should_rate_limit(call).await.unwrap();
+    assert_eq!(spell(answer.get_ref()), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    redis.signal("CONT");
 }
 
 /// Overwrites the counters of these rules with text.

@@ -42,6 +42,9 @@ impl Batcher {
     /// # Errors
     /// See [`NotDecided`].
     pub(super) async fn ask(&self, work: NodeWork) -> CallAnswer {
+        if let Some(error) = self.0.link.state.breaker.refusal() {
+            return Err(NotDecided::Failed(error));
+        }
         let (answer, answered) = oneshot::channel();
         let queued = self.enqueue(QueuedCall {
             kind: ScriptKind::of(&work),

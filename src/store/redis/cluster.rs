@@ -185,7 +185,7 @@ async fn takes_undeclared(node: &Arc<RedisNode>, keys: &[String; 2]) -> RedisRes
           if type(redis.pcall('EXISTS', key)) == 'number' then found = found + 1 end \
         end \
         return found";
-    let Ok(mut connection) = node.link.pool.get().await else { return Ok(false) };
+    let Ok(mut connection) = node.link.state.pool.get().await else { return Ok(false) };
     let connection: &mut Connection = &mut connection;
     let found: usize = connection.query(redis::cmd("EVAL").arg(SCRIPT).arg(0).arg(keys)).await?;
     Ok(found == keys.len())

@@ -45,6 +45,8 @@ pub struct Connection {
     stream: Box<dyn Stream>,
     received: BytesMut,
     usable: bool,
+    /// How often its pool had discarded all connections when it was opened.
+    pub(super) discards: u64,
 }
 
 /// What was received may be a secret.
@@ -97,7 +99,7 @@ fn jitter() -> Duration {
 
 impl Connection {
     fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream, received: BytesMut::new(), usable: true }
+        Self { stream, received: BytesMut::new(), usable: true, discards: 0 }
     }
 
     async fn log_in(&mut self, access: &Access) -> RedisResult<()> {

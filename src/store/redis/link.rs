@@ -6,17 +6,17 @@ use std::sync::{
 };
 
 use redis::{RedisError, RedisResult};
-use tokio::sync::Notify;
 
 use super::{
     clock::RedisClock,
     connection::Connection,
-    pool::{self, Pool},
+    pool,
     script::{self, RedisOutcome, Reply},
+    server_state::ServerState,
 };
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
-    store::{Clock, StoreError, outage::Outage},
+    store::{Clock, StoreError},
     telemetry::StoreMetrics,
 };
 
@@ -27,13 +27,10 @@ pub(super) const QUESTIONS_MAX: u8 = 3;
 /// The link to one server.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
-    pub(super) pool: Pool,
+    pub(super) state: Arc<ServerState>,
     pub(super) clock: Arc<RedisClock>,
-    pub(super) outage: Outage,
     pub(super) metrics: StoreMetrics,
     acknowledged: Arc<AtomicU64>,
-    /// Rings when the server fails: another may have taken over.
-    pub(super) bell: Arc<Notify>,
 }
 
 /// A question that goes to a server by itself.
@@ -68,21 +65,13 @@ pub(super) enum Unanswered {
 }
 
 impl Link {
-    /// A link through `pool`. `clock` is ours, from which Redis's is guessed.
-    pub(super) fn new(
-        pool: Pool,
-        clock: Clock,
-        outage: Outage,
-        metrics: StoreMetrics,
-        bell: Arc<Notify>,
-    ) -> Self {
+    /// A link to the server of this state. `clock` is ours, from which Redis's is guessed.
+    pub(super) fn new(state: ServerState, clock: Clock, metrics: StoreMetrics) -> Self {
         Self {
-            pool,
+            state: Arc::new(state),
             clock: Arc::new(RedisClock::new(clock)),
-            outage,
             metrics,
             acknowledged: Arc::default(),
-            bell,
         }
     }
 
@@ -99,25 +88,23 @@ impl Link {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Records that the server has failed.
-    pub(super) fn failed(&self, error: &StoreError) {
-        self.outage.failed(error);
-        self.bell.notify_one();
-    }
-
-    /// Asks a question, and again while Redis says that its window is stale.
+    /// Asks a question, and again while Redis says that its window is stale. It is not asked while the breaker is
+    /// open.
     pub(super) async fn ask<Q: Question>(
         &self,
         question: &Q,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
+        if let Some(error) = self.state.breaker.refusal() {
+            return Err(error.into());
+        }
         let mut asked = Asked { link: self, is_over: false };
         let answer = self.ask_until_present(question).await;
         asked.is_over = true;
         match &answer {
             Err(Unanswered::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
-                self.failed(error);
+                self.state.failed(error);
             }
-            _ => self.outage.answered(),
+            _ => self.state.answered(),
         }
         answer
     }
@@ -126,7 +113,7 @@ impl Link {
         &self,
         question: &Q,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
-        let mut connection = self.pool.get().await?;
+        let mut connection = self.state.pool.get().await?;
         let mut assumed_now = self.clock.now();
         for _ in 0..QUESTIONS_MAX {
             let sent = self.clock.send();
@@ -142,15 +129,6 @@ impl Link {
             }
         }
         Err(StoreError::ClockUnsteady.into())
-    }
-
-    /// Whether a connection to the server can be had within the budget.
-    pub(super) async fn is_reached(&self) -> bool {
-        let is_reached = self.pool.get().await.is_ok();
-        if is_reached {
-            self.outage.ended();
-        }
-        is_reached
     }
 }
 
@@ -188,7 +166,7 @@ struct Asked<'link> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.link.failed(&StoreError::TimedOut);
+            self.link.state.failed(&StoreError::TimedOut);
         }
     }
 }

@@ -13,6 +13,7 @@ use super::{
     script::Scripts,
     server::Server,
     server_info::{Expected, ServerMode},
+    server_state::{Probe, ServerState, probe_command},
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -36,6 +37,8 @@ pub struct NodeOptions {
     pub metrics: StoreMetrics,
     /// The scripts.
     pub scripts: Arc<Scripts>,
+    /// How each is probed in an outage.
+    pub probe: Probe,
 }
 
 /// One Redis server.
@@ -70,7 +73,9 @@ impl RedisNode {
             outage: outage.clone(),
         };
         let pool = Pool::new(pool, metrics.clone());
-        let link = Link::new(pool, options.clock, outage, metrics, bell);
+        let probe = probe_command(options.probe, &options.scripts.key_prefix);
+        let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
+        let link = Link::new(state, options.clock, metrics);
         let batcher = Batcher::new(link.clone(), Arc::clone(&options.scripts), runs);
         Self { server, link, batcher }
     }

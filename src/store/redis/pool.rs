@@ -5,7 +5,10 @@
 
 use std::{
     fmt, io,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -60,6 +63,8 @@ struct PoolInner {
     metrics: StoreMetrics,
     /// The first is for threads that are not workers.
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
+    /// How often all connections were discarded.
+    discards: Arc<AtomicU64>,
 }
 
 /// A connection that a question holds for itself.
@@ -78,7 +83,7 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        Self(Arc::new(PoolInner { options, metrics, parts }))
+        Self(Arc::new(PoolInner { options, metrics, parts, discards: Arc::default() }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -96,10 +101,29 @@ impl Pool {
                 RunError::TimedOut => StoreError::NoConnection,
             })?;
             // One that the server closed while it was idle is dropped here, and not a call with it.
-            if !held.is_closed() {
+            if held.discards == self.0.discards.load(Ordering::Relaxed) && !held.is_closed() {
                 return Ok(held);
             }
+            held.retire();
         }
+    }
+
+    /// Opens a connection that does not belong to the pool.
+    ///
+    /// # Errors
+    /// Those of Redis and of the network.
+    pub(super) async fn open(&self) -> RedisResult<Connection> {
+        self.0.manager().open().await
+    }
+
+    /// Sees to it that no connection that was opened before is used again.
+    pub(super) fn discard(&self) {
+        self.0.discards.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Where its connections lead.
+    pub(super) fn server(&self) -> &Server {
+        &self.0.options.server
     }
 
     /// How many workers use it.
@@ -116,8 +140,7 @@ impl Pool {
 impl PoolInner {
     /// One part of the pool, which connects in the background.
     fn connect(&self) -> bb8::Pool<Manager> {
-        let PoolOptions { server, checks, connections_max, timeout, outage, .. } =
-            self.options.clone();
+        let PoolOptions { connections_max, timeout, .. } = self.options;
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let connections_max = (connections_max / parts).max(1);
         bb8::Pool::builder()
@@ -133,7 +156,12 @@ impl PoolInner {
             .retry_connection(false)
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(CountedErrors(self.metrics.clone())))
-            .build_unchecked(Manager { server, checks, outage })
+            .build_unchecked(self.manager())
+    }
+
+    fn manager(&self) -> Manager {
+        let PoolOptions { server, checks, outage, .. } = self.options.clone();
+        Manager { server, checks, outage, discards: Arc::clone(&self.discards) }
     }
 }
 
@@ -151,6 +179,7 @@ pub struct Manager {
     server: Server,
     checks: Arc<Checks>,
     outage: Outage,
+    discards: Arc<AtomicU64>,
 }
 
 /// Only the server is of use.
@@ -183,7 +212,9 @@ impl ManageConnection for Manager {
 impl Manager {
     /// Connects, and checks that the server is one that we can work with.
     async fn open(&self) -> RedisResult<Connection> {
+        let discards = self.discards.load(Ordering::Relaxed);
         let mut connection = connection::open(&self.server).await?;
+        connection.discards = discards;
         self.checks.run(&mut connection).await?;
         Ok(connection)
     }

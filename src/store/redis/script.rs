@@ -190,7 +190,7 @@ impl WriteRefusal {
 impl From<WriteRefusal> for StoreError {
     fn from(refusal: WriteRefusal) -> Self {
         let (code, reason) = (refusal.code(), refusal.reason());
-        Self::Unavailable(format!("it takes no writes, since {reason} ({code})"))
+        Self::TakesNoWrites(format!("it takes no writes, since {reason} ({code})"))
     }
 }
 

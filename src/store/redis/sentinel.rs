@@ -188,8 +188,6 @@ impl<'store> Resolver<'store> {
                     failover::in_words(cost)
                 );
                 old.node.link.metrics.failed_over(cost.map_or(0, |cost| cost.charges));
-                // Whatever was wrong with the old one does not matter any more.
-                old.node.link.outage.ended();
             }
             None => tracing::info!("the master `{name}` is {address}, in epoch {epoch}"),
         }

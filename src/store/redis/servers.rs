@@ -55,7 +55,7 @@ impl Servers {
     pub(super) async fn reached(&self) {
         loop {
             for node in self.topology.map().nodes() {
-                if node.link.is_reached().await {
+                if node.link.state.is_reached().await {
                     return;
                 }
             }

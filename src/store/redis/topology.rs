@@ -119,6 +119,12 @@ impl Topology {
         error
     }
 
+    /// Whether there are nodes, and none is in an outage, as far as is known.
+    pub(super) fn is_up(&self) -> bool {
+        let map = self.map();
+        !map.nodes.is_empty() && map.nodes.iter().all(|node| node.link.state.is_up())
+    }
+
     /// Notes why nodes cannot be found. It matters to calls only as long as they have no node.
     pub(super) fn set_problem(&self, problem: String) {
         *self.problem() = problem;
@@ -191,6 +197,7 @@ impl Topology {
         }
         for node in left {
             node.batcher.ended().await;
+            node.link.state.leave().await;
         }
     }
 

@@ -79,6 +79,11 @@ impl TransactionStore {
         self.servers.follow().await;
     }
 
+    /// Whether no server is in an outage, as far as is known.
+    pub fn is_up(&self) -> bool {
+        self.servers.topology.is_up()
+    }
+
     /// Waits until the server has answered once.
     pub async fn reached(&self) {
         self.servers.reached().await;

@@ -12,7 +12,7 @@ use crate::{
     engine::{
         decision::{Decision, Outcome},
         request::{Hits, Request},
-        rule::Rule,
+        rule::{OnStoreFailure, Rule},
         rule_set::RuleSet,
     },
     grpc,
@@ -39,12 +39,14 @@ pub struct CallMetrics {
     invalid_overrides: Counter<u64>,
     corrupt_counters: Counter<u64>,
     refused_debits: Counter<u64>,
+    without_store: Counter<u64>,
+    late: Counter<u64>,
 }
 
 impl CallMetrics {
     /// Instruments of `meter`. Hits beyond `near_ratio` of a limit, from 0 to 1, are near it.
     pub fn new(meter: &Meter, near_ratio: f64) -> Self {
-        Self {
+        let metrics = Self {
             near_ratio,
             labels: RuleLabels::default(),
             hits: meter
@@ -73,11 +75,22 @@ impl CallMetrics {
                     "Charges to a key in Redis that holds something other than a count",
                 )
                 .build(),
+            without_store: meter
+                .u64_counter("ratelimit.fallbacks")
+                .with_description("Charges that `on_store_failure` decided, without the store")
+                .build(),
+            late: meter
+                .u64_counter("ratelimit.calls.late")
+                .with_description("Calls that were decided after their caller had given up")
+                .build(),
             refused_debits: meter
                 .u64_counter("ratelimit.debits.refused")
                 .with_description("Hits refused by rules that get looks and lack count_denied")
                 .build(),
-        }
+        };
+        // Rates begin with the first late call.
+        metrics.late.add(0, &[]);
+        metrics
     }
 
     /// Records one gRPC call.
@@ -127,6 +140,17 @@ impl CallMetrics {
     /// Records hits that were refused by a rule that gets looks.
     pub fn debit_refused(&self, rule: &Rule) {
         self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
+    }
+
+    /// Records a charge for this rule that was decided without the store.
+    pub(crate) fn without_store(&self, rule: String, mode: OnStoreFailure) {
+        let labels = [KeyValue::new("rule", rule), KeyValue::new("mode", mode.name())];
+        self.without_store.add(1, &labels);
+    }
+
+    /// Records a call that was decided after its caller had given up.
+    pub(crate) fn late(&self) {
+        self.late.add(1, &[]);
     }
 
     /// Records a counter of this rule that holds something other than a count.

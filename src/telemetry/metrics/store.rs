@@ -7,7 +7,7 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Histogram, Meter, UpDownCounter},
+    metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter},
 };
 use redis::{RedisError, RedisResult};
 use tracing::{Instrument as _, Span};
@@ -23,12 +23,15 @@ pub struct StoreMetrics {
     failovers: Counter<u64>,
     charges_lost: Counter<u64>,
     failed_checks: UpDownCounter<i64>,
+    shed: Counter<u64>,
+    up: Gauge<f64>,
+    breaker: Gauge<f64>,
 }
 
 impl StoreMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self {
+        let metrics = Self {
             duration: meter
                 .f64_histogram("db.client.operation.duration")
                 .with_description("Duration of round trips to the store")
@@ -38,6 +41,20 @@ impl StoreMetrics {
             connection_failures: meter
                 .u64_counter("ratelimit.store.connection.failures")
                 .with_description("Connections to the store that could not be opened")
+                .build(),
+            shed: meter
+                .u64_counter("ratelimit.store.shed")
+                .with_description("Calls that waited for the store too long to be sent")
+                .build(),
+            up: meter
+                .f64_gauge("ratelimit.store.up")
+                .with_description("1 if the server answers, 0 in an outage, NaN once it has left")
+                .build(),
+            breaker: meter
+                .f64_gauge("ratelimit.store.breaker.open")
+                .with_description(
+                    "1 if calls are answered without the server, else 0, NaN once it has left",
+                )
                 .build(),
             cached: meter
                 .u64_counter("ratelimit.store.cached")
@@ -59,7 +76,10 @@ impl StoreMetrics {
                     "Servers of the store that fail this check at each new connection",
                 )
                 .build(),
-        }
+        };
+        // Rates begin with the first call that is shed.
+        metrics.shed.add(0, &[]);
+        metrics
     }
 
     /// Measures one round trip, in a span of its own.
@@ -127,6 +147,22 @@ impl StoreMetrics {
     /// Counts servers that fail this check from now on, or, below 0, no longer.
     pub(crate) fn check_failed(&self, check: &'static str, change: i64) {
         self.failed_checks.add(change, &[KeyValue::new("check", check)]);
+    }
+
+    /// Counts calls that waited too long to be sent.
+    pub(crate) fn shed(&self, count: usize) {
+        if count > 0 {
+            self.shed.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
+        }
+    }
+
+    /// Records whether a server answers, and whether its breaker is open; `None` once it has left. Its address is
+    /// from the settings, or from a server that they name.
+    pub(crate) fn server(&self, address: &str, is_up: Option<bool>, is_open: Option<bool>) {
+        let server = [KeyValue::new("server", address.to_owned())];
+        let value = |is: Option<bool>| is.map_or(f64::NAN, |is| f64::from(u8::from(is)));
+        self.up.record(value(is_up), &server);
+        self.breaker.record(value(is_open), &server);
     }
 
     /// Counts a call that was denied without asking the store.

@@ -207,7 +207,7 @@ pub(super) fn judge(
     };
     check(Check::Answered, answered(world, ledger));
     if row.effect == Effect::Outage {
-        let slow = median > BUDGET.as_secs_f64() / 2.0;
+        let slow = median > BUDGET.as_secs_f64() / 8.0;
         check(Check::AtOnce, slow.then(|| format!("half of the answers took up to {median} s")));
     }
     check(Check::Mode, modes(row, ledger, times));
@@ -239,7 +239,7 @@ fn modes(row: &Row, ledger: &Ledger, times: &Times) -> Option<String> {
     let is_wrong = |call: &&Call| match row.effect {
         Effect::Served => call.answer != Answer::Ok,
         Effect::Mixed => ![Answer::Ok, fallbacks[call.mode]].contains(&call.answer),
-        Effect::Outage => call.answer != fallbacks[call.mode],
+        Effect::Outage | Effect::WritesRefused => call.answer != fallbacks[call.mode],
     };
     let within =
         ledger.iter().filter(|call| !call.is_small && call.sent >= from && call.answered <= until);

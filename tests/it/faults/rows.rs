@@ -2,16 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Check, Counters, Effect, Row, Setup, World};
+use super::{Counters, Effect, Row, Setup, World};
 use crate::support::fault_proxy::{Connect, Cut, Faults, Flow};
-
-/// The checks that are not met yet by rows with this effect. Rows that meet them all say so themselves.
-const fn unmet(effect: Effect) -> &'static [(Check, &'static str)] {
-    match effect {
-        Effect::Outage => &[(Check::AtOnce, "there is no breaker yet")],
-        Effect::Served | Effect::Mixed => &[],
-    }
-}
 
 /// A row whose fault is in the proxy.
 const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) -> Row {
@@ -22,7 +14,7 @@ const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) ->
         heal: |world| world.proxy.heal(),
         effect,
         counters: Counters::Kept,
-        unmet: unmet(effect),
+        unmet: &[],
     }
 }
 
@@ -33,15 +25,7 @@ const fn of_redis(
     heal: fn(&mut World),
     effect: Effect,
 ) -> Row {
-    Row {
-        fault,
-        setup: Setup::Direct,
-        stage,
-        heal,
-        effect,
-        counters: Counters::Kept,
-        unmet: unmet(effect),
-    }
+    Row { fault, setup: Setup::Direct, stage, heal, effect, counters: Counters::Kept, unmet: &[] }
 }
 
 /// For faults that end by themselves.
@@ -206,15 +190,12 @@ pub(super) const ROWS: &[Row] = &[
         |world| world.order(&["SCRIPT", "KILL"]),
         Effect::Mixed,
     ),
-    Row {
-        unmet: &[],
-        ..of_redis(
-            "F07 MISCONF: Redis cannot save",
-            |world| world.redis.refuse_writes("MISCONF"),
-            |world| world.redis.accept_writes(),
-            Effect::Outage,
-        )
-    },
+    of_redis(
+        "F07 MISCONF: Redis cannot save",
+        |world| world.redis.refuse_writes("MISCONF"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
     of_redis(
         "F07 MASTERDOWN: a replica without its master",
         |world| {
@@ -237,15 +218,12 @@ pub(super) const ROWS: &[Row] = &[
         nothing,
         Effect::Mixed,
     ),
-    Row {
-        unmet: &[],
-        ..of_redis(
-            "F08 OOM",
-            |world| world.redis.refuse_writes("OOM"),
-            |world| world.redis.accept_writes(),
-            Effect::Outage,
-        )
-    },
+    of_redis(
+        "F08 OOM",
+        |world| world.redis.refuse_writes("OOM"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
     of_redis(
         "F10 maxclients is reached",
         |world| {
@@ -264,15 +242,12 @@ pub(super) const ROWS: &[Row] = &[
         |world| world.order(&["CONFIG", "SET", "requirepass", ""]),
         Effect::Outage,
     ),
-    Row {
-        unmet: &[],
-        ..of_redis(
-            "F11 the user may not run scripts any more",
-            |world| world.order(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]),
-            |world| world.order(&["ACL", "SETUSER", "default", "+@all"]),
-            Effect::Outage,
-        )
-    },
+    of_redis(
+        "F11 the user may not run scripts any more",
+        |world| world.order(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]),
+        |world| world.order(&["ACL", "SETUSER", "default", "+@all"]),
+        Effect::Outage,
+    ),
     of_redis(
         "F12 SCRIPT FLUSH every 10 ms",
         |world| world.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(10)),
@@ -297,17 +272,14 @@ pub(super) const ROWS: &[Row] = &[
         "F21 READONLY: Redis is a replica now",
         |world| world.redis.refuse_writes("READONLY"),
         |world| world.redis.accept_writes(),
-        Effect::Outage,
+        Effect::WritesRefused,
     ),
-    Row {
-        unmet: &[],
-        ..of_redis(
-            "F22 NOREPLICAS",
-            |world| world.redis.refuse_writes("NOREPLICAS"),
-            |world| world.redis.accept_writes(),
-            Effect::Outage,
-        )
-    },
+    of_redis(
+        "F22 NOREPLICAS",
+        |world| world.redis.refuse_writes("NOREPLICAS"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
     of_redis(
         "F62 the service gets no processor time",
         |world| world.signal_service("STOP"),

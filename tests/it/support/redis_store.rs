@@ -13,6 +13,7 @@ use tollkeeper::{
             sentinel::Monitored,
             server::Server,
             server_info::{Expected, ServerMode},
+            server_state::Probe,
             servers::Finder,
         },
         system_clock,
@@ -67,6 +68,7 @@ fn options(
         clock,
         metrics: StoreMetrics::new(&opentelemetry::global::meter("test")),
         scripts: Arc::new(Scripts::new(String::new())),
+        probe: Probe::Command,
     };
     (options, finder)
 }

@@ -149,22 +149,27 @@ impl Dispatcher {
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
     /// more calls arrive than Redis can decide.
     fn next(&self) -> Option<Vec<QueuedCall>> {
-        let timeout = self.shared.link.pool.timeout();
+        let timeout = self.shared.link.state.pool.timeout();
         let waits_at_most = timeout - self.round_trip.min(timeout / 2);
         let now = Instant::now();
+        if self.shared.refuse_waiting(self.index) {
+            return None;
+        }
         let mut queue = self.shared.queue();
         let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
-        let (mut room, runs) = (WEIGHT_MAX, queue.runs);
+        let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, 0);
         while let Some(call) = queue.waiting.front() {
             if call.is_awaited(now, waits_at_most) {
                 if !take_weight(&mut room, call, runs, calls.is_empty()) {
                     break;
                 }
                 calls.extend(queue.waiting.pop_front());
-            } else if let Some(call) = queue.waiting.pop_front()
-                && call.outlives_caller(now)
-            {
-                queue.late.push_back(call);
+            } else if let Some(call) = queue.waiting.pop_front() {
+                if call.outlives_caller(now) {
+                    queue.late.push_back(call);
+                } else {
+                    shed += 1;
+                }
             }
         }
         while let Some(call) = queue.late.front() {
@@ -177,6 +182,7 @@ impl Dispatcher {
                 queue.late.pop_front();
             }
         }
+        self.shared.link.metrics.shed(shed);
         if calls.is_empty() {
             queue.leader = None;
             return None;
@@ -202,9 +208,9 @@ fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) 
 async fn send(shared: &SharedQueue, own: usize, calls: Vec<QueuedCall>) -> Duration {
     let began = Instant::now();
     // No caller waits longer than this.
-    if time::timeout(shared.link.pool.timeout(), shared.exchange(own, calls)).await.is_err() {
+    if time::timeout(shared.link.state.pool.timeout(), shared.exchange(own, calls)).await.is_err() {
         shared.link.metrics.lost("EVALSHA", began.elapsed());
-        shared.link.failed(&StoreError::TimedOut);
+        shared.link.state.failed(&StoreError::TimedOut);
     }
     shared.batch_ended();
     began.elapsed()
@@ -212,16 +218,18 @@ async fn send(shared: &SharedQueue, own: usize, calls: Vec<QueuedCall>) -> Durat
 
 impl SharedQueue {
     async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) {
-        let mut connection = match self.link.pool.get().await {
+        let mut connection = match self.link.state.pool.get().await {
             Ok(connection) => connection,
             Err(error) => {
-                self.link.failed(&error);
+                self.link.state.failed(&error);
                 let failed = Err(NotDecided::Failed(error));
                 return self.hand_out(own, calls.into_iter().map(|call| (call, failed.clone())));
             }
         };
-        let (now, timeout) = (Instant::now(), self.link.pool.timeout());
+        let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
+        let before = calls.len();
         calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
+        self.link.metrics.shed(before - calls.len());
         if calls.is_empty() {
             return;
         }
@@ -276,10 +284,25 @@ impl SharedQueue {
             }
         }
         if let Some(error) = failure {
-            self.link.failed(error);
+            self.link.state.failed(error);
         } else if has_answered {
-            self.link.outage.answered();
+            self.link.state.answered();
         }
+    }
+
+    /// While the breaker is open, answers the calls that wait, and nobody leads. Debits and refunds wait for the
+    /// server's return. Returns whether the breaker is open.
+    fn refuse_waiting(&self, own: usize) -> bool {
+        let Some(error) = self.link.state.breaker.refusal() else { return false };
+        let (refused, now) = (Err(NotDecided::Failed(error)), Instant::now());
+        let mut queue = self.queue();
+        queue.leader = None;
+        let waiting = mem::take(&mut queue.waiting).into_iter();
+        let (late, calls): (Vec<_>, Vec<_>) = waiting.partition(|call| call.outlives_caller(now));
+        queue.late.extend(late);
+        drop(queue);
+        self.hand_out(own, calls.into_iter().map(|call| (call, refused.clone())));
+        true
     }
 
     /// Hands the answers to the calls of `own` and of other mailboxes.

@@ -116,7 +116,7 @@ impl QueuedCall {
 
 impl SharedQueue {
     pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs) -> Self {
-        let mailboxes = (0..=link.pool.workers()).map(|_| Mailbox::default()).collect();
+        let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
             late: VecDeque::new(),
@@ -185,7 +185,7 @@ impl SharedQueue {
 
     /// How long a batch may take before it is late.
     pub(super) fn late_after(&self) -> Duration {
-        self.link.pool.timeout() / LATE_DIVISOR
+        self.link.state.pool.timeout() / LATE_DIVISOR
     }
 
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
