@@ -60,6 +60,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         clock: system_clock,
         metrics: StoreMetrics::new(&telemetry.meter()),
         scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
+        wait_replicas: settings.store.wait_replicas,
         probe: match algorithms {
             Algorithms::All => Probe::Script,
             Algorithms::FixedWindow => Probe::Command,

@@ -17,6 +17,8 @@ pub struct StoreSettings {
     pub url: StoreUrl,
     /// Maximum number of connections to Redis.
     pub pool_size: u32,
+    /// Number of replicas of Redis that charges are expected on; 0 is off.
+    pub wait_replicas: u32,
     /// Prefix of all keys in Redis.
     pub key_prefix: String,
     /// Number of counters to remember as over their limit.
@@ -48,7 +50,13 @@ impl StoreSettings {
                 flag: "store-pool-size",
                 form: WholeNumber { min: 1, max: 1000 },
                 default: "16",
-                help: "Maximum number of connections to Redis",
+                help: "Maximum number of connections to each Redis server",
+            }),
+            wait_replicas: reader.read(&Setting {
+                flag: "store-wait-replicas",
+                form: WholeNumber { min: 0, max: 10 },
+                default: "0",
+                help: "Number of Redis's replicas that charges should reach within 5ms; a metric counts those that do not; 0 is off",
             }),
             key_prefix: Self::read_key_prefix(reader),
             over_limit_cache: reader.read(&Setting {
@@ -101,6 +109,7 @@ impl StoreSettings {
             StoreUrl::Memory => {
                 StoreAccess::warn_of_memory(reader);
                 reader.warn_unused("store-pool-size", "memory:// has no connections");
+                reader.warn_unused("store-wait-replicas", "memory:// has no replicas");
                 reader.warn_unused("over-limit-cache", "memory:// needs no cache");
                 reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
             }

@@ -569,3 +569,36 @@ fn memory_and_redis_agree_step_by_step() {
     });
     outcome.unwrap();
 }
+
+#[tokio::test]
+async fn charges_that_no_replica_has_are_counted() {
+    let (redis, replica) = (Redis::start(), Redis::start());
+    let flags = &["--store-wait-replicas", "1"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    // Makes a charge, and returns how many are counted once Redis has said which replicas have it.
+    let count_after_charge = async || {
+        let waits = redis.runs_of("wait");
+        service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
+        eventually("the service waits for replicas", || {
+            (redis.runs_of("wait") > waits).then_some(())
+        });
+        let metrics = service.get("/metrics");
+        let counted = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("ratelimit_store_charges_unreplicated_total "));
+        counted.map_or(0, |counted| counted.parse::<u64>().unwrap())
+    };
+    let mut counted = 0;
+    while counted < 3 {
+        counted = count_after_charge().await;
+    }
+    redis.query::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    replica.query::<()>(&["REPLICAOF", "127.0.0.1", &redis.port.to_string()]);
+    // Once the replica follows, charges are no longer counted.
+    let mut replicated = 0;
+    while replicated < 5 {
+        let before = counted;
+        counted = count_after_charge().await;
+        replicated = if counted == before { replicated + 1 } else { 0 };
+    }
+}

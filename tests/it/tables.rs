@@ -228,7 +228,9 @@ descriptors:
   - { key: planted, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
     let redis = Redis::start();
-    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    let flags = &["--store-wait-replicas", "1"];
+    let service =
+        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
     let user = |count| hits(descriptor(&[("user", "a")]), count);
     // A look, a hit, a denial, and a call that the cache answers.
     for count in [0, 1, 1, 1] {
@@ -248,7 +250,9 @@ descriptors:
     service.ask(planted()).await.unwrap_err();
     eventually("a failed connection", || {
         let metrics = service.get("/metrics");
-        metrics.contains("connection_failures_total").then_some(metrics)
+        let has_both = metrics.contains("connection_failures_total")
+            && metrics.contains("charges_unreplicated_total");
+        has_both.then_some(metrics)
     })
 }
 

@@ -32,8 +32,8 @@ use crate::{store::StoreError, workers};
 pub(super) struct Batcher(Arc<SharedQueue>);
 
 impl Batcher {
-    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs) -> Self {
-        Self(Arc::new(SharedQueue::new(link, scripts, runs)))
+    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs, wait_replicas: u32) -> Self {
+        Self(Arc::new(SharedQueue::new(link, scripts, runs, wait_replicas)))
     }
 
     /// Makes all charges of one call, or none, or gives hits back. If the future is dropped before the call is

@@ -75,12 +75,12 @@ impl Link {
         }
     }
 
-    /// Counts the charges of a call that the server has admitted.
-    pub(super) fn acknowledge(&self, judgement: &Judgement) {
-        if !judgement.denied {
-            let charges = u64::try_from(judgement.tallies.len()).unwrap_or(u64::MAX);
-            self.acknowledged.fetch_add(charges, Ordering::Relaxed);
-        }
+    /// Counts the charges of a call that the server has admitted. Returns their number.
+    pub(super) fn acknowledge(&self, judgement: &Judgement) -> u64 {
+        let charges = if judgement.denied { 0 } else { judgement.tallies.len() };
+        let charges = u64::try_from(charges).unwrap_or(u64::MAX);
+        self.acknowledged.fetch_add(charges, Ordering::Relaxed);
+        charges
     }
 
     /// Number of charges that the server has acknowledged.

@@ -39,6 +39,8 @@ pub struct NodeOptions {
     pub scripts: Arc<Scripts>,
     /// How each is probed in an outage.
     pub probe: Probe,
+    /// Number of replicas that charges are expected on; those that are not there soon are counted. 0 is off.
+    pub wait_replicas: u32,
 }
 
 /// One Redis server.
@@ -76,7 +78,8 @@ impl RedisNode {
         let probe = probe_command(options.probe, &options.scripts.key_prefix);
         let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
-        let batcher = Batcher::new(link.clone(), Arc::clone(&options.scripts), runs);
+        let batcher =
+            Batcher::new(link.clone(), Arc::clone(&options.scripts), runs, options.wait_replicas);
         Self { server, link, batcher }
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct ServerState {
     metrics: StoreMetrics,
     /// The address, as a label.
     label: String,
-    /// What the metrics show: a [`Shown`].
+    /// What the metrics show: a [`ShownState`].
     shown: AtomicU8,
     probe: Cmd,
     is_probed: AtomicBool,
@@ -86,7 +86,7 @@ impl ServerState {
             outage,
             bell,
             metrics,
-            shown: AtomicU8::new(Shown::Nothing as u8),
+            shown: AtomicU8::new(ShownState::Nothing as u8),
             probe,
             is_probed: AtomicBool::new(false),
             left: CancellationToken::new(),
@@ -141,9 +141,9 @@ impl ServerState {
     fn show(&self) {
         let is_open = self.breaker.is_open();
         let shown = match (self.outage.lasts(), is_open) {
-            (false, _) => Shown::Up,
-            (true, false) => Shown::Down,
-            (true, true) => Shown::Open,
+            (false, _) => ShownState::Up,
+            (true, false) => ShownState::Down,
+            (true, true) => ShownState::Open,
         } as u8;
         if self.shown.load(Ordering::Relaxed) != shown
             && self.shown.swap(shown, Ordering::Relaxed) != shown
@@ -182,7 +182,7 @@ impl ServerState {
 
 /// What the metrics show of a server.
 #[derive(Debug, Clone, Copy)]
-enum Shown {
+enum ShownState {
     Nothing,
     Up,
     Down,

@@ -22,6 +22,7 @@ pub struct StoreMetrics {
     cached: Counter<u64>,
     failovers: Counter<u64>,
     charges_lost: Counter<u64>,
+    unreplicated: Counter<u64>,
     failed_checks: UpDownCounter<i64>,
     shed: Counter<u64>,
     up: Gauge<f64>,
@@ -69,6 +70,10 @@ impl StoreMetrics {
             charges_lost: meter
                 .u64_counter("ratelimit.store.charges.lost")
                 .with_description("Acknowledged charges that a new master lacks, about")
+                .build(),
+            unreplicated: meter
+                .u64_counter("ratelimit.store.charges.unreplicated")
+                .with_description("Acknowledged charges that too few replicas had 5 ms later")
                 .build(),
             failed_checks: meter
                 .i64_up_down_counter("ratelimit.store.check.failed")
@@ -142,6 +147,11 @@ impl StoreMetrics {
     pub(crate) fn failed_over(&self, charges_lost: u64) {
         self.failovers.add(1, &[]);
         self.charges_lost.add(charges_lost, &[]);
+    }
+
+    /// Counts acknowledged charges that too few replicas have.
+    pub(crate) fn unreplicated(&self, charges: u64) {
+        self.unreplicated.add(charges, &[]);
     }
 
     /// Counts servers that fail this check from now on, or, below 0, no longer.

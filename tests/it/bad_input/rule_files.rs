@@ -79,7 +79,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_unknown_top_key",
         Text::File("domain: d\nlimits: []\n"),
-        "2:1: unknown key `limits`; allowed here: domain, descriptors",
+        "2:1: unknown key `limits`; allowed here: domain, descriptors, slot_by",
     ),
     (
         "a_misspelt_top_key",
@@ -454,17 +454,17 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "slot_by_another_word",
         Text::File("domain: d\nslot_by: key\n"),
-        "2:1: unknown key `slot_by`; allowed here: domain, descriptors",
+        "2:10: slot_by: must be one of: domain; not `key`",
     ),
     (
         "an_emoji_as_key",
         Text::File("domain: d\n😀: 1\n"),
-        "2:1: unknown key `😀`; allowed here: domain, descriptors",
+        "2:1: unknown key `😀`; allowed here: domain, descriptors, slot_by",
     ),
     (
         "an_escape_sequence_as_key",
         Text::File("domain: d\n\"\\e[31m\": 1\n"),
-        "2:1: unknown key `\\u{1b}[31m`; allowed here: domain, descriptors",
+        "2:1: unknown key `\\u{1b}[31m`; allowed here: domain, descriptors, slot_by",
     ),
     (
         "a_kubernetes_object",

@@ -69,6 +69,7 @@ fn options(
         metrics: StoreMetrics::new(&opentelemetry::global::meter("test")),
         scripts: Arc::new(Scripts::new(String::new())),
         probe: Probe::Command,
+        wait_replicas: 0,
     };
     (options, finder)
 }

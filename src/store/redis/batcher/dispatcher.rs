@@ -19,10 +19,13 @@ use crate::store::{
     redis::{
         batch::{Batch, Runs, ScriptKind, WEIGHT_MAX},
         link::{Decided, QUESTIONS_MAX},
-        pool,
+        pool::{self, Held},
         script::{self, RedisOutcome, Reply},
     },
 };
+
+/// How long charges may take to reach replicas, in milliseconds, before they are counted as missing there.
+const WAIT_MS: u64 = 5;
 
 /// The dispatcher of one worker. It lives as long as the worker's runtime, unless the node leaves.
 pub(super) struct Dispatcher {
@@ -208,22 +211,37 @@ fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) 
 async fn send(shared: &SharedQueue, own: usize, calls: Vec<QueuedCall>) -> Duration {
     let began = Instant::now();
     // No caller waits longer than this.
-    if time::timeout(shared.link.state.pool.timeout(), shared.exchange(own, calls)).await.is_err() {
-        shared.link.metrics.lost("EVALSHA", began.elapsed());
-        shared.link.state.failed(&StoreError::TimedOut);
+    let timeout = shared.link.state.pool.timeout();
+    let answered = time::timeout(timeout, shared.exchange(own, calls)).await;
+    let took = began.elapsed();
+    match answered {
+        Ok(Some(acknowledged)) => shared.wait_for_replicas(acknowledged).await,
+        Ok(None) => {}
+        Err(_) => {
+            shared.link.metrics.lost("EVALSHA", took);
+            shared.link.state.failed(&StoreError::TimedOut);
+        }
     }
     shared.batch_ended();
-    began.elapsed()
+    took
+}
+
+/// Charges that were acknowledged on a connection, and may not be on replicas yet.
+struct Acknowledged<'pool> {
+    connection: Held<'pool>,
+    charges: u64,
 }
 
 impl SharedQueue {
-    async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) {
+    /// Returns what is to be waited for on replicas.
+    async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) -> Option<Acknowledged<'_>> {
         let mut connection = match self.link.state.pool.get().await {
             Ok(connection) => connection,
             Err(error) => {
                 self.link.state.failed(&error);
                 let failed = Err(NotDecided::Failed(error));
-                return self.hand_out(own, calls.into_iter().map(|call| (call, failed.clone())));
+                self.hand_out(own, calls.into_iter().map(|call| (call, failed.clone())));
+                return None;
             }
         };
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
@@ -231,7 +249,7 @@ impl SharedQueue {
         calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
         self.link.metrics.shed(before - calls.len());
         if calls.is_empty() {
-            return;
+            return None;
         }
         let assumed_now = self.link.clock.now();
         let mut batch = Batch::new(self.queue().runs);
@@ -241,7 +259,8 @@ impl SharedQueue {
         }
         let sent = self.link.clock.send();
         let replies = batch.run(&mut connection, &self.scripts, &self.link.metrics).await;
-        drop(connection);
+        let waits = self.wait_replicas > 0;
+        let connection = waits.then_some(connection);
         if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
             self.link.clock.learn(now, sent);
         }
@@ -263,21 +282,32 @@ impl SharedQueue {
                 }
             }
         }
-        self.report(answers.iter().map(|(_, answer)| answer));
+        let charges = self.report(answers.iter().map(|(_, answer)| answer));
         self.hand_out(own, answers.into_iter());
         self.enqueue_again(again, own);
+        connection.filter(|_| charges > 0).map(|connection| Acknowledged { connection, charges })
     }
 
-    /// Records whether the server answers.
-    fn report<'a>(&self, answers: impl Iterator<Item = &'a CallAnswer>) {
-        let (mut has_answered, mut failure) = (false, None);
+    /// Counts charges that too few replicas have.
+    async fn wait_for_replicas(&self, mut acknowledged: Acknowledged<'_>) {
+        let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MS).take();
+        let asked = acknowledged.connection.query::<u32>(&wait);
+        let replicas = time::timeout(2 * Duration::from_millis(WAIT_MS), asked).await;
+        if !matches!(replicas, Ok(Ok(replicas)) if replicas >= self.wait_replicas) {
+            self.link.metrics.unreplicated(acknowledged.charges);
+        }
+    }
+
+    /// Records whether the server answers. Returns the number of charges that it has acknowledged.
+    fn report<'a>(&self, answers: impl Iterator<Item = &'a CallAnswer>) -> u64 {
+        let (mut has_answered, mut failure, mut charges) = (false, None, 0);
         for answer in answers {
             match answer {
                 Err(NotDecided::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
                     failure = Some(error);
                 }
                 Ok(decided) => {
-                    self.link.acknowledge(&decided.answer);
+                    charges += self.link.acknowledge(&decided.answer);
                     has_answered = true;
                 }
                 Err(_) => has_answered = true,
@@ -288,6 +318,7 @@ impl SharedQueue {
         } else if has_answered {
             self.link.state.answered();
         }
+        charges
     }
 
     /// While the breaker is open, answers the calls that wait, and nobody leads. Debits and refunds wait for the

@@ -42,6 +42,8 @@ pub(super) struct SharedQueue {
     pub(super) link: Link,
     pub(super) scripts: Arc<Scripts>,
     pub(super) dispatchers: TaskTracker,
+    /// Number of replicas that each charge is waited for on; 0 if on none.
+    pub(super) wait_replicas: u32,
 }
 
 #[derive(Debug)]
@@ -115,7 +117,7 @@ impl QueuedCall {
 }
 
 impl SharedQueue {
-    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs) -> Self {
+    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs, wait_replicas: u32) -> Self {
         let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
@@ -125,7 +127,7 @@ impl SharedQueue {
             batches: 0,
             is_closed: false,
         });
-        Self { queue, mailboxes, link, scripts, dispatchers: TaskTracker::new() }
+        Self { queue, mailboxes, link, scripts, dispatchers: TaskTracker::new(), wait_replicas }
     }
 
     /// Queues calls that are asked for once more, in front and in their order.
