@@ -4,7 +4,7 @@ use crate::{
     report::{Table, TableStyle, line},
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-        Pairs, Redis, Script, Tls, TonicMemory, TonicRedis, UnixSocket,
+        Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
     },
     trial::Sample,
 };
@@ -145,12 +145,6 @@ const TARGETS: &[Target] = &[
         ("rules", ManyRules, SERVICE),
         1.10,
         &[("rules", FewRules, SERVICE)],
-    ),
-    target(
-        "Redis CPU, Unix socket, spread, 64 under way / TCP",
-        ("stores 64", UnixSocket, REDIS),
-        1.05,
-        &[("stores 64", Redis, REDIS)],
     ),
     target(
         "Redis CPU, TLS, spread, 64 under way / TCP",
