@@ -115,7 +115,7 @@ async fn check_half_moved_slot(version: Version) {
             let value = values_on(&cluster, node, "user", &format!("other{round}"), 1).remove(0);
             charge("user", &value, Hits::Charge(1), &year)
         });
-        ask(&store, &[one.clone()]).await;
+        ask(&store, std::slice::from_ref(&one)).await;
         let migration = cluster.begin_move(slot_of(&cluster, "user", &value), 1);
         let three = [one.clone(), others[0].clone(), others[1].clone()];
         let waiting = {
@@ -159,7 +159,7 @@ async fn a_debit_on_a_slot_that_moves_is_not_lost() {
     });
     let patient = follow(&cluster.url(), Duration::from_secs(10));
     let one = charge("user", "debit", Hits::Charge(1), &limit);
-    ask(&patient, &[one.clone()]).await;
+    ask(&patient, std::slice::from_ref(&one)).await;
     let slot = slot_of(&cluster, "user", "debit");
     let migration = cluster.begin_move(slot, (cluster.node_of(slot) + 1) % 3);
     let call = [one.clone()];
