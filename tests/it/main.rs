@@ -48,6 +48,7 @@ mod migrating;
 mod model;
 mod modes;
 mod over_limit_cache;
+mod parts;
 mod peer_gone;
 mod redis;
 mod reload;

@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use tollkeeper::rls::pb::rate_limit_response::Code;
 
-use super::{ALGORITHMS, masters, rules, serve, slot_of, used, values_on};
+use super::{
+    ALGORITHMS,
+    load::{Counted, Load},
+    masters, rules, serve, slot_of, used, values_on,
+};
 use crate::support::{
     certificates::Authority,
     cluster::{Cluster, ClusterSetup},
     eventually,
     redis_server::{Redis, Version},
     run,
-    service::{Options, Service, descriptor, request, spell, tollkeeper},
+    service::{Options, Service, descriptor, open_files, request, spell, tollkeeper},
 };
 
 /// Asks with one descriptor; the answer as text.
@@ -201,4 +205,48 @@ async fn the_url_must_say_whether_it_is_a_cluster() {
     check(&cluster.nodes[0].url(), "the server runs in cluster mode: write redis+cluster://").await;
     let store = single.url().replace("redis://", "redis+cluster://");
     check(&store, "the server does not run in cluster mode: write redis:// without +cluster").await;
+}
+
+/// Clients that call, each of which may have the service open one more connection to a node.
+const CLIENTS: usize = 8;
+
+/// Connections of others than this test.
+fn clients(node: &Redis) -> usize {
+    let clients: String = node.query(&["CLIENT", "LIST"]);
+    clients.lines().filter(|client| !client.contains("cmd=client")).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_leaves_is_let_go_and_no_call_fails() {
+    let cluster = masters(Version::Redis7);
+    let mut service = serve(&cluster, &rules(9_000, &[]), &[]);
+    let process = service.process().0.id();
+    let threads = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().count();
+    let calls = (0..3).flat_map(|node| {
+        let values = values_on(&cluster, node, "fixed_window", "leaving", 3);
+        values.into_iter().map(|value| vec![("fixed_window", value)])
+    });
+    let mut calls: Vec<Vec<Counted>> = calls.collect();
+    calls.push(calls.concat());
+    for call in &calls {
+        for (key, value) in call {
+            is_served(&service, key, value).await;
+        }
+    }
+    let mut baseline = None;
+    for (from, to) in [(2, 0), (0, 2)] {
+        let load = Load::start(&[&service], CLIENTS, calls.clone(), usize::MAX).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(clients(&cluster.nodes[from]) > 0);
+        cluster.empty(from, to);
+        eventually("the node has no client", || (clients(&cluster.nodes[from]) == 0).then_some(()));
+        let ledger = load.stop().await;
+        assert_eq!(ledger.failed.len(), 0, "{:?}", ledger.failed);
+        let (files, tasks) = (open_files(process), threads());
+        println!("{files} open files, {tasks} threads");
+        let (files, tasks) = *baseline.get_or_insert((files, tasks));
+        eventually("no descriptor and no thread is left", || {
+            (open_files(process) <= files + CLIENTS && threads() <= tasks).then_some(())
+        });
+    }
 }

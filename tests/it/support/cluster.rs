@@ -271,6 +271,41 @@ impl Cluster {
         migration.finish();
     }
 
+    /// Moves all slots of a node to another, those with keys one by one.
+    pub fn empty(&self, from: usize, to: usize) {
+        let slots = |node: usize| {
+            let seen = eventually("a node knows all", || self.seen_by(&self.nodes[node]));
+            let own = seen.into_iter().find(|seen| seen.node == node).expect("it knows itself");
+            own.slots.into_iter().flat_map(|(first, last)| first..=last).collect::<Vec<_>>()
+        };
+        let all = slots(from);
+        for node in &self.nodes {
+            // A master without slots would become a replica.
+            node.query::<()>(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]);
+        }
+        // Those that move one by one give the new owner the newest epoch, so that it is believed.
+        let keyed: BTreeSet<_> =
+            self.nodes[from].keys().iter().map(|key| self.slot_of(key)).collect();
+        assert!(!keyed.is_empty(), "the node has a key");
+        for slot in &keyed {
+            self.move_slot(*slot, to);
+        }
+        let others = self.masters().into_iter().filter(|node| ![from, to].contains(node));
+        for node in [to, from].into_iter().chain(others) {
+            let mut pipe = redis::pipe();
+            for slot in all.iter().filter(|slot| !keyed.contains(slot)) {
+                pipe.cmd("CLUSTER")
+                    .arg("SETSLOT")
+                    .arg(slot)
+                    .arg("NODE")
+                    .arg(&self.ids[to])
+                    .ignore();
+            }
+            pipe.query::<()>(&mut self.nodes[node].connect()).unwrap();
+        }
+        eventually("the node has no slots", || slots(from).is_empty().then_some(()));
+    }
+
     /// Begins to move a slot: from here on the old owner answers ASK for keys that it does not have.
     pub fn begin_move(&self, slot: u16, to: usize) -> Migration<'_> {
         let migration = Migration { cluster: self, slot, from: self.node_of(slot), to };
