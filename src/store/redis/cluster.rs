@@ -1,12 +1,18 @@
 //! The map of a cluster: which node has which hash slots. One task keeps it up to date: every call would ask too
 //! often, and a timer alone too late.
 
+mod masters;
+
 use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use redis::{RedisResult, Value};
-use tokio::time::{self, Instant};
+use tokio::{
+    select,
+    time::{self, Instant},
+};
 
+use self::masters::Masters;
 use super::{
     batch::Runs,
     connection::{self, Connection},
@@ -37,11 +43,13 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// known node answers.
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
+    let mut masters = Masters::default();
     loop {
         let began = Instant::now();
         match read_map(topology, seeds).await {
             Ok(ranges) => {
                 topology.replace_cluster(&ranges).await;
+                masters.replace(&topology.map()).await;
                 probe_nodes(topology).await;
                 pause.shortest();
             }
@@ -53,7 +61,11 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
         }
         // Whatever rings until then is answered by one reading.
         time::sleep_until(began + pause.time()).await;
-        drop(time::timeout(jittered(EVERY), topology.bell.notified()).await);
+        select! {
+            () = topology.bell.notified() => {}
+            () = time::sleep(jittered(EVERY)) => {}
+            () = masters.note() => {}
+        }
     }
 }
 

@@ -242,6 +242,11 @@ impl NodeMap {
         &self.nodes
     }
 
+    /// Whether this is one of the nodes.
+    pub(super) fn has(&self, node: &Arc<RedisNode>) -> bool {
+        self.nodes.iter().any(|known| Arc::ptr_eq(known, node))
+    }
+
     /// The node that has the counters of a hash slot.
     pub(super) fn owner(&self, slot: HashSlot) -> Option<&Arc<RedisNode>> {
         if self.owners.is_empty() {

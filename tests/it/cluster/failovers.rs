@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     steps::number,
-    support::{cluster::Cluster, service::Service},
+    support::{cluster::Cluster, eventually, service::Service},
 };
 
 /// How long after the announcement calls may still fail.
@@ -96,6 +96,11 @@ async fn check_failovers(kind: &str, budget: &str, fault: fn(&mut Cluster, usize
         }
         // A process that ends loses nothing that it has sent.
         assert!(beyond <= 50, "{kind}: {beyond} hits are lost");
+    }
+    for service in &services {
+        let told = "failover from 127.0.0.1:";
+        eventually("the cost is told", || service.log().contains(told).then_some(()));
+        assert!(service.get("/metrics").contains("ratelimit_store_charges_lost_total"));
     }
 }
 
