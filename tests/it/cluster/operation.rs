@@ -250,3 +250,42 @@ async fn a_node_that_leaves_is_let_go_and_no_call_fails() {
         });
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_starts_before_its_cluster_serves_it_once_it_is_there() {
+    let mut cluster = masters(Version::Redis7);
+    let flags = ["--decision-budget", "300ms"];
+    for node in &mut cluster.nodes {
+        node.stop();
+    }
+    let rules = rules(10, &[]);
+    let options =
+        Options { rules: &rules, store: &cluster.url(), flags: &flags, ..Options::default() };
+    let service = Service::start(options);
+    assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
+    for node in &mut cluster.nodes {
+        node.start_again();
+    }
+    cluster.ready();
+    is_served(&service, "fixed_window", "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denial_is_remembered_and_explained_on_a_cluster() {
+    let cluster = masters(Version::Redis7);
+    let service = serve(&cluster, &rules(1, &[]), &[]);
+    is_served(&service, "fixed_window", "a").await;
+    for _ in 0..3 {
+        let answer = ask(&service, "fixed_window", "a").await;
+        assert!(answer.contains("OVER_LIMIT"), "{answer}");
+    }
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains("ratelimit_store_cached_total 2\n"), "{metrics}");
+    let explained = tollkeeper()
+        .args(["explain", "--admin-addr", &service.admin.to_string()])
+        .args(["--domain", "shop", "fixed_window=a"])
+        .output()
+        .unwrap();
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    assert!(explained.contains("0 of 1"), "{explained}");
+}
