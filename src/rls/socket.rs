@@ -34,8 +34,8 @@ pub(super) struct Socket {
 }
 
 /// About the most bytes that are read, and then worked on, before other connections of this worker have their turn: a
-/// few hundred calls.
-const TURN_BYTES: usize = 16 << 10;
+/// hundred small calls or two.
+const TURN_BYTES: usize = 8 << 10;
 
 enum Output {
     Open,

@@ -24,14 +24,14 @@ use crate::support::{
 const OPENS_WITHIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outage {
+enum Disruption {
     Killed,
     Stopped,
     BlackHole,
 }
 
 /// What came of the requests that were sent in an outage, once it had lasted 50 ms, and of the later ones.
-struct Seen {
+struct EnvoySaw {
     statuses: Vec<u16>,
     /// Answers that Envoy counts as errors.
     errors: u64,
@@ -42,7 +42,7 @@ struct Seen {
 }
 
 /// Makes requests all the time, through an outage of a second and for two more.
-fn seen_in(outage: Outage, mode: &str) -> Seen {
+fn seen_in(outage: Disruption, mode: &str) -> EnvoySaw {
     let rules = format!(
         "
 domain: envoy
@@ -59,7 +59,7 @@ descriptors:
     let budget = format!("{}ms", waits.as_millis() * 3 / 4);
     let mut redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);
-    let store = if outage == Outage::BlackHole { proxy.url.clone() } else { redis.url() };
+    let store = if outage == Disruption::BlackHole { proxy.url.clone() } else { redis.url() };
     let flags = &["--decision-budget", &budget];
     let service =
         Service::start(Options { rules: &rules, store: &store, flags, ..Options::default() });
@@ -87,9 +87,9 @@ descriptors:
         }
         thread::sleep(Duration::from_millis(500));
         match outage {
-            Outage::Killed => redis.stop(),
-            Outage::Stopped => redis.signal("STOP"),
-            Outage::BlackHole => proxy.set(Faults {
+            Disruption::Killed => redis.stop(),
+            Disruption::Stopped => redis.signal("STOP"),
+            Disruption::BlackHole => proxy.set(Faults {
                 connect: Connect::Unreachable,
                 requests: Flow::Drop,
                 replies: Flow::Drop,
@@ -104,9 +104,9 @@ descriptors:
         let after = counts();
         let ends = Instant::now();
         match outage {
-            Outage::Killed => redis.start_again(),
-            Outage::Stopped => redis.signal("CONT"),
-            Outage::BlackHole => proxy.heal(),
+            Disruption::Killed => redis.start_again(),
+            Disruption::Stopped => redis.signal("CONT"),
+            Disruption::BlackHole => proxy.heal(),
         }
         let ended = Instant::now();
         thread::sleep(Duration::from_secs(2));
@@ -117,7 +117,7 @@ descriptors:
     ledger.sort_unstable();
     let down = ledger.iter().filter(|(sent, at, _)| *sent >= began + OPENS_WITHIN && *at <= ends);
     let later = ledger.iter().filter(|(_, at, _)| *at > ended);
-    Seen {
+    EnvoySaw {
         statuses: down.map(|(.., status)| *status).collect(),
         errors: after.0 - before.0,
         timeouts: after.1 - before.1,
@@ -125,7 +125,7 @@ descriptors:
     }
 }
 
-fn assert_that_deny_denies(outage: Outage) {
+fn assert_that_deny_denies(outage: Disruption) {
     let seen = seen_in(outage, "deny");
     let passed = seen.statuses.iter().filter(|status| **status == 200).count();
     let denied = seen.later.iter().filter(|(status, _)| *status != 200);
@@ -141,23 +141,23 @@ fn assert_that_deny_denies(outage: Outage) {
 
 #[test]
 fn with_deny_no_request_passes_after_redis_is_killed_and_service_returns_with_redis() {
-    assert_that_deny_denies(Outage::Killed);
+    assert_that_deny_denies(Disruption::Killed);
 }
 
 #[test]
 fn with_deny_no_request_passes_while_redis_is_stopped_and_service_returns_with_redis() {
-    assert_that_deny_denies(Outage::Stopped);
+    assert_that_deny_denies(Disruption::Stopped);
 }
 
 #[test]
 fn with_deny_no_request_passes_while_redis_is_a_black_hole_and_service_returns_with_redis() {
-    assert_that_deny_denies(Outage::BlackHole);
+    assert_that_deny_denies(Disruption::BlackHole);
 }
 
 /// Envoy passes these requests too, but knows and counts why.
 #[test]
 fn with_error_envoy_gets_unavailable_in_an_outage_and_never_waits_in_vain() {
-    for outage in [Outage::Killed, Outage::Stopped, Outage::BlackHole] {
+    for outage in [Disruption::Killed, Disruption::Stopped, Disruption::BlackHole] {
         let seen = seen_in(outage, "error");
         let asked = seen.statuses.len();
         println!(
