@@ -1,11 +1,16 @@
 //! Promise 1: exactly the limit is admitted, with any number of replicas and clients.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
+use tokio::task::JoinSet;
 use tollkeeper::rls::pb::rate_limit_response::Code;
+use tonic::Code as Status;
 
 use crate::support::{
     redis_server::Redis,
@@ -119,4 +124,62 @@ async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
         "{calls} calls to 8 processes: {limit} on each of {KEYS} keys; {:.0?}",
         began.elapsed()
     );
+}
+
+/// 100 calls in a second, and then 1,500 in the next, none of which waits for another one. Also prints how many
+/// were decided a second, and how many 64 clients get decided that wait for each answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_surge_of_fifteen_times_the_load_admits_exactly_the_limit_and_every_call_is_answered() {
+    const PACED: u32 = 100;
+    const SURGE: u32 = 15 * PACED;
+    const LIMIT: usize = 1000;
+    let redis = Redis::start();
+    let flags = &["--decision-budget", "1s"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Default::default() });
+    service.wait_until_ready();
+    let client = service.client().await;
+    let ask = |key: &'static str| {
+        let mut client = client.clone();
+        async move { client.should_rate_limit(request("shop", vec![descriptor(&[(key, "all")])])).await }
+    };
+
+    let mut calls = JoinSet::new();
+    let began = Instant::now();
+    for (count, start) in [(PACED, 0), (SURGE, 1)] {
+        for number in 0..count {
+            let at = began + Duration::from_secs(start) + Duration::from_secs(1) * number / count;
+            tokio::time::sleep_until(at.into()).await;
+            calls.spawn(ask("user"));
+        }
+    }
+    let (mut passed, mut denied, mut failed) = (0, 0, 0);
+    while let Some(answer) = calls.join_next().await {
+        match answer.unwrap() {
+            Ok(answer) if answer.get_ref().overall_code() == Code::Ok => passed += 1,
+            Ok(_) => denied += 1,
+            // The rule's `on_store_failure` is `error`.
+            Err(status) if status.code() == Status::Unavailable => failed += 1,
+            Err(status) => panic!("{status}"),
+        }
+    }
+    let took = began.elapsed() - Duration::from_secs(1);
+    let surge = f64::from(SURGE - failed) / took.as_secs_f64();
+
+    let (began, mut peak) = (Instant::now(), JoinSet::new());
+    for _ in 0..64 {
+        let mut calls = Vec::from_iter((0..20).map(|_| ask("tenant")));
+        peak.spawn(async move {
+            while let Some(call) = calls.pop() {
+                call.await.unwrap();
+            }
+        });
+    }
+    peak.join_all().await;
+    let peak = 64.0 * 20.0 / began.elapsed().as_secs_f64();
+    println!(
+        "{passed} passed, {denied} denied, {failed} failed; {surge:.0}/s, at most {peak:.0}/s"
+    );
+    assert_eq!(passed, LIMIT);
+    assert_eq!(redis.query::<usize>(&["GET", &redis.key("user=all")]), LIMIT);
 }

@@ -1,0 +1,170 @@
+//! Outages of Redis under load, as a client of Envoy sees them.
+//!
+//! Envoy passes a request whose call takes too long or fails, whatever the rule says. It waits `ENVOY_WAITS_MS` (100),
+//! five times its default, since the test machine is shared; the decision budget is three quarters of that.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::Envoy;
+use crate::support::{
+    eventually,
+    fault_proxy::{Connect, FaultProxy, Faults, Flow},
+    redis_server::Redis,
+    service::{Options, Service},
+};
+
+/// By then the breaker is open.
+const OPENS_WITHIN: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disruption {
+    Killed,
+    Stopped,
+    BlackHole,
+}
+
+/// What came of the requests that were sent in an outage, once it had lasted 50 ms, and of the later ones.
+struct EnvoySaw {
+    statuses: Vec<u16>,
+    /// Answers that Envoy counts as errors.
+    errors: u64,
+    /// Calls that Envoy gave up.
+    timeouts: u64,
+    /// The status and the time after the outage of each later request.
+    later: Vec<(u16, Duration)>,
+}
+
+/// Makes requests all the time, through an outage of a second and for two more.
+fn seen_in(outage: Disruption, mode: &str) -> EnvoySaw {
+    let rules = format!(
+        "
+domain: envoy
+descriptors:
+  - key: generic_key
+    value: api
+    descriptors:
+      - key: user
+        rate_limit: {{ unit: year, requests_per_unit: 1000000, on_store_failure: {mode} }}
+"
+    );
+    let waits = std::env::var("ENVOY_WAITS_MS").map_or(100, |text| text.parse().unwrap());
+    let waits = Duration::from_millis(waits);
+    let budget = format!("{}ms", waits.as_millis() * 3 / 4);
+    let mut redis = Redis::start();
+    let proxy = FaultProxy::start(redis.port, 1);
+    let store = if outage == Disruption::BlackHole { proxy.url.clone() } else { redis.url() };
+    let flags = &["--decision-budget", &budget];
+    let service =
+        Service::start(Options { rules: &rules, store: &store, flags, ..Options::default() });
+    service.wait_until_ready();
+    let envoy = Envoy::start_waiting(service.grpc, &format!("{}s", waits.as_secs_f64()));
+    eventually("a call is counted", || {
+        envoy.get(b"alice");
+        redis.keys().iter().any(|key| key.contains("user=alice")).then_some(())
+    });
+    let counts = || {
+        let errors = envoy.count("cluster.upstream.ratelimit.error");
+        (errors, envoy.count("cluster.rls.upstream_rq_timeout"))
+    };
+
+    let (end, ledger) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let (began, before, after, ends, ended) = thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    let sent = Instant::now();
+                    let status = envoy.get(b"alice").status;
+                    ledger.lock().unwrap().push((sent, Instant::now(), status));
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(500));
+        match outage {
+            Disruption::Killed => redis.stop(),
+            Disruption::Stopped => redis.signal("STOP"),
+            Disruption::BlackHole => proxy.set(Faults {
+                connect: Connect::Unreachable,
+                requests: Flow::Drop,
+                replies: Flow::Drop,
+                ..Faults::default()
+            }),
+        }
+        let began = Instant::now();
+        // Every call from before the breaker opened has ended.
+        thread::sleep(OPENS_WITHIN + waits);
+        let before = counts();
+        thread::sleep(Duration::from_secs(1));
+        let after = counts();
+        let ends = Instant::now();
+        match outage {
+            Disruption::Killed => redis.start_again(),
+            Disruption::Stopped => redis.signal("CONT"),
+            Disruption::BlackHole => proxy.heal(),
+        }
+        let ended = Instant::now();
+        thread::sleep(Duration::from_secs(2));
+        end.store(true, Ordering::Relaxed);
+        (began, before, after, ends, ended)
+    });
+    let mut ledger = ledger.into_inner().unwrap();
+    ledger.sort_unstable();
+    let down = ledger.iter().filter(|(sent, at, _)| *sent >= began + OPENS_WITHIN && *at <= ends);
+    let later = ledger.iter().filter(|(_, at, _)| *at > ended);
+    EnvoySaw {
+        statuses: down.map(|(.., status)| *status).collect(),
+        errors: after.0 - before.0,
+        timeouts: after.1 - before.1,
+        later: later.map(|(_, at, status)| (*status, *at - ended)).collect(),
+    }
+}
+
+fn assert_that_deny_denies(outage: Disruption) {
+    let seen = seen_in(outage, "deny");
+    let passed = seen.statuses.iter().filter(|status| **status == 200).count();
+    let denied = seen.later.iter().filter(|(status, _)| *status != 200);
+    let back = denied.map(|(_, at)| *at).max().unwrap_or_default();
+    println!(
+        "{outage:?}: {passed} of {} requests passed; back {back:?} later",
+        seen.statuses.len()
+    );
+    assert!(!seen.statuses.is_empty());
+    assert_eq!(passed, 0);
+    assert_eq!(seen.later.last().unwrap().0, 200, "full service is back within two seconds");
+}
+
+#[test]
+fn with_deny_no_request_passes_after_redis_is_killed_and_service_returns_with_redis() {
+    assert_that_deny_denies(Disruption::Killed);
+}
+
+#[test]
+fn with_deny_no_request_passes_while_redis_is_stopped_and_service_returns_with_redis() {
+    assert_that_deny_denies(Disruption::Stopped);
+}
+
+#[test]
+fn with_deny_no_request_passes_while_redis_is_a_black_hole_and_service_returns_with_redis() {
+    assert_that_deny_denies(Disruption::BlackHole);
+}
+
+/// Envoy passes these requests too, but knows and counts why.
+#[test]
+fn with_error_envoy_gets_unavailable_in_an_outage_and_never_waits_in_vain() {
+    for outage in [Disruption::Killed, Disruption::Stopped, Disruption::BlackHole] {
+        let seen = seen_in(outage, "error");
+        let asked = seen.statuses.len();
+        println!(
+            "{outage:?}: {asked} requests, {} errors, {} timeouts",
+            seen.errors, seen.timeouts
+        );
+        assert!(seen.errors > 0, "{outage:?}");
+        assert_eq!(seen.timeouts, 0, "{outage:?}");
+    }
+}
