@@ -115,6 +115,9 @@ impl FromStr for StoreUrl {
             Some((login, rest)) if !is_path => (Some(login), rest),
             _ => (None, rest),
         };
+        if let Some(login) = login {
+            scheme.check_login(login)?;
+        }
         let (user, password) = login.map(read_login).transpose()?.unwrap_or_default();
         let place = scheme.read_place(rest)?;
         let tls = || Arc::new(TlsClient::new(TlsFiles::default(), None));
@@ -154,6 +157,17 @@ struct Place {
 }
 
 impl Scheme {
+    /// Refuses a login that looks like several: one for each host.
+    fn check_login(&self, login: &str) -> Result<(), String> {
+        let has_several_hosts = matches!(self.kind, Kind::Sentinel | Kind::Cluster);
+        if login.contains('@') || (has_several_hosts && login.contains(',')) {
+            return Err("write user and password once, before the first host, and `@` and `,` in \
+                        them as %40 and %2C"
+                .to_owned());
+        }
+        Ok(())
+    }
+
     fn read(text: &str) -> Result<Self, String> {
         let (base, kind) =
             text.split_once('+').map_or((text, None), |(base, kind)| (base, Some(kind)));
@@ -366,7 +380,7 @@ mod tests {
             ("redis://user:s3cret@h", Ok("redis://user:***@h:6379/0")),
             ("redis://user@h", Ok("redis://user:***@h:6379/0")),
             ("redis://us%40er:s3cret%2F%3F@h", Ok("redis://us@er:***@h:6379/0")),
-            ("redis://user:s3cret:@s3cret@h", Ok("redis://user:***@h:6379/0")),
+            ("redis://user:s3cret:%40s3cret@h", Ok("redis://user:***@h:6379/0")),
             ("redis://@h", Ok("redis://h:6379/0")),
             ("redis://:@h", Ok("redis://h:6379/0")),
             ("rediss://h", Ok("rediss://h:6379/0")),
@@ -423,6 +437,12 @@ mod tests {
             ("redis://h/1/2", Err("the db must be")),
             ("redis://h/0?timeout=s3cret", Err("only redis+unix:// takes a query")),
             ("redis://h/0#insecure", Err("no part after `#`")),
+            (
+                "redis://u:s3cret@s3cret@h",
+                Err("write user and password once, before the first host"),
+            ),
+            ("redis+cluster://u:s3cret@a,u:s3cret@b", Err("write user and password once")),
+            ("redis+cluster://a:1,u:s3cret@b", Err("write user and password once")),
             ("redis://u:s3cret#s3cret@h", Err("write `/`, `?` and `#` in a user or password as")),
             ("redis://u:s3cret/s3cret@h", Err("in a user or password")),
             ("redis://u:s3cret%@h", Err("two hex digits must follow a `%` in the password")),

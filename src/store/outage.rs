@@ -105,6 +105,13 @@ impl Outage {
         self.0.is_down.load(Ordering::Relaxed)
     }
 
+    /// Ends the outage of a server that is no longer asked.
+    pub fn left(&self) {
+        if self.0.is_down.swap(false, Ordering::Relaxed) {
+            tracing::info!("Redis{} is not asked any more", self.0.place);
+        }
+    }
+
     fn last(&self) -> MutexGuard<'_, Last> {
         self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -126,11 +126,11 @@ async fn without_sentinels_the_present_master_is_kept() {
     assert_eq!(service.log().matches("no Sentinel answers").count(), 1);
 }
 
-/// The rights that docs/redis.md names for this user.
-fn documented_rights(user: &str) -> Vec<String> {
+/// The rights that docs/redis.md lists, for the user who has this one.
+fn documented_rights(right: &str) -> Vec<String> {
     let docs = std::fs::read_to_string(root().join("docs/redis.md")).unwrap();
-    let begin = format!("ACL SETUSER {user} ");
-    let line = docs.lines().find_map(|line| line.strip_prefix(&begin)).expect("it is in the docs");
+    let mut users = docs.lines().filter_map(|line| line.strip_prefix("ACL SETUSER tollkeeper "));
+    let line = users.find(|line| line.contains(right)).expect("it is in the docs");
     line.split(' ').map(str::to_owned).collect()
 }
 
@@ -143,14 +143,16 @@ async fn documented_rights_passwords_and_tls_are_enough() {
         tls: Some(authority.server(&["127.0.0.1"])),
         ..SentinelSetup::default()
     });
-    let set_user = |server: &Redis, user: &str| {
-        let rights = documented_rights(user);
+    let set_user = |server: &Redis, user: &str, right: &str| {
+        let rights = documented_rights(right);
         let words: Vec<_> = ["ACL", "SETUSER", user].into_iter().collect();
         let rights: Vec<_> = rights.iter().map(String::as_str).collect();
         server.query::<()>(&[words, rights].concat());
     };
-    sentinels.redises.iter().for_each(|redis| set_user(redis, "tollkeeper"));
-    sentinels.sentinels.iter().for_each(|sentinel| set_user(sentinel, "tollkeeper-sentinel"));
+    sentinels.redises.iter().for_each(|redis| set_user(redis, "tollkeeper", "~tk1:*"));
+    for sentinel in &sentinels.sentinels {
+        set_user(sentinel, "tollkeeper-sentinel", "&+switch-master");
+    }
     let folder = TempDir::new().unwrap();
     let password = folder.path().join("password");
     std::fs::write(&password, "secret").unwrap();

@@ -170,7 +170,7 @@ pub(super) fn unavailable(error: &RedisError) -> StoreError {
     StoreError::Unavailable(match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) => "login refused".to_owned(),
         (_, Some("NOAUTH")) => "it requires a login".to_owned(),
-        _ => error.to_string(),
+        _ => error.to_string().replace(['\r', '\n'], " "),
     })
 }
 

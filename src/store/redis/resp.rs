@@ -6,6 +6,9 @@ use redis::{ErrorKind, RedisResult, Value, from_redis_value, parse_redis_value};
 /// Upper bound on a reply's size. No reply to our commands comes near it.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
+/// Upper bound on a line of a reply. Long texts come with their length.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
 /// How many bytes the first reply takes; `None` while it is incomplete.
 ///
 /// # Errors
@@ -14,7 +17,9 @@ pub fn reply_length(received: &[u8]) -> RedisResult<Option<usize>> {
     let (mut at, mut missing) = (0_usize, 1_usize);
     while missing > 0 {
         let rest = received.get(at..).unwrap_or_default();
-        let Some(end) = memchr::memchr(b'\n', rest) else { return Ok(None) };
+        let Some(end) = memchr::memchr(b'\n', rest) else {
+            return if rest.len() > LINE_BYTES_MAX { Err(malformed()) } else { Ok(None) };
+        };
         let line = rest.get(..end).unwrap_or_default().trim_ascii_end();
         at += end + 1;
         missing -= 1;

@@ -133,8 +133,9 @@ impl ServerState {
         self.left.cancel();
         self.probes.close();
         self.probes.wait().await;
-        self.outage.ended();
-        self.metrics.server(&self.label, None, None);
+        self.outage.left();
+        // The SDK cannot end a series.
+        self.metrics.server(&self.label, true, false);
     }
 
     /// Brings the metrics up to date. While nothing changes this costs three loads.
@@ -148,7 +149,7 @@ impl ServerState {
         if self.shown.load(Ordering::Relaxed) != shown
             && self.shown.swap(shown, Ordering::Relaxed) != shown
         {
-            self.metrics.server(&self.label, Some(self.is_up()), Some(is_open));
+            self.metrics.server(&self.label, self.is_up(), is_open);
         }
     }
 

@@ -127,6 +127,9 @@ impl Topology {
 
     /// Notes why nodes cannot be found. It matters to calls only as long as they have no node.
     pub(super) fn set_problem(&self, problem: String) {
+        if self.is_cluster() && self.map().nodes.is_empty() {
+            self.outage.failed(&StoreError::Unavailable(problem.clone()));
+        }
         *self.problem() = problem;
         self.searched.send_replace(true);
     }

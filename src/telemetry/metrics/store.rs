@@ -25,8 +25,8 @@ pub struct StoreMetrics {
     unreplicated: Counter<u64>,
     failed_checks: UpDownCounter<i64>,
     shed: Counter<u64>,
-    up: Gauge<f64>,
-    breaker: Gauge<f64>,
+    up: Gauge<u64>,
+    breaker: Gauge<u64>,
 }
 
 impl StoreMetrics {
@@ -48,14 +48,12 @@ impl StoreMetrics {
                 .with_description("Calls that waited for the store too long to be sent")
                 .build(),
             up: meter
-                .f64_gauge("ratelimit.store.up")
-                .with_description("1 if the server answers, 0 in an outage, NaN once it has left")
+                .u64_gauge("ratelimit.store.up")
+                .with_description("0 in an outage of the server, else 1")
                 .build(),
             breaker: meter
-                .f64_gauge("ratelimit.store.breaker.open")
-                .with_description(
-                    "1 if calls are answered without the server, else 0, NaN once it has left",
-                )
+                .u64_gauge("ratelimit.store.breaker.open")
+                .with_description("1 while calls are answered without the server, else 0")
                 .build(),
             cached: meter
                 .u64_counter("ratelimit.store.cached")
@@ -166,13 +164,12 @@ impl StoreMetrics {
         }
     }
 
-    /// Records whether a server answers, and whether its breaker is open; `None` once it has left. Its address is
-    /// from the settings, or from a server that they name.
-    pub(crate) fn server(&self, address: &str, is_up: Option<bool>, is_open: Option<bool>) {
+    /// Records whether a server answers, and whether its breaker is open. Its address is from the settings, or from
+    /// a server that they name.
+    pub(crate) fn server(&self, address: &str, is_up: bool, is_open: bool) {
         let server = [KeyValue::new("server", address.to_owned())];
-        let value = |is: Option<bool>| is.map_or(f64::NAN, |is| f64::from(u8::from(is)));
-        self.up.record(value(is_up), &server);
-        self.breaker.record(value(is_open), &server);
+        self.up.record(u64::from(is_up), &server);
+        self.breaker.record(u64::from(is_open), &server);
     }
 
     /// Counts a call that was denied without asking the store.

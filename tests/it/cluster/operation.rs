@@ -287,5 +287,5 @@ async fn a_denial_is_remembered_and_explained_on_a_cluster() {
         .output()
         .unwrap();
     let explained = String::from_utf8(explained.stdout).unwrap();
-    assert!(explained.contains("0 of 1"), "{explained}");
+    assert!(explained.contains("1 used, 0 left"), "{explained}");
 }
