@@ -69,8 +69,14 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
     }
 }
 
-/// The map, from the first node that answers and considers the cluster well.
+/// The map: from the node to which a hash slot has just moved, since others may still have the old one; else from the
+/// first node that answers and considers the cluster well.
 async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange>, String> {
+    if let Some(informed) = topology.take_informed()
+        && let Ok(Ok(Some(ranges))) = time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
+    {
+        return Ok(ranges);
+    }
     let map = topology.map();
     let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
     // One that does not answer, or has an old map, is not always the first.

@@ -32,6 +32,8 @@ pub(super) struct Topology {
     /// Why there is no node, and whether that has been logged.
     problem: Mutex<String>,
     outage: Outage,
+    /// The server to which a hash slot has moved: it knows that before others do.
+    informed: Mutex<Option<Server>>,
     /// Whether nodes were searched once, with or without success.
     searched: watch::Sender<bool>,
     /// Work that goes on although its caller has gone.
@@ -74,6 +76,7 @@ impl Topology {
             change: Mutex::default(),
             problem: Mutex::default(),
             outage: Outage::default(),
+            informed: Mutex::default(),
             searched: watch::Sender::default(),
             outliving: TaskTracker::new(),
             bell: Arc::default(),
@@ -175,6 +178,16 @@ impl Topology {
         let owner = map.index_of(Arc::clone(node));
         map.set_owner(slot.number(), owner);
         self.current.store(Arc::new(map));
+        *self.informed() = Some(node.server.clone());
+    }
+
+    /// The server to which a hash slot has moved since this was asked last.
+    pub(super) fn take_informed(&self) -> Option<Server> {
+        self.informed().take()
+    }
+
+    fn informed(&self) -> MutexGuard<'_, Option<Server>> {
+        self.informed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
