@@ -1,8 +1,4 @@
-//! The socket under an HTTP/2 connection, which shows h2 its input in turns, and the end of the input late.
-//!
-//! Each time that h2 hands over a call it reads again. So a client that sends without a pause would be read until
-//! nothing is left, and the other connections of its worker would wait. Within one poll of the connection, only so
-//! much is read.
+//! The socket under an HTTP/2 connection, which shows h2 the end of the input late.
 //!
 //! As soon as h2 sees the end of its input, or fails to write, it drops the calls that it has read but not yet
 //! handed over. An Envoy that shuts down writes the debits of all its streams and closes the connection, so
@@ -14,7 +10,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
 };
@@ -24,18 +20,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::preface::PREFACE;
 use crate::tls::ServerStream;
 
-/// A socket that shows the end of its input only when [`InputGate::run`] allows it.
+/// A socket that shows the end of its input only when [`EndOfInput::run`] allows it.
 pub(super) struct Socket {
     stream: ServerStream,
-    gate: InputGate,
+    end: EndOfInput,
     output: Output,
     /// The bytes of the preface that have not been read.
     preface_left: usize,
+    /// The bytes that may still be read before other connections have their turn.
+    turn: usize,
 }
 
-/// About the most bytes that are read, and then worked on, before other connections of this worker have their turn: a
-/// hundred small calls or two.
-const TURN_BYTES: usize = 8 << 10;
+/// Most bytes that are read, and then worked on, before other connections of this worker have their turn. A client that
+/// sends without a pause would otherwise delay their calls by what the system had buffered for it.
+const TURN_BYTES: usize = 32 << 10;
 
 enum Output {
     Open,
@@ -44,38 +42,42 @@ enum Output {
     Discarded,
 }
 
-/// How much of a socket's input h2 may see.
+/// Whether the end of a socket's input has been reached, and whether h2 may see it.
 #[derive(Clone, Default)]
-pub(super) struct InputGate(Arc<GateState>);
+pub(super) struct EndOfInput(Arc<EndFlags>);
 
 #[derive(Default)]
-struct GateState {
+struct EndFlags {
     reached: AtomicBool,
     shown: AtomicBool,
     has_spoken: AtomicBool,
-    /// The bytes that may still be read in this turn.
-    turn: AtomicUsize,
 }
 
 impl Socket {
-    pub(super) fn new(stream: ServerStream) -> (Self, InputGate) {
-        let gate = InputGate::default();
-        let socket =
-            Self { stream, gate: gate.clone(), output: Output::Open, preface_left: PREFACE.len() };
-        (socket, gate)
+    pub(super) fn new(stream: ServerStream) -> (Self, EndOfInput) {
+        let end = EndOfInput::default();
+        (
+            Self {
+                stream,
+                end: end.clone(),
+                output: Output::Open,
+                turn: TURN_BYTES,
+                preface_left: PREFACE.len(),
+            },
+            end,
+        )
     }
 }
 
-impl InputGate {
+impl EndOfInput {
     /// Whether a whole preface has been read.
     pub(super) fn has_spoken(&self) -> bool {
         self.0.has_spoken.load(Ordering::Relaxed)
     }
 
-    /// Runs the connection that uses the socket. Each poll is a turn.
+    /// Runs the connection that uses the socket.
     pub(super) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
         poll_fn(|context| {
-            self.0.turn.store(TURN_BYTES, Ordering::Relaxed);
             loop {
                 let polled = connection.as_mut().poll(context);
                 // A connection that waits for input has handed over all of its calls.
@@ -96,31 +98,34 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let gate = Arc::clone(&self.gate.0);
-        if !gate.reached.load(Ordering::Relaxed) {
-            let turn = gate.turn.load(Ordering::Relaxed);
-            if turn == 0 {
+        let flags = Arc::clone(&self.end.0);
+        if !flags.reached.load(Ordering::Relaxed) {
+            if self.turn == 0 {
+                self.turn = TURN_BYTES;
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             let before = buffer.filled().len();
-            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
+                self.turn = TURN_BYTES;
+                return Poll::Pending;
+            };
             let count = buffer.filled().len() - before;
             if read.is_ok() && count > 0 {
-                gate.turn.store(turn.saturating_sub(count), Ordering::Relaxed);
+                self.turn = self.turn.saturating_sub(count);
                 if self.preface_left > 0 {
                     self.preface_left = self.preface_left.saturating_sub(count);
-                    gate.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
+                    flags.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
                 }
                 return Poll::Ready(Ok(()));
             }
             // An error, such as a reset, is treated like an orderly end.
-            gate.reached.store(true, Ordering::Relaxed);
+            flags.reached.store(true, Ordering::Relaxed);
         }
-        if gate.shown.load(Ordering::Relaxed) {
+        if flags.shown.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
-        // No wake-up is needed: `InputGate::run` polls again.
+        // No wake-up is needed: `EndOfInput::run` polls again.
         Poll::Pending
     }
 }
