@@ -90,7 +90,7 @@ enum Counters {
 enum Check {
     /// Every call is answered, and by the service's own measure 99 of 100 within a second.
     Answered,
-    /// In an outage, answers do not wait for the budget: half of them take at most an eighth of it.
+    /// In an outage, answers do not wait for the budget: half of them take at most half of it.
     AtOnce,
     /// Answers are those of the rule's `on_store_failure`.
     Mode,

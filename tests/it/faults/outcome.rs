@@ -22,7 +22,7 @@ pub(super) const HEADER: &str = "| fault | worst answer in ms: error, deny, allo
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 /// Threads for reading files, which start when they are needed.
-const MORE_THREADS: usize = 2;
+const MORE_THREADS: usize = 4;
 
 /// Lines of the log of one outage, which may change its cause.
 const LINES_MAX: usize = 12;
@@ -207,7 +207,7 @@ pub(super) fn judge(
     };
     check(Check::Answered, answered(world, ledger));
     if row.effect == Effect::Outage {
-        let slow = median > BUDGET.as_secs_f64() / 8.0;
+        let slow = median > BUDGET.as_secs_f64() / 2.0;
         check(Check::AtOnce, slow.then(|| format!("half of the answers took up to {median} s")));
     }
     check(Check::Mode, modes(row, ledger, times));
@@ -373,7 +373,7 @@ fn leaks(row: &Row, world: &World, before: &Process) -> Option<String> {
         };
         // One is the connection that asks, and one was opened before the fault.
         let connections = clients.lines().count().saturating_sub(2);
-        if files <= before.files + POOL_SIZE
+        if files <= before.files + 2 * POOL_SIZE
             && threads <= before.threads + MORE_THREADS
             && connections <= POOL_SIZE
         {
