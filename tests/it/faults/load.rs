@@ -112,9 +112,14 @@ impl Load {
 
 impl Call {
     /// Whether only a store that fails answers a call on a large limit like this.
-    fn is_bad(&self) -> bool {
-        !self.is_small && self.mode < 2 && self.answer != Answer::Ok
+    pub(super) fn is_bad(&self) -> bool {
+        !self.is_small && shows_failure(self.mode) && self.answer != Answer::Ok
     }
+}
+
+/// Whether this mode answers calls on a large limit otherwise than Redis does.
+pub(super) fn shows_failure(mode: usize) -> bool {
+    ["error", "deny"].contains(&MODES[mode])
 }
 
 async fn call_at_a_rate(

@@ -261,7 +261,7 @@ fn beyond(row: &Row, ledger: &Ledger, times: &Times) -> u64 {
         Counters::Kept => 1,
         Counters::Lost(times) => 1 + times,
     };
-    let back = times.healed + times.recovery.unwrap_or_default();
+    let back = back(ledger, times.healed + times.recovery.unwrap_or_default());
     let mut beyond = 0;
     for (mode, name) in MODES.iter().enumerate() {
         let admitted = ledger.iter().filter(|call| {
@@ -272,6 +272,20 @@ fn beyond(row: &Row, ledger: &Ledger, times: &Times) -> u64 {
         beyond += (admitted.count() as u64).saturating_sub(SMALL * lives + share);
     }
     beyond
+}
+
+/// When Redis is known to answer again, after the last bad answer: the modes that show it have had an answer of its own.
+fn back(ledger: &Ledger, last_bad: Instant) -> Instant {
+    let first_good = |mode: usize| {
+        let good = ledger.iter().filter(|call| {
+            call.mode == mode && !call.is_small && call.sent > last_bad && !call.is_bad()
+        });
+        good.map(|call| call.answered).min()
+    };
+    (0..MODES.len())
+        .filter(|mode| load::shows_failure(*mode))
+        .filter_map(first_good)
+        .fold(last_bad, Instant::max)
 }
 
 /// The clients' ledger, the metrics and the counters say the same, and every further call is counted once.
