@@ -36,7 +36,7 @@ use tokio::{
 use crate::{
     VERSION,
     access::{AdminToken, DomainAccess},
-    arriving::ArrivalBudget,
+    arriving::{ArrivalBudget, FREE_BYTES},
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
@@ -112,7 +112,9 @@ impl Http {
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(Refusal::TooLongAt(bytes_max));
         }
-        let (mut received, mut held) = (BytesMut::new(), self.arriving.hold());
+        // A connection has one request at a time.
+        let arriving = self.arriving.part(bytes_max, FREE_BYTES);
+        let (mut received, mut held) = (BytesMut::new(), arriving.hold());
         while let Some(frame) = body.frame().await {
             let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
             let frame = frame.map_err(malformed)?;

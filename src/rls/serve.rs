@@ -27,7 +27,7 @@ use super::{
     framing::AnswerBody,
     preface::{SILENT_FOR, http2_connections},
     service::{ConnectedClient, Service},
-    socket::{EndOfInput, Socket},
+    socket::{InputGate, Socket},
 };
 use crate::{
     calls::CallTracker,
@@ -144,7 +144,7 @@ async fn accept_calls(
     stop: CancellationToken,
     calls: CallTracker,
 ) {
-    let (socket, end) = Socket::new(stream);
+    let (socket, gate) = Socket::new(stream);
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
@@ -168,23 +168,23 @@ async fn accept_calls(
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // Connection errors are not reported: nothing of ours has failed.
-        _ = end.run(connection.as_mut()) => return,
+        _ = gate.run(connection.as_mut()) => return,
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
         () = age::reached(age) => {}
-        () = silent(&end) => return,
+        () = silent(&gate) => return,
     }
-    if !end.has_spoken() {
+    if !gate.has_spoken() {
         return;
     }
     connection.as_mut().graceful_shutdown();
-    drop(time::timeout(age::GRACE, end.run(connection)).await);
+    drop(time::timeout(age::GRACE, gate.run(connection)).await);
 }
 
 /// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
-async fn silent(end: &EndOfInput) {
+async fn silent(gate: &InputGate) {
     time::sleep(SILENT_FOR).await;
-    if end.has_spoken() {
+    if gate.has_spoken() {
         pending().await
     }
 }

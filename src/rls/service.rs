@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     access::DomainAccess,
-    arriving::ArrivalBudget,
+    arriving::{ArrivalBudget, FREE_BYTES},
     calls::CallTracker,
     grpc,
     limiter::Limiter,
@@ -71,7 +71,7 @@ impl Service {
 
     /// The memory that one connection may use for messages that arrive in parts.
     pub(super) fn arriving_on_a_connection(&self) -> Arc<ArrivalBudget> {
-        self.arriving.part(ARRIVING_BYTES_MAX)
+        self.arriving.part(ARRIVING_BYTES_MAX, FREE_BYTES)
     }
 
     /// Answers a call of [`grpc::METHOD`]. The connection owns it.

@@ -1,4 +1,8 @@
-//! The socket under an HTTP/2 connection, which shows h2 the end of the input late.
+//! The socket under an HTTP/2 connection, which shows h2 its input in turns, and the end of the input late.
+//!
+//! Each time that h2 hands over a call it reads again. So a client that sends without a pause would be read until
+//! nothing is left, and the other connections of its worker would wait. Within one poll of the connection, only so
+//! much is read.
 //!
 //! As soon as h2 sees the end of its input, or fails to write, it drops the calls that it has read but not yet
 //! handed over. An Envoy that shuts down writes the debits of all its streams and closes the connection, so
@@ -10,30 +14,29 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::preface::PREFACE;
 use crate::tls::ServerStream;
 
-/// A socket that shows the end of its input only when [`EndOfInput::run`] allows it.
+/// A socket that shows the end of its input only when [`InputGate::run`] allows it.
 pub(super) struct Socket {
-    stream: ServerStream,
-    end: EndOfInput,
+    /// Its limit is what is left of the turn.
+    stream: Take<ServerStream>,
+    gate: InputGate,
     output: Output,
     /// The bytes of the preface that have not been read.
-    preface_left: usize,
-    /// The bytes that may still be read before other connections have their turn.
-    turn: usize,
+    preface_left: u64,
 }
 
-/// Most bytes that are read, and then worked on, before other connections of this worker have their turn. A client that
-/// sends without a pause would otherwise delay their calls by what the system had buffered for it.
-const TURN_BYTES: usize = 32 << 10;
+/// Most bytes that are read, and then worked on, before other connections of this worker have their turn: some tens of
+/// small calls.
+const TURN_BYTES: u64 = 4 << 10;
 
 enum Output {
     Open,
@@ -42,42 +45,42 @@ enum Output {
     Discarded,
 }
 
-/// Whether the end of a socket's input has been reached, and whether h2 may see it.
+/// How much of a socket's input h2 may see.
 #[derive(Clone, Default)]
-pub(super) struct EndOfInput(Arc<EndFlags>);
+pub(super) struct InputGate(Arc<GateState>);
 
 #[derive(Default)]
-struct EndFlags {
+struct GateState {
     reached: AtomicBool,
     shown: AtomicBool,
     has_spoken: AtomicBool,
+    /// The bytes that may still be read in this turn.
+    turn: AtomicU64,
 }
 
 impl Socket {
-    pub(super) fn new(stream: ServerStream) -> (Self, EndOfInput) {
-        let end = EndOfInput::default();
-        (
-            Self {
-                stream,
-                end: end.clone(),
-                output: Output::Open,
-                turn: TURN_BYTES,
-                preface_left: PREFACE.len(),
-            },
-            end,
-        )
+    pub(super) fn new(stream: ServerStream) -> (Self, InputGate) {
+        let gate = InputGate::default();
+        let socket = Self {
+            stream: stream.take(0),
+            gate: gate.clone(),
+            output: Output::Open,
+            preface_left: PREFACE.len() as u64,
+        };
+        (socket, gate)
     }
 }
 
-impl EndOfInput {
+impl InputGate {
     /// Whether a whole preface has been read.
     pub(super) fn has_spoken(&self) -> bool {
         self.0.has_spoken.load(Ordering::Relaxed)
     }
 
-    /// Runs the connection that uses the socket.
+    /// Runs the connection that uses the socket. Each poll is a turn.
     pub(super) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
         poll_fn(|context| {
+            self.0.turn.store(TURN_BYTES, Ordering::Relaxed);
             loop {
                 let polled = connection.as_mut().poll(context);
                 // A connection that waits for input has handed over all of its calls.
@@ -98,34 +101,31 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let flags = Arc::clone(&self.end.0);
-        if !flags.reached.load(Ordering::Relaxed) {
-            if self.turn == 0 {
-                self.turn = TURN_BYTES;
+        let gate = Arc::clone(&self.gate.0);
+        if !gate.reached.load(Ordering::Relaxed) {
+            let turn = gate.turn.load(Ordering::Relaxed);
+            if turn == 0 {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let before = buffer.filled().len();
-            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
-                self.turn = TURN_BYTES;
-                return Poll::Pending;
-            };
-            let count = buffer.filled().len() - before;
-            if read.is_ok() && count > 0 {
-                self.turn = self.turn.saturating_sub(count);
+            self.stream.set_limit(turn);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+            let left = self.stream.limit();
+            if read.is_ok() && left < turn {
+                gate.turn.store(left, Ordering::Relaxed);
                 if self.preface_left > 0 {
-                    self.preface_left = self.preface_left.saturating_sub(count);
-                    flags.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
+                    self.preface_left = self.preface_left.saturating_sub(turn - left);
+                    gate.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
                 }
                 return Poll::Ready(Ok(()));
             }
             // An error, such as a reset, is treated like an orderly end.
-            flags.reached.store(true, Ordering::Relaxed);
+            gate.reached.store(true, Ordering::Relaxed);
         }
-        if flags.shown.load(Ordering::Relaxed) {
+        if gate.shown.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
-        // No wake-up is needed: `EndOfInput::run` polls again.
+        // No wake-up is needed: `InputGate::run` polls again.
         Poll::Pending
     }
 }
@@ -138,7 +138,7 @@ impl Socket {
         write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Output::Open = self.output {
-            match ready!(write(Pin::new(&mut self.stream))) {
+            match ready!(write(Pin::new(self.stream.get_mut()))) {
                 Ok(written) => return Poll::Ready(Ok(written)),
                 Err(_) => self.output = Output::Discarded,
             }
@@ -166,14 +166,14 @@ impl AsyncWrite for Socket {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.get_ref().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(self.stream.get_mut()).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(self.stream.get_mut()).poll_shutdown(context)
     }
 }
