@@ -14,6 +14,7 @@ use tonic::Code as Status;
 
 use crate::support::{
     redis_server::Redis,
+    sentinels::Sentinels,
     service::{Options, Service, descriptor, request},
 };
 
@@ -28,10 +29,15 @@ descriptors:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_the_sibling_the_same() {
-    const CALLS: usize = 5_000;
     let redis = Redis::start();
-    let start =
-        || Service::start(Options { rules: RULES, store: &redis.url(), ..Default::default() });
+    four_replicas_admit_exactly_the_limit(&redis.url(), &redis).await;
+    let sentinels = Sentinels::start();
+    four_replicas_admit_exactly_the_limit(&sentinels.url(), sentinels.master()).await;
+}
+
+async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
+    const CALLS: usize = 5_000;
+    let start = || Service::start(Options { rules: RULES, store, ..Default::default() });
     let services = [start(), start(), start(), start()];
     let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
 
