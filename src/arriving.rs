@@ -10,7 +10,7 @@ use std::sync::{
 
 /// Bytes of each connection that do not count towards `--max-arriving-bytes`: small messages of eight calls, with what
 /// else a waiting call takes.
-pub(crate) const FREE_BYTES: usize = 16 << 10;
+pub(crate) const FREE_BYTES: usize = 32 << 10;
 
 /// A bound on the bytes of messages that have arrived in part.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 pub(super) const ARRIVING_BYTES_MAX: usize = 65 << 20;
 
 /// About what a call takes that waits for its message, in bytes.
-const WAITING_CALL_BYTES: usize = 2 << 10;
+const WAITING_CALL_BYTES: usize = 4 << 10;
 
 /// Reads the message of a request.
 ///

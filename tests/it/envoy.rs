@@ -64,7 +64,7 @@ impl Answer {
 impl Envoy {
     fn start(rls: SocketAddr) -> Self {
         // Envoy's default is 20 ms. A starved test machine must not pass for a failing service.
-        Self::start_waiting(rls, "5s")
+        Self::start_waiting(rls, "30s")
     }
 
     /// An Envoy that waits this long for an answer.

@@ -70,15 +70,15 @@ impl Drop for Process {
     }
 }
 
-/// Waits until `ready` returns a value, at most 30 s; no test depends on how long it takes.
+/// Waits until `ready` returns a value, at most 60 s; no test depends on how long it takes.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(value) = ready() {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what}: not within 30 s");
+        assert!(Instant::now() < deadline, "{what}: not within 60 s");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

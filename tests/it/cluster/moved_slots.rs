@@ -80,6 +80,7 @@ async fn slots_that_move_under_load_cost_no_answer_and_no_hit() {
 async fn a_slot_that_has_moved_is_searched_once() {
     let cluster = masters(Version::Redis7);
     let store = follow(&cluster.url(), Duration::from_secs(10));
+    let mut redirected = 0;
     for year in years(100) {
         let call = [charge("user", "moved", Hits::Charge(1), &year)];
         ask(&store, &call).await;
@@ -92,9 +93,11 @@ async fn a_slot_that_has_moved_is_searched_once() {
             ask(&store, &call).await;
         }
         let all = redirections(&cluster) - before;
-        // The run that is told so, and then the call by itself.
-        assert!((1..=4).contains(&first) && all == first, "{first}, then {}", all - first);
+        // The run that is told so, and then the call by itself; none if the map was read again just then.
+        assert!(first <= 4 && all == first, "{first}, then {}", all - first);
+        redirected += first;
     }
+    assert!(redirected > 0);
 }
 
 /// What a counter has left.

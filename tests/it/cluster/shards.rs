@@ -47,7 +47,7 @@ async fn answer(service: &Service, call: &[Counted]) -> String {
 
 async fn check_dead_shard(kill: fn(&mut Cluster)) {
     let mut cluster = masters(Version::Redis7);
-    let service = serve(&cluster, &mode_rules(), &["--decision-budget", "200ms"]);
+    let service = serve(&cluster, &mode_rules(), &["--decision-budget", "1s"]);
     let others = values_on(&cluster, 1, "other", "living", 4);
     let dead: Vec<_> =
         MODES.iter().map(|mode| values_on(&cluster, 0, mode, "dead", 1).remove(0)).collect();
@@ -105,7 +105,7 @@ async fn calls_over_nodes_whose_connections_are_cut_never_admit_too_much() {
     const LIMIT: u64 = 60;
     let cluster = masters(Version::Redis7);
     let rules = rules(LIMIT, &[]);
-    let service = serve(&cluster, &rules, &["--decision-budget", "200ms"]);
+    let service = serve(&cluster, &rules, &["--decision-budget", "1s"]);
     let mut calls: Vec<Vec<Counted>> = Vec::new();
     for name in ALGORITHMS {
         let on = |node, count| values_on(&cluster, node, name, "cut", count);

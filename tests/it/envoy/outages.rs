@@ -54,7 +54,7 @@ descriptors:
         rate_limit: {{ unit: year, requests_per_unit: 1000000, on_store_failure: {mode} }}
 "
     );
-    let waits = std::env::var("ENVOY_WAITS_MS").map_or(100, |text| text.parse().unwrap());
+    let waits = std::env::var("ENVOY_WAITS_MS").map_or(1_000, |text| text.parse().unwrap());
     let waits = Duration::from_millis(waits);
     let budget = format!("{}ms", waits.as_millis() * 3 / 4);
     let mut redis = Redis::start();
