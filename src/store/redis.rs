@@ -28,6 +28,7 @@ pub mod servers;
 mod topology;
 mod transactions;
 mod work;
+mod wrong_modes;
 
 pub use self::transactions::TransactionStore;
 use self::{

@@ -1,8 +1,6 @@
 //! What is checked of a server at each new connection, in one round trip: whether we can work with it, and what its
 //! operator should know. A finding is logged when it is new or has changed, and counted by a metric.
 
-mod wrong_modes;
-
 use std::{
     collections::BTreeMap,
     fmt, io,
@@ -12,7 +10,6 @@ use std::{
 
 use redis::{Cmd, RedisResult, Value, from_redis_value, from_redis_value_ref};
 
-pub(super) use self::wrong_modes::WrongModes;
 use super::{
     connection::Connection,
     server::Server,
@@ -51,6 +48,9 @@ const REFUSED: &str = "if not redis.acl_check_cmd then return false end \
     end \
     return refused";
 
+/// The name of the check of the mode in the metric.
+pub(super) const MODE: &str = "mode";
+
 /// What is checked. The first three are reasons not to use the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Check {
@@ -81,7 +81,7 @@ impl Check {
         match self {
             Self::Time => "time",
             Self::Version => "version",
-            Self::Mode => "mode",
+            Self::Mode => MODE,
             Self::Info => "info",
             Self::Role => "role",
             Self::Eviction => "eviction",

@@ -15,7 +15,6 @@ use tokio::{
 use self::masters::Masters;
 use super::{
     batch::Runs,
-    checks::WrongModes,
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
@@ -24,6 +23,7 @@ use super::{
     server::{Address, Server},
     server_info::{ServerInfo, ServerMode},
     topology::{DOWN, SlotRange, Topology},
+    wrong_modes::WrongModes,
 };
 use crate::engine::key::unused_key;
 

@@ -14,13 +14,13 @@ use tokio::{
 
 use self::one::{Named, NotNamed, PAUSE_MAX, PAUSE_MIN, Sentinel};
 use super::{
-    checks::WrongModes,
     failover::{self, Cost, MasterWatch, Replication},
     node::RedisNode,
     pause::Pause,
     pool,
     server::{Access, Address, Server},
     topology::Topology,
+    wrong_modes::WrongModes,
 };
 
 /// How often one Sentinel and the master are asked while all is well.

@@ -1,28 +1,28 @@
 //! Servers that the URL names and that are of another mode than it says. They never become nodes, so no connection of
 //! a pool checks them: the task that searches the nodes finds them.
 
-use super::Check;
+use super::checks::MODE;
 use crate::telemetry::StoreMetrics;
 
 /// The number of such servers, as the metric of the check shows it.
-pub(in crate::store::redis) struct WrongModes {
+pub(super) struct WrongModes {
     metrics: StoreMetrics,
     shown: usize,
 }
 
 impl WrongModes {
     /// None as yet.
-    pub(in crate::store::redis) fn new(metrics: StoreMetrics) -> Self {
-        metrics.check_failed(Check::Mode.name(), 0);
+    pub(super) fn new(metrics: StoreMetrics) -> Self {
+        metrics.check_failed(MODE, 0);
         Self { metrics, shown: 0 }
     }
 
     /// Shows the present number.
-    pub(in crate::store::redis) fn show(&mut self, count: usize) {
+    pub(super) fn show(&mut self, count: usize) {
         let signed = |count| i64::try_from(count).unwrap_or(i64::MAX);
         let change = signed(count).saturating_sub(signed(self.shown));
         if change != 0 {
-            self.metrics.check_failed(Check::Mode.name(), change);
+            self.metrics.check_failed(MODE, change);
         }
         self.shown = count;
     }
