@@ -50,6 +50,7 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
         let began = Instant::now();
         match read_map(topology, seeds, &mut wrong_modes).await {
             Ok(ranges) => {
+                wrong_modes.show(0);
                 topology.replace_cluster(&ranges).await;
                 masters.replace(&topology.map()).await;
                 probe_nodes(topology).await;
@@ -78,14 +79,13 @@ async fn read_map(
     seeds: &[Server],
     wrong_modes: &mut WrongModes,
 ) -> Result<Vec<SlotRange>, String> {
-    let map = topology.map();
     if let Some(informed) = topology.take_informed()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
             time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
     {
-        wrong_modes.show(0);
         return Ok(ranges);
     }
+    let map = topology.map();
     let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
     // One that does not answer, or has an old map, is not always the first.
     let first = usize::from(random_byte()) % servers.len().max(1);
@@ -100,10 +100,7 @@ async fn read_map(
     let mut of_wrong_mode = HashSet::new();
     while let Some((server, answer)) = answers.next().await {
         let cause = match answer {
-            Ok(Ok(MapAnswer::Map(ranges))) => {
-                wrong_modes.show(0);
-                return Ok(ranges);
-            }
+            Ok(Ok(MapAnswer::Map(ranges))) => return Ok(ranges),
             Ok(Ok(MapAnswer::Down)) => DOWN.to_owned(),
             Ok(Ok(MapAnswer::WrongMode(problem))) => {
                 // The connections to a node check it themselves.
