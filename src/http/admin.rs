@@ -66,10 +66,10 @@ async fn counters(http: &Http, query: Option<String>, clear: Clear) -> Result<Re
     }
     let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
     let counters: Vec<Value> = readings.iter().map(counter).collect();
-    let mut answer = json!({ "counters": counters });
-    if let Some(incomplete) = &incomplete {
-        answer["incomplete"] = json!(incomplete);
-    }
+    let answer = match &incomplete {
+        Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
+        None => json!({ "counters": counters }),
+    };
     Ok((status(incomplete.as_deref()), Json(answer)).into_response())
 }
 
