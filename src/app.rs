@@ -175,10 +175,8 @@ impl App {
             metrics,
             stop,
         ));
-        let renewal = renewal::renew(
-            Arc::new(settings.listen.clone()),
-            FileMetrics::new(&self.telemetry.meter()),
-        );
+        let metrics = FileMetrics::new(&self.telemetry.meter());
+        let renewal = renewal::renew(Arc::new(settings.clone()), metrics);
         let stop = self.stop.clone();
         tasks.spawn(async move {
             stop.run_until_cancelled_owned(renewal).await;

@@ -8,13 +8,14 @@ use crate::{
     engine::{
         decision::Code,
         key,
-        ledger::{self, Charge, CounterState},
+        ledger::{self, Charge},
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
         rule_set::{Candidates, Domain, Found, MatchedBy, RuleSet},
         time::Timestamp,
     },
+    store::CounterReading,
 };
 
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.
@@ -30,7 +31,22 @@ pub struct Explanation {
     /// The decision, if the counters were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<ForeseenCode>,
+    /// How many counters the store gave no answer for, in words, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
 }
+
+/// How many of the counters have no answer, in words; `None` if all have one.
+pub fn incomplete<'a>(
+    readings: impl ExactSizeIterator<Item = &'a CounterReading>,
+) -> Option<String> {
+    let all = readings.len();
+    let missing = readings.filter(|reading| matches!(reading, CounterReading::NoAnswer(_))).count();
+    (missing > 0).then(|| format!("{missing} of {all} counters gave no answer"))
+}
+
+/// What is said of a corrupt counter.
+pub const CORRUPT: &str = "it holds something other than a count";
 
 /// What one descriptor would match and charge.
 #[derive(Serialize, Deserialize)]
@@ -118,6 +134,9 @@ pub struct ChargeExplanation {
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<u32>,
+    /// Why the counter has no state, if it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The decision that the next such call would get.
@@ -137,6 +156,7 @@ impl Explanation {
             problem: None,
             descriptors: Vec::new(),
             verdict: None,
+            incomplete: None,
         };
         let Some(domain) = rules.domain(&request.domain) else {
             let domains = rules.domains();
@@ -168,14 +188,27 @@ impl Explanation {
         explanation
     }
 
-    /// Adds the states of the counters, one for each charge of the plan, and the decision.
-    pub fn foresee(&mut self, plan: Plan, states: &[CounterState]) {
+    /// Adds what was read of the counters, one reading for each charge of the plan, and the decision if all have a
+    /// state.
+    pub fn foresee(&mut self, plan: Plan, readings: Vec<CounterReading>) {
+        self.incomplete = incomplete(readings.iter());
         let charges = self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.charges);
-        for (charge, state) in charges.zip(states) {
-            charge.used = Some(state.used);
-            charge.left = Some(state.remaining);
+        let mut states = Vec::with_capacity(readings.len());
+        for (charge, reading) in charges.zip(readings) {
+            match reading {
+                CounterReading::State(state) => {
+                    charge.used = Some(state.used);
+                    charge.left = Some(state.remaining);
+                    states.push(state);
+                }
+                CounterReading::Corrupt => charge.problem = Some(CORRUPT.to_owned()),
+                CounterReading::NoAnswer(cause) => charge.problem = Some(cause),
+            }
         }
-        let tallies = ledger::foresee(&plan.charges, states);
+        if states.len() < plan.charges.len() {
+            return;
+        }
+        let tallies = ledger::foresee(&plan.charges, &states);
         let denied = ledger::denies(&plan.charges, &tallies);
         self.verdict = Some(match plan.settle(tallies, denied).code {
             Code::Ok => ForeseenCode::Ok,
@@ -317,6 +350,7 @@ impl ChargeExplanation {
             key: charge.counter.key(limit.window.at(now).start),
             used: None,
             left: None,
+            problem: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use self::refused_debits::RefusedDebits;
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
-        ledger::{Charge, CounterState, Judgement},
+        ledger::{Charge, Judgement},
         plan::Plan,
         request::Request,
         time::Timestamp,
@@ -16,7 +16,7 @@ use crate::{
     explain::Explanation,
     rules::Rules,
     store::{
-        Clear, StoreError,
+        Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
     },
     telemetry::{CallMetrics, LogThrottle},
@@ -79,47 +79,28 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// The states of the counters that this request would charge, each reset with [`Clear::Yes`]; `None` for a
-    /// corrupt counter.
-    ///
-    /// # Errors
-    /// If the store gives no answer; see [`StoreError`].
-    pub async fn look(
-        &self,
-        request: &Request,
-        clear: Clear,
-    ) -> Result<Vec<(Charge, Option<CounterState>)>, StoreError> {
+    /// What the counters hold that this request would charge, each reset with [`Clear::Yes`].
+    pub async fn look(&self, request: &Request, clear: Clear) -> Vec<(Charge, CounterReading)> {
         let plan = Plan::draw(&self.rules.current().rules, request);
-        let mut states = Vec::with_capacity(plan.charges.len());
+        let mut readings = Vec::with_capacity(plan.charges.len());
         for charge in plan.charges {
-            let state = match self.store.look(&charge.counter, clear).await {
-                Ok(state) => Some(state),
-                Err(StoreError::Corrupt(_)) => None,
-                Err(error) => return Err(error),
-            };
-            states.push((charge, state));
+            let reading = self.store.look(&charge.counter, clear).await;
+            readings.push((charge, reading));
         }
-        Ok(states)
+        readings
     }
 
     /// What this request would match and charge at `now`, and the decision; changes no counter.
-    ///
-    /// # Errors
-    /// If the store gives no answer; see [`StoreError`].
-    pub async fn explain(
-        &self,
-        request: &Request,
-        now: Timestamp,
-    ) -> Result<Explanation, StoreError> {
+    pub async fn explain(&self, request: &Request, now: Timestamp) -> Explanation {
         let in_force = self.rules.current();
         let plan = Plan::draw(&in_force.rules, request);
-        let mut states = Vec::with_capacity(plan.charges.len());
+        let mut readings = Vec::with_capacity(plan.charges.len());
         for charge in &plan.charges {
-            states.push(self.store.look(&charge.counter, Clear::No).await?);
+            readings.push(self.store.look(&charge.counter, Clear::No).await);
         }
         let mut explanation = Explanation::new(&in_force.rules, request, &plan, now);
-        explanation.foresee(plan, &states);
-        Ok(explanation)
+        explanation.foresee(plan, readings);
+        explanation
     }
 
     /// Forgets the rules that a reload has removed.

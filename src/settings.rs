@@ -262,13 +262,48 @@ mod tests {
     fn tls_files_are_checked_at_the_start() {
         let store = ("TOLLKEEPER_STORE", "rediss://h");
         let missing = |variable| problems(&[store, (variable, "/does/not/exist")]).join("\n");
-        let problem = "TLS for --store: /does/not/exist: No such file or directory (os error 2)";
+        let problem =
+            "TOLLKEEPER_STORE_TLS_CA: /does/not/exist: No such file or directory (os error 2)";
         assert_eq!(missing("TOLLKEEPER_STORE_TLS_CA"), problem);
+        let pair = ("TOLLKEEPER_STORE_TLS_CERT", "TOLLKEEPER_STORE_TLS_KEY");
+        let problem = "TOLLKEEPER_STORE_TLS_CERT: /dev/null: no certificate in PEM format";
+        assert_eq!(problems(&[store, (pair.0, "/dev/null"), (pair.1, "/dev/null")]), [problem]);
+        let problem = "TOLLKEEPER_STORE_TLS_KEY: /no: No such file or directory (os error 2)";
+        assert_eq!(problems(&[store, (pair.0, "/dev/null"), (pair.1, "/no")]), [problem]);
         let alone = "TOLLKEEPER_STORE_TLS_CERT: it needs --store-tls-key";
         assert!(missing("TOLLKEEPER_STORE_TLS_CERT").starts_with(alone));
         let empty = ("TOLLKEEPER_STORE_TLS_CA", "/dev/null");
-        let problem = "TLS for --store: /dev/null: no certificate in PEM format";
+        let problem = "TOLLKEEPER_STORE_TLS_CA: /dev/null: no certificate in PEM format";
         assert_eq!(problems(&[store, empty]), [problem]);
+    }
+
+    #[test]
+    fn a_password_file_is_checked_at_the_start() {
+        let store = ("TOLLKEEPER_STORE", "redis+sentinel://h/m");
+        for variable in
+            ["TOLLKEEPER_STORE_PASSWORD_FILE", "TOLLKEEPER_STORE_SENTINEL_PASSWORD_FILE"]
+        {
+            let missing = format!("{variable}: /no: No such file or directory (os error 2)");
+            assert_eq!(problems(&[store, (variable, "/no")]), [missing]);
+            let empty = format!("{variable}: /dev/null: the file is empty");
+            assert_eq!(problems(&[store, (variable, "/dev/null")]), [empty]);
+        }
+    }
+
+    #[test]
+    fn a_password_in_the_url_and_one_in_a_file_are_refused_together() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "s3cret").unwrap();
+        let path = ("TOLLKEEPER_STORE_PASSWORD_FILE", file.path().to_str().unwrap());
+        for scheme in ["redis://", "redis+cluster://", "redis+unix://"] {
+            let place = if scheme == "redis+unix://" { "/socket" } else { "h" };
+            let both = format!("{scheme}user:s3cret@{place}");
+            let problem = "TOLLKEEPER_STORE_PASSWORD_FILE: the URL of TOLLKEEPER_STORE has a \
+                           password too: remove one";
+            assert_eq!(problems(&[("TOLLKEEPER_STORE", &both), path]), [problem]);
+            let user_alone = format!("{scheme}user@{place}");
+            assert_eq!(good(&[("TOLLKEEPER_STORE", &user_alone), path]).warnings, [""; 0]);
+        }
     }
 
     #[test]
@@ -295,11 +330,9 @@ mod tests {
         let password = ("TOLLKEEPER_STORE_PASSWORD_FILE", "/dev/null");
         let unused = "TOLLKEEPER_STORE_PASSWORD_FILE has no effect: memory:// takes no password";
         assert_eq!(good(&[password]).warnings, [unused]);
-        assert_eq!(good(&[password, ("TOLLKEEPER_STORE", "redis://h")]).warnings, [""; 0]);
 
         let missing = ("TOLLKEEPER_STORE_PASSWORD_FILE", "/does/not/exist");
         assert_eq!(good(&[missing]).warnings, [unused]);
-        assert_eq!(problems(&[missing, ("TOLLKEEPER_STORE", "redis://h")]).len(), 1);
 
         for (variable, value, why) in [
             ("TOLLKEEPER_STORE_POOL_SIZE", "4", "memory:// has no connections"),

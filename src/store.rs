@@ -51,6 +51,17 @@ pub enum StoreError {
     Corrupt(Vec<usize>),
 }
 
+/// What a look at a counter has found.
+#[derive(Debug, Clone)]
+pub enum CounterReading {
+    /// Its state.
+    State(CounterState),
+    /// It holds something other than a count.
+    Corrupt,
+    /// The store gives no answer, for a reason that names the server.
+    NoAnswer(String),
+}
+
 /// Whether a look at a counter resets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clear {
@@ -125,6 +136,15 @@ impl Store {
             Self::Memory(store) => Ok(store.look(counter, clear)),
             Self::Redis(store) => store.look(counter, clear).await,
             Self::Transactions(store) => store.look(counter, clear).await,
+        }
+    }
+
+    /// The server that has a counter, in words, as far as is known.
+    pub fn server_of(&self, counter: &Counter) -> Option<String> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => store.server_of(counter),
+            Self::Transactions(store) => store.server_of(counter),
         }
     }
 

@@ -1,16 +1,20 @@
-//! Reads certificates, the domains of clients and the admin token again while the service runs.
+//! Reads certificates, passwords, the domains of clients and the admin token again while the service runs.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time};
 
-use crate::{settings::ListenSettings, telemetry::FileMetrics};
+use crate::{
+    settings::{Settings, StoreUrl},
+    store::redis::{password::Password, server::Access},
+    telemetry::FileMetrics,
+};
 
 /// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// Renews what the listeners have from files, and never returns.
-pub(super) async fn renew(settings: Arc<ListenSettings>, metrics: FileMetrics) {
+/// Renews what the listeners and the store have from files, and never returns.
+pub(super) async fn renew(settings: Arc<Settings>, metrics: FileMetrics) {
     loop {
         let (settings, metrics) = (Arc::clone(&settings), metrics.clone());
         drop(spawn_blocking(move || renew_once(&settings, &metrics)).await);
@@ -18,15 +22,31 @@ pub(super) async fn renew(settings: Arc<ListenSettings>, metrics: FileMetrics) {
     }
 }
 
-fn renew_once(settings: &ListenSettings, metrics: &FileMetrics) {
-    if let Some(tls) = &settings.tls {
+fn renew_once(settings: &Settings, metrics: &FileMetrics) {
+    let listen = &settings.listen;
+    if let Some(tls) = &listen.tls {
         metrics.in_use("certificates", tls.renew());
         metrics.expires_in(tls.expires_in());
     }
-    if let Some(access) = &settings.access {
+    if let Some(access) = &listen.access {
         metrics.in_use("client_domains", access.renew());
     }
-    if let Some(token) = &settings.admin_token {
+    if let Some(token) = &listen.admin_token {
         metrics.in_use("admin_token", token.renew());
+    }
+    if let StoreUrl::Redis(url) = &settings.store.url {
+        // Sentinels have the same.
+        if let Some(tls) = &url.access.tls {
+            metrics.in_use("store_certificates", tls.renew());
+        }
+        renew_password("store_password", &url.access, metrics);
+        renew_password("store_sentinel_password", &url.sentinel_access, metrics);
+    }
+}
+
+/// Connections read the file too. Between them, this shows what the next one will find.
+fn renew_password(files: &'static str, access: &Access, metrics: &FileMetrics) {
+    if let Some(Password::File(file)) = &access.password {
+        metrics.in_use(files, file.renew());
     }
 }

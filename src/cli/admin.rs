@@ -1,6 +1,6 @@
 //! A client of a service's admin address.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
@@ -17,7 +17,10 @@ use tokio::{
     time,
 };
 
-use super::tls::TlsFlags;
+use super::{
+    output::{complain, say},
+    tls::TlsFlags,
+};
 use crate::{
     printable::printable,
     tls::client::{TlsClient, host_of},
@@ -67,6 +70,24 @@ pub(super) fn ask(
         Failure::NotTollkeeper => not_tollkeeper(addr),
         Failure::NotHttp(error) => format!("{}: {error}", not_tollkeeper(addr)),
     })
+}
+
+/// What an answer lacks, in words, if it lacks anything.
+pub(super) fn incomplete(answer: &Value) -> Option<&str> {
+    answer.get("incomplete").and_then(Value::as_str)
+}
+
+/// Prints an answer, and what it lacks. The exit code is `complete`, or that of a failure if it lacks anything.
+pub(super) fn say_answer(
+    addr: &str,
+    text: &str,
+    incomplete: Option<&str>,
+    complete: ExitCode,
+) -> ExitCode {
+    let Some(incomplete) = incomplete else { return say(text, complete) };
+    let code = say(text, ExitCode::FAILURE);
+    complain(format_args!("{}: {incomplete}", printable(addr.as_bytes())));
+    code
 }
 
 /// The error when something else answers at the address.
@@ -130,7 +151,7 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
     let body: Value = serde_json::from_slice(body).map_err(|_| Failure::NotTollkeeper)?;
     match body.get("error").and_then(Value::as_str) {
         Some(problem) => Err(Failure::Told(problem.to_owned())),
-        None if status.is_success() => Ok(body),
+        None if status.is_success() || incomplete(&body).is_some() => Ok(body),
         None => Err(Failure::NotTollkeeper),
     }
 }

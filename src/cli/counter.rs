@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     address::ServiceAddr,
     admin,
-    output::{USAGE, complain, say},
+    output::{USAGE, complain},
 };
 use crate::{engine::descriptor_syntax, printable::printable, settings::Environment};
 
@@ -61,7 +61,10 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         &path_and_query(path, flags),
         String::new(),
     ) {
-        Ok(answer) => say(&describe(&answer, &method), ExitCode::SUCCESS),
+        Ok(answer) => {
+            let (text, incomplete) = (describe(&answer, &method), admin::incomplete(&answer));
+            admin::say_answer(addr, &text, incomplete, ExitCode::SUCCESS)
+        }
         Err(problem) => {
             complain(problem);
             ExitCode::FAILURE
@@ -89,6 +92,9 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
     let (algorithm, limit) = (text(counter, "algorithm"), text(counter, "limit"));
     let (used, left) = (number(counter, "used"), number(counter, "left"));
     let reset = *method == Method::POST;
+    if let Some(error) = counter.get("error").and_then(Value::as_str) {
+        return format!("{algorithm} of {limit}: {error}\n");
+    }
     if let Some(problem) = counter.get("problem").and_then(Value::as_str) {
         let cleared = if reset { "; now 0" } else { "" };
         return format!("{algorithm} of {limit}: {problem}{cleared}\n");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     address, admin, call,
-    output::{USAGE, complain, say},
+    output::{USAGE, complain},
 };
 use crate::{
     engine::{plan::Plan, request::Request},
@@ -57,8 +57,13 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
         None => by_files(&flags.rules, request),
     };
     match explanation {
-        Ok(explanation) if explanation.is_unknown() => say(&text(&explanation), ExitCode::FAILURE),
-        Ok(explanation) => say(&text(&explanation), ExitCode::SUCCESS),
+        Ok(explanation) => {
+            let addr = flags.admin_addr.as_deref().unwrap_or_default();
+            let complete =
+                if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+            let incomplete = explanation.incomplete.as_deref();
+            admin::say_answer(addr, &text(&explanation), incomplete, complete)
+        }
         Err(problem) => {
             complain(problem);
             ExitCode::FAILURE
@@ -164,6 +169,9 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
         push_line(text, 4, &charges(charge));
         if let (Some(used), Some(left)) = (charge.used, charge.left) {
             push_line(text, 4, &format!("{used} used, {left} left"));
+        }
+        if let Some(problem) = &charge.problem {
+            push_line(text, 4, problem);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::tls::client::{TlsClient, TlsFiles};
+use crate::tls::client::{TlsClient, TlsFiles, TlsPart};
 
 /// The flags with which a command connects by TLS.
 #[derive(Debug, clap::Args)]
@@ -22,11 +22,20 @@ impl TlsFlags {
     /// TLS for a protocol such as `h2`, if the flags ask for TLS.
     ///
     /// # Errors
-    /// A sentence that names the file, if one cannot be used.
+    /// A sentence that names the flag and the file, if one cannot be used.
     pub(super) fn client(&self, protocol: &'static [u8]) -> Result<Option<TlsClient>, String> {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         let identity = self.tls_cert.clone().zip(self.tls_key.clone());
         let client = TlsClient::new(TlsFiles { ca: Some(ca), identity }, None).speaking(protocol);
-        client.check().map(|()| Some(client))
+        client.check().map_err(|problem| format!("{}: {problem}", flag(problem.part)))?;
+        Ok(Some(client))
+    }
+}
+
+const fn flag(part: TlsPart) -> &'static str {
+    match part {
+        TlsPart::Ca | TlsPart::System => "--tls-ca",
+        TlsPart::Certificate => "--tls-cert",
+        TlsPart::Key => "--tls-key",
     }
 }

@@ -16,12 +16,12 @@ use super::{Http, browser};
 use crate::{
     engine::{
         descriptor_syntax,
-        ledger::{Charge, CounterState, Remembered},
+        ledger::{Charge, Remembered},
         request::{self, Descriptor, Hits},
     },
-    explain::Explanation,
+    explain::{CORRUPT, incomplete},
     rls::{self, refusal::Refusal},
-    store::{Clear, StoreError, system_clock},
+    store::{Clear, CounterReading, system_clock},
 };
 
 /// The endpoints for operators only.
@@ -35,45 +35,54 @@ pub fn router(http: Http) -> Router {
 }
 
 /// Takes the same body as `/json`.
-async fn explain(
-    State(http): State<Http>,
-    request: Request<Body>,
-) -> Result<Json<Explanation>, Response> {
+async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Response, Response> {
     let bad = |refusal: Refusal| refuse(refusal.codes().1, &refusal.to_string());
     let (body, _slot) = http.body(request).await.map_err(bad)?;
     let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
-    explanation.map(Json).map_err(|error| unanswered(&error))
+    Ok((status(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
 async fn show_counters(
     State(http): State<Http>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Response> {
+) -> Result<Response, Response> {
     counters(&http, query, Clear::No).await
 }
 
 async fn reset_counters(
     State(http): State<Http>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Response> {
+) -> Result<Response, Response> {
     counters(&http, query, Clear::Yes).await
 }
 
-async fn counters(
-    http: &Http,
-    query: Option<String>,
-    clear: Clear,
-) -> Result<Json<Value>, Response> {
+async fn counters(http: &Http, query: Option<String>, clear: Clear) -> Result<Response, Response> {
     let request = request(&query.unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    let looked = http.limiter.look(&request, clear).await;
-    let states = looked.map_err(|error| unanswered(&error))?;
-    if states.is_empty() {
+    let readings = http.limiter.look(&request, clear).await;
+    if readings.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
     }
-    let counters: Vec<Value> = states.iter().map(counter).collect();
-    Ok(Json(json!({ "counters": counters })))
+    let incomplete = incomplete(readings.iter().map(|(_, reading)| reading));
+    let counters: Vec<Value> = readings.iter().map(counter).collect();
+    let answer = match &incomplete {
+        Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
+        None => json!({ "counters": counters }),
+    };
+    Ok((status(incomplete.as_deref()), Json(answer)).into_response())
+}
+
+/// What is known is shown in any case. The status is that of a failure if anything is missing, since scripts look at
+/// the status alone.
+fn status(incomplete: Option<&str>) -> StatusCode {
+    match incomplete {
+        Some(problem) => {
+            tracing::warn!("an answer of the admin address is incomplete: {problem}");
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        None => StatusCode::OK,
+    }
 }
 
 /// Reads the query of `/counters`: `domain=D&descriptor=k=v,k=v`, each part percent-encoded.
@@ -98,19 +107,21 @@ pub fn request(query: &str) -> Result<request::Request, String> {
     Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 
-/// A counter without a state is corrupt.
-fn counter((charge, state): &(Charge, Option<CounterState>)) -> Value {
+fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
     let limit = &charge.counter.limit;
-    let Some(state) = state else {
-        return json!({
-            "algorithm": limit.algorithm.name(),
-            "limit": limit.to_string(),
-            "problem": "it holds something other than a count",
-        });
+    let (algorithm, limit_in_words) = (limit.algorithm.name(), limit.to_string());
+    let state = match reading {
+        CounterReading::State(state) => state,
+        CounterReading::Corrupt => {
+            return json!({ "algorithm": algorithm, "limit": limit_in_words, "problem": CORRUPT });
+        }
+        CounterReading::NoAnswer(cause) => {
+            return json!({ "algorithm": algorithm, "limit": limit_in_words, "error": cause });
+        }
     };
     json!({
-        "algorithm": limit.algorithm.name(),
-        "limit": limit.to_string(),
+        "algorithm": algorithm,
+        "limit": limit_in_words,
         "used": state.used,
         "left": state.remaining,
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
@@ -120,12 +131,6 @@ fn counter((charge, state): &(Charge, Option<CounterState>)) -> Value {
 
 fn remembered(call: &Remembered) -> Value {
     json!({ "at_ms": call.at.as_millis(), "hits": call.hits, "caller": call.caller })
-}
-
-/// The store's error may name hosts, so it only goes to the log.
-fn unanswered(error: &StoreError) -> Response {
-    tracing::warn!(%error, "could not read the counters");
-    refuse(StatusCode::SERVICE_UNAVAILABLE, "the store did not answer")
 }
 
 /// Only who shows the token, if there is one, may pass. A web page in an operator's browser may not: without a token

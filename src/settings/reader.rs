@@ -114,9 +114,14 @@ impl<'a> SettingReader<'a> {
         Some((variable, value))
     }
 
+    /// The flag or variable that gives a setting; the flag if it was not given.
+    pub(super) fn name_of(&self, flag: &str) -> String {
+        self.given(flag).map_or_else(|| format!("--{flag}"), |(name, _)| name)
+    }
+
     /// Adds a problem of a setting that was given.
     pub(super) fn problem(&mut self, flag: &str, problem: &str) {
-        let name = self.given(flag).map(|(name, _)| name).unwrap_or_default();
+        let name = self.name_of(flag);
         self.problems.push(format!("{name}: {problem}"));
     }
 

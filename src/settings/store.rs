@@ -6,7 +6,7 @@ use super::{
     form::{Arity, Custom, OnOff, Time, WholeNumber, invalid},
     reader::SettingReader,
     row::Setting,
-    store_access::StoreAccess,
+    store_access::{STORE, StoreAccess},
     store_url::StoreUrl,
 };
 
@@ -95,10 +95,10 @@ impl StoreSettings {
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
         let problems_before = reader.problems.len();
         let url = reader.read(&Setting {
-            flag: "store",
+            flag: STORE,
             form: Custom { name: "URL", read: str::parse },
             default: "memory://",
-            help: "Where counters are kept: memory:// or redis://[user:password@]host:port[/db]; rediss for TLS, redis+unix, redis+sentinel and redis+cluster: docs/redis.md",
+            help: "Where counters are kept: memory://, redis://[user:password@]host:port[/db], redis+unix:///path[?db=N], redis+sentinel://host:port,host:port/name[/db] or redis+cluster://host:port,host:port; with TLS rediss://, rediss+sentinel:// or rediss+cluster://",
         });
         let is_bad = reader.problems.len() > problems_before;
         let access = StoreAccess::read(reader);

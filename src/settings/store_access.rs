@@ -9,8 +9,8 @@ use super::{
     store_url::{RedisUrl, TopologyKind},
 };
 use crate::{
-    store::redis::server::Password,
-    tls::client::{TlsClient, TlsFiles, is_certificate_name},
+    store::redis::password::{Password, PasswordFile},
+    tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
 };
 
 /// The settings beside the URL. Files are only named: each is read when it is needed.
@@ -22,6 +22,7 @@ pub(super) struct StoreAccess {
     tls_name: Option<String>,
 }
 
+pub(super) const STORE: &str = "store";
 const PASSWORD: &str = "store-password-file";
 const SENTINEL_USER: &str = "store-sentinel-user";
 const SENTINEL_PASSWORD: &str = "store-sentinel-password-file";
@@ -61,9 +62,9 @@ impl StoreAccess {
             _ => {}
         }
         Self {
-            password: password.map(Password::File),
+            password: password.map(|path| in_file(PASSWORD, path)),
             sentinel_user,
-            sentinel_password: sentinel_password.map(Password::File),
+            sentinel_password: sentinel_password.map(|path| in_file(SENTINEL_PASSWORD, path)),
             tls_files: TlsFiles { ca, identity: certificate.zip(key) },
             tls_name,
         }
@@ -85,7 +86,7 @@ impl StoreAccess {
         }
     }
 
-    /// Reports files that cannot be read.
+    /// Reports password files that cannot be read or are empty.
     pub(super) fn check(&self, reader: &mut SettingReader<'_>) {
         for (flag, password) in
             [(PASSWORD, &self.password), (SENTINEL_PASSWORD, &self.sentinel_password)]
@@ -102,7 +103,7 @@ impl StoreAccess {
         if url.access.tls.is_some() {
             let client = TlsClient::new(self.tls_files, self.tls_name);
             if let Err(problem) = client.check() {
-                reader.problems.push(format!("TLS for --store: {problem}"));
+                reader.problem(flag_of(problem.part), &problem.problem);
             }
             let client = Some(Arc::new(client));
             Arc::make_mut(&mut url.access).tls.clone_from(&client);
@@ -113,6 +114,13 @@ impl StoreAccess {
             }
         }
         if self.password.is_some() {
+            if url.access.password.is_some() {
+                let other = reader.name_of(STORE);
+                reader.problem(
+                    PASSWORD,
+                    &format!("the URL of {other} has a password too: remove one"),
+                );
+            }
             Arc::make_mut(&mut url.access).password = self.password;
         }
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
@@ -123,6 +131,20 @@ impl StoreAccess {
             }
         }
         url
+    }
+}
+
+fn in_file(flag: &'static str, path: PathBuf) -> Password {
+    Password::File(Arc::new(PasswordFile::new(flag, path)))
+}
+
+/// The flag to change where this part of TLS is bad.
+const fn flag_of(part: TlsPart) -> &'static str {
+    match part {
+        TlsPart::Ca => CA,
+        TlsPart::Certificate => CERTIFICATE,
+        TlsPart::Key => KEY,
+        TlsPart::System => STORE,
     }
 }
 

@@ -10,10 +10,12 @@ use std::{
 
 use tokio::time;
 
-use super::{Clear, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache};
+use super::{
+    Clear, CounterReading, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache,
+};
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, CounterState, Judgement},
+    ledger::{Charge, Judgement},
     rule::OnStoreFailure,
 };
 
@@ -122,15 +124,20 @@ impl Guard {
     }
 
     /// Like [`Store::look`], within the budget.
-    ///
-    /// # Errors
-    /// Those of the store, and [`StoreError::TimedOut`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
+    pub async fn look(&self, counter: &Counter, clear: Clear) -> CounterReading {
         let answer = time::timeout(self.budget, self.store.look(counter, clear)).await;
         if clear == Clear::Yes {
             self.over_limit.forget(counter, Instant::now());
         }
-        answer.unwrap_or(Err(StoreError::TimedOut))
+        match answer.unwrap_or(Err(StoreError::TimedOut)) {
+            Ok(state) => CounterReading::State(state),
+            Err(StoreError::Corrupt(_)) => CounterReading::Corrupt,
+            Err(error) => {
+                let server = self.store.server_of(counter);
+                let server = server.as_deref().unwrap_or("the store");
+                CounterReading::NoAnswer(format!("no answer from {server}: {error}"))
+            }
+        }
     }
 
     async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Judgement, StoreError> {

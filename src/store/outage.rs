@@ -23,7 +23,7 @@ pub struct Outage(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// In log lines, which server of several it is: ` at host:port`.
+    /// In log lines, which server it is: ` at host:port`; empty where no server is known.
     place: String,
     /// Read by every call; the other fields only after a failure.
     is_down: AtomicBool,
@@ -42,7 +42,7 @@ struct Last {
 }
 
 impl Outage {
-    /// The outages of one server of several.
+    /// The outages of one server.
     pub fn at(address: impl fmt::Display) -> Self {
         Self(Arc::new(State { place: format!(" at {address}"), ..State::default() }))
     }

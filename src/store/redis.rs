@@ -12,6 +12,7 @@ mod hash_slot;
 mod kept;
 mod link;
 pub mod node;
+pub mod password;
 mod pause;
 pub mod pool;
 mod redirect;
@@ -27,6 +28,7 @@ pub mod servers;
 mod topology;
 mod transactions;
 mod work;
+mod wrong_modes;
 
 pub use self::transactions::TransactionStore;
 use self::{
@@ -92,6 +94,11 @@ impl RedisStore {
         let scripts = &topology.options.scripts;
         let look = |keys| ScriptLook { scripts, counter, clear, keys };
         Ok(topology.ask(HashSlot::of(counter), look).await?.answer)
+    }
+
+    /// The server that has a counter, in words, as far as is known.
+    pub fn server_of(&self, counter: &Counter) -> Option<String> {
+        self.0.topology.server_of(counter)
     }
 
     /// Finds the servers, and follows their changes; never ends.

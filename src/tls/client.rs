@@ -1,6 +1,11 @@
 //! TLS to a server, whose certificate is always verified.
 
-use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{net::TcpStream, time};
 use tokio_rustls::{
@@ -24,6 +29,35 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// Our certificate chain and its key, for servers that demand one.
     pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// A problem with one of the [files](TlsFiles), or with the CAs of the system.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct TlsFileProblem {
+    /// The part of TLS that is bad.
+    pub part: TlsPart,
+    /// A sentence that names the file.
+    pub problem: String,
+}
+
+/// Which part of TLS is bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsPart {
+    /// The file of the CAs.
+    Ca,
+    /// The file of our certificates.
+    Certificate,
+    /// The file of the key.
+    Key,
+    /// No file: what the system has.
+    System,
+}
+
+impl TlsPart {
+    const fn problem(self, problem: String) -> TlsFileProblem {
+        TlsFileProblem { part: self, problem }
+    }
 }
 
 /// The files' contents.
@@ -68,9 +102,16 @@ impl TlsClient {
     /// Whether the files can be used now.
     ///
     /// # Errors
-    /// A sentence that names the file.
-    pub fn check(&self) -> Result<(), String> {
+    /// What is wrong, if no good files were read before.
+    pub fn check(&self) -> Result<(), TlsFileProblem> {
         self.config().map(drop)
+    }
+
+    /// Reads the files again, and returns whether their newest content is in use. If it is bad, that is logged once,
+    /// and the last good one stays.
+    pub fn renew(&self) -> bool {
+        drop(self.config());
+        self.config.is_newest()
     }
 
     /// Makes a connection to `host` secure.
@@ -102,32 +143,41 @@ impl TlsClient {
         self.connect(host_of(addr), stream).await
     }
 
-    fn config(&self) -> Result<Arc<ClientConfig>, String> {
+    fn config(&self) -> Result<Arc<ClientConfig>, TlsFileProblem> {
         self.config.renew(self.files.read(), |contents| contents.config(self.protocol))
     }
 }
 
 impl TlsFiles {
-    fn read(&self) -> Result<Contents, String> {
+    fn read(&self) -> Result<Contents, TlsFileProblem> {
+        let read = |part: TlsPart, path: &Path| Pem::read(path).map_err(|p| part.problem(p));
         let identity = match &self.identity {
-            Some((chain, key)) => Some((Pem::read(chain)?, Pem::read(key)?)),
+            Some((chain, key)) => {
+                Some((read(TlsPart::Certificate, chain)?, read(TlsPart::Key, key)?))
+            }
             None => None,
         };
-        Ok(Contents { ca: self.ca.as_deref().map(Pem::read).transpose()?, identity })
+        let ca = self.ca.as_deref().map(|ca| read(TlsPart::Ca, ca)).transpose()?;
+        Ok(Contents { ca, identity })
     }
 }
 
 impl Contents {
-    fn config(&self, protocol: Option<&[u8]>) -> Result<Arc<ClientConfig>, String> {
+    fn config(&self, protocol: Option<&[u8]>) -> Result<Arc<ClientConfig>, TlsFileProblem> {
         let config = ClientConfig::builder_with_provider(crypto())
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
+            .map_err(|error| TlsPart::System.problem(error.to_string()))?
             .with_root_certificates(self.roots()?);
         let mut config = match &self.identity {
             Some((chain, key)) => {
-                config.with_client_auth_cert(chain.certificates()?, key.key()?).map_err(
-                    |error| key.problem(&format!("does not fit the certificate: {error}")),
-                )?
+                let of_chain = |problem| TlsPart::Certificate.problem(problem);
+                let of_key = |problem| TlsPart::Key.problem(problem);
+                let (chain, pair) =
+                    (chain.certificates().map_err(of_chain)?, key.key().map_err(of_key)?);
+                let unfit = |error| format!("does not fit the certificate: {error}");
+                config
+                    .with_client_auth_cert(chain, pair)
+                    .map_err(|error| of_key(key.problem(&unfit(error))))?
             }
             None => config.with_no_client_auth(),
         };
@@ -135,18 +185,19 @@ impl Contents {
         Ok(Arc::new(config))
     }
 
-    fn roots(&self) -> Result<RootCertStore, String> {
+    fn roots(&self) -> Result<RootCertStore, TlsFileProblem> {
         let mut roots = RootCertStore::empty();
         if let Some(ca) = &self.ca {
-            for certificate in ca.certificates()? {
-                roots.add(certificate).map_err(|error| ca.problem(&error.to_string()))?;
+            let of_ca = |problem| TlsPart::Ca.problem(problem);
+            for certificate in ca.certificates().map_err(of_ca)? {
+                roots.add(certificate).map_err(|error| of_ca(ca.problem(&error.to_string())))?;
             }
             return Ok(roots);
         }
         let (added, _) =
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if added == 0 {
-            return Err("this system trusts no CA".to_owned());
+            return Err(TlsPart::System.problem("this system trusts no CA".to_owned()));
         }
         Ok(roots)
     }

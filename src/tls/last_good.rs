@@ -1,7 +1,10 @@
 //! A value made of files, which is made again when they change. While the new files are bad, the last good
 //! value stays.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    fmt::Display,
+    sync::{Mutex, PoisonError},
+};
 
 /// A value of type `T`, made of contents of type `C`.
 #[derive(Debug)]
@@ -29,11 +32,11 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
     ///
     /// # Errors
     /// What is wrong with the contents, if there is no good value yet.
-    pub fn renew(
+    pub fn renew<E: Display>(
         &self,
-        contents: Result<C, String>,
-        make: impl FnOnce(&C) -> Result<T, String>,
-    ) -> Result<T, String> {
+        contents: Result<C, E>,
+        make: impl FnOnce(&C) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut state = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let made = match (contents, &state.good) {
             (Ok(contents), Some((known, value))) if contents == *known => {
@@ -55,6 +58,7 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
             (Err(problem), None) => Err(problem),
             (Err(problem), Some((_, value))) => {
                 let value = value.clone();
+                let problem = problem.to_string();
                 if state.problem.as_ref() != Some(&problem) {
                     tracing::warn!(
                         "{} cannot be used, the last good ones stay: {problem}",

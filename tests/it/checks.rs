@@ -6,8 +6,8 @@ use crate::{
     envoy::Envoy,
     support::{
         eventually,
-        redis_server::{Redis, Version},
-        sentinels::{NAME, SentinelSetup, Sentinels},
+        redis_server::{Redis, Setup, Version},
+        sentinels::{NAME, SentinelSetup, Sentinels, sentinel_of},
         service::{Options, Service, descriptor, request},
     },
 };
@@ -39,7 +39,11 @@ async fn a_replica_is_one_warning_and_a_metric_until_it_is_a_master() {
         eventually_failed(&service, check, 0);
     }
     let log = service.log();
-    assert_eq!(log.matches("redis is a replica, and takes no writes").count(), 1, "{log}");
+    assert_eq!(
+        log.matches(&format!("Redis at 127.0.0.1:{}: it is a replica", redis.port)).count(),
+        1,
+        "{log}"
+    );
     redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     eventually("the service has connected again", || {
         close_all(&redis);
@@ -89,6 +93,46 @@ static_resources:
     assert_eq!(redis.keys(), [""; 0]);
 }
 
+#[test]
+fn a_server_of_another_mode_than_the_url_says_fails_a_check_and_the_log_has_the_right_url() {
+    let redis = Redis::start();
+    let cluster = Redis::start_with(&["--cluster-enabled", "yes"]);
+    let sentinel = sentinel_of(&redis);
+    let configuration = "sentinel monitor other 127.0.0.1 1 1\n".to_owned();
+    let setup = Setup { version: Version::Valkey9, configuration, ..Setup::default() };
+    let valkey = Redis::start_as(setup.with(&["--sentinel"]));
+    let [single, node, sentinel] = [&redis, &cluster, &sentinel].map(|server| server.port);
+    let of_valkey = format!("127.0.0.1:{}", valkey.port);
+    let of_cluster = format!("write redis+cluster://127.0.0.1:{node}");
+    let of_sentinel = format!("write redis+sentinel://127.0.0.1:{sentinel}/NAME");
+    let of_single = format!("write redis://127.0.0.1:{single}");
+    for (store, advice) in [
+        (format!("redis://127.0.0.1:{node}"), &of_cluster),
+        (format!("redis://127.0.0.1:{sentinel}"), &of_sentinel),
+        (format!("redis://{of_valkey}"), &format!("write redis+sentinel://{of_valkey}/NAME")),
+        (format!("redis+cluster://127.0.0.1:{single}"), &of_single),
+        (format!("redis+cluster://127.0.0.1:{sentinel}"), &of_sentinel),
+        (format!("redis+sentinel://127.0.0.1:{single}/{NAME}"), &of_single),
+        (format!("redis+sentinel://127.0.0.1:{node}/{NAME}"), &of_cluster),
+    ] {
+        let service = service(&store, &[]);
+        eventually_failed(&service, "mode", 1);
+        eventually(advice, || service.log().contains(advice).then_some(()));
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_none_fails_the_check_of_the_mode_beside_one_that_is() {
+    let redis = Redis::start();
+    let sentinel = sentinel_of(&redis);
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", redis.port, sentinel.port);
+    let service = service(&format!("redis+sentinel://{hosts}/{NAME}"), &[]);
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    eventually_failed(&service, "mode", 1);
+    let line = format!("Redis at 127.0.0.1:{} is not a Sentinel", redis.port);
+    assert_eq!(service.log().matches(&line).count(), 1, "{}", service.log());
+}
+
 /// The commands that the log names for a user with these rights.
 fn refused(redis: &Redis, rights: &str, flags: &[&str]) -> String {
     let rights = format!("ACL SETUSER poor reset on >secret {rights}");
@@ -96,8 +140,9 @@ fn refused(redis: &Redis, rights: &str, flags: &[&str]) -> String {
     let service = service(&format!("redis://poor:secret@127.0.0.1:{}", redis.port), flags);
     eventually_failed(&service, "rights", 1);
     let log = service.log();
-    assert_eq!(log.matches("the user of Redis may not run").count(), 1, "{log}");
-    let (_, names) = log.split_once("the user of Redis may not run ").unwrap();
+    let line = format!("Redis at 127.0.0.1:{}: the user `poor` may not run ", redis.port);
+    assert_eq!(log.matches(&line).count(), 1, "{log}");
+    let (_, names) = log.split_once(&line).unwrap();
     assert_eq!(redis.keys(), [""; 0], "the probes have written");
     names.split_once(" with the keys of counters").unwrap().0.to_owned()
 }
@@ -138,7 +183,7 @@ async fn a_user_who_may_not_run_info_is_trusted_with_a_warning() {
     service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     eventually_failed(&service, "info", 1);
     let log = service.log();
-    assert_eq!(log.matches("the user of Redis may not run INFO").count(), 1, "{log}");
+    assert_eq!(log.matches("the user `tollkeeper` may not run INFO").count(), 1, "{log}");
 }
 
 /// What a client needs to follow a master, and no more than that.
@@ -151,10 +196,9 @@ fn the_documented_rights_suffice_towards_sentinels_and_their_master() {
     };
     let master = sentinels.master();
     master.allow("For a single server:");
-    master
-        .allow("With Sentinel, the master and its replicas need the user of a single server, and:");
-    let role: redis::Role = redis::cmd("ROLE").query(&mut connect(master)).unwrap();
-    assert!(matches!(role, redis::Role::Primary { .. }), "{role:?}");
+    let replication = redis::cmd("INFO").arg("replication").take();
+    let replication: String = replication.query(&mut connect(master)).unwrap();
+    assert!(replication.contains("role:master"), "{replication}");
 
     let sentinel = &sentinels.sentinels[0];
     sentinel.allow("Sentinels that have users of their own need this one:");

@@ -246,6 +246,12 @@ async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
     redis.query::<()>(&["SET", &redis.key("many=x"), "planted", "KEEPTTL"]);
     let problem = "fixed_window of 1000000 per year: it holds something other than a count";
     assert_eq!(output(&service, "show", "many=x"), problem);
+    let admin = service.admin.to_string();
+    let words = ["explain", "--admin-addr", &admin, "--domain", "shop", "many=x"];
+    let explained = tollkeeper().args(words).output().unwrap();
+    let explained = (explained.status.code(), String::from_utf8(explained.stdout).unwrap());
+    let ends = "\n    it holds something other than a count\n";
+    assert!(explained.0 == Some(0) && explained.1.ends_with(ends), "{explained:?}");
     assert_eq!(output(&service, "reset", "many=x"), format!("{problem}; now 0"));
     assert_eq!(
         output(&service, "show", "many=x"),

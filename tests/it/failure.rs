@@ -130,7 +130,7 @@ async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rul
     // The probe finds that out, without a call.
     shows("breaker_open", 0);
     shows("up", 1);
-    assert_eq!(service.log().matches("Redis answers again").count(), 1, "{}", service.log());
+    assert_eq!(service.log().matches("answers again").count(), 1, "{}", service.log());
     redis.assert_no_key_leaks();
 }
 
@@ -219,7 +219,7 @@ async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_
         let series = format!(r#"ratelimit_counters_unreadable_total{{rule="{rule}"}}"#);
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
-    assert!(!service.log().contains("Redis is unusable"), "{}", service.log());
+    assert!(!service.log().contains("is unusable"), "{}", service.log());
     redis.assert_no_key_leaks();
 }
 
@@ -332,7 +332,7 @@ async fn a_refund_on_a_corrupt_log_is_not_an_outage_and_admits_no_more() {
         // Whatever the log holds, more than the limit must not pass.
         assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));
     }
-    assert!(!service.log().contains("Redis is unusable"), "{}", service.log());
+    assert!(!service.log().contains("is unusable"), "{}", service.log());
 }
 
 #[tokio::test]

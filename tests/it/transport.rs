@@ -190,6 +190,7 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
         ],
     );
     eventually_ok(&service).await;
+    eventually_in_use(&service, "store_certificates", 1);
 
     fs::write(&ca, "no certificate").unwrap();
     for _ in 0..3 {
@@ -197,6 +198,7 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
         eventually_ok(&service).await;
     }
     let line = "the TLS files of Redis cannot be used, the last good ones stay";
+    eventually_in_use(&service, "store_certificates", 0);
     assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
 
     let server = new.server(&["127.0.0.1"]);
@@ -215,6 +217,7 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
     issue(&new);
     eventually_ok(&service).await;
     assert!(service.log().contains("the TLS files of Redis have changed"), "{}", service.log());
+    eventually_in_use(&service, "store_certificates", 1);
 }
 
 #[tokio::test]
@@ -232,8 +235,72 @@ async fn a_changed_password_file_is_read_at_the_next_connection() {
     eventually_ok(&service).await;
     allow(">second");
     close_all(&redis);
-    refused(&service, "login refused").await;
+    refused(&service, "login refused for the user `app`").await;
     fs::write(&file, "second\n").unwrap();
     eventually_ok(&service).await;
     assert!(!service.log().contains("second"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_password_file_that_is_missing_or_empty_is_one_warning_and_the_last_good_password_stays()
+{
+    let redis = Redis::start();
+    redis.query::<()>(&["ACL", "SETUSER", "app", "on", ">first", "~*", "+@all"]);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("password");
+    fs::write(&file, "first\n").unwrap();
+    let store = format!("redis://app@127.0.0.1:{}", redis.port);
+    let service = service(&store, &["--store-password-file", text(&file)]);
+    eventually_ok(&service).await;
+    eventually_in_use(&service, "store_password", 1);
+    let break_file = || fs::remove_file(&file).unwrap();
+    let empty_file = || fs::write(&file, "\n").unwrap();
+    let breaks: [(&dyn Fn(), &str); 2] =
+        [(&break_file, "No such file or directory"), (&empty_file, "the file is empty")];
+    for (break_it, problem) in breaks {
+        break_it();
+        for _ in 0..3 {
+            close_all(&redis);
+            eventually_ok(&service).await;
+        }
+        eventually_in_use(&service, "store_password", 0);
+        let line = format!("--store-password-file: {}: {problem}", text(&file));
+        assert_eq!(service.log().matches(&line).count(), 1, "{}", service.log());
+    }
+    assert!(!service.log().contains("is unusable"), "{}", service.log());
+    fs::write(&file, "first").unwrap();
+    eventually_in_use(&service, "store_password", 1);
+    assert!(!service.log().contains("first"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn of_the_passwords_in_a_file_that_is_gone_the_last_that_redis_accepted_stays() {
+    let redis = Redis::start();
+    redis.query::<()>(&["ACL", "SETUSER", "app", "on", ">first", "~*", "+@all"]);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("password");
+    fs::write(&file, "first").unwrap();
+    let store = format!("redis://app@127.0.0.1:{}", redis.port);
+    let service = service(&store, &["--store-password-file", text(&file)]);
+    eventually_ok(&service).await;
+    fs::write(&file, "wrong").unwrap();
+    close_all(&redis);
+    refused(&service, "login refused for the user `app`").await;
+    fs::remove_file(&file).unwrap();
+    eventually_ok(&service).await;
+}
+
+/// Waits until the metric of files of the store has this value.
+#[track_caller]
+fn eventually_in_use(service: &Service, files: &str, value: u8) {
+    let line = format!("ratelimit_tls_files_in_use{{files=\"{files}\"}} {value}\n");
+    eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+}
+
+#[tokio::test]
+async fn an_outage_of_a_single_redis_names_its_address() {
+    let redis = Redis::absent();
+    let service = service(&redis.url(), &[]);
+    let line = format!("Redis at 127.0.0.1:{} is unusable: Connection refused", redis.port);
+    refused(&service, &line).await;
 }

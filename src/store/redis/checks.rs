@@ -12,7 +12,7 @@ use redis::{Cmd, RedisResult, Value, from_redis_value, from_redis_value_ref};
 
 use super::{
     connection::Connection,
-    server::Address,
+    server::Server,
     server_info::{Expected, ServerInfo, ServerMode},
 };
 use crate::{engine::key::unused_key, telemetry::StoreMetrics};
@@ -48,6 +48,9 @@ const REFUSED: &str = "if not redis.acl_check_cmd then return false end \
     end \
     return refused";
 
+/// The name of the check of the mode in the metric.
+pub(super) const MODE: &str = "mode";
+
 /// What is checked. The first three are reasons not to use the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Check {
@@ -78,7 +81,7 @@ impl Check {
         match self {
             Self::Time => "time",
             Self::Version => "version",
-            Self::Mode => "mode",
+            Self::Mode => MODE,
             Self::Info => "info",
             Self::Role => "role",
             Self::Eviction => "eviction",
@@ -97,7 +100,7 @@ type ServerFindings = BTreeMap<Check, String>;
 
 /// The checks of one server.
 pub struct Checks {
-    address: Address,
+    server: Server,
     expected: Expected,
     /// A key that no counter has.
     key: String,
@@ -113,9 +116,9 @@ impl fmt::Debug for Checks {
 }
 
 impl Checks {
-    /// The checks of the server at `address`, whose keys begin with `key_prefix`.
+    /// The checks of a server whose keys begin with `key_prefix`.
     pub(super) fn new(
-        address: Address,
+        server: Server,
         expected: Expected,
         key_prefix: &str,
         metrics: StoreMetrics,
@@ -124,7 +127,7 @@ impl Checks {
             metrics.check_failed(check.name(), 0);
         }
         let key = key_prefix.to_owned() + &unused_key("probe");
-        Self { address, expected, key, metrics, known: Mutex::default() }
+        Self { server, expected, key, metrics, known: Mutex::default() }
     }
 
     /// Checks the server behind a new connection.
@@ -159,16 +162,20 @@ impl Checks {
         refused.extend(self.refused_commands(connection, answers).await?);
         if !refused.is_empty() {
             let sentence = format!(
-                "the user of Redis may not run {} with the keys of counters: docs/redis.md lists the \
-                 rights that are needed",
+                "{} may not run {} with the keys of counters: docs/redis.md lists the rights that are \
+                 needed",
+                self.server.access.user_in_words(),
                 refused.join(", ")
             );
             found.insert(Check::Rights, sentence);
         }
         if is_refused(&info) {
-            let sentence = "the user of Redis may not run INFO: version, cluster mode, role, \
-                            maxmemory-policy and maxclients are not checked";
-            found.insert(Check::Info, sentence.to_owned());
+            let sentence = format!(
+                "{} may not run INFO: version, cluster mode, role, maxmemory-policy and maxclients \
+                 are not checked",
+                self.server.access.user_in_words()
+            );
+            found.insert(Check::Info, sentence);
         } else if !found.contains_key(&Check::Time) {
             self.read_info(info, &mut found)?;
         }
@@ -214,18 +221,18 @@ impl Checks {
         if let Err(problem) = info.check_version() {
             found.insert(Check::Version, problem);
         }
-        if let Err(problem) = info.check_mode(self.expected.mode) {
-            found.insert(Check::Mode, problem.to_owned());
+        if let Err(problem) = info.check_mode(self.expected.mode, &self.server) {
+            found.insert(Check::Mode, problem);
         }
         // A cluster's map tells which nodes are masters.
         if info.is_replica() && self.expected.mode == ServerMode::Single {
-            let sentence = "redis is a replica, and takes no writes: calls that it would admit are \
+            let sentence = "it is a replica, and takes no writes: calls that it would admit are \
                             answered by on_store_failure; write the address of the master";
             found.insert(Check::Role, sentence.to_owned());
         }
         if let Some(policy) = info.evicts() {
             let sentence = format!(
-                "redis may evict counters, and then limits begin anew: its maxmemory-policy is \
+                "it may evict counters, and then limits begin anew: its maxmemory-policy is \
                  {policy}; set it to noeviction"
             );
             found.insert(Check::Eviction, sentence);
@@ -233,7 +240,7 @@ impl Checks {
         let clients = self.expected.clients;
         if let Some(max) = info.clients_max().filter(|max| *max < clients) {
             let sentence = format!(
-                "redis takes {max} clients (maxclients), and all replicas of this service may open \
+                "it takes {max} clients (maxclients), and all replicas of this service may open \
                  {clients} connections: lower --store-pool-size"
             );
             found.insert(Check::MaxClients, sentence);
@@ -261,7 +268,7 @@ impl Checks {
         for (check, sentence) in &found {
             // The outage tells why a server cannot be used.
             if known.get(check) != Some(sentence) && !check.is_fatal() {
-                tracing::warn!(server = %self.address, "{sentence}");
+                tracing::warn!("Redis at {}: {sentence}", self.server.address);
             }
         }
         for check in Check::ALL {

@@ -3,7 +3,7 @@
 
 mod masters;
 
-use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use redis::{RedisResult, Value};
@@ -22,7 +22,8 @@ use super::{
     pool,
     server::{Address, Server},
     server_info::{ServerInfo, ServerMode},
-    topology::{SlotRange, Topology},
+    topology::{DOWN, SlotRange, Topology},
+    wrong_modes::WrongModes,
 };
 use crate::engine::key::unused_key;
 
@@ -44,10 +45,12 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     let mut masters = Masters::default();
+    let mut wrong_modes = WrongModes::new(topology.options.metrics.clone());
     loop {
         let began = Instant::now();
-        match read_map(topology, seeds).await {
+        match read_map(topology, seeds, &mut wrong_modes).await {
             Ok(ranges) => {
+                wrong_modes.show(0);
                 topology.replace_cluster(&ranges).await;
                 masters.replace(&topology.map()).await;
                 probe_nodes(topology).await;
@@ -71,9 +74,14 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
 
 /// The map: from the node to which a hash slot has just moved, since others may still have the old one; else from the
 /// first node that answers and considers the cluster well.
-async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange>, String> {
+async fn read_map(
+    topology: &Topology,
+    seeds: &[Server],
+    wrong_modes: &mut WrongModes,
+) -> Result<Vec<SlotRange>, String> {
     if let Some(informed) = topology.take_informed()
-        && let Ok(Ok(Some(ranges))) = time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
+        && let Ok(Ok(MapAnswer::Map(ranges))) =
+            time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
     {
         return Ok(ranges);
     }
@@ -89,31 +97,50 @@ async fn read_map(topology: &Topology, seeds: &[Server]) -> Result<Vec<SlotRange
     });
     let mut answers = pin!(stream::iter(answers).buffer_unordered(ASKED_AT_ONCE));
     let mut problem = String::new();
+    let mut of_wrong_mode = HashSet::new();
     while let Some((server, answer)) = answers.next().await {
         let cause = match answer {
-            Ok(Ok(Some(ranges))) => return Ok(ranges),
-            Ok(Ok(None)) => "the cluster is down".to_owned(),
+            Ok(Ok(MapAnswer::Map(ranges))) => return Ok(ranges),
+            Ok(Ok(MapAnswer::Down)) => DOWN.to_owned(),
+            Ok(Ok(MapAnswer::WrongMode(problem))) => {
+                // The connections to a node check it themselves.
+                if !map.nodes().iter().any(|node| node.server.address == server.address) {
+                    of_wrong_mode.insert(server.address.clone());
+                }
+                problem
+            }
             Ok(Err(error)) => pool::unavailable(&error).to_string(),
             Err(_) => "no answer".to_owned(),
         };
         problem = format!("{}: {cause}", server.address);
     }
+    wrong_modes.show(of_wrong_mode.len());
     Err(format!("the map of the cluster cannot be read: {problem}"))
 }
 
-/// `None` if the node considers the cluster down.
-async fn ask_for_map(server: &Server) -> RedisResult<Option<Vec<SlotRange>>> {
+/// What a node answers that is asked for the map.
+enum MapAnswer {
+    Map(Vec<SlotRange>),
+    /// It considers the cluster down.
+    Down,
+    /// It is not part of a cluster, in words.
+    WrongMode(String),
+}
+
+async fn ask_for_map(server: &Server) -> RedisResult<MapAnswer> {
     let mut connection = connection::open(server).await?;
     // A user without the right to INFO may be served nevertheless.
-    if let Ok(info) = connection.query::<String>(&redis::cmd("INFO")).await {
-        ServerInfo(&info).check_mode(ServerMode::Cluster).map_err(io::Error::other)?;
+    if let Ok(info) = connection.query::<String>(&redis::cmd("INFO")).await
+        && let Err(problem) = ServerInfo(&info).check_mode(ServerMode::Cluster, server)
+    {
+        return Ok(MapAnswer::WrongMode(problem));
     }
     let info: String = connection.query(redis::cmd("CLUSTER").arg("INFO")).await?;
     if !info.contains("cluster_state:ok") {
-        return Ok(None);
+        return Ok(MapAnswer::Down);
     }
     let slots: Value = connection.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-    Ok(Some(read_slots(slots, server)))
+    Ok(MapAnswer::Map(read_slots(slots, server)))
 }
 
 /// The ranges in the answer to CLUSTER SLOTS. Each is an array: the first slot, the last, the master, and its

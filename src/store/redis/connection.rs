@@ -16,8 +16,9 @@ use tokio::{
 };
 
 use super::{
+    password::Password,
     resp,
-    server::{Access, Address, Password, Server},
+    server::{Access, Address, Server},
 };
 use crate::tls::client::in_words;
 
@@ -105,16 +106,20 @@ impl Connection {
     async fn log_in(&mut self, access: &Access) -> RedisResult<()> {
         if access.user.is_some() || access.password.is_some() {
             let user = access.user.as_deref();
-            let password = read(access.password.as_ref())?;
+            let mut password = read(access.password.as_ref())?;
             let mut answer = self.authenticate(user, &password).await;
             if let (Err(error), Some(file @ Password::File(_))) = (&answer, &access.password)
                 && error.code().is_some()
             {
                 // The password and the file change one after the other.
                 time::sleep(jitter()).await;
-                answer = self.authenticate(user, &read(Some(file))?).await;
+                password = read(Some(file))?;
+                answer = self.authenticate(user, &password).await;
             }
-            answer.map_err(refused)?;
+            answer.map_err(|error| refused(error, access))?;
+            if let Some(known) = &access.password {
+                known.accepted(password);
+            }
         }
         if access.database != 0 {
             self.query::<()>(redis::cmd("SELECT").arg(access.database)).await?;
@@ -252,10 +257,11 @@ fn read(password: Option<&Password>) -> RedisResult<String> {
 }
 
 /// A refused login, in words that name it; the server's own may tell more than we want to log.
-fn refused(error: RedisError) -> RedisError {
+fn refused(error: RedisError, access: &Access) -> RedisError {
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => {
-            (ErrorKind::AuthenticationFailed, "the server refused the login").into()
+            let login = format!("login refused for {}", access.user_in_words());
+            (ErrorKind::AuthenticationFailed, "the server refused the login", login).into()
         }
         _ => error,
     }
@@ -296,6 +302,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::store::redis::password::PasswordFile;
 
     #[tokio::test]
     async fn a_server_that_is_gone_is_noticed_by_the_kernel() -> io::Result<()> {
@@ -319,7 +326,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address =
             Address::Tcp { host: "127.0.0.1".to_owned(), port: listener.local_addr()?.port() };
-        let access = Access { password: Some(Password::File(file.clone())), ..Access::default() };
+        let password = Password::File(Arc::new(PasswordFile::new("flag", file.clone())));
+        let access = Access { password: Some(password), ..Access::default() };
         let server = Server::new(address, Arc::new(access));
         let refuse = async {
             let (stream, _) = listener.accept().await?;

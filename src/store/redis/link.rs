@@ -94,10 +94,27 @@ impl Link {
         &self,
         question: &Q,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
+        self.ask_as(question, Asked { link: self, is_over: false }).await
+    }
+
+    /// Like [`ask`](Self::ask), of a server that has just answered the same call, without deciding it: that the call
+    /// ends in the midst of another question is no failure of the server.
+    pub(super) async fn ask_again<Q: Question>(
+        &self,
+        question: &Q,
+    ) -> Result<Decided<Q::Answer>, Unanswered> {
+        self.ask_as(question, Asked { link: self, is_over: true }).await
+    }
+
+    async fn ask_as<Q: Question>(
+        &self,
+        question: &Q,
+        mut asked: Asked<'_>,
+    ) -> Result<Decided<Q::Answer>, Unanswered> {
         if let Some(error) = self.state.breaker.refusal() {
+            asked.is_over = true;
             return Err(error.into());
         }
-        let mut asked = Asked { link: self, is_over: false };
         let answer = self.ask_until_present(question).await;
         asked.is_over = true;
         match &answer {

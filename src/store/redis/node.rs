@@ -54,14 +54,15 @@ pub(super) struct RedisNode {
 impl RedisNode {
     /// A node that connects when it is first asked. It rings `bell` when it fails.
     pub(super) fn new(options: &NodeOptions, server: Server, bell: Arc<Notify>) -> Self {
-        let (outage, runs) = match options.expected.mode {
-            ServerMode::Single => (Outage::default(), Runs::Single),
+        let outage = Outage::at(&server.address);
+        let runs = match options.expected.mode {
+            ServerMode::Single => Runs::Single,
             // Until it is known to take node-wide runs.
-            ServerMode::Cluster => (Outage::at(&server.address), Runs::PerSlot),
+            ServerMode::Cluster => Runs::PerSlot,
         };
         let metrics = options.metrics.clone();
         let checks = Checks::new(
-            server.address.clone(),
+            server.clone(),
             options.expected,
             &options.scripts.key_prefix,
             metrics.clone(),

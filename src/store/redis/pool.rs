@@ -168,7 +168,9 @@ impl PoolInner {
 /// The store's error for one of Redis.
 pub(super) fn unavailable(error: &RedisError) -> StoreError {
     StoreError::Unavailable(match (error.kind(), error.code()) {
-        (ErrorKind::AuthenticationFailed, _) => "login refused".to_owned(),
+        (ErrorKind::AuthenticationFailed, _) => {
+            error.detail().unwrap_or("login refused").to_owned()
+        }
         (_, Some("NOAUTH")) => "it requires a login".to_owned(),
         _ => error.to_string().replace(['\r', '\n'], " "),
     })

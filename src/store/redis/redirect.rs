@@ -69,12 +69,19 @@ impl Topology {
         let mut node = self.owner(slot)?;
         let mut keys = KeyDeclaration::Declared;
         let mut redirections = 0;
+        let mut answered: Option<Arc<RedisNode>> = None;
         loop {
-            let error = match node.link.ask(&question(keys)).await {
+            let question = question(keys);
+            let decided = match &answered {
+                Some(last) if Arc::ptr_eq(last, &node) => node.link.ask_again(&question).await,
+                Some(_) | None => node.link.ask(&question).await,
+            };
+            let error = match decided {
                 Ok(decided) => return Ok(decided),
                 Err(Unanswered::Elsewhere(error)) => error,
                 Err(Unanswered::Failed(error)) => return Err(error),
             };
+            answered = Some(Arc::clone(&node));
             let redirected = redirections < REDIRECTIONS_MAX;
             match named(&error, &node).filter(|_| redirected) {
                 Some(address) => {
@@ -90,6 +97,9 @@ impl Topology {
                     };
                 }
                 None => {
+                    if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ClusterDown) {
+                        self.is_down();
+                    }
                     self.bell.notify_one();
                     time::sleep(WAIT).await;
                     (node, keys) = (self.owner(slot)?, KeyDeclaration::Declared);

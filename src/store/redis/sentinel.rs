@@ -20,6 +20,7 @@ use super::{
     pool,
     server::{Access, Address, Server},
     topology::Topology,
+    wrong_modes::WrongModes,
 };
 
 /// How often one Sentinel and the master are asked while all is well.
@@ -69,6 +70,7 @@ struct Resolver<'store> {
     topology: &'store Topology,
     monitored: &'store Monitored,
     sentinels: Vec<Sentinel>,
+    wrong_modes: WrongModes,
     /// Whose turn it is.
     turn: usize,
     others_at: Instant,
@@ -91,6 +93,7 @@ impl<'store> Resolver<'store> {
             topology,
             monitored,
             sentinels: monitored.sentinels.iter().cloned().map(Sentinel::new).collect(),
+            wrong_modes: WrongModes::new(topology.options.metrics.clone()),
             turn: 0,
             others_at: Instant::now(),
             present: None,
@@ -127,6 +130,8 @@ impl<'store> Resolver<'store> {
             _ => self.find().await,
         };
         self.tell(found.err());
+        let of_wrong_mode = self.sentinels.iter().filter(|sentinel| sentinel.is_other_server);
+        self.wrong_modes.show(of_wrong_mode.count());
         match ring {
             Ring::Failure => self.pause.longer(),
             Ring::Announcement | Ring::Timer => self.pause.shortest(),

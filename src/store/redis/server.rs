@@ -1,8 +1,9 @@
 //! Where a Redis server is, and how it is entered.
 
-use std::{fmt, fs, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
-use crate::tls::client::TlsClient;
+use super::password::Password;
+use crate::{printable::printable, tls::client::TlsClient};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,40 +30,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where the password comes from.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Password {
-    /// The URL.
-    Text(String),
-    /// A file, which is read at each connection: passwords that are tokens expire.
-    File(PathBuf),
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => f.write_str("***"),
-            Self::File(path) => path.fmt(f),
-        }
-    }
-}
-
-impl Password {
-    /// The password as it is now.
-    ///
-    /// # Errors
-    /// A sentence that names the file.
-    pub fn read(&self) -> Result<String, String> {
-        match self {
-            Self::Text(text) => Ok(text.clone()),
-            Self::File(path) => match fs::read_to_string(path) {
-                Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-                Err(error) => Err(format!("{}: {error}", path.display())),
-            },
-        }
-    }
-}
-
 /// What is the same for all servers of a topology.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
@@ -74,6 +41,16 @@ pub struct Access {
     pub database: u32,
     /// TLS, if it is used.
     pub tls: Option<Arc<TlsClient>>,
+}
+
+impl Access {
+    /// The user, for log lines.
+    pub(super) fn user_in_words(&self) -> String {
+        match &self.user {
+            Some(user) => format!("the user `{}`", printable(user.as_bytes())),
+            None => "the default user".to_owned(),
+        }
+    }
 }
 
 /// One server.

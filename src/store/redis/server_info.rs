@@ -1,6 +1,8 @@
 //! What a server says of itself when we connect: whether we can work with it, and what its operator
 //! should know.
 
+use super::server::{Address, Server};
+
 /// The oldest servers that have the commands and the scripting that we rely on.
 const REDIS_MIN: (u32, u32) = (6, 2);
 const VALKEY_MIN: (u32, u32) = (7, 2);
@@ -25,6 +27,13 @@ pub enum ServerMode {
     Cluster,
 }
 
+/// What a server says that it is.
+enum ServerKind {
+    Single,
+    Cluster,
+    Sentinel,
+}
+
 /// The answer to INFO.
 pub(super) struct ServerInfo<'text>(pub(super) &'text str);
 
@@ -32,8 +41,8 @@ impl ServerInfo<'_> {
     /// Refuses a server that is too old, in a sentence.
     pub(super) fn check_version(&self) -> Result<(), String> {
         let (server, version, oldest) = match self.field("valkey_version:") {
-            Some(version) => ("valkey", version, VALKEY_MIN),
-            None => ("redis", self.field("redis_version:").unwrap_or_default(), REDIS_MIN),
+            Some(version) => ("Valkey", version, VALKEY_MIN),
+            None => ("Redis", self.field("redis_version:").unwrap_or_default(), REDIS_MIN),
         };
         let mut numbers = version.split('.').map_while(|number| number.parse().ok());
         let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -44,16 +53,41 @@ impl ServerInfo<'_> {
         Err(format!("{server} `{version}` is older than {major}.{minor}"))
     }
 
-    /// Refuses a server that is not of the mode that the URL says, in a sentence.
-    pub(super) fn check_mode(&self, mode: ServerMode) -> Result<(), &'static str> {
-        match (mode, self.field("cluster_enabled:") == Some("1")) {
-            (ServerMode::Single, false) | (ServerMode::Cluster, true) => Ok(()),
-            (ServerMode::Single, true) => {
-                Err("the server runs in cluster mode: write redis+cluster://")
+    /// Refuses a server that is not of the mode that the URL says, in a sentence with the right URL for it.
+    pub(super) fn check_mode(&self, mode: ServerMode, server: &Server) -> Result<(), String> {
+        let found = match (mode, self.kind()) {
+            (ServerMode::Single, ServerKind::Single)
+            | (ServerMode::Cluster, ServerKind::Cluster) => {
+                return Ok(());
             }
-            (ServerMode::Cluster, false) => {
-                Err("the server does not run in cluster mode: write redis:// without +cluster")
-            }
+            (ServerMode::Single, ServerKind::Cluster) => "it runs in cluster mode",
+            (ServerMode::Cluster, ServerKind::Single) => "it does not run in cluster mode",
+            (_, ServerKind::Sentinel) => "it is a Sentinel",
+        };
+        Err(format!("{found}: write {}", self.url_of(server)))
+    }
+
+    /// The URL of `server`, which has answered this.
+    pub(super) fn url_of(&self, server: &Server) -> String {
+        let tls = if server.access.tls.is_some() { "s" } else { "" };
+        let place = match &server.address {
+            Address::Tcp { .. } => server.address.to_string(),
+            Address::Unix(_) => "HOST:PORT".to_owned(),
+        };
+        match self.kind() {
+            ServerKind::Single => format!("redis{tls}://{place}"),
+            ServerKind::Cluster => format!("redis{tls}+cluster://{place}"),
+            ServerKind::Sentinel => format!("redis{tls}+sentinel://{place}/NAME"),
+        }
+    }
+
+    fn kind(&self) -> ServerKind {
+        // Valkey has a name of its own for the field.
+        let mode = self.field("redis_mode:").or_else(|| self.field("server_mode:"));
+        match mode {
+            Some("sentinel") => ServerKind::Sentinel,
+            _ if self.field("cluster_enabled:") == Some("1") => ServerKind::Cluster,
+            _ => ServerKind::Single,
         }
     }
 
@@ -80,6 +114,8 @@ impl ServerInfo<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -96,15 +132,23 @@ mod tests {
 
     #[test]
     fn a_server_must_be_of_the_mode_that_the_url_says() {
-        let check = |mode, info| ServerInfo(info).check_mode(mode);
+        let address = Address::Tcp { host: "h".to_owned(), port: 7000 };
+        let server = Server::new(address, Arc::default());
+        let check = |mode, info| ServerInfo(info).check_mode(mode, &server);
         let cluster = "redis_version:7.0.15\r\ncluster_enabled:1\r\n";
         let single = "redis_version:7.0.15\r\ncluster_enabled:0\r\n";
         assert_eq!(check(ServerMode::Single, single), Ok(()));
         assert_eq!(check(ServerMode::Cluster, cluster), Ok(()));
         let problem = check(ServerMode::Single, cluster).expect_err("a cluster");
-        assert_eq!(problem, "the server runs in cluster mode: write redis+cluster://");
+        assert_eq!(problem, "it runs in cluster mode: write redis+cluster://h:7000");
         let problem = check(ServerMode::Cluster, single).expect_err("no cluster");
-        assert!(problem.contains("does not run in cluster mode"), "{problem}");
+        assert_eq!(problem, "it does not run in cluster mode: write redis://h:7000");
+        for sentinel in ["redis_mode:sentinel\r\n", "server_mode:sentinel\r\n"] {
+            for mode in [ServerMode::Single, ServerMode::Cluster] {
+                let problem = check(mode, sentinel).expect_err("a Sentinel");
+                assert_eq!(problem, "it is a Sentinel: write redis+sentinel://h:7000/NAME");
+            }
+        }
     }
 
     #[test]

@@ -53,6 +53,10 @@ pub(super) struct NodeMap {
 /// The owner of a hash slot that no node has.
 const NOBODY: u16 = u16::MAX;
 
+/// Why a cluster serves no key, by what its nodes answer.
+pub(super) const DOWN: &str = "CLUSTERDOWN: its nodes consider the cluster down; with \
+    cluster-require-full-coverage yes, one hash slot without a server is enough";
+
 /// Hash slots, from the first to the last, and the server that has them.
 #[derive(Debug, Clone)]
 pub(super) struct SlotRange {
@@ -109,6 +113,12 @@ impl Topology {
         self.map().owner(slot).cloned().ok_or_else(|| self.nobody())
     }
 
+    /// The server that has a counter, in words, as far as is known.
+    pub(super) fn server_of(&self, counter: &Counter) -> Option<String> {
+        let map = self.map();
+        map.owner(HashSlot::of(counter)).map(|node| format!("Redis at {}", node.server.address))
+    }
+
     /// The error of a call for whose counters there is no node.
     pub(super) fn nobody(&self) -> StoreError {
         let problem = self.problem().clone();
@@ -120,6 +130,11 @@ impl Topology {
         self.outage.failed(&error);
         self.bell.notify_one();
         error
+    }
+
+    /// Notes that a node considers the whole cluster down, until a map is read.
+    pub(super) fn is_down(&self) {
+        self.outage.failed(&StoreError::Unavailable(DOWN.to_owned()));
     }
 
     /// Whether there are nodes, and none is in an outage, as far as is known.

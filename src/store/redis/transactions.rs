@@ -74,6 +74,11 @@ impl TransactionStore {
         Ok(self.node().await?.link.ask(&look).await?.answer)
     }
 
+    /// The server that has a counter, in words, as far as is known.
+    pub fn server_of(&self, counter: &key::Counter) -> Option<String> {
+        self.servers.topology.server_of(counter)
+    }
+
     /// Finds the server, and follows its changes; never ends.
     pub async fn follow_servers(&self) {
         self.servers.follow().await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tollkeeper::rls::pb::rate_limit_response::Code;
 
 use super::{
@@ -202,9 +203,9 @@ async fn the_url_must_say_whether_it_is_a_cluster() {
         assert!(ask(&service, "fixed_window", "a").await.contains("unavailable"));
         eventually(expected, || service.log().contains(expected).then_some(()));
     };
-    check(&cluster.nodes[0].url(), "the server runs in cluster mode: write redis+cluster://").await;
+    check(&cluster.nodes[0].url(), "it runs in cluster mode: write redis+cluster://").await;
     let store = single.url().replace("redis://", "redis+cluster://");
-    check(&store, "the server does not run in cluster mode: write redis:// without +cluster").await;
+    check(&store, "it does not run in cluster mode: write redis://").await;
 }
 
 /// Clients that call, each of which may have the service open one more connection to a node.
@@ -288,4 +289,85 @@ async fn a_denial_is_remembered_and_explained_on_a_cluster() {
         .unwrap();
     let explained = String::from_utf8(explained.stdout).unwrap();
     assert!(explained.contains("1 used, 0 left"), "{explained}");
+}
+
+/// A counter on the first node, which is dead, and one on the second.
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_of_living_shards_are_shown_and_the_others_name_their_node() {
+    let mut cluster = masters(Version::Redis7);
+    let rules = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, requests_per_unit: 10 }\n";
+    let service = serve(&cluster, rules, &["--decision-budget", "200ms"]);
+    let [dead, living] = [0, 1].map(|node| values_on(&cluster, node, "user", "u", 1).remove(0));
+    is_served(&service, "user", &living).await;
+    is_served(&service, "user", &dead).await;
+    cluster.kill(0);
+    let refused = format!(
+        "no answer from Redis at 127.0.0.1:{}: Connection refused (os error 111)",
+        cluster.nodes[0].port
+    );
+    let admin = service.admin.to_string();
+    let descriptors = [&dead, &living].map(|value| format!("user={value}"));
+    let explain = ["explain", "--admin-addr", &admin, "--domain", "shop"];
+    let explained = || run(tollkeeper().args(explain).args(&descriptors));
+    eventually("the node refuses connections", || {
+        explained().1.contains(&format!("    {refused}\n")).then_some(())
+    });
+    let (code, stdout, stderr) = explained();
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stdout.contains("    1 used, 9 left\n"), "{stdout}");
+    assert!(!stdout.contains("verdict"), "{stdout}");
+    assert_eq!(stderr, format!("{admin}: 1 of 2 counters gave no answer\n"));
+
+    let counter = |action: &str, descriptor: &str| {
+        let words = ["counter", action, "--addr", &admin, "--domain", "shop", descriptor];
+        run(tollkeeper().args(words))
+    };
+    for action in ["show", "reset"] {
+        let (code, stdout, stderr) = counter(action, &descriptors[0]);
+        assert_eq!((code, stdout), (Some(1), format!("fixed_window of 10 per year: {refused}\n")));
+        assert_eq!(stderr, format!("{admin}: 1 of 1 counters gave no answer\n"));
+    }
+    let (code, stdout, _) = counter("show", &descriptors[1]);
+    assert!(code == Some(0) && stdout.contains("1 used of 10 per year"), "{stdout}");
+
+    let path = format!("/counters?domain=shop&descriptor=user%3D{dead}");
+    let (status, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
+    assert_eq!(status, 503, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["counters"][0]["error"], refused);
+    assert_eq!(body["incomplete"], "1 of 1 counters gave no answer");
+}
+
+/// With `cluster-require-full-coverage yes`, healthy nodes refuse their own keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_needs_all_slots_and_lacks_some_is_logged_with_its_code() {
+    let mut cluster = masters(Version::Redis7);
+    for node in &cluster.nodes {
+        node.query::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    }
+    let service = serve(&cluster, &rules(100, &[]), &["--decision-budget", "300ms"]);
+    let living = values_on(&cluster, 1, "fixed_window", "living", 1).remove(0);
+    is_served(&service, "fixed_window", &living).await;
+    cluster.kill(0);
+    let line = "is unusable: CLUSTERDOWN";
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !service.log().contains(line) && std::time::Instant::now() < deadline {
+        ask(&service, "fixed_window", &living).await;
+    }
+    for _ in 0..10 {
+        ask(&service, "fixed_window", &living).await;
+    }
+    assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
+    let of_living = format!("127.0.0.1:{} is unusable", cluster.nodes[1].port);
+    assert!(!service.log().contains(&of_living), "{}", service.log());
+    // One that starts now finds no map.
+    let late = Service::start(Options {
+        rules: &rules(100, &[]),
+        store: &cluster.nodes[1].url().replace("redis://", "redis+cluster://"),
+        flags: &["--decision-budget", "300ms"],
+        ..Options::default()
+    });
+    ask(&late, "fixed_window", &living).await;
+    let line = format!("127.0.0.1:{}: CLUSTERDOWN", cluster.nodes[1].port);
+    eventually(&line, || late.log().contains(&line).then_some(()));
 }

@@ -1,6 +1,6 @@
 //! One Sentinel: what it is asked, and what it announces.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, io, time::Duration};
 
 use futures_util::{
     StreamExt as _,
@@ -14,6 +14,7 @@ use crate::store::redis::{
     kept::KeptConnection,
     pause::Pause,
     server::{Address, Server},
+    server_info::ServerInfo,
 };
 
 /// The pause between attempts and between questions that change nothing.
@@ -28,6 +29,9 @@ const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Sentinel {
     pub(super) address: Address,
+    /// Whether another server than a Sentinel has answered last.
+    pub(super) is_other_server: bool,
+    server: Server,
     connection: KeptConnection,
     announcements: BoxStream<'static, ()>,
 }
@@ -53,7 +57,8 @@ impl Sentinel {
     pub(super) fn new(server: Server) -> Self {
         let address = server.address.clone();
         let announcements = Subscription::new(server.clone()).announcements();
-        Self { address, connection: KeptConnection::new(server), announcements }
+        let connection = KeptConnection::new(server.clone());
+        Self { address, is_other_server: false, server, connection, announcements }
     }
 
     /// Waits until it announces a new master, or may have done so before we listened.
@@ -67,12 +72,30 @@ impl Sentinel {
         let command = redis::cmd("SENTINEL").arg("MASTER").arg(name).take();
         let answer: RedisResult<Option<Fields>> =
             self.connection.query(&command, ANSWER_WITHIN).await;
+        if matches!(&answer, Err(error) if error.to_string().contains("unknown command")) {
+            self.tell_what_it_is().await;
+            return Err(NotNamed::Failed(io::Error::other("it is not a Sentinel").into()));
+        }
+        self.is_other_server &= answer.is_err();
         match answer {
             Ok(Some(fields)) => named(&fields).ok_or(NotNamed::Unknown),
             Ok(None) => Err(NotNamed::Unknown),
             Err(error) if error.to_string().contains("No such master") => Err(NotNamed::Unknown),
             Err(error) => Err(NotNamed::Failed(error)),
         }
+    }
+
+    /// Logs once which URL a server has that is not a Sentinel.
+    async fn tell_what_it_is(&mut self) {
+        if self.is_other_server {
+            return;
+        }
+        self.is_other_server = true;
+        let info = self.connection.query(&redis::cmd("INFO"), ANSWER_WITHIN).await;
+        // Its user may lack the right.
+        let info: String = info.unwrap_or_default();
+        let url = ServerInfo(&info).url_of(&self.server);
+        tracing::warn!("Redis at {} is not a Sentinel: write {url}", self.address);
     }
 
     /// The other Sentinels that it knows.
