@@ -257,7 +257,16 @@ fn modes(row: &Row, ledger: &Ledger, times: &Times) -> Option<String> {
         }
     };
     let within = ledger.iter().filter(is_within);
-    let wrong: Vec<&Call> = within.clone().filter(is_wrong).collect();
+    let mut wrong: Vec<&Call> = within.clone().filter(is_wrong).collect();
+    if matches!(row.setup, Setup::Cluster | Setup::Shards) {
+        // Six servers keep a small machine busy, and some calls from being served in time; a node that is not asked
+        // fails all of its calls.
+        let is_served = |call: &Call| effect_on(row, call) == Effect::Served;
+        let served = within.clone().filter(|call| is_served(call)).count();
+        if 2 * wrong.iter().filter(|call| is_served(call)).count() < served {
+            wrong.retain(|call| !is_served(call));
+        }
+    }
     let first = wrong.first()?;
     Some(format!(
         "{} of {} answers are not those of the mode, such as {:?} for {} after {:?}",
