@@ -14,11 +14,11 @@ use crate::{
         redis::{
             RedisStore, TransactionStore,
             node::NodeOptions,
+            probe::Probe,
             script::Scripts,
             sentinel::Monitored,
             server::{Address, Server},
             server_info::{Expected, ServerMode},
-            server_state::Probe,
             servers::Finder,
         },
         system_clock,

@@ -15,6 +15,7 @@ pub mod node;
 pub mod password;
 mod pause;
 pub mod pool;
+pub mod probe;
 mod redirect;
 mod reservation;
 pub mod resp;

@@ -8,6 +8,7 @@ mod failovers;
 mod load;
 mod moved_slots;
 mod operation;
+mod refusals;
 mod shards;
 
 use std::{sync::Arc, time::Duration};

@@ -1,13 +1,16 @@
 //! Promise 6 under faults: each row stages one fault under load, ends it, and checks the answers, the admissions,
 //! the recovery, and that nothing leaks. docs/reliability.md has the outcome, and the commands of longer runs.
 //!
-//! To add a fault, add a row to `rows`. A check that a row does not pass yet is named in its field `unmet`.
+//! To add a fault, add a row to `rows`, or to `topology_rows` if several servers are needed. A check that a row does
+//! not pass yet is named in its field `unmet`.
 
+mod deployment;
 mod load;
 mod local;
 mod outcome;
 mod rows;
 mod soak;
+mod topology_rows;
 
 use std::{
     collections::VecDeque,
@@ -20,12 +23,15 @@ use std::{
 };
 
 use self::{
-    load::{Load, MODES},
+    deployment::Deployment,
+    load::{Load, MODES, SPARED},
     outcome::{Durations, Outcome, Times},
 };
 use crate::support::{
+    cluster::Cluster,
     fault_proxy::FaultProxy,
     redis_server::Redis,
+    sentinels::Sentinels,
     service::{Options, Service},
 };
 
@@ -48,6 +54,7 @@ struct Row {
     stage: fn(&mut World),
     heal: fn(&mut World),
     effect: Effect,
+    reach: Reach,
     counters: Counters,
     /// Checks that are not met yet, each with the reason. Such a check is reported and fails no test.
     unmet: &'static [(Check, &'static str)],
@@ -62,6 +69,12 @@ enum Setup {
     ProxyFromStart,
     /// No Redis: the memory store.
     Memory,
+    /// A master with two replicas, and three Sentinels.
+    Sentinel,
+    /// A Cluster of three masters with a replica each.
+    Cluster,
+    /// A Cluster of three masters without replicas.
+    Shards,
 }
 
 /// What calls get while the fault lasts.
@@ -77,11 +90,21 @@ enum Effect {
     WritesRefused,
 }
 
+/// Which calls the fault affects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    All,
+    /// Those whose counters are on the first node of a Cluster: calls with the key [`SPARED`] are served as ever.
+    FirstNode,
+}
+
 /// Whether counters survive the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counters {
     Kept,
-    /// They begin again from zero this number of times.
+    /// A replica has them, but for those of a last batch.
+    Replicated,
+    /// They begin again from zero, or from an earlier count, this number of times.
     Lost(u64),
 }
 
@@ -112,6 +135,7 @@ enum Check {
 struct World {
     redis: Redis,
     proxy: FaultProxy,
+    deployment: Deployment,
     /// None in rows whose fault begins before it starts.
     service: Option<Service>,
     /// Opened before the fault.
@@ -124,7 +148,8 @@ impl World {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.port, seed);
         let admin = redis.connect();
-        let mut world = Self { redis, proxy, service: None, admin, background: None };
+        let deployment = Deployment::start(setup);
+        let mut world = Self { redis, proxy, deployment, service: None, admin, background: None };
         if setup == Setup::ProxyFromStart {
             stage(&mut world);
         }
@@ -132,6 +157,7 @@ impl World {
             Setup::Direct => world.redis.url(),
             Setup::Proxy | Setup::ProxyFromStart => world.proxy.url.clone(),
             Setup::Memory => "memory://".to_owned(),
+            Setup::Sentinel | Setup::Cluster | Setup::Shards => world.deployment.url(),
         };
         world.service = Some(service(&store));
         world
@@ -139,6 +165,27 @@ impl World {
 
     fn service(&self) -> &Service {
         self.service.as_ref().expect("it has started")
+    }
+
+    fn sentinels(&mut self) -> &mut Sentinels {
+        let Deployment::Sentinel(sentinels) = &mut self.deployment else { panic!("no Sentinels") };
+        sentinels
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        let Deployment::Cluster(cluster) = &mut self.deployment else { panic!("no Cluster") };
+        cluster
+    }
+
+    /// The servers that may have counters now.
+    fn servers(&self) -> Vec<&Redis> {
+        match &self.deployment {
+            Deployment::Single => vec![&self.redis],
+            Deployment::Sentinel(sentinels) => vec![sentinels.master()],
+            Deployment::Cluster(cluster) => {
+                cluster.masters().into_iter().map(|master| &cluster.nodes[master]).collect()
+            }
+        }
     }
 
     /// Sends a signal to the service.
@@ -192,6 +239,9 @@ fn service(store: &str) -> Service {
             );
         }
     }
+    rules += &format!(
+        "  - {{ key: {SPARED}, rate_limit: {{ unit: year, requests_per_unit: {LARGE} }} }}\n"
+    );
     let (budget, pool) = (format!("{}ms", BUDGET.as_millis()), POOL_SIZE.to_string());
     let flags = [["--decision-budget", &budget], ["--store-pool-size", &pool], ["--workers", "2"]];
     Service::start(Options { rules: &rules, store, flags: &flags.concat(), ..Options::default() })
@@ -200,7 +250,7 @@ fn service(store: &str) -> Service {
 /// Stages the fault of a row once, and checks everything.
 fn run(row: &Row, seed: u64) -> Outcome {
     let mut world = World::start(row.setup, row.stage, seed);
-    let load = Load::start(world.service().grpc);
+    let load = Load::start(world.service().grpc, row.reach);
     if row.setup != Setup::ProxyFromStart {
         load.wait(Duration::from_millis(300));
     }
@@ -235,7 +285,8 @@ fn every_fault_is_answered_by_its_mode_and_full_service_returns() {
     let (runs, seed, jobs) =
         (number("FAULT_RUNS", 1), number("FAULT_SEED", 1), number("FAULT_JOBS", 3));
     let filter = std::env::var("FAULT_ROWS").unwrap_or_default();
-    let rows = || rows::ROWS.iter().filter(|row| row.fault.contains(&filter));
+    let all = || rows::ROWS.iter().chain(topology_rows::ROWS);
+    let rows = || all().filter(|row| row.fault.contains(&filter));
     let waiting: VecDeque<(usize, &Row, u64)> = (0..runs)
         .flat_map(|run| rows().enumerate().map(move |(index, row)| (index, row, seed + run)))
         .collect();

@@ -48,6 +48,12 @@ impl HashSlot {
         Self(crc % Self::COUNT)
     }
 
+    /// A hash tag of this slot that begins with `name`.
+    pub(super) fn tag(self, name: &str) -> Option<String> {
+        let tags = (0..1_000_000).map(|number| format!("{name}-{number}"));
+        tags.into_iter().find(|tag| Self::of_tag(tag.as_bytes()) == self)
+    }
+
     /// The number, below [`COUNT`](Self::COUNT).
     pub(super) const fn number(self) -> u16 {
         self.0
@@ -65,6 +71,14 @@ mod tests {
             [("123456789", 12_739), ("foo", 12_182), ("user1000", 3443), ("a", 15_495)]
         {
             assert_eq!(HashSlot::of_tag(tag.as_bytes()).number(), slot, "{tag}");
+        }
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for slot in [0, 1, 8191, 12_182, HashSlot::COUNT - 1].into_iter().filter_map(HashSlot::new)
+        {
+            assert_eq!(HashSlot::of_tag(slot.tag("probe").unwrap().as_bytes()), slot);
         }
     }
 }

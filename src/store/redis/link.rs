@@ -121,6 +121,9 @@ impl Link {
             Err(Unanswered::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
                 self.state.failed(error);
             }
+            Err(Unanswered::Elsewhere(error)) if script::is_cluster_down(error) => {
+                self.state.failed(&pool::unavailable(error));
+            }
             _ => self.state.answered(),
         }
         answer

@@ -10,10 +10,11 @@ use super::{
     checks::Checks,
     link::Link,
     pool::{Pool, PoolOptions},
+    probe::{Probe, ProbeWrite},
     script::Scripts,
     server::Server,
     server_info::{Expected, ServerMode},
-    server_state::{Probe, ServerState, probe_command},
+    server_state::ServerState,
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -76,7 +77,7 @@ impl RedisNode {
             outage: outage.clone(),
         };
         let pool = Pool::new(pool, metrics.clone());
-        let probe = probe_command(options.probe, &options.scripts.key_prefix);
+        let probe = ProbeWrite::new(options.probe, &options.scripts.key_prefix);
         let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
         let batcher =

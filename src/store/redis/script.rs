@@ -285,6 +285,12 @@ pub(super) fn is_elsewhere(error: &RedisError) -> bool {
     }
 }
 
+/// Whether a node of a cluster says that it serves no hash slot at all, and not only that one has no owner.
+pub(super) fn is_cluster_down(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ClusterDown)
+        && error.detail().is_some_and(|detail| detail.starts_with("The cluster is down"))
+}
+
 fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

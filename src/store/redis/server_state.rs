@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, RedisResult};
+use redis::RedisResult;
 use tokio::{
     runtime::Handle,
     sync::Notify,
@@ -20,10 +20,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     breaker::Breaker,
     pool::{self, Pool},
+    probe::ProbeWrite,
     script::{self, WriteRefusal},
 };
 use crate::{
-    engine::key::unused_key,
     store::{StoreError, outage::Outage},
     telemetry::StoreMetrics,
 };
@@ -38,18 +38,6 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(250);
 /// The least time that a probe has for its answer, where the budget is shorter.
 const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
 
-/// How long the key of a probe lives, in milliseconds.
-const KEY_LIVES_MS: u64 = 1000;
-
-/// How a server is probed: in the way in which it decides calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
-    /// By a script that writes a key.
-    Script,
-    /// By a command that writes a key, since the server runs no scripts.
-    Command,
-}
-
 /// What is known of one server.
 #[derive(Debug)]
 pub(super) struct ServerState {
@@ -63,7 +51,7 @@ pub(super) struct ServerState {
     label: String,
     /// What the metrics show: a [`ShownState`].
     shown: AtomicU8,
-    probe: Cmd,
+    pub(super) probe: ProbeWrite,
     is_probed: AtomicBool,
     /// Cancelled when the server is left.
     left: CancellationToken,
@@ -77,7 +65,7 @@ impl ServerState {
         outage: Outage,
         bell: Arc<Notify>,
         metrics: StoreMetrics,
-        probe: Cmd,
+        probe: ProbeWrite,
     ) -> Self {
         Self {
             label: pool.server().address.to_string(),
@@ -170,11 +158,15 @@ impl ServerState {
         let mut connection = opened.map_err(|error| pool::unavailable(&error))?;
         let within = self.pool.timeout().max(ANSWER_WITHIN_MIN);
         let answer: RedisResult<()> =
-            time::timeout(within, connection.query(&self.probe)).await.map_err(timed_out)?;
+            time::timeout(within, connection.query(&self.probe.command()))
+                .await
+                .map_err(timed_out)?;
         match answer {
             Ok(()) => Ok(()),
             // It answers, and names another that has the key.
-            Err(error) if script::is_elsewhere(&error) => Ok(()),
+            Err(error) if script::is_elsewhere(&error) && !script::is_cluster_down(&error) => {
+                Ok(())
+            }
             Err(error) => Err(WriteRefusal::from_error(&error)
                 .map_or_else(|| pool::unavailable(&error), StoreError::from)),
         }
@@ -188,25 +180,6 @@ enum ShownState {
     Up,
     Down,
     Open,
-}
-
-/// A command that writes a key which no counter has, and which begins with `key_prefix`.
-pub(super) fn probe_command(probe: Probe, key_prefix: &str) -> Cmd {
-    const SCRIPT: &str =
-        "redis.call('SET', KEYS[1], '1', 'PX', ARGV[1]) return redis.status_reply('OK')";
-    let key = key_prefix.to_owned() + &unused_key("probe");
-    match probe {
-        Probe::Script => {
-            let mut command = redis::cmd("EVAL");
-            command.arg(SCRIPT).arg(1).arg(key).arg(KEY_LIVES_MS);
-            command
-        }
-        Probe::Command => {
-            let mut command = redis::cmd("SET");
-            command.arg(key).arg("1").arg("PX").arg(KEY_LIVES_MS);
-            command
-        }
-    }
 }
 
 /// The task that probes a server.

@@ -213,6 +213,7 @@ impl Topology {
                 old.find(&server.address).map_or_else(|| self.new_node(server), Arc::clone)
             };
             let new = Arc::new(next(&known));
+            new.aim_probes();
             self.current.store(Arc::clone(&new));
             let stays = |node: &Arc<RedisNode>| new.find(&node.server.address).is_some();
             let left: Vec<_> = old.nodes.iter().filter(|node| !stays(node)).cloned().collect();
@@ -295,6 +296,19 @@ impl NodeMap {
             let slot = HashSlot::new(u16::try_from(slot).ok()?);
             slot.filter(|_| Some(usize::from(*owner)) == index)
         })
+    }
+
+    /// Has each node of a cluster probed by writes to a hash slot of its own.
+    fn aim_probes(&self) {
+        for node in self.nodes.iter().filter(|_| !self.owners.is_empty()) {
+            let probe = &node.link.state.probe;
+            let is_own = |slot| self.owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, node));
+            if !probe.slot().is_some_and(is_own)
+                && let Some(slot) = self.slots_of(node).next()
+            {
+                probe.aim(slot);
+            }
+        }
     }
 
     /// The node that has all these counters.

@@ -1,9 +1,12 @@
 //! Outages of Redis under load, as a client of Envoy sees them.
 //!
-//! Envoy passes a request whose call takes too long or fails, whatever the rule says. It waits `ENVOY_WAITS_MS` (100),
-//! five times its default, since the test machine is shared; the decision budget is three quarters of that.
+//! Envoy passes a request whose call takes too long or fails, whatever the rule says. It waits `ENVOY_WAITS_MS` (1000),
+//! fifty times its default, since the test machine is shared; the decision budget is three quarters of that. Clients
+//! make up to `ENVOY_RATE` (500) requests a second.
 
 use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -23,6 +26,8 @@ use crate::support::{
 /// By then the breaker is open.
 const OPENS_WITHIN: Duration = Duration::from_millis(50);
 
+const CLIENTS: u32 = 16;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disruption {
     Killed,
@@ -37,8 +42,40 @@ struct EnvoySaw {
     errors: u64,
     /// Calls that Envoy gave up.
     timeouts: u64,
+    /// Requests per second before the outage.
+    rate: f64,
     /// The status and the time after the outage of each later request.
     later: Vec<(u16, Duration)>,
+}
+
+/// Makes requests on one connection.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(envoy: SocketAddr) -> Self {
+        let stream = TcpStream::connect(envoy).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// The status of a request.
+    fn get(&mut self) -> u16 {
+        self.0.get_mut().write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx-user: alice\r\n\r\n").unwrap();
+        let (mut status, mut length) = (None, 0);
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            match line.trim_end().split_once(' ') {
+                Some((_, rest)) if status.is_none() => status = rest[..3].parse().ok(),
+                Some(("content-length:", bytes)) => length = bytes.parse().unwrap(),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        status.expect("a status line")
+    }
 }
 
 /// Makes requests all the time, through an outage of a second and for two more.
@@ -54,8 +91,11 @@ descriptors:
         rate_limit: {{ unit: year, requests_per_unit: 1000000, on_store_failure: {mode} }}
 "
     );
-    let waits = std::env::var("ENVOY_WAITS_MS").map_or(1_000, |text| text.parse().unwrap());
-    let waits = Duration::from_millis(waits);
+    let number = |name: &str, default: u32| {
+        std::env::var(name).map_or(default, |text| text.parse().unwrap())
+    };
+    let waits = Duration::from_millis(number("ENVOY_WAITS_MS", 1000).into());
+    let pause = Duration::from_secs(1) * CLIENTS / number("ENVOY_RATE", 500);
     let budget = format!("{}ms", waits.as_millis() * 3 / 4);
     let mut redis = Redis::start();
     let proxy = FaultProxy::start(redis.port, 1);
@@ -76,12 +116,17 @@ descriptors:
 
     let (end, ledger) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let (began, before, after, ends, ended) = thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
+        for number in 0..CLIENTS {
+            let (end, ledger, address) = (&end, &ledger, envoy.public);
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                let mut due = Instant::now() + pause / CLIENTS * number;
                 while !end.load(Ordering::Relaxed) {
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
                     let sent = Instant::now();
-                    let status = envoy.get(b"alice").status;
+                    let status = client.get();
                     ledger.lock().unwrap().push((sent, Instant::now(), status));
+                    due = (due + pause).max(sent);
                 }
             });
         }
@@ -116,9 +161,13 @@ descriptors:
     let mut ledger = ledger.into_inner().unwrap();
     ledger.sort_unstable();
     let down = ledger.iter().filter(|(sent, at, _)| *sent >= began + OPENS_WITHIN && *at <= ends);
+    let first = ledger[0].0;
+    let early = ledger.iter().filter(|(sent, ..)| *sent < began).count();
+    let rate = early as f64 / (began - first).as_secs_f64();
     let later = ledger.iter().filter(|(_, at, _)| *at > ended);
     EnvoySaw {
         statuses: down.map(|(.., status)| *status).collect(),
+        rate,
         errors: after.0 - before.0,
         timeouts: after.1 - before.1,
         later: later.map(|(_, at, status)| (*status, *at - ended)).collect(),
@@ -131,8 +180,9 @@ fn assert_that_deny_denies(outage: Disruption) {
     let denied = seen.later.iter().filter(|(status, _)| *status != 200);
     let back = denied.map(|(_, at)| *at).max().unwrap_or_default();
     println!(
-        "{outage:?}: {passed} of {} requests passed; back {back:?} later",
-        seen.statuses.len()
+        "{outage:?}: {passed} of {} requests passed; back {back:?} later; {:.0}/s before",
+        seen.statuses.len(),
+        seen.rate
     );
     assert!(!seen.statuses.is_empty());
     assert_eq!(passed, 0);
@@ -161,8 +211,8 @@ fn with_error_envoy_gets_unavailable_in_an_outage_and_never_waits_in_vain() {
         let seen = seen_in(outage, "error");
         let asked = seen.statuses.len();
         println!(
-            "{outage:?}: {asked} requests, {} errors, {} timeouts",
-            seen.errors, seen.timeouts
+            "{outage:?}: {asked} requests, {} errors, {} timeouts; {:.0}/s before",
+            seen.errors, seen.timeouts, seen.rate
         );
         assert!(seen.errors > 0, "{outage:?}");
         assert_eq!(seen.timeouts, 0, "{outage:?}");

@@ -16,10 +16,16 @@ use tokio::{
 use tollkeeper::rls::pb::{RateLimitServiceClient, rate_limit_response::Code};
 use tonic::transport::Channel;
 
+use super::Reach;
 use crate::support::service::{descriptor, request};
 
 /// The values of `on_store_failure`, each the key of a rule.
 pub(super) const MODES: [&str; 4] = ["error", "deny", "allow", "local"];
+
+/// The key of a rule whose counter a fault of the first node of a Cluster does not affect, and its index after the
+/// [`MODES`].
+pub(super) const SPARED: &str = "spared";
+const SPARED_INDEX: usize = MODES.len();
 
 /// Each mode has a call in this time, in turn on the large limit and on the small one.
 const PAUSE: Duration = Duration::from_millis(8);
@@ -43,7 +49,7 @@ pub(super) enum Answer {
 /// One call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// Its place in [`MODES`].
+    /// Its place in [`MODES`], or the one after them.
     pub mode: usize,
     pub is_small: bool,
     pub sent: Instant,
@@ -62,12 +68,16 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn start(service: SocketAddr) -> Self {
+    pub(super) fn start(service: SocketAddr, reach: Reach) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let ledger = Arc::new(Mutex::new(Ledger::new()));
         let stop = watch::channel(false).0;
         let mut clients = JoinSet::new();
-        for mode in 0..MODES.len() {
+        let keys = match reach {
+            Reach::All => 0..MODES.len(),
+            Reach::FirstNode => 0..SPARED_INDEX + 1,
+        };
+        for mode in keys {
             let client = call_at_a_rate(service, mode, Arc::clone(&ledger), stop.subscribe());
             clients.spawn_on(client, runtime.handle());
         }
@@ -111,6 +121,11 @@ impl Load {
 }
 
 impl Call {
+    /// Whether no fault of the first node affects it.
+    pub(super) fn is_spared(&self) -> bool {
+        self.mode == SPARED_INDEX
+    }
+
     /// Whether only a store that fails answers a call on a large limit like this.
     pub(super) fn is_bad(&self) -> bool {
         !self.is_small && shows_failure(self.mode) && self.answer != Answer::Ok
@@ -119,7 +134,7 @@ impl Call {
 
 /// Whether this mode answers calls on a large limit otherwise than Redis does.
 pub(super) fn shows_failure(mode: usize) -> bool {
-    ["error", "deny"].contains(&MODES[mode])
+    MODES.get(mode).is_some_and(|mode| ["error", "deny"].contains(mode))
 }
 
 async fn call_at_a_rate(
@@ -139,7 +154,7 @@ async fn call_at_a_rate(
             _ = ticks.tick() => {}
             _ = stop.changed() => break,
         }
-        is_small = !is_small;
+        is_small = !is_small && mode != SPARED_INDEX;
         let (client, ledger) = (client.clone(), Arc::clone(&ledger));
         calls.spawn(async move {
             let call = call(client, mode, is_small).await;
@@ -157,7 +172,8 @@ pub(super) async fn call(
     is_small: bool,
 ) -> Call {
     let value = if is_small { "small" } else { "large" };
-    let descriptors = vec![descriptor(&[(MODES[mode], value)])];
+    let key = MODES.get(mode).unwrap_or(&SPARED);
+    let descriptors = vec![descriptor(&[(key, value)])];
     let sent = Instant::now();
     let answer = timeout(HANGS, client.should_rate_limit(request("faults", descriptors))).await;
     let answer = match answer {

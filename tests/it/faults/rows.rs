@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Counters, Effect, Row, Setup, World};
+use super::{Counters, Effect, Reach, Row, Setup, World};
 use crate::support::fault_proxy::{Connect, Cut, Faults, Flow};
 
 /// A row whose fault is in the proxy.
@@ -13,19 +13,29 @@ const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) ->
         stage,
         heal: |world| world.proxy.heal(),
         effect,
+        reach: Reach::All,
         counters: Counters::Kept,
         unmet: &[],
     }
 }
 
 /// A row whose fault is in Redis.
-const fn of_redis(
+pub(super) const fn of_redis(
     fault: &'static str,
     stage: fn(&mut World),
     heal: fn(&mut World),
     effect: Effect,
 ) -> Row {
-    Row { fault, setup: Setup::Direct, stage, heal, effect, counters: Counters::Kept, unmet: &[] }
+    Row {
+        fault,
+        setup: Setup::Direct,
+        stage,
+        heal,
+        effect,
+        reach: Reach::All,
+        counters: Counters::Kept,
+        unmet: &[],
+    }
 }
 
 /// For faults that end by themselves.

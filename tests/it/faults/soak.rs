@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Counters, SMALL, Setup, World,
+    Counters, Reach, SMALL, Setup, World,
     load::{Answer, Load, MODES},
     number,
     outcome::{Process, memory},
@@ -23,7 +23,7 @@ fn soak_with_random_faults() {
     let mut dice = number("FAULT_SEED", 1);
     let mut world = World::start(Setup::Proxy, |_| {}, dice);
     let rows: Vec<_> = ROWS.iter().filter(|row| row.setup != Setup::Memory).collect();
-    let load = Load::start(world.service().grpc);
+    let load = Load::start(world.service().grpc, Reach::All);
     let begin = Instant::now();
     let (mut samples, mut violations) = (Vec::new(), Vec::new());
     // Calls that passed on the small limits of `error` and `deny`, and how many may.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -330,6 +330,34 @@ impl Cluster {
     pub fn stop(&mut self, node: usize) {
         self.nodes[node].signal("STOP");
         self.down.insert(node);
+    }
+
+    /// Lets a node go on that was [`stop`](Self::stop)ped.
+    pub fn resume(&mut self, node: usize) {
+        self.nodes[node].signal("CONT");
+        self.down.remove(&node);
+    }
+
+    /// Has the nodes consider another one down after this time without an answer.
+    pub fn notice_after(&self, time: Duration) {
+        for node in self.living() {
+            let time = time.as_millis().to_string();
+            node.query::<()>(&["CONFIG", "SET", "cluster-node-timeout", &time]);
+        }
+    }
+
+    /// Takes a slot from its owner, as all nodes see it. Returns when all consider the cluster down; the news of an
+    /// owner may still be under way, so `None` asks for another try.
+    pub fn forget_slot(&self, slot: &str) -> Option<()> {
+        for node in self.nodes.iter().rev() {
+            let mut forget = redis::cmd("CLUSTER");
+            // It fails if the node knows no owner.
+            let _ = forget.arg("DELSLOTS").arg(slot).query::<()>(&mut node.connect());
+        }
+        let is_down = |node: &Redis| {
+            node.query::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail")
+        };
+        self.nodes.iter().all(is_down).then_some(())
     }
 
     /// Has the replica of this master take over from it. The master then becomes the replica.

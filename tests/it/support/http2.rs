@@ -7,7 +7,7 @@ pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/Shou
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
@@ -122,6 +122,11 @@ impl Frames {
         self.bytes.extend(stream.to_be_bytes());
         self.bytes.extend(payload);
         self
+    }
+
+    /// The frames since the last time; later calls go on with the next stream.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
     }
 
     pub fn bytes(self) -> Vec<u8> {

@@ -210,7 +210,9 @@ impl Redis {
         self.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         self.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         self.query::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
-        self.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+        if !self.setup.arguments.iter().any(|word| word == "--cluster-enabled") {
+            self.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+        }
     }
 
     pub fn signal(&self, name: &str) {

@@ -9,11 +9,11 @@ use tollkeeper::{
         redis::{
             RedisStore, TransactionStore,
             node::NodeOptions,
+            probe::Probe,
             script::Scripts,
             sentinel::Monitored,
             server::Server,
             server_info::{Expected, ServerMode},
-            server_state::Probe,
             servers::Finder,
         },
         system_clock,

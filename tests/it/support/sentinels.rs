@@ -190,6 +190,19 @@ impl Sentinels {
         self.master_to_replace().signal("STOP");
     }
 
+    /// Lets the master go on that was [`stop_master`](Self::stop_master)ped.
+    pub fn resume_master(&self) {
+        self.redises[self.replaced.expect("a failover")].signal("CONT");
+    }
+
+    /// Has the Sentinels consider the master down after this time without an answer.
+    pub fn notice_after(&self, time: Duration) {
+        for sentinel in &self.sentinels {
+            let time = time.as_millis().to_string();
+            sentinel.query::<()>(&["SENTINEL", "SET", NAME, "down-after-milliseconds", &time]);
+        }
+    }
+
     /// Has a Sentinel replace the master, which lives on and takes writes for some ten seconds.
     pub fn failover_by_hand(&mut self) {
         self.master_to_replace();

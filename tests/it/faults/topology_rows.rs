@@ -1,0 +1,181 @@
+//! The table of faults of Sentinel deployments and Clusters.
+
+use super::{
+    Counters, Effect, Reach, Row, Setup, World,
+    deployment::{move_slots, slots},
+    rows::of_redis,
+};
+use crate::support::eventually;
+
+/// A row of a Sentinel deployment, whose master fails.
+const fn of_sentinel(
+    fault: &'static str,
+    stage: fn(&mut World),
+    heal: fn(&mut World),
+    effect: Effect,
+) -> Row {
+    Row { setup: Setup::Sentinel, ..of_redis(fault, stage, heal, effect) }
+}
+
+/// A row of a Cluster with replicas, whose first node fails.
+const fn of_cluster(
+    fault: &'static str,
+    stage: fn(&mut World),
+    heal: fn(&mut World),
+    effect: Effect,
+) -> Row {
+    let row = of_redis(fault, stage, heal, effect);
+    Row { setup: Setup::Cluster, reach: Reach::FirstNode, ..row }
+}
+
+/// A row of a Cluster without replicas, whose first node fails.
+const fn of_shards(
+    fault: &'static str,
+    stage: fn(&mut World),
+    heal: fn(&mut World),
+    effect: Effect,
+) -> Row {
+    Row { setup: Setup::Shards, ..of_cluster(fault, stage, heal, effect) }
+}
+
+fn replace_master(world: &mut World) {
+    world.deployment.replace_master();
+}
+
+/// A slot of the last node, which no counter has.
+const LAST_SLOT: &str = "16383";
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        counters: Counters::Replicated,
+        ..of_sentinel(
+            "F20 Sentinel: the master is killed and replaced",
+            |world| world.sentinels().kill_master(),
+            replace_master,
+            Effect::Outage,
+        )
+    },
+    Row {
+        // Once it is resumed it takes calls until the service has left it.
+        counters: Counters::Lost(1),
+        ..of_sentinel(
+            "F20 Sentinel: the master is stopped by SIGSTOP, replaced, and resumed",
+            |world| world.sentinels().stop_master(),
+            |world| {
+                world.deployment.replace_master();
+                world.sentinels().resume_master();
+            },
+            Effect::Outage,
+        )
+    },
+    Row {
+        // The old master takes calls until the service has left it.
+        counters: Counters::Lost(1),
+        ..of_sentinel(
+            "F20 Sentinel: a replica is promoted by hand",
+            |world| world.sentinels().failover_by_hand(),
+            replace_master,
+            Effect::Mixed,
+        )
+    },
+    Row {
+        counters: Counters::Replicated,
+        ..of_cluster(
+            "F20 Cluster: a master is killed and replaced",
+            |world| world.cluster().kill(0),
+            replace_master,
+            Effect::Outage,
+        )
+    },
+    Row {
+        // Once it is resumed it takes calls until the service has left it.
+        counters: Counters::Lost(1),
+        ..of_cluster(
+            "F20 Cluster: a master is stopped by SIGSTOP, replaced, and resumed",
+            |world| world.cluster().stop(0),
+            |world| {
+                world.deployment.replace_master();
+                world.cluster().resume(0);
+            },
+            Effect::Outage,
+        )
+    },
+    of_cluster(
+        "F20 Cluster: a replica is promoted by hand",
+        |world| world.cluster().failover_by_hand(0),
+        replace_master,
+        Effect::Mixed,
+    ),
+    Row {
+        counters: Counters::Lost(1),
+        ..of_shards(
+            "F25 Cluster: a shard without replica is killed",
+            |world| world.cluster().kill(0),
+            |world| world.cluster().heal(),
+            Effect::Outage,
+        )
+    },
+    of_shards(
+        "F25 Cluster: a shard without replica is stopped by SIGSTOP",
+        |world| world.cluster().stop(0),
+        |world| world.cluster().resume(0),
+        Effect::Outage,
+    ),
+    of_shards(
+        "F08 Cluster: OOM on a shard",
+        |world| world.cluster().nodes[0].refuse_writes("OOM"),
+        |world| world.cluster().nodes[0].accept_writes(),
+        Effect::WritesRefused,
+    ),
+    of_shards(
+        "F22 Cluster: NOREPLICAS on a shard",
+        |world| world.cluster().nodes[0].refuse_writes("NOREPLICAS"),
+        |world| world.cluster().nodes[0].accept_writes(),
+        Effect::WritesRefused,
+    ),
+    Row {
+        reach: Reach::All,
+        ..of_shards(
+            "F25 CLUSTERDOWN: a slot has no owner, and the nodes require full coverage",
+            |world| {
+                let cluster = world.cluster();
+                for node in &cluster.nodes {
+                    node.query::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+                }
+                eventually("all nodes say CLUSTERDOWN", || cluster.forget_slot(LAST_SLOT));
+            },
+            |world| {
+                let cluster = world.cluster();
+                cluster.nodes[2].query::<()>(&["CLUSTER", "ADDSLOTS", LAST_SLOT]);
+                cluster.ready();
+            },
+            Effect::Outage,
+        )
+    },
+    of_shards(
+        "F24 MOVED: a node's counters move to another node",
+        |world| {
+            let cluster = world.cluster();
+            move_slots(cluster, &slots(cluster, &["small", "large"]), 1);
+        },
+        |_| {},
+        Effect::Served,
+    ),
+    of_shards(
+        "F24 ASK: some counters have moved, their slots have not",
+        |world| {
+            let cluster = world.cluster();
+            for slot in slots(cluster, &["small", "large"]) {
+                cluster.begin_move(slot, 1);
+            }
+            for slot in slots(cluster, &["small"]) {
+                cluster.begin_move(slot, 1).move_keys();
+            }
+        },
+        |world| {
+            let cluster = world.cluster();
+            move_slots(cluster, &slots(cluster, &["small", "large"]), 1);
+        },
+        Effect::Served,
+    ),
+];
