@@ -4,15 +4,17 @@
 //! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint.
 
 mod collector;
+mod instrument;
 mod labels;
 mod log_throttle;
 mod metrics;
 mod provider;
 
+pub use instrument::{InstrumentKind, InstrumentRow, InstrumentUnit};
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{
     CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics,
-    StoreMetrics,
+    StoreMetrics, instruments,
 };
 pub(crate) use metrics::{
     RefusedConnection, in_span, is_server_error, redis_error_type, status_name, store_span,

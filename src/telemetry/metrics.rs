@@ -1,5 +1,5 @@
-//! The instruments: calls and the store in files of their own, the small ones here. Names follow
-//! OpenTelemetry's semantic conventions 1.45 if they have one; they have none for limiters.
+//! The instruments: calls and the store in files of their own, the small ones here. Each file defines its instruments
+//! in one list. Names follow OpenTelemetry's semantic conventions 1.45 if they have one; they have none for limiters.
 
 mod call;
 mod edge;
@@ -22,15 +22,41 @@ pub(crate) use self::{
     edge::RefusedConnection,
     store::{in_span, redis_error_type, store_span},
 };
+use super::instrument::InstrumentRow;
 use crate::{VERSION, rules::Loaded};
+
+const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.counters.evicted",
+    &[],
+    "live counters in memory that were evicted, beyond `--memory-counters-max`",
+);
+const RELOADS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.rules.reloads",
+    &["outcome"],
+    "changes of the rule files, `good` or `bad`",
+);
+const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.last_reload_successful",
+    &[],
+    "1 if the newest content of the rule files is in force, else 0",
+);
+const BUILD_INFO: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.build_info",
+    &["version"],
+    "always 1; the label has the version of the program",
+);
+
+const SMALL: &[&InstrumentRow] = &[&COUNTERS_EVICTED, &RELOADS, &LAST_RELOAD, &BUILD_INFO];
+
+/// Every instrument, as docs/metrics.md lists them.
+pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
+    let lists = [call::INSTRUMENTS, store::INSTRUMENTS, edge::INSTRUMENTS, files::INSTRUMENTS];
+    lists.into_iter().chain([SMALL]).flatten().copied()
+}
 
 /// Records the version, as a gauge that is always 1.
 pub(super) fn build_info(meter: &Meter) {
-    let info = meter
-        .u64_gauge("ratelimit.build_info")
-        .with_description("Always 1; the label has the version of the program")
-        .build();
-    info.record(1, &[KeyValue::new("version", VERSION)]);
+    BUILD_INFO.new_gauge(meter).record(1, &[KeyValue::new("version", VERSION)]);
 }
 
 /// Metrics of counters in memory.
@@ -42,12 +68,7 @@ pub struct MemoryMetrics {
 impl MemoryMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self {
-            evicted: meter
-                .u64_counter("ratelimit.counters.evicted")
-                .with_description("Live counters in memory that were evicted")
-                .build(),
-        }
+        Self { evicted: COUNTERS_EVICTED.new_counter(meter) }
     }
 
     /// Counts live counters that were evicted.
@@ -66,16 +87,8 @@ pub struct RuleMetrics {
 impl RuleMetrics {
     /// Instruments of `meter`. The rules at the start are valid.
     pub fn new(meter: &Meter) -> Self {
-        let metrics = Self {
-            reloads: meter
-                .u64_counter("ratelimit.rules.reloads")
-                .with_description("Changes of the rule files, by outcome")
-                .build(),
-            successful: meter
-                .u64_gauge("ratelimit.rules.last_reload_successful")
-                .with_description("1 if the newest content of the rule files is in force, else 0")
-                .build(),
-        };
+        let metrics =
+            Self { reloads: RELOADS.new_counter(meter), successful: LAST_RELOAD.new_gauge(meter) };
         metrics.successful.record(1, &[]);
         metrics
     }

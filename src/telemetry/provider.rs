@@ -33,11 +33,12 @@ use super::{
     metrics,
 };
 
-/// The most series of one instrument. The SDK's default of 2,000 would merge all further rules into one series.
+/// The most series of an instrument that counts by rule. The SDK's default of 2,000 would merge all further rules into
+/// one series. It reserves memory for as many, so the other instruments keep the default.
 const SERIES_MAX: usize = 200_000;
 
 fn series_of_rules(instrument: &Instrument) -> Option<Stream> {
-    if !instrument.name().starts_with("ratelimit.") {
+    if !metrics::instruments().any(|row| row.name == instrument.name() && row.is_by_rule()) {
         return None;
     }
     // Only a limit of 0 is an error.

@@ -44,6 +44,7 @@ mod helm;
 mod http;
 mod invented;
 mod memory;
+mod metrics;
 mod migrating;
 mod model;
 mod modes;

@@ -16,12 +16,61 @@ use crate::{
         rule_set::RuleSet,
     },
     grpc,
-    telemetry::labels::RuleLabels,
+    telemetry::{
+        instrument::{InstrumentRow, InstrumentUnit},
+        labels::RuleLabels,
+    },
 };
 
-/// Bucket boundaries in seconds. Those of the conventions start at 5 ms, and Envoy waits only 20 ms.
-pub(super) const BOUNDARIES: [f64; 12] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+const DURATION: InstrumentRow = InstrumentRow::histogram(
+    "rpc.server.call.duration",
+    &["rpc.system.name", "rpc.method", "rpc.status_code", "error.type"],
+    "duration of ShouldRateLimit; `error.type` is set for statuses that are the server's fault",
+)
+.in_unit(InstrumentUnit::Seconds);
+const DECISIONS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.decisions",
+    &["domain", "rule", "code"],
+    "descriptors decided: `ok`, `over_limit`, or `shadow` where only a shadow limit is exceeded",
+);
+const HITS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.hits",
+    &["domain", "rule", "standing"],
+    "requested hits: `within` the limit, `near` (beyond `--near-limit-ratio`), `over` or `shadow`",
+);
+const OVERRIDES_INVALID: InstrumentRow =
+    InstrumentRow::counter("ratelimit.overrides.invalid", &[], "limit overrides that were ignored");
+const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.debits.refused",
+    &["rule"],
+    "refused hits of rules that also get calls with 0 hits and lack `count_denied`",
+);
+const COUNTERS_UNREADABLE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.counters.unreadable",
+    &["rule"],
+    "charges to a key in Redis that does not hold a count",
+);
+const FALLBACKS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.fallbacks",
+    &["rule", "mode"],
+    "charges that `on_store_failure` (`mode`) decided, since the store gave no answer",
+);
+const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.calls.late",
+    &[],
+    "calls that were decided after their caller had given up: its own timeout has passed, or else four thirds of the budget",
+);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
+    &DURATION,
+    &DECISIONS,
+    &HITS,
+    &OVERRIDES_INVALID,
+    &DEBITS_REFUSED,
+    &COUNTERS_UNREADABLE,
+    &FALLBACKS,
+    &CALLS_LATE,
+];
 
 /// The most hits of one descriptor that are counted. Callers may send up to 2^53 at once, and Prometheus
 /// reads counters as floats, which lose single hits beyond 2^53.
@@ -49,44 +98,14 @@ impl CallMetrics {
         let metrics = Self {
             near_ratio,
             labels: RuleLabels::default(),
-            hits: meter
-                .u64_counter("ratelimit.hits")
-                .with_description("Hits asked of limits, by standing: within, near, over or shadow")
-                .build(),
-            duration: meter
-                .f64_histogram("rpc.server.call.duration")
-                .with_description("Duration of ShouldRateLimit, by gRPC status")
-                .with_unit("s")
-                .with_boundaries(BOUNDARIES.to_vec())
-                .build(),
-            decisions: meter
-                .u64_counter("ratelimit.decisions")
-                .with_description("Descriptors decided, by configured domain and rule")
-                .build(),
-            invalid_overrides: meter
-                .u64_counter("ratelimit.overrides.invalid")
-                .with_description(
-                    "Limit overrides ignored for an unknown unit or an invalid window",
-                )
-                .build(),
-            corrupt_counters: meter
-                .u64_counter("ratelimit.counters.unreadable")
-                .with_description(
-                    "Charges to a key in Redis that holds something other than a count",
-                )
-                .build(),
-            without_store: meter
-                .u64_counter("ratelimit.fallbacks")
-                .with_description("Charges that `on_store_failure` decided, without the store")
-                .build(),
-            late: meter
-                .u64_counter("ratelimit.calls.late")
-                .with_description("Calls that were decided after their caller had given up")
-                .build(),
-            refused_debits: meter
-                .u64_counter("ratelimit.debits.refused")
-                .with_description("Hits refused by rules that get looks and lack count_denied")
-                .build(),
+            hits: HITS.new_counter(meter),
+            duration: DURATION.new_histogram(meter),
+            decisions: DECISIONS.new_counter(meter),
+            invalid_overrides: OVERRIDES_INVALID.new_counter(meter),
+            corrupt_counters: COUNTERS_UNREADABLE.new_counter(meter),
+            without_store: FALLBACKS.new_counter(meter),
+            late: CALLS_LATE.new_counter(meter),
+            refused_debits: DEBITS_REFUSED.new_counter(meter),
         };
         // Rates begin with the first late call.
         metrics.late.add(0, &[]);

@@ -5,6 +5,26 @@ use opentelemetry::{
     metrics::{Counter, Meter, UpDownCounter},
 };
 
+use crate::telemetry::instrument::InstrumentRow;
+
+const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.connections",
+    &["listener"],
+    "open connections of `grpc`, `http` and `admin`",
+);
+const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.connections.refused",
+    &["listener", "reason"],
+    "connections refused: `full` (`--max-connections`), `silent` (its client sends nothing), or `accept` (the system did not hand it over, for want of open files for example)",
+);
+const PANICS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.panics",
+    &[],
+    "panics, each of which is a bug; the log has the place, and a call that panics gets INTERNAL",
+);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[&CONNECTIONS, &CONNECTIONS_REFUSED, &PANICS];
+
 /// Metrics of connections and panics.
 #[derive(Debug, Clone)]
 pub struct EdgeMetrics {
@@ -40,18 +60,9 @@ impl EdgeMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let metrics = Self {
-            open: meter
-                .i64_up_down_counter("ratelimit.connections")
-                .with_description("Open connections, by listener")
-                .build(),
-            refused: meter
-                .u64_counter("ratelimit.connections.refused")
-                .with_description("Connections that were refused, by listener and reason")
-                .build(),
-            panics: meter
-                .u64_counter("ratelimit.panics")
-                .with_description("Panics, each of which is a bug; the log has the place")
-                .build(),
+            open: CONNECTIONS.new_up_down_counter(meter),
+            refused: CONNECTIONS_REFUSED.new_counter(meter),
+            panics: PANICS.new_counter(meter),
         };
         metrics.panics.add(0, &[]);
         metrics
