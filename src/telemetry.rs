@@ -13,10 +13,12 @@ mod provider;
 pub use instrument::{InstrumentKind, InstrumentRow, InstrumentUnit};
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{
-    CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics,
-    StoreMetrics, instruments,
+    CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, MemoryReport,
+    RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_memory,
+    observe_servers,
 };
 pub(crate) use metrics::{
-    RefusedConnection, in_span, is_server_error, redis_error_type, status_name, store_span,
+    CallsInProgress, RefusedConnection, in_span, is_server_error, redis_error_type, status_name,
+    store_span,
 };
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions, remote_parent};

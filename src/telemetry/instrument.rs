@@ -1,6 +1,12 @@
 //! The definition of an instrument: one for OTLP and Prometheus alike, and a row of docs/metrics.md.
 
-use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
+use opentelemetry::{
+    KeyValue,
+    metrics::{AsyncInstrument, Counter, Gauge, Histogram, Meter, UpDownCounter},
+};
+
+/// Records one value of an instrument that is observed.
+pub(super) type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
 
 /// Bucket boundaries of durations, in seconds. Those of OpenTelemetry's conventions begin at 5 ms; a decision takes
 /// tenths of a millisecond, its budget is 15 ms by default, and Envoy waits 20 ms.
@@ -146,5 +152,27 @@ impl InstrumentRow {
         };
         let histogram = meter.f64_histogram(self.name).with_description(self.description);
         histogram.with_unit(self.unit.ucum()).with_boundaries(boundaries.to_vec()).build()
+    }
+
+    /// Observes a counter or a gauge whenever metrics are read.
+    pub(super) fn observe(
+        &self,
+        meter: &Meter,
+        values: impl Fn(Observe<'_>) + Send + Sync + 'static,
+    ) {
+        let unit = self.unit.ucum();
+        let values =
+            move |to: &dyn AsyncInstrument<f64>| values(&|value, of| to.observe(value, of));
+        // The callback is registered when the instrument is built.
+        match self.kind {
+            InstrumentKind::Counter => {
+                let counter = meter.f64_observable_counter(self.name).with_unit(unit);
+                counter.with_description(self.description).with_callback(values).build();
+            }
+            InstrumentKind::Gauge | InstrumentKind::Histogram => {
+                let gauge = meter.f64_observable_gauge(self.name).with_unit(unit);
+                gauge.with_description(self.description).with_callback(values).build();
+            }
+        }
     }
 }

@@ -4,26 +4,36 @@
 mod call;
 mod edge;
 mod files;
+mod process;
+mod rule_counters;
+mod servers;
 mod store;
+
+use std::{sync::Arc, time::SystemTime};
 
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Gauge, Meter},
 };
 
+pub(super) use self::process::observe as observe_process;
 pub use self::{
     call::CallMetrics,
     edge::{EdgeMetrics, ListenerMetrics},
     files::FileMetrics,
+    servers::{MemoryReport, ServerReport, ServerUsage, observe_memory, observe_servers},
     store::StoreMetrics,
 };
 pub(crate) use self::{
     call::{is_server_error, status_name},
-    edge::RefusedConnection,
+    edge::{CallsInProgress, RefusedConnection},
     store::{in_span, redis_error_type, store_span},
 };
-use super::instrument::InstrumentRow;
-use crate::{VERSION, rules::Loaded};
+use super::instrument::{InstrumentRow, InstrumentUnit};
+use crate::{
+    VERSION,
+    rules::{Loaded, Rules},
+};
 
 const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.evicted",
@@ -40,17 +50,36 @@ const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
     &[],
     "1 if the newest content of the rule files is in force, else 0",
 );
+const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.info",
+    &["version"],
+    "always 1; the label has the version of the rules in force, as `/rules` shows it",
+);
+const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.loaded.timestamp",
+    &[],
+    "Unix time at which the rules in force were loaded; `time()` minus this is their age",
+)
+.in_unit(InstrumentUnit::Seconds);
 const BUILD_INFO: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.build_info",
     &["version"],
     "always 1; the label has the version of the program",
 );
 
-const SMALL: &[&InstrumentRow] = &[&COUNTERS_EVICTED, &RELOADS, &LAST_RELOAD, &BUILD_INFO];
+const SMALL: &[&InstrumentRow] =
+    &[&COUNTERS_EVICTED, &RELOADS, &LAST_RELOAD, &RULES_INFO, &RULES_LOADED, &BUILD_INFO];
 
 /// Every instrument, as docs/metrics.md lists them.
 pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
-    let lists = [call::INSTRUMENTS, store::INSTRUMENTS, edge::INSTRUMENTS, files::INSTRUMENTS];
+    let lists = [
+        call::INSTRUMENTS,
+        store::INSTRUMENTS,
+        servers::INSTRUMENTS,
+        edge::INSTRUMENTS,
+        files::INSTRUMENTS,
+        process::INSTRUMENTS,
+    ];
     lists.into_iter().chain([SMALL]).flatten().copied()
 }
 
@@ -68,7 +97,10 @@ pub struct MemoryMetrics {
 impl MemoryMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self { evicted: COUNTERS_EVICTED.new_counter(meter) }
+        let metrics = Self { evicted: COUNTERS_EVICTED.new_counter(meter) };
+        // Rates begin with the first eviction.
+        metrics.evicted.add(0, &[]);
+        metrics
     }
 
     /// Counts live counters that were evicted.
@@ -90,7 +122,25 @@ impl RuleMetrics {
         let metrics =
             Self { reloads: RELOADS.new_counter(meter), successful: LAST_RELOAD.new_gauge(meter) };
         metrics.successful.record(1, &[]);
+        // Rates begin with the first reload.
+        for outcome in ["good", "bad"] {
+            metrics.reloads.add(0, &[KeyValue::new("outcome", outcome)]);
+        }
         metrics
+    }
+
+    /// Observes which rules are in force.
+    pub fn observe(meter: &Meter, rules: &Arc<Rules>) {
+        let in_force = Arc::clone(rules);
+        RULES_INFO.observe(meter, move |observe| {
+            let version = in_force.current().version.to_string();
+            observe(1.0, &[KeyValue::new("version", version)]);
+        });
+        let in_force = Arc::clone(rules);
+        RULES_LOADED.observe(meter, move |observe| {
+            let since = in_force.current().since.duration_since(SystemTime::UNIX_EPOCH);
+            observe(since.unwrap_or_default().as_secs_f64(), &[]);
+        });
     }
 
     /// Records the outcome of a reload.

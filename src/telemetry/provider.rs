@@ -134,6 +134,7 @@ impl Telemetry {
         };
         let telemetry = Self { registry, meters: meters.build(), traces };
         metrics::build_info(&telemetry.meter());
+        metrics::observe_process(&telemetry.meter());
         Ok(telemetry)
     }
 

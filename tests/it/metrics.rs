@@ -5,6 +5,7 @@ use std::{
     fs,
     io::Write as _,
     process::{Command, Output, Stdio},
+    time::SystemTime,
 };
 
 use tokio::sync::OnceCell;
@@ -13,11 +14,12 @@ use tollkeeper::{
     telemetry::{self, InstrumentKind, InstrumentRow},
 };
 
+use crate::clocks::service_off_by;
 use crate::support::{
     eventually,
     redis_server::Redis,
     sentinels::{NAME, sentinel_of},
-    service::{Options, Service, descriptor, hits, request, with_limit},
+    service::{Options, RULES, Service, descriptor, hits, open_files, request, with_limit},
     tool,
 };
 use crate::tables::{cells, check_table, names, page, rows};
@@ -71,6 +73,7 @@ descriptors:
   - { key: planted, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
     let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1gb"]);
     let flags = &["--store-wait-replicas", "1"];
     let service =
         Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
@@ -175,6 +178,153 @@ async fn promtool_accepts_every_scrape() {
     bad += "# TYPE tickets_count gauge\ntickets_count 1\n";
     let refused = promtool_output(&["check", "metrics"], &bad);
     assert!(!refused.status.success(), "promtool judges: {refused:?}");
+}
+
+/// The value of a series on `/metrics`, such as `ratelimit_panics_total` or `name{label="value"}`.
+#[track_caller]
+fn value(scrape: &str, series: &str) -> f64 {
+    let line = scrape.lines().find_map(|line| line.strip_prefix(&format!("{series} ")));
+    line.unwrap_or_else(|| panic!("no {series} in {scrape}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_script_runs_and_connections_to_redis_are_counted() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
+";
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxclients", "500"]);
+    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    for key in ["user", "user", "log"] {
+        service.ask(request("shop", vec![descriptor(&[(key, "a")])])).await.unwrap();
+    }
+    let scrape = service.get("/metrics");
+    let server = format!("server=\"127.0.0.1:{}\"", redis.port);
+    let series = |name: &str| format!("ratelimit_store_{name}");
+    for (name, expected) in [
+        ("batch_calls_sum".to_owned(), 3.0),
+        ("batch_calls_count".to_owned(), 3.0),
+        ("batch_wait_seconds_count".to_owned(), 3.0),
+        ("script_runs_total{script=\"fixed\"}".to_owned(), 2.0),
+        ("script_runs_total{script=\"ledger\"}".to_owned(), 1.0),
+        ("stale_total".to_owned(), 0.0),
+        (format!("queue_calls{{{server}}}"), 0.0),
+        (format!("connections_waiting{{{server}}}"), 0.0),
+        (format!("connections_limit{{{server}}}"), 16.0),
+        (format!("connections{{{server},state=\"busy\"}}"), 0.0),
+        (format!("memory_limit_bytes{{{server}}}"), 104_857_600.0),
+        (format!("clients_limit{{{server}}}"), 500.0),
+        (format!("keys_evicted{{{server}}}"), 0.0),
+    ] {
+        assert_eq!(value(&scrape, &series(&name)), expected, "{name}");
+    }
+    for name in [
+        format!("connections{{{server},state=\"idle\"}}"),
+        format!("memory_used_bytes{{{server}}}"),
+        format!("clients{{{server}}}"),
+        "batch_wait_seconds_sum".to_owned(),
+    ] {
+        assert!(value(&scrape, &series(&name)) > 0.0, "{name}: {scrape}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_offset_and_stale_windows_show_a_clock_that_is_wrong() {
+    let redis = Redis::start();
+    let rules =
+        RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
+    let service = service_off_by("-10800", &rules, &redis);
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    let scrape = service.get("/metrics");
+    assert!(value(&scrape, "ratelimit_store_stale_total") >= 1.0, "{scrape}");
+    let server = format!("server=\"127.0.0.1:{}\"", redis.port);
+    let offset = value(&scrape, &format!("ratelimit_store_clock_offset_seconds{{{server}}}"));
+    assert!((offset - 10_800.0).abs() < 60.0, "{offset} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_is_open_and_its_connection_busy() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+    service.ask(call()).await.unwrap();
+    eventually("no call is open", || {
+        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    });
+    redis.signal("STOP");
+    let mut client = service.client().await;
+    let waiting = tokio::spawn(async move { client.should_rate_limit(call()).await });
+    let busy = format!(
+        "ratelimit_store_connections{{server=\"127.0.0.1:{}\",state=\"busy\"}}",
+        redis.port
+    );
+    eventually("the call is open", || {
+        let scrape = service.get("/metrics");
+        (value(&scrape, "ratelimit_calls_open") == 1.0 && value(&scrape, &busy) >= 1.0)
+            .then_some(())
+    });
+    redis.signal("CONT");
+    waiting.await.unwrap().unwrap();
+    eventually("no call is open", || {
+        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_shows_its_version_and_keeps_the_counts_of_its_rules() {
+    let service = Service::start(Options::default());
+    let ask = async || {
+        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    };
+    ask().await;
+    let before = service.get("/metrics");
+    let version = |scrape: &str| {
+        let versions: Vec<String> = scrape
+            .lines()
+            .filter_map(|line| line.strip_prefix("ratelimit_rules_info{version=\""))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(versions.len(), 1, "one version is in force: {versions:?}");
+        versions[0].clone()
+    };
+    service.reload(&RULES.replace("requests_per_unit: 10 ", "requests_per_unit: 20 "));
+    ask().await;
+    let after = service.get("/metrics");
+    assert_ne!(version(&before), version(&after));
+    let loaded = "ratelimit_rules_loaded_timestamp_seconds";
+    assert!(value(&before, loaded) < value(&after, loaded), "{after}");
+    for (name, expected) in [
+        ("ratelimit_decisions_total{code=\"ok\",domain=\"shop\",rule=\"user\"}", 2.0),
+        ("ratelimit_hits_total{domain=\"shop\",rule=\"user\",standing=\"within\"}", 2.0),
+    ] {
+        assert_eq!(value(&after, name), expected, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_and_the_process_are_measured() {
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let mut service = Service::start(Options::default());
+    let empty = service.get("/metrics");
+    let users = (0..50).map(|user| descriptor(&[("user", &user.to_string())])).collect();
+    service.ask(request("shop", users)).await.unwrap();
+    let scrape = service.get("/metrics");
+    let bytes = "ratelimit_memory_size_bytes{use=\"store\"}";
+    // The keys alone are longer than 20 bytes each.
+    assert!(value(&scrape, bytes) - value(&empty, bytes) > 50.0 * 20.0, "{scrape}");
+    assert_eq!(value(&scrape, "ratelimit_memory_counters{use=\"store\"}"), 50.0);
+    assert_eq!(value(&scrape, "ratelimit_memory_counters{use=\"fallback\"}"), 0.0);
+    assert_eq!(value(&scrape, "ratelimit_memory_counters_limit{use=\"store\"}"), 1_000_000.0);
+
+    assert!((value(&scrape, "process_start_time_seconds") - started).abs() < 60.0, "{scrape}");
+    let open = open_files(service.process().0.id());
+    assert!((value(&scrape, "process_open_fds") - open as f64).abs() < 10.0, "{open}: {scrape}");
+    assert!(value(&scrape, "process_max_fds") >= open as f64, "{scrape}");
+    assert!(value(&scrape, "process_resident_memory_bytes") > 1_000_000.0, "{scrape}");
+    assert!(value(&scrape, "process_virtual_memory_bytes") > 1_000_000.0, "{scrape}");
+    assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
 }
 
 /// Runs promtool, which must find nothing.

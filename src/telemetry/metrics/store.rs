@@ -60,6 +60,28 @@ const SHED: InstrumentRow = InstrumentRow::counter(
     &[],
     "calls that waited for Redis too long to be sent: more arrive than Redis can decide",
 );
+const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
+    "ratelimit.store.batch.calls",
+    &[],
+    "calls that were sent to Redis together, in one batch",
+);
+const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
+    "ratelimit.store.batch.wait",
+    &[],
+    "how long the first call of a batch waited in the queue and for a connection",
+)
+.in_unit(InstrumentUnit::Seconds);
+const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.script.runs",
+    &["script"],
+    "runs of the scripts in Redis that decide calls: `fixed` for fixed windows, `ledger` for every algorithm; one run \
+     decides many calls",
+);
+const STALE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.stale",
+    &[],
+    "calls that Redis refused, and that were asked again, since their window was not the present one by its clock",
+);
 const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.connection.failures",
     &[],
@@ -76,6 +98,10 @@ pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
     &UP,
     &BREAKER_OPEN,
     &SHED,
+    &BATCH_CALLS,
+    &BATCH_WAIT,
+    &SCRIPT_RUNS,
+    &STALE,
     &CONNECTION_FAILURES,
 ];
 
@@ -92,6 +118,10 @@ pub struct StoreMetrics {
     shed: Counter<u64>,
     up: Gauge<u64>,
     breaker: Gauge<u64>,
+    batch_calls: Histogram<f64>,
+    batch_wait: Histogram<f64>,
+    script_runs: Counter<u64>,
+    stale: Counter<u64>,
 }
 
 impl StoreMetrics {
@@ -107,10 +137,15 @@ impl StoreMetrics {
             failovers: FAILOVERS.new_counter(meter),
             charges_lost: CHARGES_LOST.new_counter(meter),
             unreplicated: CHARGES_UNREPLICATED.new_counter(meter),
+            batch_calls: BATCH_CALLS.new_histogram(meter),
+            batch_wait: BATCH_WAIT.new_histogram(meter),
+            script_runs: SCRIPT_RUNS.new_counter(meter),
+            stale: STALE.new_counter(meter),
             failed_checks: CHECK_FAILED.new_up_down_counter(meter),
         };
         // Rates begin with the first call that is shed.
         metrics.shed.add(0, &[]);
+        metrics.stale.add(0, &[]);
         metrics
     }
 
@@ -184,6 +219,24 @@ impl StoreMetrics {
     /// Counts servers that fail this check from now on, or, below 0, no longer.
     pub(crate) fn check_failed(&self, check: &'static str, change: i64) {
         self.failed_checks.add(change, &[KeyValue::new("check", check)]);
+    }
+
+    /// Records a batch of this many calls, of which the first has waited this long.
+    pub(crate) fn batch(&self, calls: usize, waited: Duration) {
+        self.batch_calls.record(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
+        self.batch_wait.record(waited.as_secs_f64(), &[]);
+    }
+
+    /// Counts a run of this script.
+    pub(crate) fn script_ran(&self, script: &'static str) {
+        self.script_runs.add(1, &[KeyValue::new("script", script)]);
+    }
+
+    /// Counts calls whose window was not the present one by Redis's clock.
+    pub(crate) fn stale(&self, count: usize) {
+        if count > 0 {
+            self.stale.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
+        }
     }
 
     /// Counts calls that waited too long to be sent.
