@@ -4,12 +4,14 @@
 //! standard `OTEL_EXPORTER_OTLP_*` variables name an endpoint.
 
 mod collector;
+mod compat;
 mod instrument;
 mod labels;
 mod log_throttle;
 mod metrics;
 mod provider;
 
+pub use compat::MetricsCompat;
 pub use instrument::{InstrumentKind, InstrumentRow, InstrumentUnit};
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{

@@ -327,6 +327,99 @@ async fn memory_and_the_process_are_measured() {
     assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
 }
 
+/// Counts the hits of its own calls, by rule and standing, and compares them with the names of the incumbent.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_names_of_the_incumbent_have_the_numbers_of_the_calls() {
+    let rules = "
+domain: shop:eu
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - key: masked_remote_address
+    value: 10.0.0.0/8
+    descriptors:
+      - { key: path, value: /login, rate_limit: { unit: year, requests_per_unit: 2 } }
+      - key: path
+        value: /deep
+        descriptors:
+          - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 10 } }
+          - { key: user, value: b, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: trial, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: free, rate_limit: { unlimited: true } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let net = ("masked_remote_address", "10.0.0.0/8");
+    // Of ten hits, two are near the limit, and the eleventh is over it.
+    let mut asked = 0;
+    for (entries, calls) in [
+        (vec![("user", "x")], 11),
+        (vec![net, ("path", "/login")], 3),
+        (vec![net, ("path", "/deep"), ("user", "a")], 2),
+        (vec![net, ("path", "/deep"), ("user", "b")], 3),
+        (vec![("trial", "x")], 5),
+        (vec![("free", "x")], 4),
+        (vec![("unknown", "x")], 1),
+    ] {
+        for _ in 0..calls {
+            service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
+            asked += 1;
+        }
+    }
+    service.ask(request("", vec![descriptor(&[("user", "x")])])).await.unwrap_err();
+    service.reload(&rules.replace("/deep", "/deeper"));
+    fs::write(&service.rules, "domain: [").unwrap();
+    let scrape = eventually("the bad reload", || {
+        let scrape = service.get("/metrics");
+        (value(&scrape, "ratelimit_service_config_load_error") == 1.0).then_some(scrape)
+    });
+
+    let keys = |key1: &str, key2: &str| match key2 {
+        "" => format!("{{domain=\"shop_eu\",key1=\"{key1}\"}}"),
+        _ => format!("{{domain=\"shop_eu\",key1=\"{key1}\",key2=\"{key2}\"}}"),
+    };
+    let net = "masked_remote_address_10_0_0_0/8";
+    let names = ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"];
+    let mut expected = BTreeMap::new();
+    for (keys, counts) in [
+        (keys("user", ""), [11, 10, 2, 1, 0]),
+        (keys(net, "path_/login"), [3, 2, 1, 1, 0]),
+        (keys(net, "path_/deep"), [5, 5, 0, 0, 0]),
+        (keys("trial", ""), [5, 2, 1, 3, 3]),
+    ] {
+        for (name, count) in names.into_iter().zip(counts) {
+            expected.insert(format!("ratelimit_service_rate_limit_{name}{keys}"), count);
+        }
+    }
+    let calls = "{grpc_method=\"ShouldRateLimit\"}";
+    for (name, count) in [
+        ("should_rate_limit_error{err_type=\"redis_error\"}".to_owned(), 0),
+        ("should_rate_limit_error{err_type=\"service_error\"}".to_owned(), 1),
+        (format!("total_requests{calls}"), asked + 1),
+        (format!("response_time_seconds_count{calls}"), asked + 1),
+        ("config_load_success".to_owned(), 2),
+        ("config_load_error".to_owned(), 1),
+    ] {
+        expected.insert(format!("ratelimit_service_{name}"), count);
+    }
+    let theirs = scrape.lines().filter(|line| line.starts_with("ratelimit_service_"));
+    let theirs = theirs.filter(|line| !line.contains("_bucket{") && !line.contains("_sum{"));
+    let found: BTreeMap<String, i32> = theirs
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        })
+        .collect();
+    assert_eq!(found, expected);
+    let last = "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"+Inf\"}";
+    assert_eq!(value(&scrape, last), f64::from(asked + 1));
+}
+
+#[test]
+fn the_names_of_the_incumbent_are_absent_unless_asked_for() {
+    let service = Service::start(Options::default());
+    assert!(!service.get("/metrics").contains("ratelimit_service_"));
+}
+
 /// Runs promtool, which must find nothing.
 #[track_caller]
 fn promtool(arguments: &[&str], input: &str) {
