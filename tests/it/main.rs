@@ -48,6 +48,7 @@ mod metrics;
 mod migrating;
 mod model;
 mod modes;
+mod monitoring;
 mod opening;
 mod over_limit_cache;
 mod parts;

@@ -140,7 +140,7 @@ fn scrape_with_tls() -> String {
 }
 
 /// Scrapes that together have every metric.
-async fn scrapes() -> &'static [String] {
+pub async fn scrapes() -> &'static [String] {
     static SCRAPES: OnceCell<[String; 4]> = OnceCell::const_new();
     let all = async {
         [
