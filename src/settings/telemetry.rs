@@ -8,7 +8,7 @@ use super::{
     reader::{Environment, SettingReader},
     row::Setting,
 };
-use crate::telemetry::{Log, LogFormat, TelemetryOptions};
+use crate::telemetry::{Log, LogFormat, MetricsCompat, TelemetryOptions};
 
 /// Log lines, metrics and traces.
 #[derive(Debug, Clone)]
@@ -31,6 +31,9 @@ const LEVELS: OneOf<LevelFilter> = OneOf(&[
 
 const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
 
+const COMPAT: OneOf<MetricsCompat> =
+    OneOf(&[("none", MetricsCompat::Off), ("envoyproxy", MetricsCompat::Envoyproxy)]);
+
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let level = reader.read(&Setting {
@@ -51,7 +54,13 @@ impl TelemetrySettings {
             default: "0.8",
             help: "Part of a limit beyond which metrics count hits as near it",
         });
-        let export = read_export(reader);
+        let compat = reader.read(&Setting {
+            flag: "metrics-compat",
+            form: COMPAT,
+            default: "none",
+            help: "Other names that metrics also have on /metrics: those of envoyproxy/ratelimit, for its dashboards",
+        });
+        let export = TelemetryOptions { compat, ..read_export(reader) };
         Self { log: Log { level, format }, near_limit_ratio, export }
     }
 }
@@ -71,6 +80,7 @@ fn read_export(reader: &mut SettingReader<'_>) -> TelemetryOptions {
     TelemetryOptions {
         export_traces: traces.map(|endpoint| endpoint.variable),
         export_metrics: metrics.map(|endpoint| endpoint.variable),
+        compat: MetricsCompat::Off,
         service_name: environment.text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
     }
 }

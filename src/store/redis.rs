@@ -44,7 +44,7 @@ use crate::{
         key::Counter,
         ledger::{Charge, CounterState, Judgement},
     },
-    telemetry::{in_span, store_span},
+    telemetry::{ServerReport, in_span, store_span},
 };
 
 /// Counters in Redis servers that run scripts: waiting calls are decided in batches.
@@ -105,6 +105,16 @@ impl RedisStore {
     /// Finds the servers, and follows their changes; never ends.
     pub async fn follow_servers(&self) {
         self.0.follow().await;
+    }
+
+    /// Asks the servers, again and again, how much memory and how many clients they have; never ends.
+    pub async fn follow_usage(&self) {
+        self.0.follow_usage().await;
+    }
+
+    /// What is known of each server.
+    pub fn servers(&self) -> Vec<ServerReport> {
+        self.0.reports()
     }
 
     /// Waits for work that goes on although its callers have gone, at most a second. None may follow.

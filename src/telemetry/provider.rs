@@ -30,14 +30,16 @@ use tracing_subscriber::{
 
 use super::{
     collector::{Collector, Reported, Signal},
+    compat::{self, MetricsCompat},
     metrics,
 };
 
-/// The most series of one instrument. The SDK's default of 2,000 would merge all further rules into one series.
+/// The most series of an instrument that counts by rule. The SDK's default of 2,000 would merge all further rules into
+/// one series. It reserves memory for as many, so the other instruments keep the default.
 const SERIES_MAX: usize = 200_000;
 
 fn series_of_rules(instrument: &Instrument) -> Option<Stream> {
-    if !instrument.name().starts_with("ratelimit.") {
+    if !metrics::instruments().any(|row| row.name == instrument.name() && row.is_by_rule()) {
         return None;
     }
     // Only a limit of 0 is an error.
@@ -56,6 +58,8 @@ pub struct TelemetryOptions {
     pub export_metrics: Option<String>,
     /// `service.name`, unless the standard variables set it.
     pub service_name: Option<&'static str>,
+    /// Other names that metrics also have on `/metrics`.
+    pub compat: MetricsCompat,
 }
 
 /// The level and format of log lines.
@@ -79,6 +83,7 @@ pub enum LogFormat {
 /// The running telemetry. It must be created in a tokio runtime.
 pub struct Telemetry {
     registry: Registry,
+    compat: MetricsCompat,
     meters: SdkMeterProvider,
     traces: Option<SdkTracerProvider>,
 }
@@ -131,8 +136,10 @@ impl Telemetry {
             }
             None => None,
         };
-        let telemetry = Self { registry, meters: meters.build(), traces };
+        let compat = options.compat;
+        let telemetry = Self { registry, compat, meters: meters.build(), traces };
         metrics::build_info(&telemetry.meter());
+        metrics::observe_process(&telemetry.meter());
         Ok(telemetry)
     }
 
@@ -170,7 +177,12 @@ impl Telemetry {
 
     /// All metrics, in the text format of Prometheus.
     pub fn scrape(&self) -> String {
-        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+        let mut families = self.registry.gather();
+        match self.compat {
+            MetricsCompat::Off => {}
+            MetricsCompat::Envoyproxy => families.extend(compat::envoyproxy(&families)),
+        }
+        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 
     /// Exports what is left, within [`FLUSH_WITHIN`].
