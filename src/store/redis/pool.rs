@@ -13,7 +13,7 @@ use std::{
 };
 
 use bb8::{ManageConnection, RunError};
-use redis::{ErrorKind, RedisError, RedisResult};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time;
 
 use super::{
@@ -225,6 +225,9 @@ pub(super) fn unavailable(error: &RedisError) -> StoreError {
             error.detail().unwrap_or("login refused").to_owned()
         }
         (_, Some("NOAUTH")) => "it requires a login".to_owned(),
+        (ErrorKind::Server(ServerErrorKind::ClusterDown), _) => {
+            "CLUSTERDOWN: it considers the cluster down".to_owned()
+        }
         _ => error.to_string().replace(['\r', '\n'], " "),
     })
 }
