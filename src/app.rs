@@ -134,6 +134,7 @@ impl App {
             Arc::clone(headers),
             Arc::clone(&arriving),
             settings.listen.access.clone(),
+            self.telemetry.tracer(),
         );
         let services = grpc::services(service, &self.health, settings.listen.reflection)?;
         let workers = Arc::clone(&self.workers);

@@ -6,6 +6,7 @@
 mod calls;
 mod form;
 mod listen;
+mod otel;
 mod process;
 mod reader;
 mod row;
@@ -391,18 +392,15 @@ mod tests {
         assert_eq!(exports(&[endpoint]), (true, true));
         assert_eq!(exports(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]), (true, false));
         assert_eq!(exports(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), (false, false));
-        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
-        assert_eq!(problems(&[endpoint, protocol]), ["OTEL_EXPORTER_OTLP_PROTOCOL: must be grpc"]);
     }
 
     #[test]
     fn a_bad_endpoint_is_reported_once_under_the_name_that_was_used() {
-        let (endpoint, bad) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:4317");
+        let (endpoint, bad) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://h:4317");
         let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json");
-        let problem = |name: &str| format!("{name}: must begin with http://; TLS is not supported");
-        let both = [problem(endpoint), format!("{}: must be grpc", protocol.0)];
-        assert_eq!(problems(&[(endpoint, bad), protocol]), both);
+        let problem =
+            |name: &str| format!("{name}: must be a URL with http:// or https:// and a host");
+        assert_eq!(problems(&[(endpoint, bad)]), [problem(endpoint)]);
         assert_eq!(problems(&[(traces, bad)]), [problem(traces)]);
         assert_eq!(problems(&[(endpoint, "http://h"), (traces, bad)]), [problem(traces)]);
         assert_eq!(problems(&[(endpoint, bad), (traces, "http://h")]), [problem(endpoint)]);

@@ -1,11 +1,11 @@
-//! Log lines, metrics and traces: tollkeeper's settings, and those of OpenTelemetry's standard variables
-//! that its SDK leaves to the program.
+//! Log lines, metrics and traces: tollkeeper's settings. Those of OpenTelemetry's standard variables are in `otel`.
 
 use tracing::level_filters::LevelFilter;
 
 use super::{
     form::{OneOf, Ratio},
-    reader::{Environment, SettingReader},
+    otel,
+    reader::SettingReader,
     row::Setting,
 };
 use crate::telemetry::{Log, LogFormat, TelemetryOptions};
@@ -51,69 +51,8 @@ impl TelemetrySettings {
             default: "0.8",
             help: "Part of a limit beyond which metrics count hits as near it",
         });
-        let export = read_export(reader);
+        let environment = reader.environment;
+        let export = otel::read(environment, &mut reader.problems, &mut reader.warnings);
         Self { log: Log { level, format }, near_limit_ratio, export }
     }
-}
-
-fn read_export(reader: &mut SettingReader<'_>) -> TelemetryOptions {
-    let environment = reader.environment;
-    let traces = Endpoint::of("TRACES", environment);
-    let metrics = Endpoint::of("METRICS", environment);
-    let mut problems = Vec::new();
-    for endpoint in traces.iter().chain(&metrics) {
-        problems.extend(endpoint.problems(environment));
-    }
-    // Both signals may name the same variable.
-    problems.sort();
-    problems.dedup();
-    reader.problems.extend(problems);
-    TelemetryOptions {
-        export_traces: traces.map(|endpoint| endpoint.variable),
-        export_metrics: metrics.map(|endpoint| endpoint.variable),
-        service_name: environment.text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
-    }
-}
-
-/// Where the telemetry of one signal is sent.
-struct Endpoint<'a> {
-    signal: &'static str,
-    variable: String,
-    url: &'a str,
-}
-
-impl<'a> Endpoint<'a> {
-    /// The endpoint of a signal, unless it is unset or the standard variables turn the signal off.
-    fn of(signal: &'static str, environment: &'a Environment) -> Option<Self> {
-        let disabled = environment.text("OTEL_SDK_DISABLED");
-        let exporter = environment.text(&format!("OTEL_{signal}_EXPORTER"));
-        if disabled.is_some_and(|value| value.eq_ignore_ascii_case("true"))
-            || exporter == Some("none")
-        {
-            return None;
-        }
-        both_forms(signal, "ENDPOINT").into_iter().find_map(|variable| {
-            let url = environment.text(&variable)?;
-            Some(Self { signal, variable, url })
-        })
-    }
-
-    fn problems(&self, environment: &Environment) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !self.url.starts_with("http://") {
-            let variable = &self.variable;
-            problems.push(format!("{variable}: must begin with http://; TLS is not supported"));
-        }
-        for variable in both_forms(self.signal, "PROTOCOL") {
-            if environment.text(&variable).is_some_and(|protocol| protocol != "grpc") {
-                problems.push(format!("{variable}: must be grpc"));
-            }
-        }
-        problems
-    }
-}
-
-/// The variable of one signal, and the variable of all signals, over which it has precedence.
-fn both_forms(signal: &str, name: &str) -> [String; 2] {
-    [format!("OTEL_EXPORTER_OTLP_{signal}_{name}"), format!("OTEL_EXPORTER_OTLP_{name}")]
 }

@@ -39,12 +39,9 @@ use self::{
     servers::{Finder, Servers},
 };
 use super::{Clear, StoreError};
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, Judgement},
-    },
-    telemetry::{in_span, store_span},
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, CounterState, Judgement},
 };
 
 /// Counters in Redis servers that run scripts: waiting calls are decided in batches.
@@ -66,11 +63,7 @@ impl RedisStore {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        let span = store_span("EVALSHA");
-        if span.is_disabled() {
-            return self.0.topology.charge(charges).await;
-        }
-        Box::pin(in_span(span, self.0.topology.charge(charges))).await
+        self.0.topology.charge(charges).await
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their

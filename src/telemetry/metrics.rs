@@ -20,7 +20,7 @@ pub use self::{
 pub(crate) use self::{
     call::{is_server_error, status_name},
     edge::RefusedConnection,
-    store::{in_span, redis_error_type, store_span},
+    store::redis_error_type,
 };
 use crate::{VERSION, rules::Loaded};
 

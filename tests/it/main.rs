@@ -63,6 +63,7 @@ mod tables;
 mod telemetry;
 mod tls;
 mod topologies;
+mod traces;
 mod transport;
 mod without_scripts;
 mod write_refusals;

@@ -15,6 +15,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+use super::spans::CallInQueue;
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::{
@@ -102,6 +103,8 @@ pub(in crate::store::redis) struct QueuedCall {
     pub(super) since: Instant,
     pub(in crate::store::redis) mailbox: usize,
     pub(in crate::store::redis) answer: oneshot::Sender<CallAnswer>,
+    /// Its span, if it is sampled.
+    pub(super) span: Option<CallInQueue>,
 }
 
 impl QueuedCall {
