@@ -64,7 +64,7 @@ struct App {
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen()?;
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
-    telemetry.install(settings.telemetry.log);
+    telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
     tracing::info!("tollkeeper {VERSION} starts");
     for warning in &settings.warnings {

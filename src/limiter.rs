@@ -19,7 +19,7 @@ use crate::{
         Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
     },
-    telemetry::{CallMetrics, LogThrottle, with_call},
+    telemetry::{CallMetrics, LogThrottle, log_decision, with_call},
 };
 
 /// The kind of the log line about unmatched descriptors. No rule has an empty path.
@@ -72,6 +72,7 @@ impl Limiter {
         let Judgement { tallies, denied, .. } = judged?;
         let decision = plan.settle(tallies, denied);
         with_call(|span| span.decided(&decision));
+        log_decision(request, &decision);
         self.report(request, &decision);
         Ok(decision)
     }

@@ -202,7 +202,7 @@ mod tests {
             "TOLLKEEPER_MAX_MESSAGE_BYTES: invalid value `4 MB`: must be a size from 1KiB to 64MiB, such as 4MiB",
             "--max-descriptors: invalid value `-1`: must be a whole number from 1 to 1000",
             "TOLLKEEPER_HEADER_LIMIT: invalid value `a b`: must be a valid header name",
-            "TOLLKEEPER_LOG_LEVEL: invalid value `verbose`: must be one of: error, warn, info, debug, off",
+            "TOLLKEEPER_LOG_LEVEL: invalid value `verbose`: must be a level (error, warn, info, debug, off) and up to 32 of TARGET=LEVEL, separated by commas, such as info,tollkeeper::decision=debug",
             "TOLLKEEPER_NEAR_LIMIT_RATIO: invalid value `1.1`: must be a number from 0 to 1, such as 0.8",
             "TOLLKEEPER_DRAIN: invalid value `99999999h`: must be a duration from 0s to 10m",
         ];

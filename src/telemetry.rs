@@ -5,13 +5,18 @@
 //! sampled.
 
 mod collector;
+mod decision_line;
 mod labels;
+mod log_filter;
 mod log_throttle;
+mod matched;
 mod metrics;
 mod otlp;
 mod provider;
 mod trace;
 
+pub(crate) use decision_line::log_decision;
+pub use log_filter::LogFilter;
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{
     CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics,

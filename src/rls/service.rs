@@ -83,7 +83,8 @@ impl Service {
         client: Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let started = Instant::now();
-        let span = self.tracer.as_ref().and_then(|tracer| tracer.begin(request.headers()));
+        let span =
+            self.tracer.as_ref().and_then(|tracer| CallSpan::begin(tracer, request.headers()));
         let timeout = timeout::of(request.headers());
         let body = request.into_body();
         let calls = client.calls.clone();

@@ -1,14 +1,12 @@
 //! Log lines, metrics and traces: tollkeeper's settings. Those of OpenTelemetry's standard variables are in `otel`.
 
-use tracing::level_filters::LevelFilter;
-
 use super::{
-    form::{OneOf, Ratio},
+    form::{Custom, OneOf, Ratio},
     otel,
     reader::SettingReader,
     row::Setting,
 };
-use crate::telemetry::{Log, LogFormat, TelemetryOptions};
+use crate::telemetry::{Log, LogFilter, LogFormat, TelemetryOptions};
 
 /// Log lines, metrics and traces.
 #[derive(Debug, Clone)]
@@ -21,23 +19,21 @@ pub struct TelemetrySettings {
     pub export: TelemetryOptions,
 }
 
-const LEVELS: OneOf<LevelFilter> = OneOf(&[
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-    ("off", LevelFilter::OFF),
-]);
+const FILTER: Custom<LogFilter> = Custom { name: "FILTER", read: filter };
+
+fn filter(text: &str) -> Result<LogFilter, String> {
+    text.parse().map_err(|problem| format!("invalid value `{text}`: {problem}"))
+}
 
 const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let level = reader.read(&Setting {
+        let filter = reader.read(&Setting {
             flag: "log-level",
-            form: LEVELS,
+            form: FILTER,
             default: "info",
-            help: "Least severe level that is logged",
+            help: "Least severe level that is logged (error, warn, info, debug, off), also by target: info,TARGET=debug",
         });
         let format = reader.read(&Setting {
             flag: "log-format",
@@ -53,6 +49,6 @@ impl TelemetrySettings {
         });
         let environment = reader.environment;
         let export = otel::read(environment, &mut reader.problems, &mut reader.warnings);
-        Self { log: Log { level, format }, near_limit_ratio, export }
+        Self { log: Log { filter, format }, near_limit_ratio, export }
     }
 }

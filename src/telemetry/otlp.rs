@@ -172,7 +172,9 @@ impl HttpClient for OtlpHttp {
         request.headers_mut().insert(header::HOST, self.host.clone());
         let (connector, timeout) = (self.connector.clone(), self.timeout);
         let exchange = async move { time::timeout(timeout, exchange(&connector, request)).await };
-        self.runtime.spawn(exchange).await??
+        #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
+        let exchanged = self.runtime.spawn(exchange);
+        exchanged.await??
     }
 }
 

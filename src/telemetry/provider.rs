@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::{self, IsTerminal as _},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -15,12 +15,12 @@ use opentelemetry_sdk::{
 };
 use prometheus::{Registry, TextEncoder};
 use tokio::{task::spawn_blocking, time};
-use tracing::{Level, Metadata, level_filters::LevelFilter};
 use tracing_subscriber::{
-    Layer, filter::filter_fn, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    Layer as _, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
 use super::{
+    LogFilter,
     collector::{Collector, Reported, Signal},
     metrics,
     otlp::OtlpEndpoint,
@@ -58,11 +58,11 @@ pub struct TelemetryOptions {
     pub limits: SpanLimits,
 }
 
-/// The level and format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which log lines are written, and how.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Log {
-    /// The least severe level that is written.
-    pub level: LevelFilter,
+    /// Those that are written, until the filter is changed.
+    pub filter: LogFilter,
     /// The format of a line.
     pub format: LogFormat,
 }
@@ -81,6 +81,8 @@ pub struct Telemetry {
     registry: Registry,
     meters: SdkMeterProvider,
     tracer: Option<Arc<Tracer>>,
+    /// The filter of log lines, if they are ours.
+    log_filter: OnceLock<reload::Handle<LogFilter, tracing_subscriber::Registry>>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -132,13 +134,14 @@ impl Telemetry {
             let signal = Signal::Metrics;
             meters = meters.with_periodic_exporter(Reported { exporter, signal, collector });
         }
-        let telemetry = Self { registry, meters: meters.build(), tracer };
+        let telemetry =
+            Self { registry, meters: meters.build(), tracer, log_filter: OnceLock::new() };
         metrics::build_info(&telemetry.meter());
         Ok(telemetry)
     }
 
     /// Sends log lines to stderr, for the whole process. A second call has no effect.
-    pub fn install(&self, log: Log) {
+    pub fn install(&self, log: &Log) {
         let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
         // On a terminal the layer uses colours, unless NO_COLOR is set.
         let lines = if io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
@@ -146,10 +149,24 @@ impl Telemetry {
             LogFormat::Json => lines.json().boxed(),
             LogFormat::Text => lines.boxed(),
         };
-        let level = log.level;
-        let filter = filter_fn(move |metadata| is_line(metadata, level)).with_max_level_hint(level);
+        let (filter, handle) = reload::Layer::new(log.filter.clone());
         let lines = lines.with_filter(filter);
-        drop(tracing_subscriber::registry().with(lines).try_init());
+        if tracing_subscriber::registry().with(lines).try_init().is_ok() {
+            drop(self.log_filter.set(handle));
+        }
+    }
+
+    /// Which log lines are written; `None` if this process has another log.
+    pub fn log_filter(&self) -> Option<LogFilter> {
+        self.log_filter.get()?.clone_current()
+    }
+
+    /// Changes which log lines are written. Without a log of ours it has no effect.
+    pub fn set_log_filter(&self, filter: LogFilter) {
+        if let Some(handle) = self.log_filter.get() {
+            // It fails only if the log is gone.
+            drop(handle.reload(filter));
+        }
     }
 
     /// What begins and exports spans, if they are exported.
@@ -177,13 +194,4 @@ impl Telemetry {
         // If the collector does not answer, the data are lost.
         drop(time::timeout(FLUSH_WITHIN, sent).await);
     }
-}
-
-fn is_line(metadata: &Metadata<'_>, level: LevelFilter) -> bool {
-    // A peer can cause any number of warnings of h2.
-    let is_caused_by_peer =
-        metadata.target().starts_with("h2::") && *metadata.level() != Level::ERROR;
-    // The spans of sampled calls put the ids of traces into lines.
-    let is_ours = metadata.is_event() || metadata.target().starts_with("tollkeeper");
-    is_ours && *metadata.level() <= level && !is_caused_by_peer
 }

@@ -8,12 +8,12 @@ mod sampler;
 mod store;
 mod tracer;
 
-pub(crate) use self::{
+pub(crate) use {
     call::{CallSpan, Wait},
     current::{current, in_call, in_store_span, with_call},
     store::StoreSpan,
 };
-pub use self::{
+pub use {
     parent::Propagator,
     sampler::{ParentUse, RootSampling, Sampling},
     tracer::{SpanLimits, Tracer},

@@ -43,6 +43,7 @@ mod group_commit;
 mod helm;
 mod http;
 mod invented;
+mod logs;
 mod memory;
 mod migrating;
 mod model;

@@ -6,14 +6,20 @@ use tokio::net::TcpListener;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitServiceClient};
 use tonic::{Request, transport::Channel};
 
-use crate::support::{
-    certificates::Authority,
-    eventually,
-    otlp::{Receiver, attribute, hex},
-    redis_server::Redis,
-    run,
-    service::{Options, Service, descriptor, request, serve},
+use crate::{
+    docs::blocks,
+    support::{
+        certificates::Authority,
+        eventually,
+        otlp::{Receiver, attribute, hex},
+        redis_server::Redis,
+        run,
+        service::{Options, Service, descriptor, request, serve},
+    },
 };
+
+/// The page of traces.
+const PAGE: &str = include_str!("../../docs/telemetry.md");
 
 const METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -88,6 +94,9 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
         ("error.type", ""),
     ] {
         assert_eq!(attribute(&run.attributes, name), expected, "{name}");
+    }
+    for attribute in server.attributes.iter().chain(&run.attributes) {
+        assert!(PAGE.contains(&format!("`{}`", attribute.key)), "{} is on the page", attribute.key);
     }
     assert_eq!(server.links[0].span_id, run.span_id, "the call links to its run");
     assert_eq!(run.links[0].span_id, server.span_id, "the run links to its call");
@@ -358,4 +367,18 @@ fn the_service_does_not_start_with_a_standard_variable_that_it_does_not_support(
     assert!(
         errors.contains("OTEL_BSP_EXPORT_TIMEOUT: not supported: set OTEL_EXPORTER_OTLP_TIMEOUT")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_that_the_page_shows_export_sampled_calls() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let shown = blocks(PAGE, "env")[0].lines().map(|line| line.split_once('=').unwrap());
+    let mut environment: Vec<(&str, &str)> = shown.collect();
+    assert_eq!(environment[0].0, "OTEL_EXPORTER_OTLP_ENDPOINT");
+    environment[0].1 = &endpoint;
+    span_by(&receiver, &endpoint, &environment).await;
+    let requests = receiver.traces.lock().unwrap();
+    let resource = requests[0].resource_spans[0].resource.as_ref().unwrap();
+    assert_eq!(attribute(&resource.attributes, "deployment.environment.name"), "production");
+    assert_eq!(attribute(&resource.attributes, "service.name"), "tollkeeper");
 }

@@ -7,6 +7,7 @@
 mod dispatcher;
 mod queue;
 mod spans;
+mod waiting;
 
 use std::{
     mem,
@@ -19,7 +20,7 @@ pub(super) use self::queue::{DEBITS_WAIT, NotDecided, QueuedCall};
 use self::{
     dispatcher::Dispatcher,
     queue::{CallAnswer, SharedQueue},
-    spans::{CallInQueue, WaitsFor},
+    waiting::{CallInQueue, WaitsFor},
 };
 use super::{
     batch::{Runs, ScriptKind},

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use http::HeaderMap;
 use opentelemetry::{
     Array, KeyValue, StringValue, Value,
     trace::{Link, SpanContext, SpanId, SpanKind, Status as SpanStatus},
@@ -10,12 +11,13 @@ use tonic::Code as GrpcCode;
 
 use super::tracer::{EndedSpan, SpanStart, Tracer};
 use crate::{
-    engine::{
-        decision::{Code, Decision, Matched, Outcome},
-        rule::OnStoreFailure,
-    },
+    engine::{decision::Decision, rule::OnStoreFailure},
     grpc,
-    telemetry::{is_server_error, status_name},
+    telemetry::{
+        is_server_error,
+        matched::{domain_of, rule_of, verdict_of, verdict_on_call},
+        status_name,
+    },
 };
 
 /// The span of a sampled call, while the call is under way.
@@ -25,12 +27,12 @@ pub(crate) struct CallSpan {
     context: SpanContext,
     parent: Option<SpanId>,
     start: SpanStart,
-    found: Mutex<Found>,
+    details: Mutex<CallDetails>,
 }
 
 /// What is known of the call so far.
 #[derive(Debug, Default)]
-struct Found {
+struct CallDetails {
     attributes: Vec<KeyValue>,
     /// The script runs that have served it. The last one decided it.
     runs: Vec<Link>,
@@ -57,9 +59,11 @@ impl Wait {
 }
 
 impl CallSpan {
-    pub(super) fn new(tracer: Arc<Tracer>, context: SpanContext, parent: Option<SpanId>) -> Self {
-        let (start, found) = (SpanStart::now(), Mutex::default());
-        Self { tracer, context, parent, start, found }
+    /// The span of a call with these headers, if it is sampled; else nothing is built.
+    pub(crate) fn begin(tracer: &Arc<Tracer>, headers: &HeaderMap) -> Option<Arc<Self>> {
+        let (context, parent) = tracer.sample(headers)?;
+        let (start, details) = (SpanStart::now(), Mutex::default());
+        Some(Arc::new(Self { tracer: Arc::clone(tracer), context, parent, start, details }))
     }
 
     pub(super) const fn tracer(&self) -> &Arc<Tracer> {
@@ -74,18 +78,13 @@ impl CallSpan {
     /// Records the decision, and the domain and rules that made it: names from the configuration only.
     pub(crate) fn decided(&self, decision: &Decision) {
         let statuses = &decision.statuses;
-        let rules = statuses.iter().map(|status| rule_of(&status.matched)).collect();
-        let verdicts = statuses.iter().map(|status| verdict(&status.outcome).into()).collect();
-        let of_call = match decision.code {
-            Code::Ok => "ok",
-            Code::OverLimit => "over_limit",
-        };
-        let domain = statuses.first().map_or("other".into(), |status| domain_of(&status.matched));
-        self.found().attributes.extend([
-            KeyValue::new("ratelimit.domain", domain),
+        let rules = statuses.iter().map(|status| rule_of(&status.matched).into()).collect();
+        let verdicts = statuses.iter().map(|status| verdict_of(&status.outcome).into()).collect();
+        self.details().attributes.extend([
+            KeyValue::new("ratelimit.domain", domain_of(decision)),
             KeyValue::new("ratelimit.rules", names(rules)),
             KeyValue::new("ratelimit.verdicts", names(verdicts)),
-            KeyValue::new("ratelimit.verdict", of_call),
+            KeyValue::new("ratelimit.verdict", verdict_on_call(decision)),
         ]);
     }
 
@@ -93,7 +92,7 @@ impl CallSpan {
     pub(crate) fn fell_back(&self, rules: Vec<(String, OnStoreFailure)>) {
         let (rules, modes): (Vec<StringValue>, Vec<StringValue>) =
             rules.into_iter().map(|(rule, mode)| (rule.into(), mode.name().into())).unzip();
-        self.found().attributes.extend([
+        self.details().attributes.extend([
             KeyValue::new("ratelimit.fallback.rules", names(rules)),
             KeyValue::new("ratelimit.fallback.modes", names(modes)),
         ]);
@@ -101,19 +100,20 @@ impl CallSpan {
 
     /// Records that the store was not asked, since it denied the same within the last second.
     pub(crate) fn denied_by_cache(&self) {
-        self.found().attributes.push(KeyValue::new("ratelimit.cached", true));
+        self.details().attributes.push(KeyValue::new("ratelimit.cached", true));
     }
 
     /// Records a script run that serves this call.
     pub(super) fn served_by(&self, run: SpanContext, wait: Wait) {
-        let mut found = self.found();
-        found.runs.push(Link::new(run, wait.attributes().to_vec(), 0));
-        found.wait = Some(wait);
+        let mut details = self.details();
+        details.runs.push(Link::new(run, wait.attributes().to_vec(), 0));
+        details.wait = Some(wait);
     }
 
     /// Ends the span with the call's gRPC status, and exports it.
     pub(crate) fn end(&self, code: GrpcCode) {
-        let Found { attributes: of_decision, runs, wait } = std::mem::take(&mut *self.found());
+        let CallDetails { attributes: of_decision, runs, wait } =
+            std::mem::take(&mut *self.details());
         let mut attributes = Vec::with_capacity(of_decision.len() + 6);
         attributes.extend([
             KeyValue::new("rpc.system.name", "grpc"),
@@ -139,39 +139,11 @@ impl CallSpan {
         });
     }
 
-    fn found(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    fn details(&self) -> MutexGuard<'_, CallDetails> {
+        self.details.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn names(names: Vec<StringValue>) -> Value {
     Value::Array(Array::String(names))
-}
-
-/// The rule as it is configured, also if its metrics show values of requests.
-fn rule_of(matched: &Matched) -> StringValue {
-    match matched {
-        Matched::Rule(_, rule) => Arc::clone(&rule.path).into(),
-        Matched::Override(_) => "override".into(),
-        Matched::NoLimit(_) => "none".into(),
-        Matched::NoRule(_) | Matched::NoDomain => "other".into(),
-    }
-}
-
-fn domain_of(matched: &Matched) -> StringValue {
-    match matched {
-        Matched::Rule(domain, _)
-        | Matched::Override(domain)
-        | Matched::NoLimit(domain)
-        | Matched::NoRule(domain) => Arc::clone(domain).into(),
-        Matched::NoDomain => "other".into(),
-    }
-}
-
-const fn verdict(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Over { .. } => "over_limit",
-        Outcome::Shadowed { .. } => "shadow",
-        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => "ok",
-    }
 }

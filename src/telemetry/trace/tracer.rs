@@ -1,9 +1,6 @@
-//! Begins the spans of sampled calls, and hands spans that have ended to the exporter.
+//! Decides which calls are sampled, and hands spans that have ended to the exporter.
 
-use std::{
-    sync::Arc,
-    time::{Instant, SystemTime},
-};
+use std::time::{Instant, SystemTime};
 
 use http::HeaderMap;
 use opentelemetry::{
@@ -18,7 +15,7 @@ use opentelemetry_sdk::{
 };
 
 use super::{
-    CallSpan, Propagator, Sampling,
+    Propagator, Sampling,
     parent::{self, header},
 };
 use crate::VERSION;
@@ -39,7 +36,7 @@ impl Default for SpanLimits {
     }
 }
 
-/// Begins and exports spans.
+/// Samples calls, and exports spans.
 #[derive(Debug)]
 pub struct Tracer {
     processor: BatchSpanProcessor,
@@ -89,14 +86,14 @@ impl Tracer {
         Self { processor, scope, ids: RandomIdGenerator::default(), sampling, propagators, limits }
     }
 
-    /// The span of a call with these headers, if it is sampled.
-    pub(crate) fn begin(self: &Arc<Self>, headers: &HeaderMap) -> Option<Arc<CallSpan>> {
+    /// A span in the trace of a call with these headers, and the caller's span, if the call is sampled.
+    pub(super) fn sample(&self, headers: &HeaderMap) -> Option<(SpanContext, Option<SpanId>)> {
         let caller = parent::caller(headers, &self.propagators);
         let trace = self.sampling.sample(&caller, &self.ids)?;
-        let state = header(headers, "tracestate").and_then(|state| state.parse().ok());
-        let state = state.filter(|_| caller.span.is_some()).unwrap_or_default();
         let parent = caller.span.map(|(_, span)| span);
-        Some(Arc::new(CallSpan::new(Arc::clone(self), self.context(trace, state), parent)))
+        let state = header(headers, "tracestate").filter(|_| parent.is_some());
+        let state = state.and_then(|state| state.parse().ok()).unwrap_or_default();
+        Some((self.context(trace, state), parent))
     }
 
     /// Exports what is left; blocks.

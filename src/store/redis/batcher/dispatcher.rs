@@ -15,7 +15,8 @@ use tokio::{
 
 use super::{
     queue::{CallAnswer, Leader, Mailbox, NotDecided, QueuedCall, SharedQueue},
-    spans::{RunSpans, WaitsFor},
+    spans::RunSpans,
+    waiting::WaitsFor,
 };
 use crate::store::{
     StoreError,

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::spans::CallInQueue;
+use super::waiting::{CallInQueue, WaitsFor};
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::{
@@ -111,6 +111,13 @@ impl QueuedCall {
     /// Whether its caller can still use an answer.
     pub(super) fn is_awaited(&self, now: Instant, waits_at_most: Duration) -> bool {
         !self.answer.is_closed() && now.duration_since(self.since) <= waits_at_most
+    }
+
+    /// Notes why it is asked for again.
+    pub(super) fn waits_for(&mut self, reason: WaitsFor) {
+        if let Some(span) = &mut self.span {
+            span.waits_for = reason;
+        }
     }
 
     /// Whether it is to be charged without a caller: its charges count work that is done.

@@ -1,6 +1,6 @@
-//! The spans of a batch's script runs, if it has sampled calls, and what those calls waited for.
+//! The spans of a batch's script runs, if it has sampled calls.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use redis::RedisResult;
@@ -13,61 +13,8 @@ use crate::{
         script::Reply,
         server::Address,
     },
-    telemetry::{CallSpan, StoreSpan, Wait, redis_error_type},
+    telemetry::{StoreSpan, redis_error_type},
 };
-
-/// A sampled call in the queue.
-#[derive(Debug)]
-pub(super) struct CallInQueue {
-    span: Arc<CallSpan>,
-    pub(super) waits_for: WaitsFor,
-}
-
-/// What a call waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WaitsFor {
-    /// The calls that arrive at the same moment.
-    Gathering,
-    /// A batch that is under way.
-    Batch,
-    /// A further run, since its window was not the present one.
-    Window,
-    /// A run of the other script, since a counter is corrupt.
-    OtherScript,
-}
-
-impl WaitsFor {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Gathering => "gathering",
-            Self::Batch => "batch_under_way",
-            Self::Window => "stale_window",
-            Self::OtherScript => "corrupt_counter",
-        }
-    }
-}
-
-impl CallInQueue {
-    pub(super) const fn new(span: Arc<CallSpan>) -> Self {
-        Self { span, waits_for: WaitsFor::Gathering }
-    }
-
-    /// How it has waited since `since`, of which `for_connection` was for a connection.
-    fn wait(&self, since: Instant, now: Instant, for_connection: Duration) -> Wait {
-        let waited = now.duration_since(since);
-        let reason = if for_connection > waited / 2 { "connection" } else { self.waits_for.name() };
-        Wait { seconds: waited.as_secs_f64(), reason }
-    }
-}
-
-impl QueuedCall {
-    /// Notes why it is asked for again.
-    pub(super) fn waits_for(&mut self, reason: WaitsFor) {
-        if let Some(span) = &mut self.span {
-            span.waits_for = reason;
-        }
-    }
-}
 
 /// The spans of the runs that serve sampled calls. Dropped before they [end](Self::end), the runs got no answer.
 pub(super) struct RunSpans {
@@ -96,7 +43,7 @@ impl RunSpans {
             let mut sampled = Vec::new();
             for (call, _) in of_run() {
                 if let Some(queued) = &call.span {
-                    sampled.push((&*queued.span, queued.wait(call.since, now, for_connection)));
+                    sampled.push((queued.span(), queued.wait(call.since, now, for_connection)));
                 }
             }
             let attributes = attributes(script, of_run().count(), address);
