@@ -14,7 +14,7 @@ use crate::engine::{
 };
 
 /// The target of the lines.
-const TARGET: &str = "tollkeeper::decision";
+pub(super) const TARGET: &str = "tollkeeper::decision";
 
 static KEY: OnceLock<RandomState> = OnceLock::new();
 

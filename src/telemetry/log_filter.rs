@@ -17,6 +17,10 @@ const LEVELS: [(&str, LevelFilter); 5] = [
     ("off", LevelFilter::OFF),
 ];
 
+/// The target of the lines about decisions. Callers cause as many as they like, so only a filter that names it, and
+/// not its level alone, writes them.
+const DECISIONS: &str = super::decision_line::TARGET;
+
 /// The most targets in a filter: each line is compared with all of them.
 const TARGETS_MAX: usize = 32;
 
@@ -42,7 +46,9 @@ impl FromStr for LogFilter {
         let problem = || format!("must be {FORM}");
         let mut directives = text.split(',');
         let default = directives.next().and_then(level).ok_or_else(problem)?;
-        let (mut targets, mut most) = (Targets::new().with_default(default), default);
+        let unnamed = default.min(LevelFilter::INFO);
+        let mut targets = Targets::new().with_default(default).with_target(DECISIONS, unnamed);
+        let mut most = default;
         for (number, directive) in directives.enumerate() {
             let (target, level_name) = directive.split_once('=').ok_or_else(problem)?;
             let level = level(level_name).ok_or_else(problem)?;
@@ -116,6 +122,18 @@ mod tests {
             assert_eq!(filter.targets.would_enable(target, &level), expected, "{target} {level}");
         }
         assert_eq!(filter.most, LevelFilter::DEBUG);
+    }
+
+    #[test]
+    fn lines_about_decisions_are_written_only_by_a_filter_that_names_their_target() {
+        for (filter, expected) in [
+            ("debug", false),
+            ("debug,tollkeeper=debug", false),
+            ("off,tollkeeper::decision=debug", true),
+        ] {
+            let filter: LogFilter = filter.parse().unwrap();
+            assert_eq!(filter.targets.would_enable(DECISIONS, &Level::DEBUG), expected, "{filter}");
+        }
     }
 
     #[test]
