@@ -29,7 +29,10 @@ use crate::{
     settings::{CallSettings, ReadyNeeds, RuleSettings, Settings},
     shutdown::Signals,
     store::Store,
-    telemetry::{CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics, Telemetry},
+    telemetry::{
+        self, CallMetrics, CallsInProgress, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics,
+        Telemetry,
+    },
     tls::server::{ListenerTls, TlsUse},
     workers::Workers,
 };
@@ -120,6 +123,9 @@ impl App {
         listeners: Listeners,
     ) -> Result<Tasks, Box<dyn Error>> {
         let rules = Arc::new(Rules::new(rules));
+        RuleMetrics::observe(&self.telemetry.meter(), &rules);
+        let store = Arc::clone(&self.store);
+        telemetry::observe_servers(&self.telemetry.meter(), move || store.servers());
         let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
         let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
             settings.calls;
@@ -136,7 +142,9 @@ impl App {
             settings.listen.access.clone(),
             self.telemetry.tracer(),
         );
-        let services = grpc::services(service, &self.health, settings.listen.reflection)?;
+        let in_progress = CallsInProgress::observe(&self.telemetry.meter());
+        let reflection = settings.listen.reflection;
+        let services = grpc::services(service, &self.health, reflection, in_progress)?;
         let workers = Arc::clone(&self.workers);
         let connections = settings.listen.connections;
         let tls = |listener| ListenerTls::new(settings.listen.tls.clone(), listener);
@@ -188,6 +196,11 @@ impl App {
             stop.run_until_cancelled_owned(store.follow_servers()).await;
             Ok(())
         });
+        let (store, stop) = (Arc::clone(&self.store), self.stop.clone());
+        tasks.spawn(async move {
+            stop.run_until_cancelled_owned(store.follow_usage()).await;
+            Ok(())
+        });
         // The built-in rules cannot change.
         if !settings.rules.paths.is_empty() {
             let RuleSettings { paths, options } = settings.rules.clone();
@@ -214,7 +227,7 @@ impl App {
         async move {
             let watch = rules::watch(rules, watched, move |loaded| {
                 metrics.loaded(loaded);
-                limiter.forget_removed_rules();
+                limiter.rules_changed();
             });
             stop.run_until_cancelled_owned(watch).await;
             Ok(())

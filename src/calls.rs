@@ -31,6 +31,11 @@ impl CallTracker {
         TrackedCall { call: Some(Box::pin(call)), tracker: self.clone() }
     }
 
+    /// Number of calls that have not ended.
+    pub(crate) fn in_progress(&self) -> usize {
+        self.0.tasks.len()
+    }
+
     /// Waits until every call has ended. No call may be started afterwards.
     pub(crate) async fn wait(self) {
         self.0.tasks.close();

@@ -38,6 +38,7 @@ pub struct Limiter {
 impl Limiter {
     /// A limiter with these rules, on this store.
     pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics) -> Self {
+        metrics.rules_in_force(&rules.current().rules);
         Self {
             rules,
             store,
@@ -101,10 +102,10 @@ impl Limiter {
         explanation
     }
 
-    /// Forgets the rules that a reload has removed.
-    pub fn forget_removed_rules(&self) {
+    /// Follows a reload, and forgets the rules that it has removed.
+    pub fn rules_changed(&self) {
         let in_force = self.rules.current();
-        self.metrics.forget_removed_rules(&in_force.rules);
+        self.metrics.rules_in_force(&in_force.rules);
         self.refused_debits.retain(&in_force.rules);
     }
 

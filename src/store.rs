@@ -12,9 +12,12 @@ use std::future::pending;
 
 /// The clock that a store is given.
 pub use crate::clock::{Clock, system_clock};
-use crate::engine::{
-    key::Counter,
-    ledger::{Charge, CounterState, Judgement},
+use crate::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, CounterState, Judgement},
+    },
+    telemetry::ServerReport,
 };
 
 /// Why a call has no tallies. No answer follows later.
@@ -154,6 +157,24 @@ impl Store {
             Self::Memory(_) => pending().await,
             Self::Redis(store) => store.follow_servers().await,
             Self::Transactions(store) => store.follow_servers().await,
+        }
+    }
+
+    /// Asks the servers of the store, again and again, how much memory and how many clients they have; never ends.
+    pub async fn follow_usage(&self) {
+        match self {
+            Self::Memory(_) => pending().await,
+            Self::Redis(store) => store.follow_usage().await,
+            Self::Transactions(store) => store.follow_usage().await,
+        }
+    }
+
+    /// What is known of each server of the store.
+    pub fn servers(&self) -> Vec<ServerReport> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.servers(),
+            Self::Transactions(store) => store.servers(),
         }
     }
 

@@ -5,7 +5,9 @@
 //! sampled.
 
 mod collector;
+mod compat;
 mod decision_line;
+mod instrument;
 mod labels;
 mod log_filter;
 mod log_throttle;
@@ -15,14 +17,19 @@ mod otlp;
 mod provider;
 mod trace;
 
+pub use compat::MetricsCompat;
 pub(crate) use decision_line::log_decision;
+pub use instrument::{InstrumentKind, InstrumentRow, InstrumentUnit};
 pub use log_filter::LogFilter;
 pub(crate) use log_throttle::LogThrottle;
 pub use metrics::{
-    CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, RuleMetrics,
-    StoreMetrics,
+    CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, MemoryReport,
+    RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_memory,
+    observe_servers,
 };
-pub(crate) use metrics::{RefusedConnection, is_server_error, redis_error_type, status_name};
+pub(crate) use metrics::{
+    CallsInProgress, RefusedConnection, is_server_error, redis_error_type, status_name,
+};
 pub use otlp::{OtlpEndpoint, OtlpProtocol};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions};
 pub(crate) use trace::{CallSpan, StoreSpan, Wait, current, in_call, in_store_span, with_call};

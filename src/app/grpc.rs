@@ -8,6 +8,7 @@ use tonic_reflection::server::{Builder, Error};
 use crate::{
     health::Health,
     rls::{self, GrpcServices},
+    telemetry::CallsInProgress,
 };
 
 /// The largest request for reflection, in bytes: it holds a name.
@@ -21,6 +22,7 @@ pub(super) fn services(
     rate_limit: rls::Service,
     health: &Health,
     reflection: bool,
+    in_progress: CallsInProgress,
 ) -> Result<GrpcServices, Error> {
     let mut others = Routes::builder();
     others.add_service(health.grpc());
@@ -30,7 +32,8 @@ pub(super) fn services(
         others.add_service(v1.max_decoding_message_size(REFLECTION_BYTES_MAX));
         others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
-    Ok(GrpcServices { rate_limit: Arc::new(rate_limit), others: others.routes().prepare() })
+    let others = others.routes().prepare();
+    Ok(GrpcServices { rate_limit: Arc::new(rate_limit), others, in_progress })
 }
 
 fn reflection_builder<'files>() -> Builder<'files> {

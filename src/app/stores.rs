@@ -23,13 +23,13 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{MemoryMetrics, StoreMetrics, Telemetry},
+    telemetry::{MemoryMetrics, StoreMetrics, Telemetry, observe_memory},
 };
 
 /// The store of `--store`.
 pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
     let StoreUrl::Redis(url) = &settings.store.url else {
-        return Store::Memory(memory_store(settings, telemetry));
+        return Store::Memory(memory_store(settings, telemetry, "store"));
     };
     let server = |address: &Address| Server::new(address.clone(), Arc::clone(&url.access));
     let (mode, finder) = match &url.topology {
@@ -74,7 +74,8 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
 
 /// The guard around `store`, with the over-limit cache and the fallback.
 pub fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>) -> Guard {
-    let fallback = Fallback::new(memory_store(settings, telemetry), settings.store.replicas);
+    let fallback =
+        Fallback::new(memory_store(settings, telemetry, "fallback"), settings.store.replicas);
     let over_limit = over_limit_cache(settings, telemetry);
     Guard::new(store, over_limit, fallback, settings.store.decision_budget)
 }
@@ -89,7 +90,10 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
     OverLimitCache::new(entries_max, system_clock, StoreMetrics::new(&telemetry.meter()))
 }
 
-fn memory_store(settings: &Settings, telemetry: &Telemetry) -> MemoryStore {
+/// Counters in memory, observed as those for this use.
+fn memory_store(settings: &Settings, telemetry: &Telemetry, used_for: &'static str) -> MemoryStore {
     let metrics = MemoryMetrics::new(&telemetry.meter());
-    MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics)
+    let store = MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics);
+    observe_memory(&telemetry.meter(), used_for, store.reporter());
+    store
 }

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
-    telemetry::ListenerMetrics,
+    telemetry::{CallsInProgress, ListenerMetrics},
     tls::server::{ListenerTls, SecuredStream},
     workers::Workers,
 };
@@ -70,6 +70,8 @@ pub struct GrpcServices {
     pub rate_limit: Arc<Service>,
     /// Health and, if it is on, reflection.
     pub others: Routes,
+    /// Counts the calls of all connections.
+    pub(crate) in_progress: CallsInProgress,
 }
 
 /// Bounds on connections.
@@ -132,6 +134,7 @@ async fn serve_connection(
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     let Ok(stream) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
+    let _counted = services.in_progress.add(calls.clone());
     accept_calls(stream, services, age, stop, calls.clone()).await;
     calls.wait().await;
 }

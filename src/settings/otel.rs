@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, Uri};
 use super::{form::invalid, reader::Environment};
 use crate::{
     telemetry::{
-        OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling, SpanLimits,
-        TelemetryOptions,
+        MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
+        SpanLimits, TelemetryOptions,
     },
     tls::client::TlsFiles,
 };
@@ -133,6 +133,7 @@ pub(super) fn read(
         },
         export_traces: traces,
         export_metrics: metrics,
+        compat: MetricsCompat::Off,
     };
     if options.export_traces.is_some() || options.export_metrics.is_some() {
         for name in environment.names().filter(|name| is_standard(name)) {

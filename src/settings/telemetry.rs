@@ -6,7 +6,7 @@ use super::{
     reader::SettingReader,
     row::Setting,
 };
-use crate::telemetry::{Log, LogFilter, LogFormat, TelemetryOptions};
+use crate::telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions};
 
 /// Log lines, metrics and traces.
 #[derive(Debug, Clone)]
@@ -26,6 +26,9 @@ fn filter(text: &str) -> Result<LogFilter, String> {
 }
 
 const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+
+const COMPAT: OneOf<MetricsCompat> =
+    OneOf(&[("none", MetricsCompat::Off), ("envoyproxy", MetricsCompat::Envoyproxy)]);
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
@@ -47,8 +50,15 @@ impl TelemetrySettings {
             default: "0.8",
             help: "Part of a limit beyond which metrics count hits as near it",
         });
+        let compat = reader.read(&Setting {
+            flag: "metrics-compat",
+            form: COMPAT,
+            default: "none",
+            help: "Other names that metrics also have on /metrics: those of envoyproxy/ratelimit, for its dashboards",
+        });
         let environment = reader.environment;
         let export = otel::read(environment, &mut reader.problems, &mut reader.warnings);
+        let export = TelemetryOptions { compat, ..export };
         Self { log: Log { filter, format }, near_limit_ratio, export }
     }
 }

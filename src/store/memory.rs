@@ -9,7 +9,7 @@ mod shard;
 
 use std::{
     hash::RandomState,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use self::{
@@ -24,7 +24,7 @@ use crate::{
         ledger::{self, Charge, CounterState, Few, GiveBack, Judgement, Posting, Tally},
         time::Timestamp,
     },
-    telemetry::MemoryMetrics,
+    telemetry::{MemoryMetrics, MemoryReport},
 };
 
 /// The most counters of a store that is not bounded otherwise.
@@ -38,11 +38,11 @@ const COUNTERS_PER_SHARD: usize = 4096;
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Arc<[Mutex<Shard>]>,
     /// Chooses the shard of a counter and its bucket there. It has a secret key, since end users choose
     /// values, and must not choose buckets.
     hasher: RandomState,
-    capacity: Capacity,
+    capacity: Arc<Capacity>,
 }
 
 /// A counter of a call, in its window.
@@ -69,7 +69,7 @@ impl MemoryStore {
     fn with_capacity(clock: Clock, capacity: Capacity) -> Self {
         let shards = (capacity.counters_max / COUNTERS_PER_SHARD).next_power_of_two();
         let shards = (0..shards).map(|_| Mutex::default()).collect();
-        Self { clock, shards, hasher: RandomState::new(), capacity }
+        Self { clock, shards, hasher: RandomState::new(), capacity: Arc::new(capacity) }
     }
 
     /// Makes all charges of one call, or none.
@@ -149,6 +149,16 @@ impl MemoryStore {
         self.capacity.kept()
     }
 
+    /// Reports what the counters take, whenever it is called.
+    pub fn reporter(&self) -> impl Fn() -> MemoryReport + Clone + Send + Sync + use<> {
+        let (shards, capacity) = (Arc::clone(&self.shards), Arc::clone(&self.capacity));
+        move || MemoryReport {
+            counters: capacity.kept(),
+            counters_max: capacity.counters_max,
+            bytes: shards.iter().map(|shard| lock(shard).bytes()).sum(),
+        }
+    }
+
     /// The counter in the window `terms.span`.
     fn locate<'call>(&self, counter: &'call Counter, terms: Terms) -> LocatedCounter<'call> {
         // All windows of a counter are in one shard, so that a sliding window finds both of its own.
@@ -169,6 +179,11 @@ impl MemoryStore {
     }
 }
 
+/// Nothing panics while the lock is held, and if it did, the shard would still be consistent.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The shards that a call needs, locked until it ends.
 struct LockedShards<'store>(Few<(usize, MutexGuard<'store, Shard>)>);
 
@@ -180,8 +195,7 @@ impl<'store> LockedShards<'store> {
         let mut locked = Few::new();
         for index in indexes {
             if let Some(shard) = shards.get(index) {
-                // Nothing panics while the lock is held, and if it did, the shard would still be consistent.
-                locked.push((index, shard.lock().unwrap_or_else(PoisonError::into_inner)));
+                locked.push((index, lock(shard)));
             }
         }
         Self(locked)

@@ -39,9 +39,12 @@ use self::{
     servers::{Finder, Servers},
 };
 use super::{Clear, StoreError};
-use crate::engine::{
-    key::Counter,
-    ledger::{Charge, CounterState, Judgement},
+use crate::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, CounterState, Judgement},
+    },
+    telemetry::ServerReport,
 };
 
 /// Counters in Redis servers that run scripts: waiting calls are decided in batches.
@@ -98,6 +101,16 @@ impl RedisStore {
     /// Finds the servers, and follows their changes; never ends.
     pub async fn follow_servers(&self) {
         self.0.follow().await;
+    }
+
+    /// Asks the servers, again and again, how much memory and how many clients they have; never ends.
+    pub async fn follow_usage(&self) {
+        self.0.follow_usage().await;
+    }
+
+    /// What is known of each server.
+    pub fn servers(&self) -> Vec<ServerReport> {
+        self.0.reports()
     }
 
     /// Waits for work that goes on although its callers have gone, at most a second. None may follow.

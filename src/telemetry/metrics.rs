@@ -1,36 +1,91 @@
-//! The instruments: calls and the store in files of their own, the small ones here. Names follow
-//! OpenTelemetry's semantic conventions 1.45 if they have one; they have none for limiters.
+//! The instruments: calls and the store in files of their own, the small ones here. Each file defines its instruments
+//! in one list. Names follow OpenTelemetry's semantic conventions 1.45 if they have one; they have none for limiters.
 
 mod call;
 mod edge;
 mod files;
+mod process;
+mod rule_counters;
+mod servers;
 mod store;
+
+use std::{sync::Arc, time::SystemTime};
 
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Gauge, Meter},
 };
 
+pub(super) use self::process::observe as observe_process;
 pub use self::{
     call::CallMetrics,
     edge::{EdgeMetrics, ListenerMetrics},
     files::FileMetrics,
+    servers::{MemoryReport, ServerReport, ServerUsage, observe_memory, observe_servers},
     store::StoreMetrics,
 };
 pub(crate) use self::{
     call::{is_server_error, status_name},
-    edge::RefusedConnection,
+    edge::{CallsInProgress, RefusedConnection},
     store::redis_error_type,
 };
-use crate::{VERSION, rules::Loaded};
+use super::instrument::{InstrumentRow, InstrumentUnit};
+use crate::{
+    VERSION,
+    rules::{Loaded, Rules},
+};
+
+const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.counters.evicted",
+    &[],
+    "live counters in memory that were evicted, beyond `--memory-counters-max`",
+);
+const RELOADS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.rules.reloads",
+    &["outcome"],
+    "changes of the rule files, `good` or `bad`",
+);
+const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.last_reload_successful",
+    &[],
+    "1 if the newest content of the rule files is in force, else 0",
+);
+const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.info",
+    &["version"],
+    "always 1; the label has the version of the rules in force, as `/rules` shows it",
+);
+const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.loaded.timestamp",
+    &[],
+    "Unix time at which the rules in force were loaded; `time()` minus this is their age",
+)
+.in_unit(InstrumentUnit::Seconds);
+const BUILD_INFO: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.build_info",
+    &["version"],
+    "always 1; the label has the version of the program",
+);
+
+const SMALL: &[&InstrumentRow] =
+    &[&COUNTERS_EVICTED, &RELOADS, &LAST_RELOAD, &RULES_INFO, &RULES_LOADED, &BUILD_INFO];
+
+/// Every instrument, as docs/metrics.md lists them.
+pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
+    let lists = [
+        call::INSTRUMENTS,
+        store::INSTRUMENTS,
+        servers::INSTRUMENTS,
+        edge::INSTRUMENTS,
+        files::INSTRUMENTS,
+        process::INSTRUMENTS,
+    ];
+    lists.into_iter().chain([SMALL]).flatten().copied()
+}
 
 /// Records the version, as a gauge that is always 1.
 pub(super) fn build_info(meter: &Meter) {
-    let info = meter
-        .u64_gauge("ratelimit.build_info")
-        .with_description("Always 1; the label has the version of the program")
-        .build();
-    info.record(1, &[KeyValue::new("version", VERSION)]);
+    BUILD_INFO.new_gauge(meter).record(1, &[KeyValue::new("version", VERSION)]);
 }
 
 /// Metrics of counters in memory.
@@ -42,12 +97,10 @@ pub struct MemoryMetrics {
 impl MemoryMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        Self {
-            evicted: meter
-                .u64_counter("ratelimit.counters.evicted")
-                .with_description("Live counters in memory that were evicted")
-                .build(),
-        }
+        let metrics = Self { evicted: COUNTERS_EVICTED.new_counter(meter) };
+        // Rates begin with the first eviction.
+        metrics.evicted.add(0, &[]);
+        metrics
     }
 
     /// Counts live counters that were evicted.
@@ -66,18 +119,28 @@ pub struct RuleMetrics {
 impl RuleMetrics {
     /// Instruments of `meter`. The rules at the start are valid.
     pub fn new(meter: &Meter) -> Self {
-        let metrics = Self {
-            reloads: meter
-                .u64_counter("ratelimit.rules.reloads")
-                .with_description("Changes of the rule files, by outcome")
-                .build(),
-            successful: meter
-                .u64_gauge("ratelimit.rules.last_reload_successful")
-                .with_description("1 if the newest content of the rule files is in force, else 0")
-                .build(),
-        };
+        let metrics =
+            Self { reloads: RELOADS.new_counter(meter), successful: LAST_RELOAD.new_gauge(meter) };
         metrics.successful.record(1, &[]);
+        // Rates begin with the first reload.
+        for outcome in ["good", "bad"] {
+            metrics.reloads.add(0, &[KeyValue::new("outcome", outcome)]);
+        }
         metrics
+    }
+
+    /// Observes which rules are in force.
+    pub fn observe(meter: &Meter, rules: &Arc<Rules>) {
+        let in_force = Arc::clone(rules);
+        RULES_INFO.observe(meter, move |observe| {
+            let version = in_force.current().version.to_string();
+            observe(1.0, &[KeyValue::new("version", version)]);
+        });
+        let in_force = Arc::clone(rules);
+        RULES_LOADED.observe(meter, move |observe| {
+            let since = in_force.current().since.duration_since(SystemTime::UNIX_EPOCH);
+            observe(since.unwrap_or_default().as_secs_f64(), &[]);
+        });
     }
 
     /// Records the outcome of a reload.

@@ -22,16 +22,18 @@ use tracing_subscriber::{
 use super::{
     LogFilter,
     collector::{Collector, Reported, Signal},
+    compat::{self, MetricsCompat},
     metrics,
     otlp::OtlpEndpoint,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
 };
 
-/// The most series of one instrument. The SDK's default of 2,000 would merge all further rules into one series.
+/// The most series of an instrument that counts by rule. The SDK's default of 2,000 would merge all further rules into
+/// one series. It reserves memory for as many, so the other instruments keep the default.
 const SERIES_MAX: usize = 200_000;
 
 fn series_of_rules(instrument: &Instrument) -> Option<Stream> {
-    if !instrument.name().starts_with("ratelimit.") {
+    if !metrics::instruments().any(|row| row.name == instrument.name() && row.is_by_rule()) {
         return None;
     }
     // Only a limit of 0 is an error.
@@ -56,6 +58,8 @@ pub struct TelemetryOptions {
     pub propagators: Vec<Propagator>,
     /// The most that one span holds.
     pub limits: SpanLimits,
+    /// Other names that metrics also have on `/metrics`.
+    pub compat: MetricsCompat,
 }
 
 /// Which log lines are written, and how.
@@ -79,6 +83,7 @@ pub enum LogFormat {
 /// The running telemetry. It must be created in a tokio runtime.
 pub struct Telemetry {
     registry: Registry,
+    compat: MetricsCompat,
     meters: SdkMeterProvider,
     tracer: Option<Arc<Tracer>>,
     /// The filter of log lines, if they are ours.
@@ -134,9 +139,11 @@ impl Telemetry {
             let signal = Signal::Metrics;
             meters = meters.with_periodic_exporter(Reported { exporter, signal, collector });
         }
+        let compat = options.compat;
         let telemetry =
-            Self { registry, meters: meters.build(), tracer, log_filter: OnceLock::new() };
+            Self { registry, compat, meters: meters.build(), tracer, log_filter: OnceLock::new() };
         metrics::build_info(&telemetry.meter());
+        metrics::observe_process(&telemetry.meter());
         Ok(telemetry)
     }
 
@@ -181,7 +188,12 @@ impl Telemetry {
 
     /// All metrics, in the text format of Prometheus.
     pub fn scrape(&self) -> String {
-        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+        let mut families = self.registry.gather();
+        match self.compat {
+            MetricsCompat::Off => {}
+            MetricsCompat::Envoyproxy => families.extend(compat::envoyproxy(&families)),
+        }
+        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 
     /// Exports what is left, within [`FLUSH_WITHIN`].

@@ -92,6 +92,12 @@ fn the_limiter_names_no_json_and_no_clock() {
 }
 
 #[test]
+fn every_instrument_is_built_from_its_definition() {
+    let words = ["_counter(\"", "_gauge(\"", "_histogram(\"", ".u64_", ".i64_", ".f64_"];
+    only_in("src", &["src/telemetry/instrument.rs"], &words);
+}
+
+#[test]
 fn only_one_file_spells_keys() {
     only_in("src", &["src/engine/key.rs"], &["tk1:"]);
 }

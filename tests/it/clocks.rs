@@ -21,7 +21,7 @@ use crate::support::{
     service::{Options, RULES, Service, descriptor, hits, request, serve, spell},
 };
 
-fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
+pub fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
     service_at(seconds, rules, redis, &[])
 }
 

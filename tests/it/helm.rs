@@ -30,14 +30,14 @@ fn scenarios() -> Vec<String> {
 }
 
 /// The rendered objects, as JSON.
-fn render(arguments: &[&str]) -> Vec<Value> {
+pub fn render(arguments: &[&str]) -> Vec<Value> {
     const TO_JSON: &str = "import json, sys, yaml; json.dump([each for each in yaml.safe_load_all(sys.stdin) if each], sys.stdout)";
     let yaml = helm(&[&["template", "release", "helm"], arguments].concat()).unwrap();
     serde_json::from_value(python(TO_JSON, &yaml)).unwrap()
 }
 
 /// Runs a Python script that turns YAML into JSON.
-fn python(script: &str, yaml: &str) -> Value {
+pub fn python(script: &str, yaml: &str) -> Value {
     let mut python = Command::new(tool("python"))
         .args(["-c", script])
         .stdin(Stdio::piped())
@@ -48,7 +48,7 @@ fn python(script: &str, yaml: &str) -> Value {
     serde_json::from_slice(&python.wait_with_output().unwrap().stdout).unwrap()
 }
 
-fn object(objects: &[Value], kind: &str) -> Value {
+pub fn object(objects: &[Value], kind: &str) -> Value {
     objects
         .iter()
         .find(|object| object["kind"] == kind)
@@ -282,7 +282,11 @@ fn the_rendered_command_line_starts_the_binary() {
     for scenario in scenarios() {
         let objects = render(&["--values", &scenario]);
         let folder = TempDir::new().unwrap();
-        let files = objects.iter().find(|object| object["kind"] == "ConfigMap").map_or_else(
+        let is_rules = |object: &&Value| {
+            object["kind"] == "ConfigMap"
+                && object["metadata"]["name"].as_str().unwrap().ends_with("-rules")
+        };
+        let files = objects.iter().find(is_rules).map_or_else(
             // This scenario mounts a ConfigMap of its own.
             || serde_json::json!({ "a.yaml": "domain: a" }),
             |rules| rules["data"].clone(),

@@ -6,43 +6,37 @@ use std::{
 };
 
 use serde_json::Value;
-use tollkeeper::{
-    rls::pb::RateLimitUnit,
-    settings::{self, Row},
-};
+use tollkeeper::settings::{self, Row};
 
 use self::scenarios::SCENARIOS;
 use crate::support::{
-    eventually,
     redis_server::Redis,
     root,
-    sentinels::{NAME, sentinel_of},
-    service::{Options, Service, descriptor, hits, request, tollkeeper, with_limit},
+    service::{Options, Service, tollkeeper},
 };
-use crate::tls::Secured;
 
 #[expect(dead_code, reason = "the benchmark uses the rest")]
 #[path = "../../benches/compare/scenarios.rs"]
 mod scenarios;
 
-fn page(name: &str) -> String {
+pub fn page(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
 /// The rows of the table with this header.
 #[track_caller]
-fn rows<'page>(page: &'page str, header: &str) -> Vec<&'page str> {
+pub fn rows<'page>(page: &'page str, header: &str) -> Vec<&'page str> {
     let (_, table) = page.split_once(header).unwrap_or_else(|| panic!("no table `{header}`"));
     table.lines().skip(2).take_while(|line| line.starts_with('|')).collect()
 }
 
 /// The cells of a row.
-fn cells(row: &str) -> Vec<&str> {
+pub fn cells(row: &str) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
 /// The parts of a text in backticks.
-fn names(text: &str) -> Vec<&str> {
+pub fn names(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
@@ -54,7 +48,7 @@ fn first_column<'page>(page: &'page str, header: &str) -> BTreeSet<&'page str> {
 
 /// Compares the rows of a table. With `UPDATE_DOCS=1` the page is rewritten.
 #[track_caller]
-fn check_table(name: &str, header: &str, expected: &[String]) {
+pub fn check_table(name: &str, header: &str, expected: &[String]) {
     let page = page(name);
     let rows = rows(&page, header);
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -196,122 +190,6 @@ fn the_checks_at_connect_are_on_the_page_of_redis() {
     let series = metrics.split("ratelimit_store_check_failed{check=\"").skip(1);
     let checks = series.map(|line| line.split('"').next().unwrap()).collect();
     assert_eq!(first_column(&page("redis.md"), "| `check` | fails if |"), checks);
-}
-
-/// The labels of each metric that a scrape has, by its name on /metrics.
-fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for line in scrapes.iter().flat_map(|scrape| scrape.lines()) {
-        if let Some(declared) = line.strip_prefix("# TYPE ") {
-            metrics.entry(declared.replace(' ', ", ")).or_default();
-        } else if let Some((name, rest)) = line.split_once('{') {
-            let metric = metrics.iter_mut().find(|(declared, _)| {
-                let declared = declared.split(", ").next().unwrap();
-                name == declared || name == format!("{declared}_count")
-            });
-            let (labels, _) = rest.rsplit_once('}').unwrap();
-            if let Some((_, found)) = metric {
-                let labels = labels.split("\",").map(|label| label.split('=').next().unwrap());
-                found.extend(labels.map(str::to_owned));
-            }
-        }
-    }
-    metrics
-}
-
-/// A scrape after every event about Redis that a metric counts.
-async fn scrape_with_redis() -> String {
-    let rules = "
-domain: shop
-descriptors:
-  - { key: user, rate_limit: { unit: year, requests_per_unit: 1 } }
-  - { key: planted, rate_limit: { unit: year, requests_per_unit: 1 } }
-";
-    let redis = Redis::start();
-    let flags = &["--store-wait-replicas", "1"];
-    let service =
-        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
-    let user = |count| hits(descriptor(&[("user", "a")]), count);
-    // A look, a hit, a denial, and a call that the cache answers.
-    for count in [0, 1, 1, 1] {
-        service.ask(request("shop", vec![user(count)])).await.unwrap();
-    }
-    let mut junk = with_limit(descriptor(&[("user", "b")]), 5, RateLimitUnit::Year);
-    junk.limit.as_mut().unwrap().unit = 99;
-    service.ask(request("shop", vec![junk])).await.unwrap();
-    let planted = || request("shop", vec![descriptor(&[("planted", "x")])]);
-    service.ask(planted()).await.unwrap();
-    redis.query::<String>(&["SET", &redis.key("planted=x"), "text"]);
-    service.ask(planted()).await.unwrap_err();
-    fs::write(&service.rules, rules.replace("requests_per_unit: 1", "requests_per_unit: 2"))
-        .unwrap();
-    eventually("the reload", || service.get("/metrics").contains("reloads_total").then_some(()));
-    drop(redis);
-    service.ask(planted()).await.unwrap_err();
-    eventually("a failed connection", || {
-        let metrics = service.get("/metrics");
-        let has_both = metrics.contains("connection_failures_total")
-            && metrics.contains("charges_unreplicated_total");
-        has_both.then_some(metrics)
-    })
-}
-
-/// A scrape after a Sentinel was told of another master.
-async fn scrape_with_sentinel() -> String {
-    let (redis, other) = (Redis::start(), Redis::start());
-    let sentinel = sentinel_of(&redis);
-    let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
-    let service = Service::start(Options { store: &store, ..Options::default() });
-    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
-    sentinel.query::<()>(&["SENTINEL", "REMOVE", NAME]);
-    let port = other.port.to_string();
-    sentinel.query::<()>(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
-    eventually("a failover", || {
-        let metrics = service.get("/metrics");
-        metrics.contains("failovers_total").then_some(metrics)
-    })
-}
-
-/// A scrape after counters in memory were evicted.
-async fn scrape_with_memory() -> String {
-    let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
-    let service = Service::start(Options { flags, ..Options::default() });
-    for part in 0..4 {
-        let user = |number: u32| descriptor(&[("user", &number.to_string())]);
-        let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
-        service.ask(request("shop", descriptors)).await.unwrap();
-    }
-    service.get("/metrics")
-}
-
-/// A scrape of a service with certificates.
-fn scrape_with_tls() -> String {
-    let secured = Secured::start(&[]);
-    eventually("the certificate is measured", || {
-        let (_, metrics) = secured.get(secured.service.http, "/metrics", "", None)?;
-        metrics.contains("expires_in").then_some(metrics)
-    })
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
-    let mut scraped = labels_of(&[
-        scrape_with_redis().await,
-        scrape_with_sentinel().await,
-        scrape_with_memory().await,
-        scrape_with_tls(),
-    ]);
-    // The resource attributes, which OpenTelemetry adds.
-    scraped.remove("target_info, gauge");
-    let page = page("telemetry.md");
-    let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for row in rows(&page, "| name (on /metrics) | kind | labels | meaning |") {
-        let cells = cells(row);
-        let scraped = names(cells[0])[1];
-        let labels = names(cells[2]).iter().map(|label| label.replace('.', "_")).collect();
-        listed.insert(format!("{scraped}, {}", cells[1]), labels);
-    }
-    assert_eq!(listed, scraped);
 }
 
 /// Every variable of envoyproxy/ratelimit.

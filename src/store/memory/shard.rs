@@ -4,7 +4,7 @@
 
 use std::{fmt, mem};
 
-use hashbrown::{HashTable, hash_table::OccupiedEntry};
+use hashbrown::HashTable;
 
 use super::{capacity::Capacity, rank::Rank};
 use crate::engine::{
@@ -34,6 +34,8 @@ pub(super) struct Shard {
     clock_hand: usize,
     /// No counter ends earlier.
     earliest: Timestamp,
+    /// The length of all keys.
+    key_bytes: usize,
 }
 
 /// The keys hold values of descriptors, which must not be logged.
@@ -110,6 +112,7 @@ impl Shard {
         }
         let evicted = self.make_room(terms.now, capacity);
         self.earliest = self.earliest.min(rank.end());
+        self.key_bytes += key.key.len();
         let kept = Kept { hash: key.hash, key: key.key.into(), account, rank };
         self.table.insert_unique(kept.hash, kept, |kept| kept.hash);
         evicted
@@ -118,7 +121,13 @@ impl Shard {
     /// Removes a counter; `false` if there is none.
     pub(super) fn remove(&mut self, key: &HashedKey) -> bool {
         let entry = self.table.find_entry(key.hash, |kept| key.is_of(kept));
-        entry.map(|entry| entry.remove()).is_ok()
+        let removed = entry.map(|entry| self.key_bytes -= entry.remove().0.key.len());
+        removed.is_ok()
+    }
+
+    /// The memory that its counters take, without what an allocator adds.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.allocation_size() + self.key_bytes
     }
 
     /// Makes room for one more counter: drops expired ones, or else evicts the lowest-ranked live one of a
@@ -140,7 +149,9 @@ impl Shard {
                 0
             }
             Visited { lowest: Some((_, bucket)), .. } => {
-                drop(self.table.get_bucket_entry(bucket).map(OccupiedEntry::remove));
+                if let Ok(entry) = self.table.get_bucket_entry(bucket) {
+                    self.key_bytes -= entry.remove().0.key.len();
+                }
                 1
             }
             // This shard is nearly empty, though the store is full.
@@ -167,7 +178,7 @@ impl Shard {
             let Ok(entry) = self.table.get_bucket_entry(self.clock_hand) else { continue };
             let rank = entry.get().rank;
             if rank.end() <= now {
-                entry.remove();
+                self.key_bytes -= entry.remove().0.key.len();
                 visited.dropped += 1;
                 continue;
             }

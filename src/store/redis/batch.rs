@@ -53,6 +53,14 @@ impl ScriptKind {
         }
     }
 
+    /// Its name in the metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Ledger => "ledger",
+        }
+    }
+
     /// The time that it costs Redis, relative to other work.
     pub(super) fn weight(self, work: &NodeWork, runs: Runs) -> usize {
         let weight = match self {
@@ -142,6 +150,7 @@ impl Batch {
         let mut runs: Vec<(_, &dyn ScriptRun)> = Vec::with_capacity(self.runs.len());
         for Run { calls, .. } in &self.runs {
             runs.push((calls.script(scripts, keys), calls.as_run()));
+            metrics.script_ran(calls.kind().name());
         }
         let ran = script::run(&runs, keys, connection, metrics, resp::integers).await;
         let mut by_run = Vec::with_capacity(self.runs.len());

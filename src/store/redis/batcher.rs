@@ -87,6 +87,12 @@ impl Batcher {
         Ok(())
     }
 
+    /// Number of calls that wait to be sent.
+    pub(super) fn queued(&self) -> usize {
+        let queue = self.0.queue();
+        queue.waiting.len() + queue.late.len()
+    }
+
     /// How batches are put into runs.
     pub(super) fn runs(&self) -> Runs {
         self.0.queue().runs

@@ -15,7 +15,10 @@ use super::{
     server::Server,
     server_info::{Expected, ServerInfo, ServerMode},
 };
-use crate::{engine::key::unused_key, telemetry::StoreMetrics};
+use crate::{
+    engine::key::unused_key,
+    telemetry::{ServerUsage, StoreMetrics},
+};
 
 /// The commands of the scripts, each with a key as its first argument. INCR and RPUSH come last: they cannot be tried
 /// without an effect.
@@ -107,6 +110,8 @@ pub struct Checks {
     metrics: StoreMetrics,
     /// What the last connection found.
     known: Mutex<ServerFindings>,
+    /// What the server last said of its use.
+    usage: Mutex<Option<ServerUsage>>,
 }
 
 impl fmt::Debug for Checks {
@@ -127,7 +132,7 @@ impl Checks {
             metrics.check_failed(check.name(), 0);
         }
         let key = key_prefix.to_owned() + &unused_key("probe");
-        Self { server, expected, key, metrics, known: Mutex::default() }
+        Self { server, expected, key, metrics, known: Mutex::default(), usage: Mutex::default() }
     }
 
     /// Checks the server behind a new connection.
@@ -218,6 +223,7 @@ impl Checks {
     fn read_info(&self, answer: Value, found: &mut ServerFindings) -> RedisResult<()> {
         let info: String = from_redis_value(answer.extract_error()?)?;
         let info = ServerInfo(&info);
+        self.learn_usage(info);
         if let Err(problem) = info.check_version() {
             found.insert(Check::Version, problem);
         }
@@ -246,6 +252,16 @@ impl Checks {
             found.insert(Check::MaxClients, sentence);
         }
         Ok(())
+    }
+
+    /// Learns from an answer to INFO how much memory and how many clients the server has.
+    pub(super) fn learn_usage(&self, info: ServerInfo<'_>) {
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = Some(info.usage());
+    }
+
+    /// What the server last said of its use; `None` if it was not asked, or does not say it.
+    pub(super) fn usage(&self) -> Option<ServerUsage> {
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The command with arguments with which it changes nothing, since the key does not exist or they are invalid.

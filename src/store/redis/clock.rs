@@ -40,6 +40,11 @@ impl RedisClock {
         (self.clock)().shifted(self.learned().offset_ms)
     }
 
+    /// Redis's clock minus ours, in milliseconds; 0 before the first answer.
+    pub(super) fn offset_ms(&self) -> i64 {
+        self.learned().offset_ms
+    }
+
     /// Now, for a question that is about to be sent.
     pub(super) fn send(&self) -> Sent {
         Sent { at: Instant::now(), clock: (self.clock)() }

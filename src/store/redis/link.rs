@@ -146,7 +146,10 @@ impl Link {
                 RedisOutcome::Corrupt(charges) => return Err(StoreError::Corrupt(charges).into()),
                 RedisOutcome::WriteRefused(refusal) => return Err(StoreError::from(refusal).into()),
                 RedisOutcome::Elsewhere => return Err(script::unexpected_reply().into()),
-                RedisOutcome::Stale => assumed_now = now,
+                RedisOutcome::Stale => {
+                    self.metrics.stale(1);
+                    assumed_now = now;
+                }
             }
         }
         Err(StoreError::ClockUnsteady.into())

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     store::{Clock, outage::Outage},
-    telemetry::StoreMetrics,
+    telemetry::{ServerReport, StoreMetrics},
 };
 
 /// What all nodes of a store have in common.
@@ -83,5 +83,16 @@ impl RedisNode {
         let batcher =
             Batcher::new(link.clone(), Arc::clone(&options.scripts), runs, options.wait_replicas);
         Self { server, link, batcher }
+    }
+
+    /// What is known of it now.
+    pub(super) fn report(&self) -> ServerReport {
+        let queued = self.batcher.queued();
+        ServerReport {
+            address: self.server.address.to_string(),
+            queued: u64::try_from(queued).unwrap_or(u64::MAX),
+            clock_offset_ms: self.link.clock.offset_ms(),
+            ..self.link.state.pool.report()
+        }
     }
 }

@@ -20,10 +20,11 @@ use super::{
     checks::Checks,
     connection::{self, Connection},
     server::Server,
+    server_info::ServerInfo,
 };
 use crate::{
     store::{StoreError, outage::Outage},
-    telemetry::StoreMetrics,
+    telemetry::{ServerReport, StoreMetrics},
     workers,
 };
 
@@ -65,6 +66,8 @@ struct PoolInner {
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
     /// How often all connections were discarded.
     discards: Arc<AtomicU64>,
+    /// Number of questions that wait for a connection.
+    waiting: AtomicU64,
 }
 
 /// A connection that a question holds for itself.
@@ -83,7 +86,13 @@ impl Pool {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
         let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        Self(Arc::new(PoolInner { options, metrics, parts, discards: Arc::default() }))
+        Self(Arc::new(PoolInner {
+            options,
+            metrics,
+            parts,
+            discards: Arc::default(),
+            waiting: AtomicU64::new(0),
+        }))
     }
 
     /// A connection for one question. It must be asked for inside a tokio runtime.
@@ -95,6 +104,7 @@ impl Pool {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
         };
         let connections = part.get_or_init(|| self.0.connect());
+        let _waits = Waits::new(&self.0.waiting);
         loop {
             let mut held = connections.get().await.map_err(|error| match error {
                 RunError::User(error) => unavailable(&error),
@@ -105,6 +115,33 @@ impl Pool {
                 return Ok(held);
             }
             held.retire();
+        }
+    }
+
+    /// What is known of the connections, and of their server's use.
+    pub(super) fn report(&self) -> ServerReport {
+        let PoolOptions { connections_max, checks, .. } = &self.0.options;
+        let mut report = ServerReport {
+            connections_max: u64::from(*connections_max),
+            waiting: self.0.waiting.load(Ordering::Relaxed),
+            usage: checks.usage(),
+            ..ServerReport::default()
+        };
+        for part in self.0.parts.iter().filter_map(OnceLock::get) {
+            let state = part.state();
+            report.connections += u64::from(state.connections);
+            report.idle += u64::from(state.idle_connections);
+        }
+        report
+    }
+
+    /// Asks the server how much memory and how many clients it has. What it said before stays if it does not say it.
+    pub(super) async fn learn_usage(&self) {
+        let Ok(mut connection) = self.get().await else { return };
+        let info = redis::cmd("INFO");
+        if let Ok(Ok(info)) = time::timeout(CONNECT_WITHIN, connection.query::<String>(&info)).await
+        {
+            self.0.options.checks.learn_usage(ServerInfo(&info));
         }
     }
 
@@ -134,6 +171,22 @@ impl Pool {
     /// How long a call waits: for a connection, and for Redis's answer.
     pub(super) fn timeout(&self) -> Duration {
         self.0.options.timeout
+    }
+}
+
+/// A question that waits for a connection, until it is dropped.
+struct Waits<'pool>(&'pool AtomicU64);
+
+impl<'pool> Waits<'pool> {
+    fn new(waiting: &'pool AtomicU64) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

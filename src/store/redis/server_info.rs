@@ -2,6 +2,7 @@
 //! should know.
 
 use super::server::{Address, Server};
+use crate::telemetry::ServerUsage;
 
 /// The oldest servers that have the commands and the scripting that we rely on.
 const REDIS_MIN: (u32, u32) = (6, 2);
@@ -35,6 +36,7 @@ enum ServerKind {
 }
 
 /// The answer to INFO.
+#[derive(Clone, Copy)]
 pub(super) struct ServerInfo<'text>(pub(super) &'text str);
 
 impl ServerInfo<'_> {
@@ -104,7 +106,22 @@ impl ServerInfo<'_> {
 
     /// The most clients that the server takes.
     pub(super) fn clients_max(&self) -> Option<u64> {
-        self.field("maxclients:")?.parse().ok()
+        self.number("maxclients:")
+    }
+
+    /// How much memory and how many clients the server has.
+    pub(super) fn usage(&self) -> ServerUsage {
+        ServerUsage {
+            memory: self.number("used_memory:"),
+            memory_max: self.number("maxmemory:").filter(|bytes| *bytes > 0),
+            clients: self.number("connected_clients:"),
+            clients_max: self.clients_max(),
+            evicted: self.number("evicted_keys:"),
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.parse().ok()
     }
 
     fn field(&self, name: &str) -> Option<&str> {
@@ -149,6 +166,22 @@ mod tests {
                 assert_eq!(problem, "it is a Sentinel: write redis+sentinel://h:7000/NAME");
             }
         }
+    }
+
+    #[test]
+    fn the_use_of_a_server_is_what_it_says() {
+        let info = "used_memory:900\r\nmaxmemory:1000\r\nconnected_clients:7\r\nmaxclients:10\r\n\
+                    evicted_keys:3\r\n";
+        let expected = ServerUsage {
+            memory: Some(900),
+            memory_max: Some(1000),
+            clients: Some(7),
+            clients_max: Some(10),
+            evicted: Some(3),
+        };
+        assert_eq!(ServerInfo(info).usage(), expected);
+        let unbounded = ServerInfo("used_memory:900\r\nmaxmemory:0\r\n").usage();
+        assert_eq!(unbounded, ServerUsage { memory: Some(900), ..ServerUsage::default() });
     }
 
     #[test]

@@ -11,9 +11,13 @@ use super::{
     server::Server,
     topology::Topology,
 };
+use crate::telemetry::ServerReport;
 
 /// How often a store is tried that is absent at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// How often servers are asked how much memory and how many clients they have.
+const USAGE_EVERY: Duration = Duration::from_secs(10);
 
 /// How the servers with counters are found.
 #[derive(Debug)]
@@ -49,6 +53,23 @@ impl Servers {
             Finder::Sentinel(monitored) => sentinel::follow(&self.topology, monitored).await,
             Finder::Cluster(seeds) => cluster::follow(&self.topology, seeds).await,
         }
+    }
+
+    /// Asks each server that answers how much memory and how many clients it has; never ends.
+    pub(super) async fn follow_usage(&self) {
+        loop {
+            time::sleep(USAGE_EVERY).await;
+            for node in self.topology.map().nodes() {
+                if node.link.state.is_up() {
+                    node.link.state.pool.learn_usage().await;
+                }
+            }
+        }
+    }
+
+    /// What is known of each server.
+    pub(super) fn reports(&self) -> Vec<ServerReport> {
+        self.topology.map().nodes().iter().map(|node| node.report()).collect()
     }
 
     /// Waits until a server has answered once.

@@ -29,7 +29,7 @@ use crate::{
         time::Timestamp,
     },
     store::{Clear, StoreError},
-    telemetry::StoreMetrics,
+    telemetry::{ServerReport, StoreMetrics},
 };
 
 /// Counters in a Redis that runs no scripts.
@@ -77,6 +77,16 @@ impl TransactionStore {
     /// The server that has a counter, in words, as far as is known.
     pub fn server_of(&self, counter: &key::Counter) -> Option<String> {
         self.servers.topology.server_of(counter)
+    }
+
+    /// Asks the server, again and again, how much memory and how many clients it has; never ends.
+    pub async fn follow_usage(&self) {
+        self.servers.follow_usage().await;
+    }
+
+    /// What is known of the server.
+    pub fn servers(&self) -> Vec<ServerReport> {
+        self.servers.reports()
     }
 
     /// Finds the server, and follows its changes; never ends.

@@ -1,27 +1,83 @@
 //! Metrics of calls.
 
-use std::time::Instant;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Histogram, Meter},
+    metrics::{BoundHistogram, Counter, Histogram, Meter},
 };
 use tonic::Code;
 
+use super::rule_counters::{Counts, DecidedCode, RuleCounters, STANDINGS};
 use crate::{
     engine::{
-        decision::{Decision, Outcome},
-        request::{Hits, Request},
+        decision::{Decision, Matched, Outcome},
+        request::{Entry, Hits, Request},
         rule::{OnStoreFailure, Rule},
         rule_set::RuleSet,
     },
     grpc,
-    telemetry::labels::RuleLabels,
+    telemetry::{
+        instrument::{InstrumentRow, InstrumentUnit},
+        labels::RuleLabels,
+    },
 };
 
-/// Bucket boundaries in seconds. Those of the conventions start at 5 ms, and Envoy waits only 20 ms.
-pub(super) const BOUNDARIES: [f64; 12] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+const DURATION: InstrumentRow = InstrumentRow::histogram(
+    "rpc.server.call.duration",
+    &["rpc.system.name", "rpc.method", "rpc.status_code", "error.type"],
+    "duration of ShouldRateLimit; `error.type` is set for statuses that are the server's fault",
+)
+.in_unit(InstrumentUnit::Seconds);
+const DECISIONS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.decisions",
+    &["domain", "rule", "code"],
+    "descriptors decided: `ok`, `over_limit`, or `shadow` where only a shadow limit is exceeded",
+);
+const HITS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.hits",
+    &["domain", "rule", "standing"],
+    "requested hits: `within` the limit, `near` (beyond `--near-limit-ratio`), `over` or `shadow`",
+);
+const OVERRIDES_INVALID: InstrumentRow =
+    InstrumentRow::counter("ratelimit.overrides.invalid", &[], "limit overrides that were ignored");
+const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.debits.refused",
+    &["rule"],
+    "refused hits of rules that also get calls with 0 hits and lack `count_denied`",
+);
+const COUNTERS_UNREADABLE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.counters.unreadable",
+    &["rule"],
+    "charges to a key in Redis that does not hold a count",
+);
+const FALLBACKS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.fallbacks",
+    &["rule", "mode"],
+    "charges that `on_store_failure` (`mode`) decided, since the store gave no answer",
+);
+const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.calls.late",
+    &[],
+    "calls that were decided after their caller had given up: its own timeout has passed, or else four thirds of the budget",
+);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
+    &DURATION,
+    &DECISIONS,
+    &HITS,
+    &OVERRIDES_INVALID,
+    &DEBITS_REFUSED,
+    &COUNTERS_UNREADABLE,
+    &FALLBACKS,
+    &CALLS_LATE,
+];
+
+/// Number of gRPC statuses.
+const STATUSES: usize = 17;
 
 /// The most hits of one descriptor that are counted. Callers may send up to 2^53 at once, and Prometheus
 /// reads counters as floats, which lose single hits beyond 2^53.
@@ -31,9 +87,12 @@ const HITS_MAX: u64 = u32::MAX as u64;
 #[derive(Debug, Clone)]
 pub struct CallMetrics {
     duration: Histogram<f64>,
+    /// By the number of the gRPC status.
+    durations: Arc<[OnceLock<BoundHistogram<f64>>; STATUSES]>,
     decisions: Counter<u64>,
     hits: Counter<u64>,
     labels: RuleLabels,
+    by_rule: Arc<RuleCounters>,
     /// The part of a limit from which hits are near it.
     near_ratio: f64,
     invalid_overrides: Counter<u64>,
@@ -49,44 +108,16 @@ impl CallMetrics {
         let metrics = Self {
             near_ratio,
             labels: RuleLabels::default(),
-            hits: meter
-                .u64_counter("ratelimit.hits")
-                .with_description("Hits asked of limits, by standing: within, near, over or shadow")
-                .build(),
-            duration: meter
-                .f64_histogram("rpc.server.call.duration")
-                .with_description("Duration of ShouldRateLimit, by gRPC status")
-                .with_unit("s")
-                .with_boundaries(BOUNDARIES.to_vec())
-                .build(),
-            decisions: meter
-                .u64_counter("ratelimit.decisions")
-                .with_description("Descriptors decided, by configured domain and rule")
-                .build(),
-            invalid_overrides: meter
-                .u64_counter("ratelimit.overrides.invalid")
-                .with_description(
-                    "Limit overrides ignored for an unknown unit or an invalid window",
-                )
-                .build(),
-            corrupt_counters: meter
-                .u64_counter("ratelimit.counters.unreadable")
-                .with_description(
-                    "Charges to a key in Redis that holds something other than a count",
-                )
-                .build(),
-            without_store: meter
-                .u64_counter("ratelimit.fallbacks")
-                .with_description("Charges that `on_store_failure` decided, without the store")
-                .build(),
-            late: meter
-                .u64_counter("ratelimit.calls.late")
-                .with_description("Calls that were decided after their caller had given up")
-                .build(),
-            refused_debits: meter
-                .u64_counter("ratelimit.debits.refused")
-                .with_description("Hits refused by rules that get looks and lack count_denied")
-                .build(),
+            by_rule: Arc::default(),
+            durations: Arc::default(),
+            hits: HITS.new_counter(meter),
+            duration: DURATION.new_histogram(meter),
+            decisions: DECISIONS.new_counter(meter),
+            invalid_overrides: OVERRIDES_INVALID.new_counter(meter),
+            corrupt_counters: COUNTERS_UNREADABLE.new_counter(meter),
+            without_store: FALLBACKS.new_counter(meter),
+            late: CALLS_LATE.new_counter(meter),
+            refused_debits: DEBITS_REFUSED.new_counter(meter),
         };
         // Rates begin with the first late call.
         metrics.late.add(0, &[]);
@@ -95,38 +126,54 @@ impl CallMetrics {
 
     /// Records one gRPC call.
     pub fn call(&self, began: Instant, code: Code) {
-        let status = status_name(code);
-        let mut attributes = vec![
-            KeyValue::new("rpc.system.name", "grpc"),
-            KeyValue::new("rpc.method", grpc::METHOD),
-            KeyValue::new("rpc.status_code", status),
-        ];
-        if is_server_error(code) {
-            attributes.push(KeyValue::new("error.type", status));
+        let bound = usize::try_from(code as i32).ok().and_then(|code| self.durations.get(code));
+        if let Some(bound) = bound {
+            let bound = bound.get_or_init(|| self.duration.bind(&attributes(code)));
+            bound.record(began.elapsed().as_secs_f64());
         }
-        self.duration.record(began.elapsed().as_secs_f64(), &attributes);
     }
 
     /// Records one decision.
     pub fn decided(&self, request: &Request, decision: &Decision) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
-            let (domain, rule) = self.labels.of(&status.matched, &descriptor.entries);
-            let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
-            let code = KeyValue::new("code", code(&status.outcome));
-            self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
-            let Hits::Charge(hits) = descriptor.hits else { continue };
-            let hits = hits.min(HITS_MAX);
-            for (standing, count) in hits_by_standing(&status.outcome, hits, self.near_ratio) {
-                if count > 0 {
-                    let standing = KeyValue::new("standing", standing);
-                    self.hits.add(count, &[domain.clone(), rule.clone(), standing]);
+            let counts = Counts {
+                code: code(&status.outcome),
+                hits: match descriptor.hits {
+                    Hits::Charge(hits) => {
+                        hits_by_standing(&status.outcome, hits.min(HITS_MAX), self.near_ratio)
+                    }
+                    _ => [0; STANDINGS.len()],
+                },
+            };
+            let is_counted = match &status.matched {
+                Matched::Rule(_, rule) => {
+                    self.by_rule.count(rule, &self.decisions, &self.hits, counts)
                 }
+                _ => false,
+            };
+            if !is_counted {
+                self.count(&status.matched, &descriptor.entries, counts);
             }
         }
     }
 
-    /// Forgets which values have a series of their own, for rules that are not among these.
-    pub(crate) fn forget_removed_rules(&self, rules: &RuleSet) {
+    /// Counts a descriptor by labels that are looked up.
+    fn count(&self, matched: &Matched, entries: &[Entry], Counts { code, hits }: Counts) {
+        let (domain, rule) = self.labels.of(matched, entries);
+        let [domain, rule] = [KeyValue::new("domain", domain), KeyValue::new("rule", rule)];
+        let code = KeyValue::new("code", code.name());
+        self.decisions.add(1, &[domain.clone(), rule.clone(), code]);
+        for (standing, count) in STANDINGS.into_iter().zip(hits) {
+            if count > 0 {
+                let standing = KeyValue::new("standing", standing);
+                self.hits.add(count, &[domain.clone(), rule.clone(), standing]);
+            }
+        }
+    }
+
+    /// Binds the counters of these rules, and forgets those of others.
+    pub fn rules_in_force(&self, rules: &RuleSet) {
+        self.by_rule.replace(rules);
         self.labels.retain(rules);
     }
 
@@ -159,16 +206,30 @@ impl CallMetrics {
     }
 }
 
-fn code(outcome: &Outcome) -> &'static str {
+/// The attributes of a call with this status.
+fn attributes(code: Code) -> Vec<KeyValue> {
+    let status = status_name(code);
+    let mut attributes = vec![
+        KeyValue::new("rpc.system.name", "grpc"),
+        KeyValue::new("rpc.method", grpc::METHOD),
+        KeyValue::new("rpc.status_code", status),
+    ];
+    if is_server_error(code) {
+        attributes.push(KeyValue::new("error.type", status));
+    }
+    attributes
+}
+
+fn code(outcome: &Outcome) -> DecidedCode {
     match outcome {
-        Outcome::Over { .. } => "over_limit",
-        Outcome::Shadowed { .. } => "shadow",
-        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => "ok",
+        Outcome::Over { .. } => DecidedCode::OverLimit,
+        Outcome::Shadowed { .. } => DecidedCode::Shadow,
+        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => DecidedCode::Ok,
     }
 }
 
-/// The hits of a charge, by how near they came to the limit.
-fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [(&'static str, u64); 4] {
+/// The hits of a charge, by how near they came to the limit: in the order of [`STANDINGS`].
+fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [u64; STANDINGS.len()] {
     let (mut within, mut near, mut over, mut shadow) = (0, 0, 0, 0);
     match outcome {
         Outcome::NoLimit | Outcome::Unlimited => {}
@@ -186,7 +247,7 @@ fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [(&'static
             within = hits.saturating_sub(near);
         }
     }
-    [("within", within), ("near", near), ("over", over), ("shadow", shadow)]
+    [within, near, over, shadow]
 }
 
 /// Whether a status is the server's fault, by the conventions for gRPC servers.
@@ -237,7 +298,7 @@ mod tests {
         let limit = Arc::new(Limit::new(limit, Unit::Hour, 1).expect("a window"));
         let remaining = limit.requests_per_unit - used;
         let within = Outcome::Within { limit, remaining, reset: Duration::ZERO };
-        let [(_, within), (_, near), ..] = hits_by_standing(&within, hits, 0.8);
+        let [within, near, ..] = hits_by_standing(&within, hits, 0.8);
         assert_eq!([near, within], expected);
     }
 

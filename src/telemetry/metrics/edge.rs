@@ -1,9 +1,41 @@
 //! Metrics of the edge: connections, and panics.
 
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Meter, UpDownCounter},
 };
+
+use crate::{calls::CallTracker, telemetry::instrument::InstrumentRow};
+
+const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.connections",
+    &["listener"],
+    "open connections of `grpc`, `http` and `admin`",
+);
+const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.connections.refused",
+    &["listener", "reason"],
+    "connections refused: `full` (`--max-connections`), `silent` (its client sends nothing), or `accept` (the system did not hand it over, for want of open files for example)",
+);
+const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.calls.open",
+    &[],
+    "gRPC calls in progress: open HTTP/2 streams, and calls whose client has left",
+);
+const PANICS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.panics",
+    &[],
+    "panics, each of which is a bug; the log has the place, and a call that panics gets INTERNAL",
+);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] =
+    &[&CONNECTIONS, &CONNECTIONS_REFUSED, &CALLS_OPEN, &PANICS];
 
 /// Metrics of connections and panics.
 #[derive(Debug, Clone)]
@@ -40,18 +72,9 @@ impl EdgeMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let metrics = Self {
-            open: meter
-                .i64_up_down_counter("ratelimit.connections")
-                .with_description("Open connections, by listener")
-                .build(),
-            refused: meter
-                .u64_counter("ratelimit.connections.refused")
-                .with_description("Connections that were refused, by listener and reason")
-                .build(),
-            panics: meter
-                .u64_counter("ratelimit.panics")
-                .with_description("Panics, each of which is a bug; the log has the place")
-                .build(),
+            open: CONNECTIONS.new_up_down_counter(meter),
+            refused: CONNECTIONS_REFUSED.new_counter(meter),
+            panics: PANICS.new_counter(meter),
         };
         metrics.panics.add(0, &[]);
         metrics
@@ -113,5 +136,60 @@ pub(crate) struct OpenConnection(ListenerMetrics);
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.edge.open.add(-1, &[self.0.label()]);
+    }
+}
+
+/// The calls of all connections. Each connection counts its own, so that a call costs nothing here.
+#[derive(Clone, Default)]
+pub(crate) struct CallsInProgress(Arc<Mutex<ConnectedCalls>>);
+
+#[derive(Default)]
+struct ConnectedCalls {
+    next: u64,
+    calls: HashMap<u64, CallTracker>,
+}
+
+impl fmt::Debug for CallsInProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallsInProgress").finish_non_exhaustive()
+    }
+}
+
+impl CallsInProgress {
+    /// Observes the calls of the connections that are [added](Self::add).
+    pub(crate) fn observe(meter: &Meter) -> Self {
+        let connected = Self::default();
+        let observed = Self(Arc::clone(&connected.0));
+        CALLS_OPEN.observe(meter, move |observe| {
+            let calls: usize = observed.lock().calls.values().map(CallTracker::in_progress).sum();
+            observe(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
+        });
+        connected
+    }
+
+    /// Counts the calls of a connection until the result is dropped.
+    pub(crate) fn add(&self, calls: CallTracker) -> CountedCalls {
+        let mut connected = self.lock();
+        let id = connected.next;
+        connected.next += 1;
+        connected.calls.insert(id, calls);
+        CountedCalls { all: self.clone(), id }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ConnectedCalls> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The calls of one connection, as the metrics count them.
+#[derive(Debug)]
+pub(crate) struct CountedCalls {
+    all: CallsInProgress,
+    id: u64,
+}
+
+impl Drop for CountedCalls {
+    fn drop(&mut self) {
+        self.all.lock().calls.remove(&self.id);
     }
 }

@@ -5,6 +5,22 @@ use opentelemetry::{
     metrics::{Gauge, Meter},
 };
 
+use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit};
+
+const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.tls.files.in_use",
+    &["files"],
+    "1 if the newest content of the files is in use, 0 if an older one stays: `certificates`, `client_domains`, `admin_token`; for Redis `store_certificates` (all files of `--store-tls-…`), `store_password`, `store_sentinel_password`",
+);
+const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.tls.certificate.expires_in",
+    &[],
+    "seconds until the service's certificate expires, negative after it",
+)
+.in_unit(InstrumentUnit::Seconds);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[&FILES_IN_USE, &CERTIFICATE_EXPIRES_IN];
+
 /// Metrics of certificates, and of files about clients.
 #[derive(Debug, Clone)]
 pub struct FileMetrics {
@@ -16,17 +32,8 @@ impl FileMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         Self {
-            in_use: meter
-                .u64_gauge("ratelimit.tls.files.in_use")
-                .with_description(
-                    "1 if the newest content of these files is in use, 0 if an older one stays",
-                )
-                .build(),
-            expires_in: meter
-                .i64_gauge("ratelimit.tls.certificate.expires_in")
-                .with_unit("s")
-                .with_description("Time until the service's certificate expires; negative after it")
-                .build(),
+            in_use: FILES_IN_USE.new_gauge(meter),
+            expires_in: CERTIFICATE_EXPIRES_IN.new_signed_gauge(meter),
         }
     }
 

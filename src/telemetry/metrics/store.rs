@@ -11,8 +11,101 @@ use opentelemetry::{
 };
 use redis::{RedisError, RedisResult};
 
-use super::call::BOUNDARIES;
-use crate::telemetry::in_store_span;
+use crate::telemetry::{
+    in_store_span,
+    instrument::{InstrumentRow, InstrumentUnit},
+};
+
+const DURATION: InstrumentRow = InstrumentRow::histogram(
+    "db.client.operation.duration",
+    &["db.system.name", "db.operation.name", "error.type"],
+    "duration of round trips to Redis; one may serve many calls",
+)
+.in_unit(InstrumentUnit::Seconds);
+const CACHED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.cached",
+    &[],
+    "calls denied without asking Redis, which reported within the last second that their limit is exceeded",
+);
+const FAILOVERS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.failovers",
+    &[],
+    "masters that were replaced by others, as Sentinels or the nodes of a Cluster told",
+);
+const CHARGES_LOST: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.charges.lost",
+    &[],
+    "about how many charges that were acknowledged to this process a new master lacks; see docs/redis.md",
+);
+const CHARGES_UNREPLICATED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.charges.unreplicated",
+    &[],
+    "with `--store-wait-replicas`: acknowledged charges that fewer replicas had 5 ms later; a failover at that moment would lose them",
+);
+const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.check.failed",
+    &["check"],
+    "Redis servers that failed a check (docs/redis.md) at their last new connection: 0 or 1, or more on a Cluster",
+);
+const UP: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.up",
+    &["server"],
+    "1 if the server answers and takes writes, 0 in an outage; 1 once it is not asked any more, since it has left the cluster or is no longer the master; absent until it was asked",
+);
+const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.breaker.open",
+    &["server"],
+    "1 while calls are answered without the server, else 0; absent as above",
+);
+const SHED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.shed",
+    &[],
+    "calls that waited for Redis too long to be sent: more arrive than Redis can decide",
+);
+const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
+    "ratelimit.store.batch.calls",
+    &[],
+    "calls that were sent to Redis together, in one batch",
+);
+const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
+    "ratelimit.store.batch.wait",
+    &[],
+    "how long the first call of a batch waited in the queue and for a connection",
+)
+.in_unit(InstrumentUnit::Seconds);
+const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.script.runs",
+    &["script"],
+    "runs of the scripts in Redis that decide calls: `fixed` for fixed windows, `ledger` for every algorithm; one run \
+     decides many calls",
+);
+const STALE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.stale",
+    &[],
+    "calls that Redis refused, and that were asked again, since their window was not the present one by its clock",
+);
+const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.store.connection.failures",
+    &[],
+    "connections to Redis that could not be made",
+);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
+    &DURATION,
+    &CACHED,
+    &FAILOVERS,
+    &CHARGES_LOST,
+    &CHARGES_UNREPLICATED,
+    &CHECK_FAILED,
+    &UP,
+    &BREAKER_OPEN,
+    &SHED,
+    &BATCH_CALLS,
+    &BATCH_WAIT,
+    &SCRIPT_RUNS,
+    &STALE,
+    &CONNECTION_FAILURES,
+];
 
 /// Metrics of the store.
 #[derive(Debug, Clone)]
@@ -27,61 +120,34 @@ pub struct StoreMetrics {
     shed: Counter<u64>,
     up: Gauge<u64>,
     breaker: Gauge<u64>,
+    batch_calls: Histogram<f64>,
+    batch_wait: Histogram<f64>,
+    script_runs: Counter<u64>,
+    stale: Counter<u64>,
 }
 
 impl StoreMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let metrics = Self {
-            duration: meter
-                .f64_histogram("db.client.operation.duration")
-                .with_description("Duration of round trips to the store")
-                .with_unit("s")
-                .with_boundaries(BOUNDARIES.to_vec())
-                .build(),
-            connection_failures: meter
-                .u64_counter("ratelimit.store.connection.failures")
-                .with_description("Connections to the store that could not be opened")
-                .build(),
-            shed: meter
-                .u64_counter("ratelimit.store.shed")
-                .with_description("Calls that waited for the store too long to be sent")
-                .build(),
-            up: meter
-                .u64_gauge("ratelimit.store.up")
-                .with_description("0 in an outage of the server, else 1")
-                .build(),
-            breaker: meter
-                .u64_gauge("ratelimit.store.breaker.open")
-                .with_description("1 while calls are answered without the server, else 0")
-                .build(),
-            cached: meter
-                .u64_counter("ratelimit.store.cached")
-                .with_description(
-                    "Calls denied without asking the store, by its answers within the last second",
-                )
-                .build(),
-            failovers: meter
-                .u64_counter("ratelimit.store.failovers")
-                .with_description("Masters that were replaced by others")
-                .build(),
-            charges_lost: meter
-                .u64_counter("ratelimit.store.charges.lost")
-                .with_description("Acknowledged charges that a new master lacks, about")
-                .build(),
-            unreplicated: meter
-                .u64_counter("ratelimit.store.charges.unreplicated")
-                .with_description("Acknowledged charges that too few replicas had 5 ms later")
-                .build(),
-            failed_checks: meter
-                .i64_up_down_counter("ratelimit.store.check.failed")
-                .with_description(
-                    "Servers of the store that fail this check at each new connection",
-                )
-                .build(),
+            duration: DURATION.new_histogram(meter),
+            connection_failures: CONNECTION_FAILURES.new_counter(meter),
+            shed: SHED.new_counter(meter),
+            up: UP.new_gauge(meter),
+            breaker: BREAKER_OPEN.new_gauge(meter),
+            cached: CACHED.new_counter(meter),
+            failovers: FAILOVERS.new_counter(meter),
+            charges_lost: CHARGES_LOST.new_counter(meter),
+            unreplicated: CHARGES_UNREPLICATED.new_counter(meter),
+            batch_calls: BATCH_CALLS.new_histogram(meter),
+            batch_wait: BATCH_WAIT.new_histogram(meter),
+            script_runs: SCRIPT_RUNS.new_counter(meter),
+            stale: STALE.new_counter(meter),
+            failed_checks: CHECK_FAILED.new_up_down_counter(meter),
         };
         // Rates begin with the first call that is shed.
         metrics.shed.add(0, &[]);
+        metrics.stale.add(0, &[]);
         metrics
     }
 
@@ -155,6 +221,24 @@ impl StoreMetrics {
     /// Counts servers that fail this check from now on, or, below 0, no longer.
     pub(crate) fn check_failed(&self, check: &'static str, change: i64) {
         self.failed_checks.add(change, &[KeyValue::new("check", check)]);
+    }
+
+    /// Records a batch of this many calls, of which the first has waited this long.
+    pub(crate) fn batch(&self, calls: usize, waited: Duration) {
+        self.batch_calls.record(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
+        self.batch_wait.record(waited.as_secs_f64(), &[]);
+    }
+
+    /// Counts a run of this script.
+    pub(crate) fn script_ran(&self, script: &'static str) {
+        self.script_runs.add(1, &[KeyValue::new("script", script)]);
+    }
+
+    /// Counts calls whose window was not the present one by Redis's clock.
+    pub(crate) fn stale(&self, count: usize) {
+        if count > 0 {
+            self.stale.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
+        }
     }
 
     /// Counts calls that waited too long to be sent.

@@ -1,14 +1,13 @@
 //! A real tollkeeper, started as its users start it.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
 };
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tollkeeper::rls::pb::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
     RateLimitServiceClient, RateLimitUnit, rate_limit_response::DescriptorStatus,
@@ -25,8 +24,13 @@ pub struct Service {
     /// Its rule file, if it was started with rules.
     pub rules: PathBuf,
     process: Process,
-    stderr: Arc<Mutex<String>>,
+    /// Its standard error: what it logged before it answered a request can be read after the answer.
+    log: NamedTempFile,
     _folder: TempDir,
+}
+
+fn read(log: &NamedTempFile) -> String {
+    String::from_utf8(std::fs::read(log).unwrap()).unwrap()
 }
 
 /// Options for starting a service.
@@ -82,17 +86,11 @@ impl Service {
 
     pub fn spawn(mut command: Command, folder: TempDir) -> Self {
         let rules = folder.path().join("rules.yaml");
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut process = Process::spawn(&mut command);
-        let stderr = Arc::new(Mutex::new(String::new()));
-        let (lines, kept) = (process.0.stderr.take().unwrap(), Arc::clone(&stderr));
-        std::thread::spawn(move || {
-            for line in BufReader::new(lines).lines().map_while(Result::ok) {
-                *kept.lock().unwrap() += &(line + "\n");
-            }
-        });
+        let log = NamedTempFile::new().unwrap();
+        command.stdout(Stdio::null()).stderr(log.reopen().unwrap());
+        let process = Process::spawn(&mut command);
         let addresses = eventually("the service listens", || {
-            let text = stderr.lock().unwrap().clone();
+            let text = read(&log);
             let (_, rest) = text.split_once("listening: grpc ")?;
             let (grpc, rest) = rest.split_once(", http ")?;
             let (http, rest) = rest.split_once(", admin ")?;
@@ -101,12 +99,12 @@ impl Service {
             Some((grpc.parse().ok()?, http.parse().ok()?, admin.parse().ok()?))
         });
         let (grpc, http, admin) = addresses;
-        Self { grpc, http, admin, rules, process, stderr, _folder: folder }
+        Self { grpc, http, admin, rules, process, log, _folder: folder }
     }
 
     /// The log so far.
     pub fn log(&self) -> String {
-        self.stderr.lock().unwrap().clone()
+        read(&self.log)
     }
 
     pub fn process(&mut self) -> &mut Process {

@@ -253,9 +253,8 @@ impl SharedQueue {
         let before = calls.len();
         calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
         self.link.metrics.shed(before - calls.len());
-        if calls.is_empty() {
-            return None;
-        }
+        let waited = now.duration_since(calls.first()?.since);
+        self.link.metrics.batch(calls.len(), waited);
         let assumed_now = self.link.clock.now();
         let mut batch = Batch::new(self.queue().runs);
         for QueuedCall { work, kind, redis_now, .. } in &calls {
@@ -272,6 +271,8 @@ impl SharedQueue {
         if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
             self.link.clock.learn(now, sent);
         }
+        let is_stale = |reply: &&Reply| reply.outcome == RedisOutcome::Stale;
+        self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
         let mut answers = Vec::with_capacity(calls.len());
         let mut again = Vec::new();
         for (call, reply) in calls.into_iter().zip(replies) {

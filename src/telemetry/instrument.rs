@@ -1,0 +1,178 @@
+//! The definition of an instrument: one for OTLP and Prometheus alike, and a row of docs/metrics.md.
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{AsyncInstrument, Counter, Gauge, Histogram, Meter, UpDownCounter},
+};
+
+/// Records one value of an instrument that is observed.
+pub(super) type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
+
+/// Bucket boundaries of durations, in seconds. Those of OpenTelemetry's conventions begin at 5 ms; a decision takes
+/// tenths of a millisecond, its budget is 15 ms by default, and Envoy waits 20 ms.
+const SECONDS: &[f64] = &[
+    0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.05,
+    0.1, 0.25, 1.0,
+];
+
+/// Bucket boundaries of numbers of calls.
+const CALLS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+
+/// An instrument: its name, kind, unit, attributes and meaning.
+#[derive(Debug)]
+pub struct InstrumentRow {
+    /// The name by OTLP.
+    pub name: &'static str,
+    /// What it measures with.
+    pub kind: InstrumentKind,
+    /// The unit of its values.
+    pub unit: InstrumentUnit,
+    /// The names of its attributes.
+    pub attributes: &'static [&'static str],
+    /// What it measures, in Markdown.
+    pub description: &'static str,
+}
+
+/// What an instrument measures with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstrumentKind {
+    /// A number that only rises.
+    Counter,
+    /// A number that rises and falls.
+    Gauge,
+    /// How often values were in each bucket.
+    Histogram,
+}
+
+/// The unit of an instrument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstrumentUnit {
+    /// A plain number.
+    Number,
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+}
+
+impl InstrumentUnit {
+    /// The unit in UCUM, as OpenTelemetry writes it.
+    const fn ucum(self) -> &'static str {
+        match self {
+            Self::Number => "",
+            Self::Seconds => "s",
+            Self::Bytes => "By",
+        }
+    }
+
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Number => "",
+            Self::Seconds => "_seconds",
+            Self::Bytes => "_bytes",
+        }
+    }
+}
+
+impl InstrumentRow {
+    /// A counter of a plain number.
+    pub(super) const fn counter(
+        name: &'static str,
+        attributes: &'static [&'static str],
+        description: &'static str,
+    ) -> Self {
+        let (kind, unit) = (InstrumentKind::Counter, InstrumentUnit::Number);
+        Self { name, kind, unit, attributes, description }
+    }
+
+    /// A gauge of a plain number.
+    pub(super) const fn gauge(
+        name: &'static str,
+        attributes: &'static [&'static str],
+        description: &'static str,
+    ) -> Self {
+        let (kind, unit) = (InstrumentKind::Gauge, InstrumentUnit::Number);
+        Self { name, kind, unit, attributes, description }
+    }
+
+    /// A histogram of numbers of calls.
+    pub(super) const fn histogram(
+        name: &'static str,
+        attributes: &'static [&'static str],
+        description: &'static str,
+    ) -> Self {
+        let (kind, unit) = (InstrumentKind::Histogram, InstrumentUnit::Number);
+        Self { name, kind, unit, attributes, description }
+    }
+
+    /// The same in another unit.
+    pub(super) const fn in_unit(self, unit: InstrumentUnit) -> Self {
+        let Self { name, kind, attributes, description, .. } = self;
+        Self { name, kind, unit, attributes, description }
+    }
+
+    /// The name on `/metrics`.
+    pub fn prometheus_name(&self) -> String {
+        let total = match self.kind {
+            InstrumentKind::Counter => "_total",
+            InstrumentKind::Gauge | InstrumentKind::Histogram => "",
+        };
+        format!("{}{}{total}", self.name.replace('.', "_"), self.unit.suffix())
+    }
+
+    /// Whether its series grow in number with the rules.
+    pub(super) fn is_by_rule(&self) -> bool {
+        self.attributes.contains(&"rule")
+    }
+
+    pub(super) fn new_counter(&self, meter: &Meter) -> Counter<u64> {
+        let counter = meter.u64_counter(self.name).with_description(self.description);
+        counter.with_unit(self.unit.ucum()).build()
+    }
+
+    pub(super) fn new_up_down_counter(&self, meter: &Meter) -> UpDownCounter<i64> {
+        let counter = meter.i64_up_down_counter(self.name).with_description(self.description);
+        counter.with_unit(self.unit.ucum()).build()
+    }
+
+    pub(super) fn new_gauge(&self, meter: &Meter) -> Gauge<u64> {
+        let gauge = meter.u64_gauge(self.name).with_description(self.description);
+        gauge.with_unit(self.unit.ucum()).build()
+    }
+
+    pub(super) fn new_signed_gauge(&self, meter: &Meter) -> Gauge<i64> {
+        let gauge = meter.i64_gauge(self.name).with_description(self.description);
+        gauge.with_unit(self.unit.ucum()).build()
+    }
+
+    pub(super) fn new_histogram(&self, meter: &Meter) -> Histogram<f64> {
+        let boundaries = match self.unit {
+            InstrumentUnit::Seconds => SECONDS,
+            InstrumentUnit::Number | InstrumentUnit::Bytes => CALLS,
+        };
+        let histogram = meter.f64_histogram(self.name).with_description(self.description);
+        histogram.with_unit(self.unit.ucum()).with_boundaries(boundaries.to_vec()).build()
+    }
+
+    /// Observes a counter or a gauge whenever metrics are read.
+    pub(super) fn observe(
+        &self,
+        meter: &Meter,
+        values: impl Fn(Observe<'_>) + Send + Sync + 'static,
+    ) {
+        let unit = self.unit.ucum();
+        let values =
+            move |to: &dyn AsyncInstrument<f64>| values(&|value, of| to.observe(value, of));
+        // The callback is registered when the instrument is built.
+        match self.kind {
+            InstrumentKind::Counter => {
+                let counter = meter.f64_observable_counter(self.name).with_unit(unit);
+                counter.with_description(self.description).with_callback(values).build();
+            }
+            InstrumentKind::Gauge | InstrumentKind::Histogram => {
+                let gauge = meter.f64_observable_gauge(self.name).with_unit(unit);
+                gauge.with_description(self.description).with_callback(values).build();
+            }
+        }
+    }
+}

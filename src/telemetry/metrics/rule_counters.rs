@@ -1,0 +1,129 @@
+//! The counters of each rule in force, whose labels are looked up once per rule and not per call.
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use hashbrown::HashTable;
+use opentelemetry::{
+    KeyValue,
+    metrics::{BoundCounter, Counter},
+};
+
+use crate::engine::{rule::Rule, rule_set::RuleSet};
+
+/// The values of `code`.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DecidedCode {
+    Ok,
+    OverLimit,
+    Shadow,
+}
+
+impl DecidedCode {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+/// The values of `standing`.
+pub(super) const STANDINGS: [&str; 4] = ["within", "near", "over", "shadow"];
+
+/// What one decided descriptor adds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counts {
+    pub(super) code: DecidedCode,
+    /// In the order of [`STANDINGS`].
+    pub(super) hits: [u64; STANDINGS.len()],
+}
+
+/// 2^64 divided by the golden ratio: odd, with well mixed bits.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The rules in force, each with its counters. Rules whose labels hold values of requests are not among them.
+#[derive(Debug, Default)]
+pub(super) struct RuleCounters(ArcSwap<HashTable<KnownRule>>);
+
+#[derive(Debug)]
+struct KnownRule {
+    domain: Arc<str>,
+    /// Held, so that no other rule can have its address.
+    rule: Arc<Rule>,
+    /// Most rules of a large set are never asked for.
+    bound: OnceLock<Box<BoundCounters>>,
+}
+
+/// The counters of one rule. A series exists from the first value on.
+#[derive(Debug, Default)]
+struct BoundCounters {
+    decisions: [OnceLock<BoundCounter<u64>>; 3],
+    hits: [OnceLock<BoundCounter<u64>>; STANDINGS.len()],
+}
+
+impl RuleCounters {
+    /// Knows the rules of this set, and no others.
+    pub(super) fn replace(&self, rules: &RuleSet) {
+        let mut known = HashTable::new();
+        for domain in rules.domains() {
+            for rule in domain.rules() {
+                if rule.shown.is_none() {
+                    let known_rule = KnownRule {
+                        domain: Arc::clone(&domain.name),
+                        rule: Arc::clone(rule),
+                        bound: OnceLock::new(),
+                    };
+                    known.insert_unique(hash(rule), known_rule, |known| hash(&known.rule));
+                }
+            }
+        }
+        self.0.store(Arc::new(known));
+    }
+
+    /// Counts one descriptor that this rule decided. `false` if the rule is not known: its labels hold values, or it is of
+    /// another rule set.
+    pub(super) fn count(
+        &self,
+        rule: &Arc<Rule>,
+        decisions: &Counter<u64>,
+        hits: &Counter<u64>,
+        counts: Counts,
+    ) -> bool {
+        let known = self.0.load();
+        let Some(known) = known.find(hash(rule), |known| Arc::ptr_eq(&known.rule, rule)) else {
+            return false;
+        };
+        let bound = known.bound.get_or_init(Box::default);
+        if let Some(counter) = bound.decisions.get(counts.code as usize) {
+            counter.get_or_init(|| known.bind(decisions, "code", counts.code.name())).add(1);
+        }
+        for ((counter, name), count) in bound.hits.iter().zip(STANDINGS).zip(counts.hits) {
+            if count > 0 {
+                counter.get_or_init(|| known.bind(hits, "standing", name)).add(count);
+            }
+        }
+        true
+    }
+}
+
+impl KnownRule {
+    fn bind(
+        &self,
+        counter: &Counter<u64>,
+        label: &'static str,
+        value: &'static str,
+    ) -> BoundCounter<u64> {
+        counter.bind(&[
+            KeyValue::new("domain", Arc::clone(&self.domain)),
+            KeyValue::new("rule", Arc::clone(&self.rule.path)),
+            KeyValue::new(label, value),
+        ])
+    }
+}
+
+/// The table chooses a bucket by the lower bits, and those of a product of an address are the same for all.
+fn hash(rule: &Arc<Rule>) -> u64 {
+    (Arc::as_ptr(rule).addr() as u64).wrapping_mul(SPREAD).rotate_left(32)
+}

@@ -1,0 +1,196 @@
+//! What is observed of the servers of the store and of the counters in memory whenever metrics are read.
+
+use opentelemetry::{KeyValue, metrics::Meter};
+
+use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit};
+
+const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.connections",
+    &["server", "state"],
+    "connections to the server that are open: `idle` or `busy`",
+);
+const CONNECTIONS_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.connections.limit",
+    &["server"],
+    "maximum number of connections to the server (`--store-pool-size`)",
+);
+const CONNECTIONS_WAITING: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.connections.waiting",
+    &["server"],
+    "batches that wait for a connection to the server",
+);
+const QUEUE: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.queue.calls",
+    &["server"],
+    "calls that wait to be sent to the server in a batch",
+);
+const CLOCK_OFFSET: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.clock.offset",
+    &["server"],
+    "the server's clock minus this host's, as answers prove it; windows follow the server's clock",
+)
+.in_unit(InstrumentUnit::Seconds);
+const MEMORY_USED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.memory.used",
+    &["server"],
+    "memory that the server uses; like the next four, by its INFO, which is read at each new connection and every 10 s, \
+     and absent if the user of Redis may not run INFO",
+)
+.in_unit(InstrumentUnit::Bytes);
+const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.memory.limit",
+    &["server"],
+    "the server's `maxmemory`; absent if it has none",
+)
+.in_unit(InstrumentUnit::Bytes);
+const CLIENTS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.clients",
+    &["server"],
+    "clients that are connected to the server, of whatever kind",
+);
+const CLIENTS_LIMIT: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.store.clients.limit", &["server"], "the server's `maxclients`");
+const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.keys.evicted",
+    &["server"],
+    "keys that the server has evicted since its start, for want of memory; limits on them began anew",
+);
+const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.memory.counters",
+    &["use"],
+    "counters in memory, with expired ones that are not yet dropped: of `--store memory://` (`store`), or of \
+     `on_store_failure: local` (`fallback`)",
+);
+const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.memory.counters.limit",
+    &["use"],
+    "maximum number of counters in memory (`--memory-counters-max`)",
+);
+const MEMORY_SIZE: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory that counters take")
+        .in_unit(InstrumentUnit::Bytes);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
+    &CONNECTIONS,
+    &CONNECTIONS_LIMIT,
+    &CONNECTIONS_WAITING,
+    &QUEUE,
+    &CLOCK_OFFSET,
+    &MEMORY_USED,
+    &MEMORY_LIMIT,
+    &CLIENTS,
+    &CLIENTS_LIMIT,
+    &KEYS_EVICTED,
+    &MEMORY_COUNTERS,
+    &MEMORY_COUNTERS_LIMIT,
+    &MEMORY_SIZE,
+];
+
+/// What is known of one server of the store now.
+#[derive(Debug, Clone, Default)]
+pub struct ServerReport {
+    /// Its address, from the settings or from a server that they name.
+    pub address: String,
+    /// Open connections to it.
+    pub connections: u64,
+    /// Those that nobody uses.
+    pub idle: u64,
+    /// Maximum number of connections to it.
+    pub connections_max: u64,
+    /// Batches that wait for a connection.
+    pub waiting: u64,
+    /// Calls that wait to be sent.
+    pub queued: u64,
+    /// Its clock minus ours, in milliseconds.
+    pub clock_offset_ms: i64,
+    /// What it says of itself, if it was asked.
+    pub usage: Option<ServerUsage>,
+}
+
+/// What a server says of its own use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerUsage {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Most bytes of memory; `None` if there is no bound.
+    pub memory_max: Option<u64>,
+    /// Connected clients.
+    pub clients: Option<u64>,
+    /// Most clients.
+    pub clients_max: Option<u64>,
+    /// Keys that were evicted since its start.
+    pub evicted: Option<u64>,
+}
+
+/// What counters in memory take now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Number of counters.
+    pub counters: usize,
+    /// Most counters.
+    pub counters_max: usize,
+    /// Bytes that they take.
+    pub bytes: usize,
+}
+
+/// Observes the servers that `report` tells of.
+pub fn observe_servers(
+    meter: &Meter,
+    report: impl Fn() -> Vec<ServerReport> + Clone + Send + Sync + 'static,
+) {
+    let by_server = |row: &InstrumentRow, value: fn(&ServerReport) -> Option<f64>| {
+        let report = report.clone();
+        row.observe(meter, move |observe| {
+            for server in report() {
+                if let Some(value) = value(&server) {
+                    observe(value, &[KeyValue::new("server", server.address)]);
+                }
+            }
+        });
+    };
+    by_server(&CONNECTIONS_LIMIT, |server| Some(number(server.connections_max)));
+    by_server(&CONNECTIONS_WAITING, |server| Some(number(server.waiting)));
+    by_server(&QUEUE, |server| Some(number(server.queued)));
+    by_server(&CLOCK_OFFSET, |server| Some(signed(server.clock_offset_ms) / 1000.0));
+    by_server(&MEMORY_USED, |server| server.usage?.memory.map(number));
+    by_server(&MEMORY_LIMIT, |server| server.usage?.memory_max.map(number));
+    by_server(&CLIENTS, |server| server.usage?.clients.map(number));
+    by_server(&CLIENTS_LIMIT, |server| server.usage?.clients_max.map(number));
+    by_server(&KEYS_EVICTED, |server| server.usage?.evicted.map(number));
+    CONNECTIONS.observe(meter, move |observe| {
+        for ServerReport { address, connections, idle, .. } in report() {
+            for (state, count) in [("idle", idle), ("busy", connections.saturating_sub(idle))] {
+                let server = KeyValue::new("server", address.clone());
+                observe(number(count), &[server, KeyValue::new("state", state)]);
+            }
+        }
+    });
+}
+
+/// Observes counters in memory, which are for this use.
+pub fn observe_memory(
+    meter: &Meter,
+    used_for: &'static str,
+    report: impl Fn() -> MemoryReport + Clone + Send + Sync + 'static,
+) {
+    let by_use = |row: &InstrumentRow, value: fn(MemoryReport) -> usize| {
+        let report = report.clone();
+        row.observe(meter, move |observe| {
+            let value = u64::try_from(value(report())).unwrap_or(u64::MAX);
+            observe(number(value), &[KeyValue::new("use", used_for)]);
+        });
+    };
+    by_use(&MEMORY_COUNTERS, |memory| memory.counters);
+    by_use(&MEMORY_COUNTERS_LIMIT, |memory| memory.counters_max);
+    by_use(&MEMORY_SIZE, |memory| memory.bytes);
+}
+
+/// Exact: numbers of connections and bytes, below 2^53.
+fn number(value: u64) -> f64 {
+    value as f64
+}
+
+/// Exact: a clock's offset is below 2^53 milliseconds.
+fn signed(value: i64) -> f64 {
+    value as f64
+}

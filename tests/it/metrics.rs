@@ -1,0 +1,442 @@
+//! The metrics: their definitions, a scrape and docs/metrics.md say the same.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write as _,
+    process::{Command, Output, Stdio},
+    time::SystemTime,
+};
+
+use tokio::sync::OnceCell;
+use tollkeeper::{
+    rls::pb::RateLimitUnit,
+    telemetry::{self, InstrumentKind, InstrumentRow},
+};
+
+use crate::clocks::service_off_by;
+use crate::support::{
+    eventually,
+    redis_server::Redis,
+    sentinels::{NAME, sentinel_of},
+    service::{Options, RULES, Service, descriptor, hits, open_files, request, with_limit},
+    tool,
+};
+use crate::tables::{cells, check_table, names, page, rows};
+use crate::tls::Secured;
+
+/// A row of docs/metrics.md.
+fn row_of_instrument(row: &InstrumentRow) -> String {
+    let kind = match row.kind {
+        InstrumentKind::Counter => "counter",
+        InstrumentKind::Gauge => "gauge",
+        InstrumentKind::Histogram => "histogram",
+    };
+    let labels: Vec<_> = row.attributes.iter().map(|name| format!("`{name}`")).collect();
+    let (name, scraped, labels) = (row.name, row.prometheus_name(), labels.join(", "));
+    format!("| `{name}` (`{scraped}`) | {kind} | {labels} | {} |", row.description)
+}
+
+#[test]
+fn the_metrics_of_the_page_are_those_that_the_program_defines() {
+    let rows: Vec<String> = telemetry::instruments().map(row_of_instrument).collect();
+    check_table("metrics.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
+}
+
+/// The labels of each metric that a scrape has, by its name on /metrics.
+fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in scrapes.iter().flat_map(|scrape| scrape.lines()) {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            metrics.entry(declared.replace(' ', ", ")).or_default();
+        } else if let Some((name, rest)) = line.split_once('{') {
+            let metric = metrics.iter_mut().find(|(declared, _)| {
+                let declared = declared.split(", ").next().unwrap();
+                name == declared || name == format!("{declared}_count")
+            });
+            let (labels, _) = rest.rsplit_once('}').unwrap();
+            if let Some((_, found)) = metric {
+                let labels = labels.split("\",").map(|label| label.split('=').next().unwrap());
+                found.extend(labels.map(str::to_owned));
+            }
+        }
+    }
+    metrics
+}
+
+/// A scrape after every event about Redis that a metric counts.
+async fn scrape_with_redis() -> String {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: planted, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    let flags = &["--store-wait-replicas", "1"];
+    let service =
+        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let user = |count| hits(descriptor(&[("user", "a")]), count);
+    // A look, a hit, a denial, and a call that the cache answers.
+    for count in [0, 1, 1, 1] {
+        service.ask(request("shop", vec![user(count)])).await.unwrap();
+    }
+    let mut junk = with_limit(descriptor(&[("user", "b")]), 5, RateLimitUnit::Year);
+    junk.limit.as_mut().unwrap().unit = 99;
+    service.ask(request("shop", vec![junk])).await.unwrap();
+    let planted = || request("shop", vec![descriptor(&[("planted", "x")])]);
+    service.ask(planted()).await.unwrap();
+    redis.query::<String>(&["SET", &redis.key("planted=x"), "text"]);
+    service.ask(planted()).await.unwrap_err();
+    fs::write(&service.rules, rules.replace("requests_per_unit: 1", "requests_per_unit: 2"))
+        .unwrap();
+    eventually("the reload", || service.get("/metrics").contains("reloads_total").then_some(()));
+    drop(redis);
+    service.ask(planted()).await.unwrap_err();
+    eventually("a failed connection", || {
+        let metrics = service.get("/metrics");
+        let has_both = metrics.contains("connection_failures_total")
+            && metrics.contains("charges_unreplicated_total");
+        has_both.then_some(metrics)
+    })
+}
+
+/// A scrape after a Sentinel was told of another master.
+async fn scrape_with_sentinel() -> String {
+    let (redis, other) = (Redis::start(), Redis::start());
+    let sentinel = sentinel_of(&redis);
+    let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
+    let service = Service::start(Options { store: &store, ..Options::default() });
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    sentinel.query::<()>(&["SENTINEL", "REMOVE", NAME]);
+    let port = other.port.to_string();
+    sentinel.query::<()>(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
+    eventually("a failover", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("failovers_total").then_some(metrics)
+    })
+}
+
+/// A scrape after counters in memory were evicted.
+async fn scrape_with_memory() -> String {
+    let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    for part in 0..4 {
+        let user = |number: u32| descriptor(&[("user", &number.to_string())]);
+        let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
+        service.ask(request("shop", descriptors)).await.unwrap();
+    }
+    service.get("/metrics")
+}
+
+/// A scrape of a service with certificates.
+fn scrape_with_tls() -> String {
+    let secured = Secured::start(&[]);
+    eventually("the certificate is measured", || {
+        let (_, metrics) = secured.get(secured.service.http, "/metrics", "", None)?;
+        metrics.contains("expires_in").then_some(metrics)
+    })
+}
+
+/// Scrapes that together have every metric.
+pub async fn scrapes() -> &'static [String] {
+    static SCRAPES: OnceCell<[String; 4]> = OnceCell::const_new();
+    let all = async {
+        [
+            scrape_with_redis().await,
+            scrape_with_sentinel().await,
+            scrape_with_memory().await,
+            scrape_with_tls(),
+        ]
+    };
+    SCRAPES.get_or_init(|| all).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
+    let mut scraped = labels_of(scrapes().await);
+    // The resource attributes, which OpenTelemetry adds.
+    scraped.remove("target_info, gauge");
+    let page = page("metrics.md");
+    let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows(&page, "| name (on /metrics) | kind | labels | meaning |") {
+        let cells = cells(row);
+        let scraped = names(cells[0])[1];
+        let labels = names(cells[2]).iter().map(|label| label.replace('.', "_")).collect();
+        listed.insert(format!("{scraped}, {}", cells[1]), labels);
+    }
+    assert_eq!(listed, scraped);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promtool_accepts_every_scrape() {
+    for scrape in scrapes().await {
+        promtool(&["check", "metrics"], scrape);
+    }
+    let mut bad = scrapes().await[0].clone();
+    bad += "# TYPE tickets_count gauge\ntickets_count 1\n";
+    let refused = promtool_output(&["check", "metrics"], &bad);
+    assert!(!refused.status.success(), "promtool judges: {refused:?}");
+}
+
+/// The value of a series on `/metrics`, such as `ratelimit_panics_total` or `name{label="value"}`.
+#[track_caller]
+fn value(scrape: &str, series: &str) -> f64 {
+    let line = scrape.lines().find_map(|line| line.strip_prefix(&format!("{series} ")));
+    line.unwrap_or_else(|| panic!("no {series} in {scrape}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_script_runs_and_connections_to_redis_are_counted() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
+";
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxclients", "500"]);
+    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    for key in ["user", "user", "log"] {
+        service.ask(request("shop", vec![descriptor(&[(key, "a")])])).await.unwrap();
+    }
+    let scrape = service.get("/metrics");
+    let server = format!("server=\"127.0.0.1:{}\"", redis.port);
+    let series = |name: &str| format!("ratelimit_store_{name}");
+    for (name, expected) in [
+        ("batch_calls_sum".to_owned(), 3.0),
+        ("batch_calls_count".to_owned(), 3.0),
+        ("batch_wait_seconds_count".to_owned(), 3.0),
+        ("script_runs_total{script=\"fixed\"}".to_owned(), 2.0),
+        ("script_runs_total{script=\"ledger\"}".to_owned(), 1.0),
+        ("stale_total".to_owned(), 0.0),
+        (format!("queue_calls{{{server}}}"), 0.0),
+        (format!("connections_waiting{{{server}}}"), 0.0),
+        (format!("connections_limit{{{server}}}"), 16.0),
+        (format!("connections{{{server},state=\"busy\"}}"), 0.0),
+        (format!("memory_limit_bytes{{{server}}}"), 104_857_600.0),
+        (format!("clients_limit{{{server}}}"), 500.0),
+        (format!("keys_evicted{{{server}}}"), 0.0),
+    ] {
+        assert_eq!(value(&scrape, &series(&name)), expected, "{name}");
+    }
+    for name in [
+        format!("connections{{{server},state=\"idle\"}}"),
+        format!("memory_used_bytes{{{server}}}"),
+        format!("clients{{{server}}}"),
+        "batch_wait_seconds_sum".to_owned(),
+    ] {
+        assert!(value(&scrape, &series(&name)) > 0.0, "{name}: {scrape}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_offset_and_stale_windows_show_a_clock_that_is_wrong() {
+    let redis = Redis::start();
+    let rules =
+        RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
+    let service = service_off_by("-10800", &rules, &redis);
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    let scrape = service.get("/metrics");
+    assert!(value(&scrape, "ratelimit_store_stale_total") >= 1.0, "{scrape}");
+    let server = format!("server=\"127.0.0.1:{}\"", redis.port);
+    let offset = value(&scrape, &format!("ratelimit_store_clock_offset_seconds{{{server}}}"));
+    assert!((offset - 10_800.0).abs() < 60.0, "{offset} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_is_open_and_its_connection_busy() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+    service.ask(call()).await.unwrap();
+    eventually("no call is open", || {
+        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    });
+    redis.signal("STOP");
+    let mut client = service.client().await;
+    let waiting = tokio::spawn(async move { client.should_rate_limit(call()).await });
+    let busy = format!(
+        "ratelimit_store_connections{{server=\"127.0.0.1:{}\",state=\"busy\"}}",
+        redis.port
+    );
+    eventually("the call is open", || {
+        let scrape = service.get("/metrics");
+        (value(&scrape, "ratelimit_calls_open") == 1.0 && value(&scrape, &busy) >= 1.0)
+            .then_some(())
+    });
+    redis.signal("CONT");
+    waiting.await.unwrap().unwrap();
+    eventually("no call is open", || {
+        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_shows_its_version_and_keeps_the_counts_of_its_rules() {
+    let service = Service::start(Options::default());
+    let ask = async || {
+        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    };
+    ask().await;
+    let before = service.get("/metrics");
+    let version = |scrape: &str| {
+        let versions: Vec<String> = scrape
+            .lines()
+            .filter_map(|line| line.strip_prefix("ratelimit_rules_info{version=\""))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(versions.len(), 1, "one version is in force: {versions:?}");
+        versions[0].clone()
+    };
+    service.reload(&RULES.replace("requests_per_unit: 10 ", "requests_per_unit: 20 "));
+    ask().await;
+    let after = service.get("/metrics");
+    assert_ne!(version(&before), version(&after));
+    let loaded = "ratelimit_rules_loaded_timestamp_seconds";
+    assert!(value(&before, loaded) < value(&after, loaded), "{after}");
+    for (name, expected) in [
+        ("ratelimit_decisions_total{code=\"ok\",domain=\"shop\",rule=\"user\"}", 2.0),
+        ("ratelimit_hits_total{domain=\"shop\",rule=\"user\",standing=\"within\"}", 2.0),
+    ] {
+        assert_eq!(value(&after, name), expected, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_and_the_process_are_measured() {
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let mut service = Service::start(Options::default());
+    let empty = service.get("/metrics");
+    let users = (0..50).map(|user| descriptor(&[("user", &user.to_string())])).collect();
+    service.ask(request("shop", users)).await.unwrap();
+    let scrape = service.get("/metrics");
+    let bytes = "ratelimit_memory_size_bytes{use=\"store\"}";
+    // The keys alone are longer than 20 bytes each.
+    assert!(value(&scrape, bytes) - value(&empty, bytes) > 50.0 * 20.0, "{scrape}");
+    assert_eq!(value(&scrape, "ratelimit_memory_counters{use=\"store\"}"), 50.0);
+    assert_eq!(value(&scrape, "ratelimit_memory_counters{use=\"fallback\"}"), 0.0);
+    assert_eq!(value(&scrape, "ratelimit_memory_counters_limit{use=\"store\"}"), 1_000_000.0);
+
+    assert!((value(&scrape, "process_start_time_seconds") - started).abs() < 60.0, "{scrape}");
+    let open = open_files(service.process().0.id());
+    assert!((value(&scrape, "process_open_fds") - open as f64).abs() < 10.0, "{open}: {scrape}");
+    assert!(value(&scrape, "process_max_fds") >= open as f64, "{scrape}");
+    assert!(value(&scrape, "process_resident_memory_bytes") > 1_000_000.0, "{scrape}");
+    assert!(value(&scrape, "process_virtual_memory_bytes") > 1_000_000.0, "{scrape}");
+    assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
+}
+
+/// Counts the hits of its own calls, by rule and standing, and compares them with the names of the incumbent.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_names_of_the_incumbent_have_the_numbers_of_the_calls() {
+    let rules = "
+domain: shop:eu
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - key: masked_remote_address
+    value: 10.0.0.0/8
+    descriptors:
+      - { key: path, value: /login, rate_limit: { unit: year, requests_per_unit: 2 } }
+      - key: path
+        value: /deep
+        descriptors:
+          - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 10 } }
+          - { key: user, value: b, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: trial, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: free, rate_limit: { unlimited: true } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let net = ("masked_remote_address", "10.0.0.0/8");
+    // Of ten hits, two are near the limit, and the eleventh is over it.
+    let mut asked = 0;
+    for (entries, calls) in [
+        (vec![("user", "x")], 11),
+        (vec![net, ("path", "/login")], 3),
+        (vec![net, ("path", "/deep"), ("user", "a")], 2),
+        (vec![net, ("path", "/deep"), ("user", "b")], 3),
+        (vec![("trial", "x")], 5),
+        (vec![("free", "x")], 4),
+        (vec![("unknown", "x")], 1),
+    ] {
+        for _ in 0..calls {
+            service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
+            asked += 1;
+        }
+    }
+    service.ask(request("", vec![descriptor(&[("user", "x")])])).await.unwrap_err();
+    service.reload(&rules.replace("/deep", "/deeper"));
+    fs::write(&service.rules, "domain: [").unwrap();
+    let scrape = eventually("the bad reload", || {
+        let scrape = service.get("/metrics");
+        (value(&scrape, "ratelimit_service_config_load_error") == 1.0).then_some(scrape)
+    });
+
+    let keys = |key1: &str, key2: &str| match key2 {
+        "" => format!("{{domain=\"shop_eu\",key1=\"{key1}\"}}"),
+        _ => format!("{{domain=\"shop_eu\",key1=\"{key1}\",key2=\"{key2}\"}}"),
+    };
+    let net = "masked_remote_address_10_0_0_0/8";
+    let names = ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"];
+    let mut expected = BTreeMap::new();
+    for (keys, counts) in [
+        (keys("user", ""), [11, 10, 2, 1, 0]),
+        (keys(net, "path_/login"), [3, 2, 1, 1, 0]),
+        (keys(net, "path_/deep"), [5, 5, 0, 0, 0]),
+        (keys("trial", ""), [5, 2, 1, 3, 3]),
+    ] {
+        for (name, count) in names.into_iter().zip(counts) {
+            expected.insert(format!("ratelimit_service_rate_limit_{name}{keys}"), count);
+        }
+    }
+    let calls = "{grpc_method=\"ShouldRateLimit\"}";
+    for (name, count) in [
+        ("should_rate_limit_error{err_type=\"redis_error\"}".to_owned(), 0),
+        ("should_rate_limit_error{err_type=\"service_error\"}".to_owned(), 1),
+        (format!("total_requests{calls}"), asked + 1),
+        (format!("response_time_seconds_count{calls}"), asked + 1),
+        ("config_load_success".to_owned(), 2),
+        ("config_load_error".to_owned(), 1),
+    ] {
+        expected.insert(format!("ratelimit_service_{name}"), count);
+    }
+    let theirs = scrape.lines().filter(|line| line.starts_with("ratelimit_service_"));
+    let theirs = theirs.filter(|line| !line.contains("_bucket{") && !line.contains("_sum{"));
+    let found: BTreeMap<String, i32> = theirs
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        })
+        .collect();
+    assert_eq!(found, expected);
+    let last = "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"+Inf\"}";
+    assert_eq!(value(&scrape, last), f64::from(asked + 1));
+}
+
+#[test]
+fn the_names_of_the_incumbent_are_absent_unless_asked_for() {
+    let service = Service::start(Options::default());
+    assert!(!service.get("/metrics").contains("ratelimit_service_"));
+}
+
+/// Runs promtool, which must find nothing.
+#[track_caller]
+fn promtool(arguments: &[&str], input: &str) {
+    let output = promtool_output(arguments, input);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn promtool_output(arguments: &[&str], input: &str) -> Output {
+    let mut promtool = Command::new(tool("promtool"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = promtool.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    promtool.wait_with_output().unwrap()
+}
