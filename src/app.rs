@@ -67,7 +67,7 @@ struct App {
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen()?;
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
-    telemetry.install(settings.telemetry.log);
+    telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
     tracing::info!("tollkeeper {VERSION} starts");
     for warning in &settings.warnings {
@@ -140,6 +140,7 @@ impl App {
             Arc::clone(headers),
             Arc::clone(&arriving),
             settings.listen.access.clone(),
+            self.telemetry.tracer(),
         );
         let in_progress = CallsInProgress::observe(&self.telemetry.meter());
         let reflection = settings.listen.reflection;

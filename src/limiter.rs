@@ -19,7 +19,7 @@ use crate::{
         Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
     },
-    telemetry::{CallMetrics, LogThrottle},
+    telemetry::{CallMetrics, LogThrottle, log_decision, with_call},
 };
 
 /// The kind of the log line about unmatched descriptors. No rule has an empty path.
@@ -59,11 +59,7 @@ impl Limiter {
     ) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
         let Answered { judged, without_store } = self.store.charge(&plan.charges, arrival).await;
-        for index in without_store {
-            if let Some(charge) = plan.charges.get(index) {
-                self.metrics.without_store(plan.label(index), charge.counter.limit.failure_mode());
-            }
-        }
+        self.report_fallbacks(&plan, &without_store);
         if self.store.is_late(arrival) {
             self.metrics.late();
         }
@@ -76,6 +72,8 @@ impl Limiter {
         }
         let Judgement { tallies, denied, .. } = judged?;
         let decision = plan.settle(tallies, denied);
+        with_call(|span| span.decided(&decision));
+        log_decision(request, &decision);
         self.report(request, &decision);
         Ok(decision)
     }
@@ -114,6 +112,22 @@ impl Limiter {
     /// The metrics of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
+    }
+
+    fn report_fallbacks(&self, plan: &Plan, without_store: &[usize]) {
+        if without_store.is_empty() {
+            return;
+        }
+        let mut rules = Vec::with_capacity(without_store.len());
+        for index in without_store {
+            if let Some(charge) = plan.charges.get(*index) {
+                rules.push((plan.label(*index), charge.counter.limit.failure_mode()));
+            }
+        }
+        for (rule, mode) in &rules {
+            self.metrics.without_store(rule.clone(), *mode);
+        }
+        with_call(|span| span.fell_back(rules));
     }
 
     fn report_corrupt(&self, rule: &str) {

@@ -6,6 +6,7 @@
 mod calls;
 mod form;
 mod listen;
+mod otel;
 mod process;
 mod reader;
 mod row;
@@ -201,7 +202,7 @@ mod tests {
             "TOLLKEEPER_MAX_MESSAGE_BYTES: invalid value `4 MB`: must be a size from 1KiB to 64MiB, such as 4MiB",
             "--max-descriptors: invalid value `-1`: must be a whole number from 1 to 1000",
             "TOLLKEEPER_HEADER_LIMIT: invalid value `a b`: must be a valid header name",
-            "TOLLKEEPER_LOG_LEVEL: invalid value `verbose`: must be one of: error, warn, info, debug, off",
+            "TOLLKEEPER_LOG_LEVEL: invalid value `verbose`: must be a level (error, warn, info, debug, off) and up to 32 of TARGET=LEVEL, separated by commas, such as info,tollkeeper::decision=debug",
             "TOLLKEEPER_NEAR_LIMIT_RATIO: invalid value `1.1`: must be a number from 0 to 1, such as 0.8",
             "TOLLKEEPER_DRAIN: invalid value `99999999h`: must be a duration from 0s to 10m",
         ];
@@ -391,18 +392,15 @@ mod tests {
         assert_eq!(exports(&[endpoint]), (true, true));
         assert_eq!(exports(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]), (true, false));
         assert_eq!(exports(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), (false, false));
-        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
-        assert_eq!(problems(&[endpoint, protocol]), ["OTEL_EXPORTER_OTLP_PROTOCOL: must be grpc"]);
     }
 
     #[test]
     fn a_bad_endpoint_is_reported_once_under_the_name_that_was_used() {
-        let (endpoint, bad) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:4317");
+        let (endpoint, bad) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://h:4317");
         let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json");
-        let problem = |name: &str| format!("{name}: must begin with http://; TLS is not supported");
-        let both = [problem(endpoint), format!("{}: must be grpc", protocol.0)];
-        assert_eq!(problems(&[(endpoint, bad), protocol]), both);
+        let problem =
+            |name: &str| format!("{name}: must be a URL with http:// or https:// and a host");
+        assert_eq!(problems(&[(endpoint, bad)]), [problem(endpoint)]);
         assert_eq!(problems(&[(traces, bad)]), [problem(traces)]);
         assert_eq!(problems(&[(endpoint, "http://h"), (traces, bad)]), [problem(traces)]);
         assert_eq!(problems(&[(endpoint, bad), (traces, "http://h")]), [problem(endpoint)]);

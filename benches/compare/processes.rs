@@ -133,6 +133,8 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
             with_store(itself(&["--serve", "tonic"])?, folder, 0, store)?
         }
         Backend::Memory
+        | Backend::Unsampled
+        | Backend::OneInHundred
         | Backend::Redis
         | Backend::UnixSocket
         | Backend::Tls
@@ -144,7 +146,13 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         Backend::ManyRules => with_store(tollkeeper(), folder, 10_000, store)?,
         Backend::Pairs | Backend::Script => return Ok(None),
     };
-    Ok(Some(without_settings(command)))
+    let mut command = without_settings(command);
+    match backend {
+        Backend::Unsampled => export_traces(&mut command, "0"),
+        Backend::OneInHundred => export_traces(&mut command, "0.01"),
+        _ => {}
+    }
+    Ok(Some(command))
 }
 
 fn itself(flags: &[&str]) -> Result<Command> {
@@ -171,6 +179,12 @@ fn with_store(
     fs::write(&file, rules(paths))?;
     command.args(store).arg("--rules").arg(file);
     Ok(command)
+}
+
+/// Lets a service export the traces of this part of its calls, to a collector that is down.
+fn export_traces(command: &mut Command, ratio: &str) {
+    command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9");
+    command.env("OTEL_TRACES_SAMPLER", "traceidratio").env("OTEL_TRACES_SAMPLER_ARG", ratio);
 }
 
 #[expect(

@@ -48,6 +48,10 @@ pub(crate) enum Backend {
     ClusterOfSix,
     /// Two services on one Redis, each with half of the calls.
     Replicas,
+    /// The memory store, exporting traces of no call.
+    Unsampled,
+    /// The memory store, exporting traces of a hundredth of all calls.
+    OneInHundred,
     /// The memory store, with 10 rules to search.
     FewRules,
     /// The memory store, with 10,000 rules to search.
@@ -73,6 +77,8 @@ impl fmt::Display for Backend {
             Self::ClusterOfThree => "Cluster of 3",
             Self::ClusterOfSix => "Cluster of 6",
             Self::Replicas => "two replicas",
+            Self::Unsampled => "traces of none",
+            Self::OneInHundred => "traces of 1 %",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
             Self::Pairs => "INCRBY+EXPIRE",
@@ -83,7 +89,8 @@ impl fmt::Display for Backend {
 
 use Backend::{
     ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-    Pairs, Redis, Replicas, Script, Tls, TonicMemory, TonicRedis, UnixSocket,
+    OneInHundred, Pairs, Redis, Replicas, Script, Tls, TonicMemory, TonicRedis, UnixSocket,
+    Unsampled,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
@@ -125,6 +132,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("stores 64", SPREAD, 10_000, LoadShape::UnderWay(64), STORES),
     scenario("stores 256", SPREAD, 10_000, LoadShape::UnderWay(256), STORES),
     scenario("stores three 64", THREE, 10_000, LoadShape::UnderWay(64), STORES),
+    scenario("traces", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Unsampled, OneInHundred]),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
 ];
 

@@ -67,7 +67,7 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
         .map_err(|problems| format!("{problems:?}"))?;
     let rules = Arc::new(Rules::new(rules));
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
-    telemetry.install(settings.telemetry.log);
+    telemetry.install(&settings.telemetry.log);
     let store = Arc::new(stores::store(&settings, &telemetry));
     let count = settings.process.workers;
     let workers = Workers::start(count)?;

@@ -1,5 +1,6 @@
 //! The admin address: `GET /counters` shows the counters of one descriptor, `POST /counters/reset` resets
-//! them, and `POST /explain` shows which rules a request would match and what it would charge.
+//! them, and `POST /explain` shows which rules a request would match and what it would charge. `/log` shows and
+//! changes which lines are logged.
 
 use axum::{
     Json, Router,
@@ -22,6 +23,7 @@ use crate::{
     explain::{CORRUPT, incomplete},
     rls::{self, refusal::Refusal},
     store::{Clear, CounterReading, system_clock},
+    telemetry::LogFilter,
 };
 
 /// The endpoints for operators only.
@@ -30,6 +32,8 @@ pub fn router(http: Http) -> Router {
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain))
+        .route("/log", get(show_log))
+        .route("/log", post(change_log))
         .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers))
         .with_state(http)
 }
@@ -41,6 +45,34 @@ async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Res
     let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status(explanation.incomplete.as_deref()), Json(explanation)).into_response())
+}
+
+async fn show_log(State(http): State<Http>) -> Json<Value> {
+    let filter = http.telemetry.log_filter().map(|filter| filter.to_string());
+    Json(json!({ "filter": filter }))
+}
+
+/// Until the next start.
+async fn change_log(
+    State(http): State<Http>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Response> {
+    let filter = log_filter(&query.unwrap_or_default());
+    let filter = filter.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
+    tracing::info!(%filter, "the log filter changes");
+    http.telemetry.set_log_filter(filter);
+    Ok(show_log(State(http)).await)
+}
+
+/// Reads the query of `/log`: `filter=FILTER`, percent-encoded.
+fn log_filter(query: &str) -> Result<LogFilter, String> {
+    let mut parameters = form_urlencoded::parse(query.as_bytes());
+    match (parameters.next(), parameters.next()) {
+        (Some((name, filter)), None) if name == "filter" => {
+            filter.parse().map_err(|problem| format!("filter: {problem}"))
+        }
+        _ => Err("filter: it must be the only parameter".to_owned()),
+    }
 }
 
 async fn show_counters(

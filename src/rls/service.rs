@@ -8,8 +8,6 @@ use std::{
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tonic::Code;
-use tracing::{Instrument as _, Span};
-use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::{
     decode::{Bounds, Decoded},
@@ -24,11 +22,10 @@ use crate::{
     access::DomainAccess,
     arriving::{ArrivalBudget, FREE_BYTES},
     calls::CallTracker,
-    grpc,
     limiter::Limiter,
     panics::caught,
     store::guard::Arrival,
-    telemetry::{self, is_server_error, status_name},
+    telemetry::{CallSpan, Tracer, in_call},
     tls::server::Identity,
 };
 
@@ -43,6 +40,7 @@ pub struct Service {
     headers: Arc<Headers>,
     arriving: Arc<ArrivalBudget>,
     access: Option<Arc<DomainAccess>>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// What the calls of one connection share.
@@ -57,7 +55,7 @@ pub(super) struct ConnectedClient {
 impl Service {
     /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE, and
     /// those that arrive in parts, if they exceed `arriving`, with RESOURCE_EXHAUSTED. `access` says which domains
-    /// each client may ask about; `None` is all.
+    /// each client may ask about; `None` is all. Without a `tracer` there are no spans.
     pub fn new(
         limiter: Arc<Limiter>,
         bounds: Bounds,
@@ -65,8 +63,9 @@ impl Service {
         headers: Arc<Headers>,
         arriving: Arc<ArrivalBudget>,
         access: Option<Arc<DomainAccess>>,
+        tracer: Option<Arc<Tracer>>,
     ) -> Self {
-        Self { limiter, bounds, message_bytes_max, headers, arriving, access }
+        Self { limiter, bounds, message_bytes_max, headers, arriving, access, tracer }
     }
 
     /// The memory that one connection may use for messages that arrive in parts.
@@ -74,7 +73,7 @@ impl Service {
         self.arriving.part(ARRIVING_BYTES_MAX, FREE_BYTES)
     }
 
-    /// Answers a call of [`grpc::METHOD`]. The connection owns it.
+    /// Answers a call of [`METHOD`](crate::grpc::METHOD). The connection owns it.
     ///
     /// The future is moved several times before it runs. So it is on the heap, and small: what it does not
     /// need is dropped before it starts.
@@ -84,21 +83,21 @@ impl Service {
         client: Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
         let started = Instant::now();
-        let (span, timeout) = (span(&request), timeout::of(request.headers()));
+        let span =
+            self.tracer.as_ref().and_then(|tracer| CallSpan::begin(tracer, request.headers()));
+        let timeout = timeout::of(request.headers());
         let body = request.into_body();
         let calls = client.calls.clone();
         calls.run(async move {
-            let answer = caught(self.decide(body, &client, &span, (started, timeout))).await;
+            let answer =
+                caught(self.decide(body, &client, span.as_ref(), (started, timeout))).await;
             let answer = answer.unwrap_or(Err(Refusal::Panicked));
             let code = match &answer {
                 Ok(_) => Code::Ok,
                 Err(refusal) => refusal.codes().0,
             };
-            if !span.is_disabled() {
-                span.record("rpc.status_code", status_name(code));
-                if is_server_error(code) {
-                    span.record("otel.status_code", "ERROR");
-                }
+            if let Some(span) = span {
+                span.end(code);
             }
             self.limiter.metrics().call(started, code);
             match answer {
@@ -112,7 +111,7 @@ impl Service {
         &self,
         body: Incoming,
         client: &ConnectedClient,
-        span: &Span,
+        span: Option<&Arc<CallSpan>>,
         (started, timeout): (Instant, Option<Duration>),
     ) -> Result<pb::RateLimitResponse, Refusal> {
         let reads = Instant::now();
@@ -124,28 +123,11 @@ impl Service {
             access.check(client.identity.as_ref(), &request.request.domain)?;
         }
         let decided = decide(&self.limiter, &self.headers, request, arrival);
-        if span.is_disabled() {
-            return decided.await;
+        match span {
+            Some(span) => Box::pin(in_call(Arc::clone(span), decided)).await,
+            None => decided.await,
         }
-        Box::pin(decided.instrument(span.clone())).await
     }
-}
-
-fn span(request: &Request<Incoming>) -> Span {
-    let span = tracing::info_span!(
-        "call",
-        otel.name = grpc::METHOD,
-        otel.kind = "server",
-        otel.status_code = tracing::field::Empty,
-        rpc.system.name = "grpc",
-        rpc.method = grpc::METHOD,
-        rpc.status_code = tracing::field::Empty,
-    );
-    if !span.is_disabled() {
-        // This fails only without an exporter, and then no span needs a parent.
-        drop(span.set_parent(telemetry::remote_parent(request.headers())));
-    }
-    span
 }
 
 /// Decides a decoded request: the part that gRPC and HTTP share.

@@ -42,6 +42,10 @@ impl Environment {
         self.get(name)?.to_str()
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// The address for `call` and `bench`, if they have no `--addr`.
     pub fn call_addr(&self) -> Option<&str> {
         self.text(CALL_ADDR)

@@ -1,14 +1,12 @@
-//! Log lines, metrics and traces: tollkeeper's settings, and those of OpenTelemetry's standard variables
-//! that its SDK leaves to the program.
-
-use tracing::level_filters::LevelFilter;
+//! Log lines, metrics and traces: tollkeeper's settings. Those of OpenTelemetry's standard variables are in `otel`.
 
 use super::{
-    form::{OneOf, Ratio},
-    reader::{Environment, SettingReader},
+    form::{Custom, OneOf, Ratio},
+    otel,
+    reader::SettingReader,
     row::Setting,
 };
-use crate::telemetry::{Log, LogFormat, MetricsCompat, TelemetryOptions};
+use crate::telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions};
 
 /// Log lines, metrics and traces.
 #[derive(Debug, Clone)]
@@ -21,13 +19,11 @@ pub struct TelemetrySettings {
     pub export: TelemetryOptions,
 }
 
-const LEVELS: OneOf<LevelFilter> = OneOf(&[
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-    ("off", LevelFilter::OFF),
-]);
+const FILTER: Custom<LogFilter> = Custom { name: "FILTER", read: filter };
+
+fn filter(text: &str) -> Result<LogFilter, String> {
+    text.parse().map_err(|problem| format!("invalid value `{text}`: {problem}"))
+}
 
 const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
 
@@ -36,11 +32,11 @@ const COMPAT: OneOf<MetricsCompat> =
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let level = reader.read(&Setting {
+        let filter = reader.read(&Setting {
             flag: "log-level",
-            form: LEVELS,
+            form: FILTER,
             default: "info",
-            help: "Least severe level that is logged",
+            help: "Least severe level that is logged (error, warn, info, debug, off), also by target: info,TARGET=debug",
         });
         let format = reader.read(&Setting {
             flag: "log-format",
@@ -60,70 +56,9 @@ impl TelemetrySettings {
             default: "none",
             help: "Other names that metrics also have on /metrics: those of envoyproxy/ratelimit, for its dashboards",
         });
-        let export = TelemetryOptions { compat, ..read_export(reader) };
-        Self { log: Log { level, format }, near_limit_ratio, export }
+        let environment = reader.environment;
+        let export = otel::read(environment, &mut reader.problems, &mut reader.warnings);
+        let export = TelemetryOptions { compat, ..export };
+        Self { log: Log { filter, format }, near_limit_ratio, export }
     }
-}
-
-fn read_export(reader: &mut SettingReader<'_>) -> TelemetryOptions {
-    let environment = reader.environment;
-    let traces = Endpoint::of("TRACES", environment);
-    let metrics = Endpoint::of("METRICS", environment);
-    let mut problems = Vec::new();
-    for endpoint in traces.iter().chain(&metrics) {
-        problems.extend(endpoint.problems(environment));
-    }
-    // Both signals may name the same variable.
-    problems.sort();
-    problems.dedup();
-    reader.problems.extend(problems);
-    TelemetryOptions {
-        export_traces: traces.map(|endpoint| endpoint.variable),
-        export_metrics: metrics.map(|endpoint| endpoint.variable),
-        compat: MetricsCompat::Off,
-        service_name: environment.text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
-    }
-}
-
-/// Where the telemetry of one signal is sent.
-struct Endpoint<'a> {
-    signal: &'static str,
-    variable: String,
-    url: &'a str,
-}
-
-impl<'a> Endpoint<'a> {
-    /// The endpoint of a signal, unless it is unset or the standard variables turn the signal off.
-    fn of(signal: &'static str, environment: &'a Environment) -> Option<Self> {
-        let disabled = environment.text("OTEL_SDK_DISABLED");
-        let exporter = environment.text(&format!("OTEL_{signal}_EXPORTER"));
-        if disabled.is_some_and(|value| value.eq_ignore_ascii_case("true"))
-            || exporter == Some("none")
-        {
-            return None;
-        }
-        both_forms(signal, "ENDPOINT").into_iter().find_map(|variable| {
-            let url = environment.text(&variable)?;
-            Some(Self { signal, variable, url })
-        })
-    }
-
-    fn problems(&self, environment: &Environment) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !self.url.starts_with("http://") {
-            let variable = &self.variable;
-            problems.push(format!("{variable}: must begin with http://; TLS is not supported"));
-        }
-        for variable in both_forms(self.signal, "PROTOCOL") {
-            if environment.text(&variable).is_some_and(|protocol| protocol != "grpc") {
-                problems.push(format!("{variable}: must be grpc"));
-            }
-        }
-        problems
-    }
-}
-
-/// The variable of one signal, and the variable of all signals, over which it has precedence.
-fn both_forms(signal: &str, name: &str) -> [String; 2] {
-    [format!("OTEL_EXPORTER_OTLP_{signal}_{name}"), format!("OTEL_EXPORTER_OTLP_{name}")]
 }

@@ -13,10 +13,13 @@ use tokio::time;
 use super::{
     Clear, CounterReading, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache,
 };
-use crate::engine::{
-    key::Counter,
-    ledger::{Charge, Judgement},
-    rule::OnStoreFailure,
+use crate::{
+    engine::{
+        key::Counter,
+        ledger::{Charge, Judgement},
+        rule::OnStoreFailure,
+    },
+    telemetry::{CallSpan, with_call},
 };
 
 /// When a call arrived, and how long its caller waits if it says so.
@@ -104,6 +107,7 @@ impl Guard {
         let now = Instant::now();
         // The cache's answer says nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
+            with_call(CallSpan::denied_by_cache);
             return Ok(Judgement { denied: true, tallies, corrupt: Vec::new() });
         }
         let answer = match self.store.charge_at_once(charges) {

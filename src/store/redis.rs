@@ -44,7 +44,7 @@ use crate::{
         key::Counter,
         ledger::{Charge, CounterState, Judgement},
     },
-    telemetry::{ServerReport, in_span, store_span},
+    telemetry::ServerReport,
 };
 
 /// Counters in Redis servers that run scripts: waiting calls are decided in batches.
@@ -66,11 +66,7 @@ impl RedisStore {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        let span = store_span("EVALSHA");
-        if span.is_disabled() {
-            return self.0.topology.charge(charges).await;
-        }
-        Box::pin(in_span(span, self.0.topology.charge(charges))).await
+        self.0.topology.charge(charges).await
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their

@@ -27,7 +27,7 @@ pub use self::{
 pub(crate) use self::{
     call::{is_server_error, status_name},
     edge::{CallsInProgress, RefusedConnection},
-    store::{in_span, redis_error_type, store_span},
+    store::redis_error_type,
 };
 use super::instrument::{InstrumentRow, InstrumentUnit};
 use crate::{

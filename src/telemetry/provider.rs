@@ -3,35 +3,29 @@
 use std::{
     fmt,
     io::{self, IsTerminal as _},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use opentelemetry::{
-    Context,
-    metrics::{Meter, MeterProvider as _},
-    propagation::{Extractor, TextMapPropagator as _},
-    trace::TracerProvider as _,
-};
-use opentelemetry_otlp::{MetricExporter, SpanExporter};
+use opentelemetry::metrics::{Meter, MeterProvider as _};
 use opentelemetry_sdk::{
     Resource,
     metrics::{Instrument, SdkMeterProvider, Stream},
-    propagation::TraceContextPropagator,
-    trace::{SdkTracer, SdkTracerProvider},
+    trace::{BatchSpanProcessor, SpanProcessor as _},
 };
 use prometheus::{Registry, TextEncoder};
 use tokio::{task::spawn_blocking, time};
-use tracing::{Level, Metadata, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
-    Layer, filter::filter_fn, layer::SubscriberExt as _, registry::LookupSpan,
-    util::SubscriberInitExt as _,
+    Layer as _, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
 use super::{
+    LogFilter,
     collector::{Collector, Reported, Signal},
     compat::{self, MetricsCompat},
     metrics,
+    otlp::OtlpEndpoint,
+    trace::{Propagator, Sampling, SpanLimits, Tracer},
 };
 
 /// The most series of an instrument that counts by rule. The SDK's default of 2,000 would merge all further rules into
@@ -52,21 +46,27 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 /// Which exporters to start.
 #[derive(Debug, Clone)]
 pub struct TelemetryOptions {
-    /// Export spans by OTLP, to the endpoint in this environment variable.
-    pub export_traces: Option<String>,
-    /// Export metrics by OTLP, besides `/metrics`, to the endpoint in this environment variable.
-    pub export_metrics: Option<String>,
+    /// Where spans are sent by OTLP.
+    pub export_traces: Option<OtlpEndpoint>,
+    /// Where metrics are sent by OTLP, besides `/metrics`.
+    pub export_metrics: Option<OtlpEndpoint>,
     /// `service.name`, unless the standard variables set it.
     pub service_name: Option<&'static str>,
+    /// Which calls have spans.
+    pub sampling: Sampling,
+    /// How callers describe their spans.
+    pub propagators: Vec<Propagator>,
+    /// The most that one span holds.
+    pub limits: SpanLimits,
     /// Other names that metrics also have on `/metrics`.
     pub compat: MetricsCompat,
 }
 
-/// The level and format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which log lines are written, and how.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Log {
-    /// The least severe level that is written.
-    pub level: LevelFilter,
+    /// Those that are written, until the filter is changed.
+    pub filter: LogFilter,
     /// The format of a line.
     pub format: LogFormat,
 }
@@ -85,7 +85,9 @@ pub struct Telemetry {
     registry: Registry,
     compat: MetricsCompat,
     meters: SdkMeterProvider,
-    traces: Option<SdkTracerProvider>,
+    tracer: Option<Arc<Tracer>>,
+    /// The filter of log lines, if they are ours.
+    log_filter: OnceLock<reload::Handle<LogFilter, tracing_subscriber::Registry>>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -114,38 +116,39 @@ impl Telemetry {
         let mut meters =
             SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(prometheus);
         meters = meters.with_view(series_of_rules);
-        let trace_collector = options.export_traces.as_deref().map(Collector::new);
-        if let Some(variable) = &options.export_metrics {
-            let collector = match &trace_collector {
+        let mut trace_collector = None;
+        let mut tracer = None;
+        if let Some(endpoint) = &options.export_traces {
+            let collector = Collector::new(&endpoint.variable);
+            trace_collector = Some(Arc::clone(&collector));
+            let exporter = endpoint.span_exporter()?;
+            let reported = Reported { exporter, signal: Signal::Traces, collector };
+            let mut processor = BatchSpanProcessor::builder(reported).build();
+            processor.set_resource(&resource);
+            let TelemetryOptions { sampling, propagators, limits, .. } = options.clone();
+            tracer = Some(Arc::new(Tracer::new(processor, sampling, propagators, limits)));
+        }
+        if let Some(endpoint) = &options.export_metrics {
+            let of_traces = options.export_traces.as_ref().map(|traces| &traces.variable);
+            let collector = match trace_collector {
                 // An outage of one endpoint is logged once.
-                Some(shared) if options.export_traces == options.export_metrics => {
-                    Arc::clone(shared)
-                }
-                _ => Collector::new(variable),
+                Some(shared) if of_traces == Some(&endpoint.variable) => shared,
+                _ => Collector::new(&endpoint.variable),
             };
-            let exporter = MetricExporter::builder().with_tonic().build()?;
+            let exporter = endpoint.metric_exporter()?;
             let signal = Signal::Metrics;
             meters = meters.with_periodic_exporter(Reported { exporter, signal, collector });
         }
-        let traces = match trace_collector {
-            Some(collector) => {
-                let exporter = SpanExporter::builder().with_tonic().build()?;
-                let reported = Reported { exporter, signal: Signal::Traces, collector };
-                let traces = SdkTracerProvider::builder().with_resource(resource);
-                Some(traces.with_batch_exporter(reported).build())
-            }
-            None => None,
-        };
         let compat = options.compat;
-        let telemetry = Self { registry, compat, meters: meters.build(), traces };
+        let telemetry =
+            Self { registry, compat, meters: meters.build(), tracer, log_filter: OnceLock::new() };
         metrics::build_info(&telemetry.meter());
         metrics::observe_process(&telemetry.meter());
         Ok(telemetry)
     }
 
-    /// Sends log lines to stderr and, if traces are exported, spans to the exporter, for the whole
-    /// process. A second call has no effect.
-    pub fn install(&self, log: Log) {
+    /// Sends log lines to stderr, for the whole process. A second call has no effect.
+    pub fn install(&self, log: &Log) {
         let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
         // On a terminal the layer uses colours, unless NO_COLOR is set.
         let lines = if io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
@@ -153,21 +156,29 @@ impl Telemetry {
             LogFormat::Json => lines.json().boxed(),
             LogFormat::Text => lines.boxed(),
         };
-        let level = log.level;
-        let filter = filter_fn(move |metadata| is_line(metadata, level)).with_max_level_hint(level);
+        let (filter, handle) = reload::Layer::new(log.filter.clone());
         let lines = lines.with_filter(filter);
-        let subscriber = tracing_subscriber::registry().with(lines);
-        // Without an exporter no layer may accept spans: creating and discarding them would cost more than a
-        // decision.
-        let installed = match self.tracer() {
-            Some(tracer) => subscriber.with(span_layer(tracer)).try_init(),
-            None => subscriber.try_init(),
-        };
-        drop(installed);
+        if tracing_subscriber::registry().with(lines).try_init().is_ok() {
+            drop(self.log_filter.set(handle));
+        }
     }
 
-    fn tracer(&self) -> Option<SdkTracer> {
-        self.traces.as_ref().map(|traces| traces.tracer("tollkeeper"))
+    /// Which log lines are written; `None` if this process has another log.
+    pub fn log_filter(&self) -> Option<LogFilter> {
+        self.log_filter.get()?.clone_current()
+    }
+
+    /// Changes which log lines are written. Without a log of ours it has no effect.
+    pub fn set_log_filter(&self, filter: LogFilter) {
+        if let Some(handle) = self.log_filter.get() {
+            // It fails only if the log is gone.
+            drop(handle.reload(filter));
+        }
+    }
+
+    /// What begins and exports spans, if they are exported.
+    pub fn tracer(&self) -> Option<Arc<Tracer>> {
+        self.tracer.clone()
     }
 
     /// The source of instruments.
@@ -187,58 +198,12 @@ impl Telemetry {
 
     /// Exports what is left, within [`FLUSH_WITHIN`].
     pub async fn flush(&self) {
-        let (meters, traces) = (self.meters.clone(), self.traces.clone());
+        let (meters, tracer) = (self.meters.clone(), self.tracer());
         // Both block, and the SDK ignores the time limit for metrics.
         let metrics = spawn_blocking(move || meters.shutdown());
-        let traces = spawn_blocking(move || traces.map(|traces| traces.shutdown()));
+        let traces = spawn_blocking(move || tracer.map(|tracer| tracer.shutdown()));
         let sent = async { (metrics.await, traces.await) };
         // If the collector does not answer, the data are lost.
         drop(time::timeout(FLUSH_WITHIN, sent).await);
-    }
-}
-
-fn is_line(metadata: &Metadata<'_>, level: LevelFilter) -> bool {
-    // A peer can cause any number of warnings of h2.
-    let is_caused_by_peer =
-        metadata.target().starts_with("h2::") && *metadata.level() != Level::ERROR;
-    metadata.is_event() && *metadata.level() <= level && !is_caused_by_peer
-}
-
-fn is_own_span(metadata: &Metadata<'_>) -> bool {
-    metadata.is_span() && metadata.target().starts_with("tollkeeper")
-}
-
-fn span_layer<S>(tracer: SdkTracer) -> impl Layer<S>
-where
-    S: Subscriber + for<'span> LookupSpan<'span>,
-{
-    tracing_opentelemetry::layer()
-        .with_tracer(tracer)
-        .with_location(false)
-        .with_threads(false)
-        .with_target(false)
-        .with_tracked_inactivity(false)
-        .with_filter(filter_fn(is_own_span).with_max_level_hint(LevelFilter::INFO))
-}
-
-/// The caller's span, from the W3C trace headers of a request.
-pub fn remote_parent(headers: &http::HeaderMap) -> Context {
-    TraceContextPropagator::new().extract(&HeaderExtractor(headers))
-}
-
-struct HeaderExtractor<'a>(&'a http::HeaderMap);
-
-/// A longer trace header is as if absent, which W3C allows from here on. A client may write megabytes into
-/// its `tracestate`, and every span of the call would hold and export them.
-const TRACE_HEADER_BYTES_MAX: usize = 512;
-
-impl Extractor for HeaderExtractor<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        let value = self.0.get(key)?.to_str().ok()?;
-        (value.len() <= TRACE_HEADER_BYTES_MAX).then_some(value)
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(http::HeaderName::as_str).collect()
     }
 }

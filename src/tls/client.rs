@@ -92,6 +92,13 @@ impl TlsClient {
         Self { files, name, protocol: None, config: LastGood::new("the TLS files of Redis") }
     }
 
+    /// The same, with another name of its files in log lines.
+    #[must_use]
+    pub fn for_files_of(mut self, name: &'static str) -> Self {
+        self.config = LastGood::new(name);
+        self
+    }
+
     /// The same for a protocol with this name, such as `h2`.
     #[must_use]
     pub const fn speaking(mut self, protocol: &'static [u8]) -> Self {

@@ -29,6 +29,7 @@ use crate::support::{
 };
 
 mod outages;
+mod traces;
 
 const RULES: &str = "
 domain: envoy

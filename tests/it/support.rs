@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod cluster;
 pub mod fault_proxy;
 pub mod http2;
+pub mod otlp;
 pub mod raw_load;
 pub mod redis_server;
 pub mod redis_store;

@@ -1,107 +1,24 @@
-//! Traces and metrics, as an OTLP receiver gets them; no value of a descriptor is in them.
+//! Metrics, as an OTLP receiver and a scrape get them, and outages of the receiver; no value of a descriptor is in
+//! them.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use opentelemetry_proto::tonic::{
-    collector::{
-        metrics::v1::{
-            ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-            metrics_service_server::{MetricsService, MetricsServiceServer},
-        },
-        trace::v1::{
-            ExportTraceServiceRequest, ExportTraceServiceResponse,
-            trace_service_server::{TraceService, TraceServiceServer},
-        },
-    },
-    trace::v1::Span,
-};
 use tokio::net::TcpListener;
-use tonic::{
-    Request, Response, Status,
-    transport::{Server, server::TcpIncoming},
-};
 
 use crate::support::{
     eventually,
+    otlp::Receiver,
     redis_server::Redis,
     service::{Options, Service, descriptor, hits, request},
 };
 
-/// An OTLP receiver that stores what it receives, or refuses it.
-#[derive(Clone, Default)]
-struct Receiver {
-    refuses: Arc<AtomicBool>,
-    refused: Arc<AtomicUsize>,
-    spans: Arc<Mutex<Vec<Span>>>,
-    metrics: Arc<Mutex<Vec<ExportMetricsServiceRequest>>>,
-}
-
-#[tonic::async_trait]
-impl TraceService for Receiver {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.accept()?;
-        let resources = request.into_inner().resource_spans;
-        let scopes = resources.into_iter().flat_map(|resource| resource.scope_spans);
-        self.spans.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
-        Ok(Response::new(Default::default()))
-    }
-}
-
-#[tonic::async_trait]
-impl MetricsService for Receiver {
-    async fn export(
-        &self,
-        request: Request<ExportMetricsServiceRequest>,
-    ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        self.accept()?;
-        self.metrics.lock().unwrap().push(request.into_inner());
-        Ok(Response::new(Default::default()))
-    }
-}
-
-impl Receiver {
-    fn accept(&self) -> Result<(), Status> {
-        if self.refuses.load(Ordering::Relaxed) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Status::permission_denied("its own words"));
-        }
-        Ok(())
-    }
-
-    async fn start() -> (Self, String) {
-        let receiver = Self::default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let server = Server::builder()
-            .add_service(TraceServiceServer::new(receiver.clone()))
-            .add_service(MetricsServiceServer::new(receiver.clone()))
-            .serve_with_incoming(TcpIncoming::from(listener));
-        tokio::spawn(server);
-        (receiver, endpoint)
-    }
-
-    fn span(&self, name: &str) -> Span {
-        let spans = self.spans.lock().unwrap();
-        let mut found = spans.iter().filter(|span| span.name == name);
-        let span = found.next().unwrap_or_else(|| panic!("no span {name} in {spans:?}"));
-        assert!(found.next().is_none(), "one span {name} in {spans:?}");
-        span.clone()
-    }
-}
-
 const CANARY: &str = "canary-7f3a";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_its_redis_command() {
+async fn metrics_are_on_the_page_and_by_otlp_without_a_value_of_a_request() {
     let (receiver, endpoint) = Receiver::start().await;
     let redis = Redis::start();
     let mut service = Service::start(Options {
@@ -112,30 +29,12 @@ async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_its_redis_comman
     });
     service.wait_until_ready();
     let descriptors = vec![descriptor(&[("user", CANARY)]), descriptor(&[(CANARY, CANARY)])];
-    let mut call = Request::new(request("shop", descriptors));
-    let trace = "0af7651916cd43dd8448eb211c80319c";
-    let parent = format!("00-{trace}-b7ad6b7169203331-01");
-    call.metadata_mut().insert("traceparent", parent.parse().unwrap());
-    service.client().await.should_rate_limit(call).await.unwrap();
-    let unknown = request(CANARY, vec![descriptor(&[("user", CANARY)])]);
-    let mut unsampled = Request::new(unknown);
-    let parent = format!("00-{trace}-b7ad6b7169203331-00");
-    unsampled.metadata_mut().insert("traceparent", parent.parse().unwrap());
-    service.client().await.should_rate_limit(unsampled).await.unwrap();
+    service.ask(request("shop", descriptors)).await.unwrap();
+    service.ask(request(CANARY, vec![descriptor(&[("user", CANARY)])])).await.unwrap();
     let scraped = service.get("/metrics");
 
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
-
-    let server = receiver.span("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
-    let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert_eq!(hex(&server.trace_id), trace, "in the caller's trace");
-    assert_eq!(hex(&server.parent_span_id), "b7ad6b7169203331");
-    assert_eq!(server.kind, 2, "a server span");
-    // A command serves several calls; the child span of a call covers its wait for the reply.
-    let child = receiver.span("EVALSHA");
-    assert_eq!((&child.trace_id, child.kind), (&server.trace_id, 3), "a client span");
-    assert_eq!(child.parent_span_id, server.span_id);
 
     let exported = format!("{:?}", receiver.metrics.lock().unwrap());
     for name in ["rpc.server.call.duration", "db.client.operation.duration", "ratelimit.decisions"]
@@ -150,36 +49,9 @@ async fn a_call_is_a_span_in_its_callers_trace_with_a_child_for_its_redis_comman
     assert!(
         scraped.contains(r#"ratelimit_decisions_total{code="ok",domain="other",rule="other"} 1"#)
     );
-
-    let spans = format!("{:?}", receiver.spans.lock().unwrap());
-    for text in [spans, exported, scraped, service.log()] {
+    for text in [exported, scraped, service.log()] {
         assert!(!text.contains(CANARY), "a value or name of the request in {text}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_trace_state_over_512_bytes_is_not_exported_and_its_trace_goes_on() {
-    let (receiver, endpoint) = Receiver::start().await;
-    let environment = &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
-    let mut service = Service::start(Options { environment, ..Options::default() });
-    let mut client = service.client().await;
-    for (trace, length) in [("aa", 512), ("bb", 513)] {
-        let mut call = Request::new(request("shop", vec![descriptor(&[("user", "a")])]));
-        let parent = format!("00-{}-b7ad6b7169203331-01", trace.repeat(16));
-        call.metadata_mut().insert("traceparent", parent.parse().unwrap());
-        let state = format!("a={},b={}", "x".repeat(length - 261), "x".repeat(256));
-        call.metadata_mut().insert("tracestate", state.parse().unwrap());
-        client.should_rate_limit(call).await.unwrap();
-    }
-    service.process().signal("TERM");
-    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
-
-    let spans = receiver.spans.lock().unwrap();
-    let state = |trace: u8| {
-        let span = spans.iter().find(|span| span.trace_id == [trace; 16]).expect("a span");
-        span.trace_state.len()
-    };
-    assert_eq!([state(0xaa), state(0xbb)], [512, 0]);
 }
 
 #[tokio::test]

@@ -126,6 +126,16 @@ impl Batch {
         }
     }
 
+    /// The index of each call's run.
+    pub(super) fn runs_of_calls(&self) -> &[usize] {
+        &self.calls
+    }
+
+    /// The script of each run, by the order in which they are sent.
+    pub(super) fn scripts(&self) -> impl Iterator<Item = ScriptKind> {
+        self.runs.iter().map(|run| run.calls.kind())
+    }
+
     /// Sends it, and reads the replies to the calls, in their order.
     pub(super) async fn run(
         self,
@@ -232,7 +242,7 @@ impl RunCalls {
     }
 }
 
-fn refusal(reply: &RedisResult<Reply>) -> Option<WriteRefusal> {
+pub(super) fn refusal(reply: &RedisResult<Reply>) -> Option<WriteRefusal> {
     match reply {
         Ok(Reply { outcome: RedisOutcome::WriteRefused(refusal), .. }) => Some(*refusal),
         _ => None,

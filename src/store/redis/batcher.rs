@@ -6,6 +6,8 @@
 
 mod dispatcher;
 mod queue;
+mod spans;
+mod waiting;
 
 use std::{
     mem,
@@ -18,6 +20,7 @@ pub(super) use self::queue::{DEBITS_WAIT, NotDecided, QueuedCall};
 use self::{
     dispatcher::Dispatcher,
     queue::{CallAnswer, SharedQueue},
+    waiting::{CallInQueue, WaitsFor},
 };
 use super::{
     batch::{Runs, ScriptKind},
@@ -25,7 +28,7 @@ use super::{
     script::Scripts,
     work::NodeWork,
 };
-use crate::{store::StoreError, workers};
+use crate::{store::StoreError, telemetry::current, workers};
 
 /// Where calls wait for one server.
 #[derive(Debug, Clone)]
@@ -54,6 +57,7 @@ impl Batcher {
             since: Instant::now(),
             mailbox: workers::share(self.0.mailboxes.len()),
             answer,
+            span: current().map(CallInQueue::new),
         });
         if queued.is_err() {
             return Err(NotDecided::Elsewhere);
@@ -63,7 +67,7 @@ impl Batcher {
     }
 
     /// Queues a call, and sees to it that somebody sends it; gives it back if the node has left.
-    pub(super) fn enqueue(&self, call: QueuedCall) -> Result<(), QueuedCall> {
+    pub(super) fn enqueue(&self, mut call: QueuedCall) -> Result<(), QueuedCall> {
         let (index, now) = (call.mailbox, call.since);
         let Some(mailbox) = self.0.mailboxes.get(index) else { return Err(call) };
         let mut queue = self.0.queue();
@@ -72,6 +76,11 @@ impl Batcher {
         }
         if !mailbox.is_running.swap(true, Ordering::AcqRel) {
             Dispatcher::start(Arc::clone(&self.0), index);
+        }
+        if let Some(span) = &mut call.span
+            && queue.batches > 0
+        {
+            span.waits_for = WaitsFor::Batch;
         }
         queue.waiting.push_back(call);
         self.0.find_leader(&mut queue, index, now);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::{Clock, StoreError},
-    telemetry::StoreMetrics,
+    telemetry::{StoreMetrics, in_store_span},
 };
 
 /// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
@@ -138,7 +138,8 @@ impl Link {
         for _ in 0..QUESTIONS_MAX {
             let sent = self.clock.send();
             let Reply { now, outcome } =
-                question.ask(&mut connection, assumed_now, &self.metrics).await?;
+                in_store_span("EVALSHA", question.ask(&mut connection, assumed_now, &self.metrics))
+                    .await?;
             self.clock.learn(now, sent);
             match outcome {
                 RedisOutcome::Decided(answer) => return Ok(Decided { answer, at: now }),

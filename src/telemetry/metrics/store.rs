@@ -1,4 +1,4 @@
-//! Metrics and spans of the round trips to Redis.
+//! Metrics of the round trips to Redis.
 
 use std::{
     io,
@@ -10,9 +10,11 @@ use opentelemetry::{
     metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter},
 };
 use redis::{RedisError, RedisResult};
-use tracing::{Instrument as _, Span};
 
-use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit};
+use crate::telemetry::{
+    in_store_span,
+    instrument::{InstrumentRow, InstrumentUnit},
+};
 
 const DURATION: InstrumentRow = InstrumentRow::histogram(
     "db.client.operation.duration",
@@ -161,7 +163,7 @@ impl StoreMetrics {
             self.record(operation, began.elapsed(), answer.as_ref().err().map(redis_error_type));
             answer
         };
-        in_span(store_span(operation), measured).await
+        in_store_span(operation, measured).await
     }
 
     /// Measures one round trip that many calls share, with the first error of its replies.
@@ -267,28 +269,4 @@ pub(crate) fn redis_error_type(error: &RedisError) -> String {
         redis::ErrorKind::Server(_) => error.code().unwrap_or("ERR").to_owned(),
         _ => error.category().to_owned(),
     }
-}
-
-/// The span of a round trip to the store; disabled if spans are not exported.
-pub(crate) fn store_span(operation: &'static str) -> Span {
-    tracing::info_span!(
-        "store",
-        otel.name = operation,
-        otel.kind = "client",
-        otel.status_code = tracing::field::Empty,
-        db.system.name = "redis",
-        db.operation.name = operation,
-    )
-}
-
-/// Runs a round trip in its span.
-pub(crate) async fn in_span<T, E>(
-    span: Span,
-    answer: impl Future<Output = Result<T, E>>,
-) -> Result<T, E> {
-    let answer = answer.instrument(span.clone()).await;
-    if answer.is_err() {
-        span.record("otel.status_code", "ERROR");
-    }
-    answer
 }

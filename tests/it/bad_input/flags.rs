@@ -382,7 +382,8 @@ const CASES: &[(&str, &str, &str, &str)] = &[
         "log_level_is_verbose",
         "log-level",
         "verbose",
-        "invalid value `verbose`: must be one of: error, warn, info, debug, off",
+        "invalid value `verbose`: must be a level (error, warn, info, debug, off) and up to 32 of \
+         TARGET=LEVEL, separated by commas, such as info,tollkeeper::decision=debug",
     ),
     ("log_format_is_xml", "log-format", "xml", "invalid value `xml`: must be one of: text, json"),
     (

@@ -13,7 +13,11 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::queue::{CallAnswer, Leader, Mailbox, NotDecided, QueuedCall, SharedQueue};
+use super::{
+    queue::{CallAnswer, Leader, Mailbox, NotDecided, QueuedCall, SharedQueue},
+    spans::RunSpans,
+    waiting::WaitsFor,
+};
 use crate::store::{
     StoreError,
     redis::{
@@ -235,6 +239,7 @@ struct Acknowledged<'pool> {
 impl SharedQueue {
     /// Returns what is to be waited for on replicas.
     async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) -> Option<Acknowledged<'_>> {
+        let began = Instant::now();
         let mut connection = match self.link.state.pool.get().await {
             Ok(connection) => connection,
             Err(error) => {
@@ -256,8 +261,11 @@ impl SharedQueue {
             let assumed_now = redis_now.unwrap_or(assumed_now);
             batch.add(*kind, work, assumed_now, &self.scripts.key_prefix);
         }
+        let address = &self.link.state.pool.server().address;
+        let spans = RunSpans::begin(&calls, &batch, address, now - began);
         let sent = self.link.clock.send();
         let replies = batch.run(&mut connection, &self.scripts, &self.link.metrics).await;
+        spans.end(&replies);
         let waits = self.wait_replicas > 0;
         let connection = waits.then_some(connection);
         if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
@@ -367,12 +375,14 @@ impl QueuedCall {
             RedisOutcome::Decided(answer) => Ok(Decided { answer, at: now }),
             RedisOutcome::Stale if self.stale + 1 < QUESTIONS_MAX => {
                 self.stale += 1;
+                self.waits_for(WaitsFor::Window);
                 return Err(self);
             }
             RedisOutcome::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
             // The ledger script applies `on_store_failure`.
             RedisOutcome::Corrupt(_) if self.kind == ScriptKind::Fixed => {
                 self.kind = ScriptKind::Ledger;
+                self.waits_for(WaitsFor::OtherScript);
                 return Err(self);
             }
             RedisOutcome::Corrupt(charges) => Err(NotDecided::Failed(StoreError::Corrupt(charges))),

@@ -15,6 +15,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+use super::waiting::{CallInQueue, WaitsFor};
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::{
@@ -102,12 +103,21 @@ pub(in crate::store::redis) struct QueuedCall {
     pub(super) since: Instant,
     pub(in crate::store::redis) mailbox: usize,
     pub(in crate::store::redis) answer: oneshot::Sender<CallAnswer>,
+    /// Its span, if it is sampled.
+    pub(super) span: Option<CallInQueue>,
 }
 
 impl QueuedCall {
     /// Whether its caller can still use an answer.
     pub(super) fn is_awaited(&self, now: Instant, waits_at_most: Duration) -> bool {
         !self.answer.is_closed() && now.duration_since(self.since) <= waits_at_most
+    }
+
+    /// Notes why it is asked for again.
+    pub(super) fn waits_for(&mut self, reason: WaitsFor) {
+        if let Some(span) = &mut self.span {
+            span.waits_for = reason;
+        }
     }
 
     /// Whether it is to be charged without a caller: its charges count work that is done.

@@ -1,0 +1,467 @@
+//! OpenTelemetry's standard variables. Each works, with its value checked here, or is refused by name. They count
+//! only if traces or metrics are exported.
+
+use std::{path::PathBuf, time::Duration};
+
+use http::{HeaderName, HeaderValue, Uri};
+
+use super::{form::invalid, reader::Environment};
+use crate::{
+    telemetry::{
+        MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
+        SpanLimits, TelemetryOptions,
+    },
+    tls::client::TlsFiles,
+};
+
+/// Which values a variable may have.
+enum Allowed {
+    /// Any text.
+    Anything,
+    /// One of these, in any case.
+    Among(&'static [&'static str]),
+    /// Several of these, separated by commas.
+    Several(&'static [&'static str]),
+    /// A whole number in this range.
+    Number(u64, u64),
+    /// `name=value` pairs, separated by commas.
+    Pairs,
+    /// The same for headers, with percent-encoded values, which may be secrets.
+    Headers,
+    /// Nothing: it is not supported, and this is what to do instead.
+    Nothing(&'static str),
+}
+
+use Allowed::{Among, Anything, Headers, Nothing, Number, Pairs, Several};
+
+const SAMPLERS: &[&str] = &[
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+];
+
+const PROPAGATORS: &[&str] = &["tracecontext", "baggage", "b3", "b3multi", "none"];
+
+const NO_LOGS: &str = "log lines go to stderr, not to a collector";
+
+/// The standard variables of all signals, and those of one.
+const VARIABLES: &[(&str, Allowed)] = &[
+    ("OTEL_SDK_DISABLED", Among(&["true", "false"])),
+    ("OTEL_SERVICE_NAME", Anything),
+    ("OTEL_RESOURCE_ATTRIBUTES", Pairs),
+    ("OTEL_PROPAGATORS", Several(PROPAGATORS)),
+    ("OTEL_TRACES_EXPORTER", Among(&["otlp", "none"])),
+    ("OTEL_METRICS_EXPORTER", Among(&["otlp", "none"])),
+    ("OTEL_LOGS_EXPORTER", Among(&["none"])),
+    ("OTEL_TRACES_SAMPLER", Among(SAMPLERS)),
+    ("OTEL_TRACES_SAMPLER_ARG", Anything),
+    ("OTEL_BSP_SCHEDULE_DELAY", Number(1, 3_600_000)),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", Number(1, 100_000)),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Number(1, 100_000)),
+    ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", Among(&["1"])),
+    ("OTEL_BSP_EXPORT_TIMEOUT", Nothing("set OTEL_EXPORTER_OTLP_TIMEOUT")),
+    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", Number(0, 1000)),
+    ("OTEL_SPAN_LINK_COUNT_LIMIT", Number(0, 1000)),
+    // Spans have no events.
+    ("OTEL_SPAN_EVENT_COUNT_LIMIT", Number(0, u32::MAX as u64)),
+    ("OTEL_ATTRIBUTE_COUNT_LIMIT", Nothing("set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT")),
+    ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", Nothing("values are names from the configuration")),
+    ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", Nothing("values are names from the configuration")),
+    ("OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", Nothing("spans have no events")),
+    ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", Nothing("links have two attributes at most")),
+    ("OTEL_METRIC_EXPORT_INTERVAL", Number(1, 3_600_000)),
+    ("OTEL_METRIC_EXPORT_TIMEOUT", Nothing("set OTEL_EXPORTER_OTLP_TIMEOUT")),
+    ("OTEL_METRICS_EXEMPLAR_FILTER", Among(&["always_off"])),
+    ("OTEL_BLRP_SCHEDULE_DELAY", Nothing(NO_LOGS)),
+    ("OTEL_BLRP_EXPORT_TIMEOUT", Nothing(NO_LOGS)),
+    ("OTEL_BLRP_MAX_QUEUE_SIZE", Nothing(NO_LOGS)),
+    ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", Nothing(NO_LOGS)),
+    ("OTEL_LOG_LEVEL", Nothing("set --log-level")),
+    ("OTEL_CONFIG_FILE", Nothing("set the other standard variables")),
+    ("OTEL_EXPERIMENTAL_CONFIG_FILE", Nothing("set the other standard variables")),
+    ("OTEL_EXPORTER_PROMETHEUS_HOST", Nothing("set --http-addr, which serves /metrics")),
+    ("OTEL_EXPORTER_PROMETHEUS_PORT", Nothing("set --http-addr, which serves /metrics")),
+    ("OTEL_EXPORTER_ZIPKIN_ENDPOINT", Nothing("spans are sent by OTLP")),
+    ("OTEL_EXPORTER_ZIPKIN_TIMEOUT", Nothing("spans are sent by OTLP")),
+    (
+        "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
+        Among(&["cumulative", "delta", "lowmemory"]),
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+        Among(&["explicit_bucket_histogram"]),
+    ),
+];
+
+/// What follows `OTEL_EXPORTER_OTLP_`, or that and a signal.
+const OTLP: &[(&str, Allowed)] = &[
+    ("ENDPOINT", Anything),
+    ("INSECURE", Among(&["true", "false"])),
+    ("PROTOCOL", Among(&["grpc", "http/protobuf"])),
+    ("CERTIFICATE", Anything),
+    ("CLIENT_CERTIFICATE", Anything),
+    ("CLIENT_KEY", Anything),
+    ("HEADERS", Headers),
+    ("TIMEOUT", Number(1, 3_600_000)),
+    ("COMPRESSION", Among(&["none"])),
+];
+
+const PREFIX: &str = "OTEL_";
+
+/// The longest time for one export, unless a variable sets it.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Reads the standard variables.
+pub(super) fn read(
+    environment: &Environment,
+    problems: &mut Vec<String>,
+    warnings: &mut Vec<String>,
+) -> TelemetryOptions {
+    let mut reader = OtelReader { environment, problems: Vec::new() };
+    let traces = reader.endpoint("TRACES");
+    let metrics = reader.endpoint("METRICS");
+    let options = TelemetryOptions {
+        service_name: environment.text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
+        sampling: reader.sampling(),
+        propagators: reader.propagators(),
+        limits: SpanLimits {
+            attributes: reader.count("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
+            links: reader.count("OTEL_SPAN_LINK_COUNT_LIMIT"),
+        },
+        export_traces: traces,
+        export_metrics: metrics,
+        compat: MetricsCompat::Off,
+    };
+    if options.export_traces.is_some() || options.export_metrics.is_some() {
+        for name in environment.names().filter(|name| is_standard(name)) {
+            match (allowed(name), environment.text(name)) {
+                (Some(allowed), Some(value)) => reader.check(name, allowed, value),
+                (Some(_), None) => reader.problem(name, "not UTF-8 text"),
+                (None, _) => warnings.push(format!("{name} has no effect: it is not supported")),
+            }
+        }
+        // Both signals may have the same problem.
+        reader.problems.sort();
+        reader.problems.dedup();
+        problems.append(&mut reader.problems);
+    }
+    options
+}
+
+/// Kubernetes injects others for a Service called `otel-…`.
+fn is_standard(name: &str) -> bool {
+    let parts = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT_"];
+    let is_injected = parts.iter().any(|part| name.contains(part)) || name.ends_with("_PORT");
+    name.starts_with(PREFIX) && (!is_injected || allowed(name).is_some())
+}
+
+/// What a variable may be, if it is known.
+fn allowed(name: &str) -> Option<&'static Allowed> {
+    if let Some((_, allowed)) = VARIABLES.iter().find(|(known, _)| *known == name) {
+        return Some(allowed);
+    }
+    let rest = name.strip_prefix("OTEL_EXPORTER_OTLP_")?;
+    if rest.starts_with("LOGS_") {
+        return Some(&Nothing(NO_LOGS));
+    }
+    let signals = ["TRACES_", "METRICS_", ""];
+    let rest = signals.iter().find_map(|signal| rest.strip_prefix(signal))?;
+    OTLP.iter().find(|(known, _)| *known == rest).map(|(_, allowed)| allowed)
+}
+
+struct OtelReader<'a> {
+    environment: &'a Environment,
+    problems: Vec<String>,
+}
+
+impl<'a> OtelReader<'a> {
+    fn problem(&mut self, name: &str, problem: impl std::fmt::Display) {
+        self.problems.push(format!("{name}: {problem}"));
+    }
+
+    fn check(&mut self, name: &str, allowed: &Allowed, value: &str) {
+        let is_among = |values: &[&str], value: &str| {
+            values.iter().any(|known| known.eq_ignore_ascii_case(value.trim()))
+        };
+        match allowed {
+            Anything => {}
+            Among([only]) if !is_among(&[only], value) => {
+                self.problem(name, invalid(value, format_args!("{only}, or unset")));
+            }
+            Among(values) if !is_among(values, value) => {
+                self.problem(name, invalid(value, format_args!("one of: {}", values.join(", "))));
+            }
+            Several(values) if !value.split(',').all(|value| is_among(values, value)) => {
+                self.problem(name, invalid(value, format_args!("among: {}", values.join(", "))));
+            }
+            Number(min, max) if !value.parse().is_ok_and(|n: u64| (*min..=*max).contains(&n)) => {
+                let range = format_args!("a whole number from {min} to {max}");
+                self.problem(name, invalid(value, range));
+            }
+            Pairs if !value.split(',').all(|pair| pair.contains('=')) => {
+                self.problem(name, "must be name=value pairs, separated by commas");
+            }
+            Headers if !value.split(',').all(is_header) => {
+                self.problem(name, "must be name=value pairs of headers, separated by commas");
+            }
+            Nothing(instead) => self.problem(name, format_args!("not supported: {instead}")),
+            Among(_) | Several(_) | Number(..) | Pairs | Headers => {}
+        }
+    }
+
+    /// The variable of one signal, else the one of all signals, with its value.
+    fn first(&self, signal: &str, name: &str) -> Option<(String, &'a str)> {
+        let of_signal = format!("OTEL_EXPORTER_OTLP_{signal}_{name}");
+        [of_signal, format!("OTEL_EXPORTER_OTLP_{name}")].into_iter().find_map(|variable| {
+            let value = self.environment.text(&variable)?;
+            Some((variable, value))
+        })
+    }
+
+    /// The collector of a signal, unless it is unset or the standard variables turn the signal off.
+    fn endpoint(&mut self, signal: &str) -> Option<OtlpEndpoint> {
+        let is = |name: &str, value: &str| {
+            let text = self.environment.text(name);
+            text.is_some_and(|text| text.eq_ignore_ascii_case(value))
+        };
+        if is("OTEL_SDK_DISABLED", "true") || is(&format!("OTEL_{signal}_EXPORTER"), "none") {
+            return None;
+        }
+        let (variable, text) = self.first(signal, "ENDPOINT")?;
+        let value = |name| self.first(signal, name).map(|(_, value)| value);
+        let protocol = match value("PROTOCOL") {
+            Some("http/protobuf") => OtlpProtocol::HttpProtobuf,
+            // Another value is a problem that is reported with those of the other variables.
+            Some(_) | None => OtlpProtocol::Grpc,
+        };
+        let is_insecure = value("INSECURE").is_some_and(|text| text.eq_ignore_ascii_case("true"));
+        let timeout = value("TIMEOUT").and_then(|text| text.parse().ok());
+        let file = |name| value(name).map(PathBuf::from);
+        let (certificate, key) = (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY"));
+        let is_half = certificate.is_some() != key.is_some();
+        let endpoint = OtlpEndpoint {
+            url: url(text, protocol, is_insecure).unwrap_or_default(),
+            protocol,
+            tls: TlsFiles { ca: file("CERTIFICATE"), identity: certificate.zip(key) },
+            timeout: timeout.map_or(TIMEOUT_DEFAULT, Duration::from_millis),
+            variable,
+        };
+        let given = endpoint.variable.clone();
+        if endpoint.url.host().is_none() {
+            self.problem(&given, "must be a URL with http:// or https:// and a host");
+        }
+        if is_half {
+            let name = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE";
+            self.problem(name, "it needs OTEL_EXPORTER_OTLP_CLIENT_KEY, and the other way round");
+        }
+        if let Some(Err(problem)) = endpoint.tls_client().map(|tls| tls.check()) {
+            self.problem(&format!("TLS for {given}"), problem);
+        }
+        Some(endpoint)
+    }
+
+    fn sampling(&mut self) -> Sampling {
+        let Some(sampler) = self.environment.text("OTEL_TRACES_SAMPLER") else {
+            return Sampling::default();
+        };
+        let sampler = sampler.trim().to_ascii_lowercase();
+        let (parent, root) = match sampler.strip_prefix("parentbased_") {
+            Some(root) => (ParentUse::Followed, root),
+            None => (ParentUse::Ignored, &*sampler),
+        };
+        let root = match root {
+            "always_off" => RootSampling::Nothing,
+            "traceidratio" => RootSampling::Ratio(self.ratio()),
+            _ => RootSampling::All,
+        };
+        Sampling { parent, root }
+    }
+
+    fn ratio(&mut self) -> f64 {
+        const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
+        let Some(text) = self.environment.text(NAME) else { return 1.0 };
+        match text.parse() {
+            Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
+            _ => {
+                self.problem(NAME, invalid(text, "a number from 0 to 1"));
+                1.0
+            }
+        }
+    }
+
+    /// Without the variable, all that are known.
+    fn propagators(&self) -> Vec<Propagator> {
+        let Some(text) = self.environment.text("OTEL_PROPAGATORS") else {
+            return vec![Propagator::TraceContext, Propagator::B3];
+        };
+        let mut propagators = Vec::new();
+        for name in text.split(',') {
+            match &*name.trim().to_ascii_lowercase() {
+                "tracecontext" => propagators.push(Propagator::TraceContext),
+                "b3" | "b3multi" => propagators.push(Propagator::B3),
+                // Baggage is nothing that a span shows.
+                _ => {}
+            }
+        }
+        propagators
+    }
+
+    /// A limit of spans; one that is out of range is reported with the other variables.
+    fn count(&self, name: &str) -> usize {
+        self.environment.text(name).and_then(|text| text.parse().ok()).unwrap_or(128)
+    }
+}
+
+/// An endpoint. One of gRPC may lack `http://` or `https://`.
+fn url(text: &str, protocol: OtlpProtocol, is_insecure: bool) -> Option<Uri> {
+    let text = match (protocol, text.contains("://"), is_insecure) {
+        (OtlpProtocol::Grpc, false, true) => format!("http://{text}"),
+        (OtlpProtocol::Grpc, false, false) => format!("https://{text}"),
+        _ => text.to_owned(),
+    };
+    let url: Uri = text.parse().ok()?;
+    matches!(url.scheme_str(), Some("http" | "https")).then_some(url)
+}
+
+/// Whether this is a header's name and its value.
+fn is_header(text: &str) -> bool {
+    let Some((name, value)) = text.split_once('=') else { return false };
+    HeaderName::try_from(name.trim()).is_ok() && HeaderValue::try_from(value.trim()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+
+    /// The options, the problems and the warnings of these variables.
+    fn read_all(variables: &[(&str, &str)]) -> (TelemetryOptions, Vec<String>, Vec<String>) {
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+        let environment = Environment::new(variables);
+        let options = read(&environment, &mut problems, &mut warnings);
+        (options, problems, warnings)
+    }
+
+    #[track_caller]
+    fn refused(name: &str, value: &str, problem: &str) {
+        let (_, problems, _) = read_all(&[ENDPOINT, (name, value)]);
+        assert_eq!(problems, [format!("{name}: {problem}")], "{name}={value}");
+    }
+
+    #[track_caller]
+    fn good(variables: &[(&str, &str)]) -> TelemetryOptions {
+        let (options, problems, warnings) = read_all(&[&[ENDPOINT], variables].concat());
+        assert_eq!((problems, warnings), (vec![], vec![]), "{variables:?}");
+        options
+    }
+
+    #[test]
+    fn every_standard_variable_is_checked_or_refused_by_name() {
+        for (name, allowed) in VARIABLES {
+            if let Nothing(instead) = allowed {
+                refused(name, "1", &format!("not supported: {instead}"));
+            }
+        }
+        for (name, value, allowed) in [
+            ("OTEL_TRACES_SAMPLER", "jaeger_remote", &*format!("one of: {}", SAMPLERS.join(", "))),
+            ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
+            ("OTEL_PROPAGATORS", "b3,jaeger", &format!("among: {}", PROPAGATORS.join(", "))),
+            ("OTEL_TRACES_EXPORTER", "zipkin", "one of: otlp, none"),
+            ("OTEL_LOGS_EXPORTER", "otlp", "none, or unset"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "soon", "a whole number from 1 to 3600000"),
+            ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", "2", "1, or unset"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "one of: grpc, http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "none, or unset"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "a whole number from 1 to 3600000"),
+            ("OTEL_EXPORTER_OTLP_INSECURE", "yes", "one of: true, false"),
+        ] {
+            let others = [("OTEL_TRACES_SAMPLER", "traceidratio")];
+            let others = if name.ends_with("_ARG") { &others[..] } else { &[] };
+            let (_, problems, _) = read_all(&[&[ENDPOINT, (name, value)], others].concat());
+            let expected = format!("{name}: invalid value `{value}`: must be {allowed}");
+            assert_eq!(problems, [expected]);
+        }
+        let logs = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT";
+        refused(logs, "http://h", &format!("not supported: {NO_LOGS}"));
+    }
+
+    #[test]
+    fn headers_and_endpoints_are_refused_without_their_values() {
+        let headers = "must be name=value pairs of headers, separated by commas";
+        for value in ["s3cret", "a=b,s3cret", "a b=s3cret", "a=s3c\nret"] {
+            refused("OTEL_EXPORTER_OTLP_HEADERS", value, headers);
+        }
+        let endpoint = "must be a URL with http:// or https:// and a host";
+        for value in ["ftp://s3cret", "http://", "http://s3 cret", "unix:///s3cret"] {
+            refused("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value, endpoint);
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_not_standard_is_a_warning_unless_kubernetes_injected_it() {
+        let (_, problems, warnings) = read_all(&[
+            ENDPOINT,
+            ("OTEL_EXPORTER_OTLP_TRACE_ENDPOINT", "http://h"),
+            ("OTEL_COLLECTOR_SERVICE_HOST", "10.0.0.1"),
+            ("OTEL_COLLECTOR_PORT_4317_TCP_ADDR", "10.0.0.1"),
+            ("OTEL_COLLECTOR_PORT", "tcp://10.0.0.1:4317"),
+        ]);
+        let warning = "OTEL_EXPORTER_OTLP_TRACE_ENDPOINT has no effect: it is not supported";
+        assert_eq!((problems, warnings), (vec![], vec![warning.to_owned()]));
+    }
+
+    #[test]
+    fn nothing_is_checked_if_nothing_is_exported() {
+        let bad = ("OTEL_TRACES_SAMPLER", "xray");
+        assert_eq!(read_all(&[bad]).1, [""; 0]);
+        assert_eq!(read_all(&[bad, ENDPOINT, ("OTEL_SDK_DISABLED", "TRUE")]).1, [""; 0]);
+    }
+
+    #[test]
+    fn samplers_propagators_and_limits_are_read() {
+        let sampler = |name, argument| {
+            let argument = ("OTEL_TRACES_SAMPLER_ARG", argument);
+            good(&[("OTEL_TRACES_SAMPLER", name), argument]).sampling
+        };
+        assert_eq!(good(&[]).sampling, Sampling::default());
+        let ratio = Sampling { parent: ParentUse::Ignored, root: RootSampling::Ratio(0.01) };
+        assert_eq!(sampler("traceidratio", "0.01"), ratio);
+        let nothing = Sampling { parent: ParentUse::Followed, root: RootSampling::Nothing };
+        assert_eq!(sampler("parentbased_always_off", ""), nothing);
+        let propagators = |text| good(&[("OTEL_PROPAGATORS", text)]).propagators;
+        assert_eq!(propagators("none"), []);
+        assert_eq!(propagators("baggage, b3"), [Propagator::B3]);
+        let options = good(&[("OTEL_SPAN_LINK_COUNT_LIMIT", "3")]);
+        assert_eq!(options.limits, SpanLimits { attributes: 128, links: 3 });
+    }
+
+    #[test]
+    fn a_signals_own_variables_have_precedence_over_those_of_all_signals() {
+        let options = good(&[
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "500"),
+        ]);
+        let (traces, metrics) =
+            (options.export_traces.expect("traces"), options.export_metrics.expect("metrics"));
+        assert_eq!(traces.variable, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+        assert_eq!(traces.protocol, OtlpProtocol::HttpProtobuf);
+        assert_eq!(traces.timeout, TIMEOUT_DEFAULT);
+        assert_eq!(metrics.variable, ENDPOINT.0);
+        assert_eq!(metrics.protocol, OtlpProtocol::Grpc);
+        assert_eq!(metrics.timeout, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn a_grpc_endpoint_without_a_scheme_is_secure_unless_it_is_said_to_be_insecure() {
+        assert_eq!(url("h:1", OtlpProtocol::Grpc, true).expect("a URL").scheme_str(), Some("http"));
+        let secure = url("h:1", OtlpProtocol::Grpc, false).expect("a URL");
+        assert_eq!(secure.scheme_str(), Some("https"));
+        assert_eq!(url("h:1", OtlpProtocol::HttpProtobuf, true), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! The debug line of a decision: what the call matched, what it was charged, and the verdict. A caller is a digest,
+//! with a key that ends with the process: lines of one caller can be found, and its values cannot be guessed.
+
+use std::{
+    fmt::{self, Write as _},
+    hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState},
+    sync::OnceLock,
+};
+
+use super::matched::{domain_of, rule_of, verdict_of, verdict_on_call};
+use crate::engine::{
+    decision::{Decision, Outcome, Status},
+    request::{Descriptor, Hits, Request},
+};
+
+/// The target of the lines.
+pub(super) const TARGET: &str = "tollkeeper::decision";
+
+static KEY: OnceLock<RandomState> = OnceLock::new();
+
+/// Logs a decision, if lines of this target are written at the level `debug`.
+pub(crate) fn log_decision(request: &Request, decision: &Decision) {
+    if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
+        return;
+    }
+    let mut descriptors = String::new();
+    for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
+        let separator = if descriptors.is_empty() { "" } else { "; " };
+        let line = DescriptorLine { descriptor, status };
+        // Writing to a string does not fail.
+        let _ = write!(descriptors, "{separator}{line}");
+    }
+    tracing::debug!(
+        target: TARGET,
+        domain = &*domain_of(decision),
+        verdict = verdict_on_call(decision),
+        descriptors,
+        "decided"
+    );
+}
+
+/// `RULE HITS VERDICT (LIMIT, …) caller DIGEST`.
+struct DescriptorLine<'call> {
+    descriptor: &'call Descriptor,
+    status: &'call Status,
+}
+
+impl fmt::Display for DescriptorLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { descriptor, status } = self;
+        write!(f, "{} ", rule_of(&status.matched))?;
+        match descriptor.hits {
+            Hits::Charge(hits) => write!(f, "charge {hits}")?,
+            Hits::Look => f.write_str("look")?,
+            Hits::Refund(hits) => write!(f, "refund {hits}")?,
+        }
+        write!(f, ": {}", verdict_of(&status.outcome))?;
+        match &status.outcome {
+            Outcome::NoLimit => f.write_str(", no limit")?,
+            Outcome::Unlimited => f.write_str(", unlimited")?,
+            Outcome::Within { limit, remaining, reset } => {
+                write!(f, ", {remaining} left of {limit}, resets in {reset:?}")?;
+            }
+            Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => {
+                write!(f, ", 0 left of {limit}, resets in {reset:?}")?;
+            }
+        }
+        write!(f, ", caller {:016x}", digest(descriptor))
+    }
+}
+
+fn digest(descriptor: &Descriptor) -> u64 {
+    let mut hasher = KEY.get_or_init(RandomState::new).build_hasher();
+    for entry in &descriptor.entries {
+        (&entry.key, &entry.value).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,157 @@
+//! Which log lines are written: a level for all, and levels for single targets. It may change while the service runs.
+
+use std::{fmt, str::FromStr};
+
+use tracing::{Level, Metadata, level_filters::LevelFilter, subscriber::Interest};
+use tracing_subscriber::{
+    filter::Targets,
+    layer::{Context, Filter},
+};
+
+/// The levels, by their names in a filter.
+const LEVELS: [(&str, LevelFilter); 5] = [
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("off", LevelFilter::OFF),
+];
+
+/// The target of the lines about decisions. Callers cause as many as they like, so only a filter that names it, and
+/// not its level alone, writes them.
+const DECISIONS: &str = super::decision_line::TARGET;
+
+/// The most targets in a filter: each line is compared with all of them.
+const TARGETS_MAX: usize = 32;
+
+/// What a filter looks like, for errors.
+const FORM: &str = "a level (error, warn, info, debug, off) and up to 32 of TARGET=LEVEL, separated by commas, such \
+                    as info,tollkeeper::decision=debug";
+
+/// Which log lines are written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogFilter {
+    /// As it is written.
+    text: String,
+    targets: Targets,
+    /// The most verbose level of all targets.
+    most: LevelFilter,
+}
+
+/// `LEVEL,TARGET=LEVEL,…`; of several targets that begin a line's, the longest decides.
+impl FromStr for LogFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let problem = || format!("must be {FORM}");
+        let mut directives = text.split(',');
+        let default = directives.next().and_then(level).ok_or_else(problem)?;
+        let unnamed = default.min(LevelFilter::INFO);
+        let mut targets = Targets::new().with_default(default).with_target(DECISIONS, unnamed);
+        let mut most = default;
+        for (number, directive) in directives.enumerate() {
+            let (target, level_name) = directive.split_once('=').ok_or_else(problem)?;
+            let level = level(level_name).ok_or_else(problem)?;
+            if number >= TARGETS_MAX || !is_target(target) {
+                return Err(problem());
+            }
+            targets = targets.with_target(target, level);
+            most = most.max(level);
+        }
+        Ok(Self { text: text.to_owned(), targets, most })
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn level(name: &str) -> Option<LevelFilter> {
+    LEVELS.iter().find(|(known, _)| *known == name).map(|(_, level)| *level)
+}
+
+/// Whether this is the path of a module.
+fn is_target(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    !text.is_empty() && text.len() <= 128 && text.chars().all(is_part)
+}
+
+impl LogFilter {
+    fn writes(&self, metadata: &Metadata<'_>) -> bool {
+        // A peer can cause any number of warnings of h2.
+        let is_caused_by_peer =
+            metadata.target().starts_with("h2::") && *metadata.level() != Level::ERROR;
+        // The spans of sampled calls put the ids of traces into lines.
+        let is_ours = metadata.is_event() || metadata.target().starts_with("tollkeeper");
+        is_ours
+            && !is_caused_by_peer
+            && self.targets.would_enable(metadata.target(), metadata.level())
+    }
+}
+
+impl<S> Filter<S> for LogFilter {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        self.writes(metadata)
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.writes(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_target_that_begins_a_lines_target_decides() {
+        let filter: LogFilter = "warn,tollkeeper=info,tollkeeper::store=debug".parse().unwrap();
+        for (target, level, expected) in [
+            ("hyper", Level::WARN, true),
+            ("hyper", Level::INFO, false),
+            ("tollkeeper::limiter", Level::INFO, true),
+            ("tollkeeper::limiter", Level::DEBUG, false),
+            ("tollkeeper::store::redis", Level::DEBUG, true),
+        ] {
+            assert_eq!(filter.targets.would_enable(target, &level), expected, "{target} {level}");
+        }
+        assert_eq!(filter.most, LevelFilter::DEBUG);
+    }
+
+    #[test]
+    fn lines_about_decisions_are_written_only_by_a_filter_that_names_their_target() {
+        for (filter, expected) in [
+            ("debug", false),
+            ("debug,tollkeeper=debug", false),
+            ("off,tollkeeper::decision=debug", true),
+        ] {
+            let filter: LogFilter = filter.parse().unwrap();
+            assert_eq!(filter.targets.would_enable(DECISIONS, &Level::DEBUG), expected, "{filter}");
+        }
+    }
+
+    #[test]
+    fn a_filter_of_another_form_is_refused() {
+        let many = format!("info{}", ",a=info".repeat(33));
+        for text in [
+            "",
+            "trace",
+            "verbose",
+            "a=info",
+            "info,a",
+            "info,a=trace",
+            "info,a b=info",
+            "info,",
+            &many,
+        ] {
+            let problem = text.parse::<LogFilter>().unwrap_err();
+            assert!(problem.starts_with("must be a level"), "{text}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Exporters by OTLP, over gRPC or HTTP/protobuf. Their connections and TLS are ours; headers, timeouts and the
+//! preference for a temporality are read by the SDK from its variables.
+
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_otlp::{
+    ExporterBuildError, MetricExporter, Protocol, SpanExporter, WithExportConfig as _,
+    WithHttpConfig as _, WithTonicConfig as _,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    runtime::Handle,
+    time,
+};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::tls::client::{TlsClient, TlsFiles};
+
+/// The most bytes of a collector's answer, which says how much it has rejected.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// A collector, as the standard variables describe it.
+#[derive(Clone)]
+pub struct OtlpEndpoint {
+    /// The environment variable that holds the endpoint, for log lines.
+    pub variable: String,
+    /// The endpoint, which has a host, and `http` or `https`. It may hold a secret.
+    pub url: Uri,
+    /// How it is spoken to.
+    pub protocol: OtlpProtocol,
+    /// Whom to trust, and how to identify ourselves, with `https`.
+    pub tls: TlsFiles,
+    /// The time for one export, from the connection to the answer.
+    pub timeout: Duration,
+}
+
+/// A protocol of OTLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtlpProtocol {
+    /// `grpc`.
+    Grpc,
+    /// `http/protobuf`.
+    HttpProtobuf,
+}
+
+impl fmt::Debug for OtlpEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OtlpEndpoint").field(&self.variable).finish()
+    }
+}
+
+impl OtlpEndpoint {
+    /// What makes its connections secure; `None` without TLS.
+    pub fn tls_client(&self) -> Option<TlsClient> {
+        let tls = TlsClient::new(self.tls.clone(), None).for_files_of("the TLS files of OTLP");
+        let protocol: &'static [u8] = match self.protocol {
+            OtlpProtocol::Grpc => b"h2",
+            OtlpProtocol::HttpProtobuf => b"http/1.1",
+        };
+        (self.url.scheme_str() == Some("https")).then(|| tls.speaking(protocol))
+    }
+
+    /// An exporter of spans. It must be built in a tokio runtime.
+    ///
+    /// # Errors
+    /// If the SDK refuses its variables.
+    pub(super) fn span_exporter(&self) -> Result<SpanExporter, ExporterBuildError> {
+        match self.protocol {
+            OtlpProtocol::Grpc => {
+                SpanExporter::builder().with_tonic().with_channel(self.channel()).build()
+            }
+            OtlpProtocol::HttpProtobuf => SpanExporter::builder()
+                .with_http()
+                .with_protocol(Protocol::HttpBinary)
+                .with_http_client(self.http_client())
+                .build(),
+        }
+    }
+
+    /// An exporter of metrics. It must be built in a tokio runtime.
+    ///
+    /// # Errors
+    /// If the SDK refuses its variables.
+    pub(super) fn metric_exporter(&self) -> Result<MetricExporter, ExporterBuildError> {
+        match self.protocol {
+            OtlpProtocol::Grpc => {
+                MetricExporter::builder().with_tonic().with_channel(self.channel()).build()
+            }
+            OtlpProtocol::HttpProtobuf => MetricExporter::builder()
+                .with_http()
+                .with_protocol(Protocol::HttpBinary)
+                .with_http_client(self.http_client())
+                .build(),
+        }
+    }
+
+    fn channel(&self) -> Channel {
+        let connector = self.connector();
+        Endpoint::from(self.url.clone()).timeout(self.timeout).connect_with_connector_lazy(
+            tower::service_fn(move |_| {
+                let connector = connector.clone();
+                async move { connector.connect().await.map(TokioIo::new) }
+            }),
+        )
+    }
+
+    fn http_client(&self) -> OtlpHttp {
+        let authority = self.url.authority().map(|authority| authority.as_str());
+        let host = authority.and_then(|text| text.rsplit('@').next()).unwrap_or_default();
+        OtlpHttp {
+            connector: self.connector(),
+            // An authority is visible ASCII.
+            host: HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("")),
+            runtime: Handle::current(),
+            timeout: self.timeout,
+        }
+    }
+
+    fn connector(&self) -> OtlpConnector {
+        let tls = self.tls_client().map(Arc::new);
+        let host = self.url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let port = self.url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+        OtlpConnector { host, port, tls, timeout: self.timeout }
+    }
+}
+
+/// Connects to a collector.
+#[derive(Debug, Clone)]
+struct OtlpConnector {
+    host: String,
+    port: u16,
+    tls: Option<Arc<TlsClient>>,
+    timeout: Duration,
+}
+
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+impl OtlpConnector {
+    async fn connect(&self) -> io::Result<Box<dyn ByteStream>> {
+        let connected = time::timeout(self.timeout, TcpStream::connect((&*self.host, self.port)));
+        let stream = connected.await??;
+        stream.set_nodelay(true)?;
+        match &self.tls {
+            Some(tls) => Ok(Box::new(tls.connect(&self.host, stream).await?)),
+            None => Ok(Box::new(stream)),
+        }
+    }
+}
+
+/// OTLP over HTTP/1.1, one connection for each export: there are few of them.
+#[derive(Debug)]
+struct OtlpHttp {
+    connector: OtlpConnector,
+    host: HeaderValue,
+    /// The exporter's own thread has no runtime.
+    runtime: Handle,
+    timeout: Duration,
+}
+
+#[tonic::async_trait]
+impl HttpClient for OtlpHttp {
+    async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        request.headers_mut().insert(header::HOST, self.host.clone());
+        let (connector, timeout) = (self.connector.clone(), self.timeout);
+        let exchange = async move { time::timeout(timeout, exchange(&connector, request)).await };
+        #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
+        let exchanged = self.runtime.spawn(exchange);
+        exchanged.await??
+    }
+}
+
+async fn exchange(
+    connector: &OtlpConnector,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, HttpError> {
+    let (mut head, body) = request.into_parts();
+    let path = head.uri.path_and_query().cloned();
+    head.uri = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
+    let stream = TokioIo::new(connector.connect().await?);
+    let (mut sender, connection) = http1::handshake(stream).await?;
+    let answer = async {
+        let answer = sender.send_request(Request::from_parts(head, Full::new(body))).await?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        Ok(Response::from_parts(head, body))
+    };
+    // The connection makes progress only while it is polled.
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        ended = connection => Err(ended.err().map_or_else(closed, Into::into)),
+    }
+}
+
+fn closed() -> Box<dyn Error + Send + Sync> {
+    "the collector closed the connection before its answer".into()
+}

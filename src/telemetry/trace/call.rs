@@ -1,0 +1,149 @@
+//! The server span of one call, by the RPC conventions, and what it says about the decision.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::HeaderMap;
+use opentelemetry::{
+    Array, KeyValue, StringValue, Value,
+    trace::{Link, SpanContext, SpanId, SpanKind, Status as SpanStatus},
+};
+use tonic::Code as GrpcCode;
+
+use super::tracer::{EndedSpan, SpanStart, Tracer};
+use crate::{
+    engine::{decision::Decision, rule::OnStoreFailure},
+    grpc,
+    telemetry::{
+        is_server_error,
+        matched::{domain_of, rule_of, verdict_of, verdict_on_call},
+        status_name,
+    },
+};
+
+/// The span of a sampled call, while the call is under way.
+#[derive(Debug)]
+pub(crate) struct CallSpan {
+    tracer: Arc<Tracer>,
+    context: SpanContext,
+    parent: Option<SpanId>,
+    start: SpanStart,
+    details: Mutex<CallDetails>,
+}
+
+/// What is known of the call so far.
+#[derive(Debug, Default)]
+struct CallDetails {
+    attributes: Vec<KeyValue>,
+    /// The script runs that have served it. The last one decided it.
+    runs: Vec<Link>,
+    /// How it waited for the last run.
+    wait: Option<Wait>,
+}
+
+/// How a call waited for a script run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait {
+    /// The time from the question to the run, in seconds.
+    pub(crate) seconds: f64,
+    /// What it waited for, as a value of an attribute.
+    pub(crate) reason: &'static str,
+}
+
+impl Wait {
+    fn attributes(self) -> [KeyValue; 2] {
+        [
+            KeyValue::new("ratelimit.wait.duration", self.seconds),
+            KeyValue::new("ratelimit.wait.reason", self.reason),
+        ]
+    }
+}
+
+impl CallSpan {
+    /// The span of a call with these headers, if it is sampled; else nothing is built.
+    pub(crate) fn begin(tracer: &Arc<Tracer>, headers: &HeaderMap) -> Option<Arc<Self>> {
+        let (context, parent) = tracer.sample(headers)?;
+        let (start, details) = (SpanStart::now(), Mutex::default());
+        Some(Arc::new(Self { tracer: Arc::clone(tracer), context, parent, start, details }))
+    }
+
+    pub(super) const fn tracer(&self) -> &Arc<Tracer> {
+        &self.tracer
+    }
+
+    /// The ids of its trace and its span.
+    pub(crate) const fn context(&self) -> &SpanContext {
+        &self.context
+    }
+
+    /// Records the decision, and the domain and rules that made it: names from the configuration only.
+    pub(crate) fn decided(&self, decision: &Decision) {
+        let statuses = &decision.statuses;
+        let rules = statuses.iter().map(|status| rule_of(&status.matched).into()).collect();
+        let verdicts = statuses.iter().map(|status| verdict_of(&status.outcome).into()).collect();
+        self.details().attributes.extend([
+            KeyValue::new("ratelimit.domain", domain_of(decision)),
+            KeyValue::new("ratelimit.rules", names(rules)),
+            KeyValue::new("ratelimit.verdicts", names(verdicts)),
+            KeyValue::new("ratelimit.verdict", verdict_on_call(decision)),
+        ]);
+    }
+
+    /// Records the rules whose `on_store_failure` decided, since the store gave no answer.
+    pub(crate) fn fell_back(&self, rules: Vec<(String, OnStoreFailure)>) {
+        let (rules, modes): (Vec<StringValue>, Vec<StringValue>) =
+            rules.into_iter().map(|(rule, mode)| (rule.into(), mode.name().into())).unzip();
+        self.details().attributes.extend([
+            KeyValue::new("ratelimit.fallback.rules", names(rules)),
+            KeyValue::new("ratelimit.fallback.modes", names(modes)),
+        ]);
+    }
+
+    /// Records that the store was not asked, since it denied the same within the last second.
+    pub(crate) fn denied_by_cache(&self) {
+        self.details().attributes.push(KeyValue::new("ratelimit.cached", true));
+    }
+
+    /// Records a script run that serves this call.
+    pub(super) fn served_by(&self, run: SpanContext, wait: Wait) {
+        let mut details = self.details();
+        details.runs.push(Link::new(run, wait.attributes().to_vec(), 0));
+        details.wait = Some(wait);
+    }
+
+    /// Ends the span with the call's gRPC status, and exports it.
+    pub(crate) fn end(&self, code: GrpcCode) {
+        let CallDetails { attributes: of_decision, runs, wait } =
+            std::mem::take(&mut *self.details());
+        let mut attributes = Vec::with_capacity(of_decision.len() + 6);
+        attributes.extend([
+            KeyValue::new("rpc.system.name", "grpc"),
+            KeyValue::new("rpc.method", grpc::METHOD),
+            KeyValue::new("rpc.response.status_code", status_name(code)),
+        ]);
+        let mut status = SpanStatus::Unset;
+        if is_server_error(code) {
+            attributes.push(KeyValue::new("error.type", status_name(code)));
+            status = SpanStatus::error("");
+        }
+        attributes.extend(of_decision);
+        attributes.extend(wait.into_iter().flat_map(Wait::attributes));
+        self.tracer.end(EndedSpan {
+            context: self.context.clone(),
+            parent: self.parent.map(|parent| (parent, true)),
+            kind: SpanKind::Server,
+            name: grpc::METHOD,
+            start: self.start,
+            attributes,
+            links: runs,
+            status,
+        });
+    }
+
+    fn details(&self) -> MutexGuard<'_, CallDetails> {
+        self.details.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn names(names: Vec<StringValue>) -> Value {
+    Value::Array(Array::String(names))
+}

@@ -1,0 +1,45 @@
+//! The span of the call that a task decides. It is kept beside the task, so that what lies between the wire and
+//! the store need not know of it; a call that is not sampled has none, and asking for it allocates nothing.
+
+use std::sync::Arc;
+
+use redis::RedisError;
+use tracing::Instrument as _;
+
+use super::{CallSpan, StoreSpan};
+use crate::telemetry::redis_error_type;
+
+tokio::task_local! {
+    static CALL: Arc<CallSpan>;
+}
+
+/// Runs the decision of a sampled call. Its log lines have the ids of its trace and its span.
+pub(crate) async fn in_call<T>(span: Arc<CallSpan>, decision: impl Future<Output = T>) -> T {
+    let context = span.context();
+    let (trace, id) = (context.trace_id(), context.span_id());
+    // At this level it is in lines of every level.
+    let in_lines = tracing::error_span!("call", trace_id = %trace, span_id = %id);
+    CALL.scope(span, decision.instrument(in_lines)).await
+}
+
+/// The span of the call that this task decides, if the call is sampled.
+pub(crate) fn current() -> Option<Arc<CallSpan>> {
+    CALL.try_with(Arc::clone).ok()
+}
+
+/// Records something in the span of the call that this task decides, if the call is sampled.
+pub(crate) fn with_call(record: impl FnOnce(&CallSpan)) {
+    let _ = CALL.try_with(|span| record(span));
+}
+
+/// Makes a round trip to the store for one call, in a span of its own if the call is sampled.
+pub(crate) async fn in_store_span<T>(
+    operation: &'static str,
+    answer: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let Some(call) = current() else { return answer.await };
+    let span = StoreSpan::begin(operation, Vec::new(), &call);
+    let answer = answer.await;
+    span.end(answer.as_ref().err().map(redis_error_type));
+    answer
+}
