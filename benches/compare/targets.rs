@@ -165,6 +165,12 @@ const TARGETS: &[Target] = &[
         &[("stores 64", Redis, SERVICE)],
     ),
     target(
+        "service CPU, Cluster of 3, spread, 256 under way / single Redis",
+        ("stores 256", ClusterOfThree, SERVICE),
+        1.20,
+        &[("stores 256", Redis, SERVICE)],
+    ),
+    target(
         "Redis CPU, Cluster of 3, three descriptors, 64 under way / one",
         ("stores three 64", ClusterOfThree, REDIS),
         3.5,
