@@ -121,6 +121,7 @@ mod tests {
             assert_eq!(budget.held.load(Ordering::Relaxed), 0);
         }
     }
+
     #[test]
     fn the_free_bytes_of_a_part_do_not_count_towards_the_whole() {
         let whole = ArrivalBudget::new(10);

@@ -35,7 +35,7 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
         metrics.in_use("admin_token", token.renew());
     }
     if let StoreUrl::Redis(url) = &settings.store.url {
-        // Sentinels have the same.
+        // Sentinels and Redis use the same files.
         if let Some(tls) = &url.access.tls {
             metrics.in_use("store_certificates", tls.renew());
         }

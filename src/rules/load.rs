@@ -106,7 +106,7 @@ pub fn load(paths: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Prob
     compile_files(RuleFiles::read(paths), options)
 }
 
-/// Checks rules that were written in one text; `name` stands for a file's in locations.
+/// Checks rules that were written in one text; `name` is used for the file's in locations.
 ///
 /// # Errors
 /// Every problem of the text, ordered by location.

@@ -26,7 +26,7 @@ enum Allowed {
     Number(u64, u64),
     /// `name=value` pairs, separated by commas.
     Pairs,
-    /// The same for headers, with percent-encoded values, which may be secrets.
+    /// Headers as such pairs, with percent-encoded values, which may be secrets.
     Headers,
     /// Nothing: it is not supported, and this is what to do instead.
     Nothing(&'static str),

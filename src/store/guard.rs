@@ -61,8 +61,8 @@ impl Arrival {
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`, or than three quarters of its caller's own timeout. `over_limit` answers first, and `fallback` if
-    /// the store fails.
+    /// Guards `store`: no call waits longer than `budget`, or than three quarters of its caller's own timeout.
+    /// `over_limit` answers first, and `fallback` if the store fails.
     pub fn new(
         store: Arc<Store>,
         over_limit: OverLimitCache,

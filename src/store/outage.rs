@@ -105,10 +105,10 @@ impl Outage {
         self.0.is_down.load(Ordering::Relaxed)
     }
 
-    /// Ends the outage of a server that is no longer asked.
+    /// Ends the outage of a server that has left the store.
     pub fn left(&self) {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
-            tracing::info!("Redis{} is not asked any more", self.0.place);
+            tracing::info!("Redis{} is no longer used", self.0.place);
         }
     }
 

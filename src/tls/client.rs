@@ -92,14 +92,14 @@ impl TlsClient {
         Self { files, name, protocol: None, config: LastGood::new("the TLS files of Redis") }
     }
 
-    /// The same, with another name of its files in log lines.
+    /// Names the files in log lines: `the TLS files of Redis` unless this is called.
     #[must_use]
     pub fn for_files_of(mut self, name: &'static str) -> Self {
         self.config = LastGood::new(name);
         self
     }
 
-    /// The same for a protocol with this name, such as `h2`.
+    /// Offers a protocol by ALPN, such as `h2`.
     #[must_use]
     pub const fn speaking(mut self, protocol: &'static [u8]) -> Self {
         self.protocol = Some(protocol);

@@ -86,7 +86,7 @@ enum Effect {
     Mixed,
     /// The answer of their `on_store_failure`.
     Outage,
-    /// The same, after Redis was asked: it still denies what is over its limit.
+    /// The answer of their `on_store_failure`, unless Redis denies them: it still knows what is over its limit.
     WritesRefused,
 }
 

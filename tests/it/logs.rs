@@ -20,7 +20,7 @@ fn admin(service: &Service, method: &str, path: &str) -> (u16, Value) {
     (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}")))
 }
 
-/// The lines about decisions, once there are so many.
+/// Waits for this number of lines about decisions.
 #[track_caller]
 fn decisions(service: &Service, count: usize) -> Vec<String> {
     eventually(&format!("{count} lines about decisions"), || {

@@ -28,7 +28,7 @@ descriptors:
 ";
 const NARROW: usize = 1000;
 
-/// Of so many calls, the first is on the narrow limit.
+/// One call of this number is on the narrow limit.
 const CYCLE: u64 = 16;
 const CONNECTIONS: u64 = 4;
 

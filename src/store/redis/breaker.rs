@@ -7,8 +7,8 @@ use std::sync::{
 
 use crate::store::StoreError;
 
-/// So many failures with no answer in between open it. Batches go out every few milliseconds while others get no
-/// answer, so this takes little longer than the first of them; one lost packet is not enough.
+/// Number of failures in a row that open it. Batches are sent every few milliseconds, so the third fails soon after
+/// the first; one lost packet is not enough.
 const STRIKES_MAX: u32 = 3;
 
 /// A breaker, which is closed at first.
@@ -32,8 +32,8 @@ impl Breaker {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Counts a failure, and returns whether that opens it. A server that takes no writes still denies what is over
-    /// its limit, so this is no failure here.
+    /// Counts a failure, and returns whether that opens it. A server that takes no writes does not count as failing: it
+    /// still denies what is over its limit.
     pub(super) fn failed(&self, error: &StoreError) -> bool {
         if matches!(error, StoreError::TakesNoWrites(_) | StoreError::ClockUnsteady) {
             self.answered();

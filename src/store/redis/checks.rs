@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fmt, io,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     vec,
 };
 
@@ -101,6 +101,15 @@ impl Check {
 /// What was found, as sentences.
 type ServerFindings = BTreeMap<Check, String>;
 
+/// What a server has shown.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What the last connection found.
+    found: ServerFindings,
+    /// How much memory and how many clients it has, if it says that.
+    usage: Option<ServerUsage>,
+}
+
 /// The checks of one server.
 pub struct Checks {
     server: Server,
@@ -108,15 +117,12 @@ pub struct Checks {
     /// A key that no counter has.
     key: String,
     metrics: StoreMetrics,
-    /// What the last connection found.
-    known: Mutex<ServerFindings>,
-    /// What the server last said of its use.
-    usage: Mutex<Option<ServerUsage>>,
+    seen: Mutex<Seen>,
 }
 
 impl fmt::Debug for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checks").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("Checks").field("seen", &self.seen).finish_non_exhaustive()
     }
 }
 
@@ -132,7 +138,7 @@ impl Checks {
             metrics.check_failed(check.name(), 0);
         }
         let key = key_prefix.to_owned() + &unused_key("probe");
-        Self { server, expected, key, metrics, known: Mutex::default(), usage: Mutex::default() }
+        Self { server, expected, key, metrics, seen: Mutex::default() }
     }
 
     /// Checks the server behind a new connection.
@@ -200,7 +206,7 @@ impl Checks {
     }
 
     /// The commands that the user may not run, by the answers to [the questions](Self::questions_of_rights).
-    /// Where a script cannot tell, those that can be tried are tried.
+    /// Where a script cannot check it, those that can be tried are tried.
     async fn refused_commands(
         &self,
         connection: &mut Connection,
@@ -230,7 +236,7 @@ impl Checks {
         if let Err(problem) = info.check_mode(self.expected.mode, &self.server) {
             found.insert(Check::Mode, problem);
         }
-        // A cluster's map tells which nodes are masters.
+        // The masters of a cluster are known from its map.
         if info.is_replica() && self.expected.mode == ServerMode::Single {
             let sentence = "it is a replica, and takes no writes: calls that it would admit are \
                             answered by on_store_failure; write the address of the master";
@@ -256,12 +262,12 @@ impl Checks {
 
     /// Learns from an answer to INFO how much memory and how many clients the server has.
     pub(super) fn learn_usage(&self, info: ServerInfo<'_>) {
-        *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = Some(info.usage());
+        self.seen().usage = Some(info.usage());
     }
 
     /// What the server last said of its use; `None` if it was not asked, or does not say it.
     pub(super) fn usage(&self) -> Option<ServerUsage> {
-        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen().usage
     }
 
     /// The command with arguments with which it changes nothing, since the key does not exist or they are invalid.
@@ -280,9 +286,9 @@ impl Checks {
 
     /// Logs each finding once, however many connections find it.
     fn note(&self, found: ServerFindings) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut self.seen().found;
         for (check, sentence) in &found {
-            // The outage tells why a server cannot be used.
+            // The outage's log line says why a server cannot be used.
             if known.get(check) != Some(sentence) && !check.is_fatal() {
                 tracing::warn!("Redis at {}: {sentence}", self.server.address);
             }
@@ -295,6 +301,10 @@ impl Checks {
             }
         }
         *known = found;
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

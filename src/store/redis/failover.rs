@@ -44,8 +44,8 @@ struct Reading {
     acknowledged: u64,
 }
 
-/// How far the stream moves with our charges. Those of other processes move it too, so each process tells its own
-/// share of a loss.
+/// How far the stream moves with our charges. Those of other processes move it too, so each process reports
+/// its own share of a loss.
 #[derive(Debug, Clone, Copy)]
 struct StreamPace {
     bytes: u64,
@@ -61,14 +61,14 @@ pub(super) struct Cost {
     pub(super) charges: u64,
 }
 
-/// For a log line. `None` if it cannot be told.
+/// For a log line.
 pub(super) fn in_words(cost: Option<Cost>) -> String {
     match cost {
         Some(Cost { bytes: 0, .. }) => "no acknowledged write is known to be lost".to_owned(),
         Some(Cost { bytes, charges }) => format!(
             "about {bytes} bytes of acknowledged writes were lost, about {charges} charges of this process"
         ),
-        None => "the servers do not tell whether acknowledged writes were lost".to_owned(),
+        None => "whether acknowledged writes were lost is not known".to_owned(),
     }
 }
 
@@ -86,7 +86,7 @@ impl MasterWatch {
         replication.ok_or_else(|| io::Error::other("INFO has no replication").into())
     }
 
-    /// Notes how far the stream is, if the server tells. `acknowledged` is the number of charges when it has
+    /// Notes how far the stream is, if it is known. `acknowledged` is the number of charges when it has
     /// answered.
     pub(super) fn note(&mut self, replication: Option<&Replication>, acknowledged: u64) {
         let Some(Replication { stream, offset, .. }) = replication.cloned() else { return };
@@ -96,9 +96,9 @@ impl MasterWatch {
         self.pace.learn(offset.saturating_sub(earlier.offset), charges);
     }
 
-    /// What it has acknowledged and `next` lacks; `None` if that cannot be told. No call may be under way to it.
+    /// What it has acknowledged and `next` lacks; `None` if it is not known. No call may be under way to it.
     pub(super) async fn cost(&mut self, acknowledged: u64, next: &Replication) -> Option<Cost> {
-        // One that lives, and does not know of the failover yet, tells exactly.
+        // A master that still runs, and has not learned of the failover, gives the exact offset.
         if let Ok(now) = self.ask().await
             && now.is_master
         {
@@ -151,7 +151,7 @@ impl Replication {
             stream: field("master_replid:")?.to_owned(),
             offset: field("master_repl_offset:")?.parse().ok()?,
             earlier_stream: field("master_replid2:")?.to_owned(),
-            // It names the first byte that it did not receive, or -1 if it has replaced nobody.
+            // It names the first byte that it did not receive, or -1 if it has replaced no master.
             received: field("second_repl_offset:")?
                 .parse()
                 .map_or(0, |next: u64| next.saturating_sub(1)),

@@ -97,8 +97,8 @@ impl Link {
         self.ask_as(question, Asked { link: self, is_over: false }).await
     }
 
-    /// Like [`ask`](Self::ask), of a server that has just answered the same call, without deciding it: that the call
-    /// ends in the midst of another question is no failure of the server.
+    /// Like [`ask`](Self::ask), for a server that has just answered the same call without deciding it. If the call's
+    /// time is over before the second answer, that does not count as a failure of the server.
     pub(super) async fn ask_again<Q: Question>(
         &self,
         question: &Q,

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// The same time, or up to an eighth longer, so that replicas do not all ask at once.
+/// This time, or up to an eighth longer, so that replicas do not all ask at once.
 pub(super) fn jittered(time: Duration) -> Duration {
     time + time * u32::from(random_byte()) / 2048
 }

@@ -55,8 +55,8 @@ impl Topology {
         self.ask(slot, |keys| LoneWork { scripts, work, keys }).await
     }
 
-    /// Asks the node that has this hash slot, as long as the caller waits. `question` takes its keys as it is
-    /// told.
+    /// Asks the node that has this hash slot, as long as the caller waits. `question` is made for
+    /// declared or undeclared keys.
     ///
     /// # Errors
     /// See [`StoreError`].

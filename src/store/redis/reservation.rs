@@ -145,7 +145,7 @@ impl Reservation<'_> {
     fn failed(&self, not_decided: NotDecided) -> StoreError {
         match not_decided {
             NotDecided::Failed(error) => error,
-            NotDecided::Elsewhere => self.topology.nobody(),
+            NotDecided::Elsewhere => self.topology.no_node(),
         }
     }
 

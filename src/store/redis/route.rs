@@ -38,7 +38,7 @@ impl Topology {
                     let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
                     return Box::pin(Reservation { topology: self, charges }.charge(parts)).await;
                 }
-                None => return Err(self.nobody()),
+                None => return Err(self.no_node()),
             };
             match answer {
                 Ok(judgement) => return Ok(judgement),

@@ -129,7 +129,7 @@ impl<'store> Resolver<'store> {
             Ring::Timer if self.next_agrees().await => self.check_present().await,
             _ => self.find().await,
         };
-        self.tell(found.err());
+        self.note_problem(found.err());
         let of_wrong_mode = self.sentinels.iter().filter(|sentinel| sentinel.is_other_server);
         self.wrong_modes.show(of_wrong_mode.count());
         match ring {
@@ -199,8 +199,8 @@ impl<'store> Resolver<'store> {
         Ok(())
     }
 
-    /// Notes a problem, or that there is none any more, with one log line for each change.
-    fn tell(&mut self, problem: Option<String>) {
+    /// Notes the present problem, or its end, and logs each change once.
+    fn note_problem(&mut self, problem: Option<String>) {
         if problem == self.problem {
             return;
         }
@@ -242,13 +242,13 @@ impl<'store> Resolver<'store> {
 }
 
 impl Present {
-    /// What it has cost that `next` took over; `None` if that cannot be told.
+    /// What the failover to `next` has cost; `None` if it is not known.
     async fn cost(&mut self, next: Option<&Replication>) -> Option<Cost> {
         self.watch.cost(self.node.link.acknowledged(), next?).await
     }
 }
 
-/// The replication of a server that answers and is a master; `None` if it does not tell.
+/// The replication of a server that answers and is a master; `None` if the user may not read it.
 async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, String> {
     let asked = watch.ask().await;
     let address = &watch.server.address;

@@ -214,7 +214,7 @@ impl Probing {
     }
 }
 
-/// Also runs when the runtime ends: then nobody probes any more, and calls must find out for themselves.
+/// Also runs when the runtime ends: nothing probes the server then, so calls have to ask it.
 impl Drop for Probing {
     fn drop(&mut self) {
         let Self(state) = self;
@@ -224,7 +224,7 @@ impl Drop for Probing {
     }
 }
 
-/// The same time, or up to a quarter less, so that replicas do not all probe at once.
+/// This time, or up to a quarter less, so that replicas do not all probe at once.
 fn jittered(time: Duration) -> Duration {
     let quarters = RandomState::new().hash_one(0) % 256;
     time - time * u32::try_from(quarters).unwrap_or(0) / 1024

@@ -46,12 +46,12 @@ pub(super) struct Topology {
 #[derive(Debug, Clone)]
 pub(super) struct NodeMap {
     nodes: Vec<Arc<RedisNode>>,
-    /// By hash slot: an index into the nodes, or [`NOBODY`]. Empty if the first node has all counters.
+    /// By hash slot: an index into the nodes, or [`NO_OWNER`]. Empty if the first node has all counters.
     owners: Vec<u16>,
 }
 
 /// The owner of a hash slot that no node has.
-const NOBODY: u16 = u16::MAX;
+const NO_OWNER: u16 = u16::MAX;
 
 /// Why a cluster serves no key, by what its nodes answer.
 pub(super) const DOWN: &str = "CLUSTERDOWN: its nodes consider the cluster down; with \
@@ -110,7 +110,7 @@ impl Topology {
     /// # Errors
     /// If there is none.
     pub(super) fn owner(&self, slot: HashSlot) -> Result<Arc<RedisNode>, StoreError> {
-        self.map().owner(slot).cloned().ok_or_else(|| self.nobody())
+        self.map().owner(slot).cloned().ok_or_else(|| self.no_node())
     }
 
     /// The server that has a counter, in words, as far as is known.
@@ -119,8 +119,8 @@ impl Topology {
         map.owner(HashSlot::of(counter)).map(|node| format!("Redis at {}", node.server.address))
     }
 
-    /// The error of a call for whose counters there is no node.
-    pub(super) fn nobody(&self) -> StoreError {
+    /// The error of a call for whose counters there is no node. Asks for the nodes to be searched.
+    pub(super) fn no_node(&self) -> StoreError {
         let problem = self.problem().clone();
         let error = StoreError::Unavailable(if problem.is_empty() {
             "no server of the cluster has the counter's hash slot".to_owned()
@@ -266,7 +266,7 @@ impl NodeMap {
             ServerMode::Single => 0,
             ServerMode::Cluster => usize::from(HashSlot::COUNT),
         };
-        Self { nodes: Vec::new(), owners: vec![NOBODY; slots] }
+        Self { nodes: Vec::new(), owners: vec![NO_OWNER; slots] }
     }
 
     /// All nodes.
@@ -336,7 +336,7 @@ impl NodeMap {
         if known.is_none() {
             self.nodes.push(node);
         }
-        u16::try_from(index).unwrap_or(NOBODY)
+        u16::try_from(index).unwrap_or(NO_OWNER)
     }
 
     fn set_owner(&mut self, slot: u16, owner: u16) {

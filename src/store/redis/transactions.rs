@@ -107,7 +107,7 @@ impl TransactionStore {
     async fn node(&self) -> Result<Arc<RedisNode>, StoreError> {
         let topology = &self.servers.topology;
         topology.searched().await;
-        topology.map().nodes().first().cloned().ok_or_else(|| topology.nobody())
+        topology.map().nodes().first().cloned().ok_or_else(|| topology.no_node())
     }
 
     fn key_prefix(&self) -> &str {

@@ -18,7 +18,7 @@ pub(super) enum NodeWork {
 }
 
 impl NodeWork {
-    /// Whether it is to be done even if nobody waits for the answer: it counts work that is done, or undoes what
+    /// Whether it is to be done even if no caller waits for the answer: it counts work that is done, or undoes what
     /// was charged.
     pub(super) fn outlives_caller(&self) -> bool {
         match self {

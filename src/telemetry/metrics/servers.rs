@@ -133,7 +133,7 @@ pub struct MemoryReport {
     pub bytes: usize,
 }
 
-/// Observes the servers that `report` tells of.
+/// Observes the servers in each report.
 pub fn observe_servers(
     meter: &Meter,
     report: impl Fn() -> Vec<ServerReport> + Clone + Send + Sync + 'static,

@@ -93,7 +93,7 @@ async fn a_slot_that_has_moved_is_searched_once() {
             ask(&store, &call).await;
         }
         let all = redirections(&cluster) - before;
-        // The run that is told so, and then the call by itself; none if the map was read again just then.
+        // The run is redirected, and then the call by itself; neither if the map was read again just before.
         assert!(first <= 4 && all == first, "{first}, then {}", all - first);
         redirected += first;
     }

@@ -1,4 +1,4 @@
-//! A shard that is dead or fails: it degrades its own keys, and nobody else's.
+//! A shard that is dead or fails: it degrades its own keys, and no others.
 
 use std::time::{Duration, Instant};
 

@@ -330,7 +330,7 @@ impl SharedQueue {
         charges
     }
 
-    /// While the breaker is open, answers the calls that wait, and nobody leads. Debits and refunds wait for the
+    /// While the breaker is open, answers the calls that wait, and no dispatcher leads. Debits and refunds wait for the
     /// server's return. Returns whether the breaker is open.
     fn refuse_waiting(&self, own: usize) -> bool {
         let Some(error) = self.link.state.breaker.refusal() else { return false };

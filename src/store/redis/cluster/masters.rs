@@ -1,5 +1,5 @@
-//! The masters of a cluster. How far their streams are is read each second, so that what a failover has cost can be
-//! told.
+//! The masters of a cluster. Their replication offsets are read each second, from which the loss by a failover is
+//! estimated.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ impl Masters {
         }
     }
 
-    /// Takes the masters of a new map, and tells of each that has replaced one of the last map. No call may be under
+    /// Takes the masters of a new map, and reports those that have replaced one of the last map. No call may be under
     /// way to those that have left.
     pub(super) async fn replace(&mut self, map: &NodeMap) {
         let (stay, mut left): (Vec<_>, Vec<_>) =
@@ -58,15 +58,15 @@ impl Masters {
             }
             let mut next = WatchedMaster::new(Arc::clone(node));
             if let Some(replication) = next.note().await {
-                tell(&mut left, node, &replication).await;
+                report(&mut left, node, &replication).await;
             }
             self.0.push(next);
         }
     }
 }
 
-/// Tells what it cost that `next` has replaced one of the masters that have left, if it has.
-async fn tell(left: &mut [WatchedMaster], next: &RedisNode, replication: &Replication) {
+/// Logs and counts the loss by a failover, if `next` has replaced one of the masters that have left.
+async fn report(left: &mut [WatchedMaster], next: &RedisNode, replication: &Replication) {
     for old in left {
         let cost = old.watch.cost(old.node.link.acknowledged(), replication).await;
         if cost.is_some() {
