@@ -1,6 +1,11 @@
 //! How the service reaches Redis: TLS, Unix sockets, users, passwords and databases.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tempfile::TempDir;
 
@@ -220,20 +225,32 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
     eventually_in_use(&service, "store_certificates", 1);
 }
 
+/// A service whose user `app` logs in with the password `first` from a file.
+struct PasswordFile {
+    redis: Redis,
+    file: PathBuf,
+    service: Service,
+    _folder: TempDir,
+}
+
+impl PasswordFile {
+    async fn start() -> Self {
+        let redis = Redis::start();
+        redis.query::<()>(&["ACL", "SETUSER", "app", "on", ">first", "~*", "+@all"]);
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("password");
+        fs::write(&file, "first\n").unwrap();
+        let store = format!("redis://app@127.0.0.1:{}", redis.port);
+        let service = service(&store, &["--store-password-file", text(&file)]);
+        eventually_ok(&service).await;
+        Self { redis, file, service, _folder: folder }
+    }
+}
+
 #[tokio::test]
 async fn a_changed_password_file_is_read_at_the_next_connection() {
-    let redis = Redis::start();
-    let allow = |password: &str| {
-        redis.query::<()>(&["ACL", "SETUSER", "app", "on", "resetpass", password, "~*", "+@all"]);
-    };
-    allow(">first");
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("password");
-    fs::write(&file, "first\n").unwrap();
-    let store = format!("redis://app@127.0.0.1:{}", redis.port);
-    let service = service(&store, &["--store-password-file", text(&file)]);
-    eventually_ok(&service).await;
-    allow(">second");
+    let PasswordFile { redis, file, service, _folder } = PasswordFile::start().await;
+    redis.query::<()>(&["ACL", "SETUSER", "app", "resetpass", ">second"]);
     close_all(&redis);
     refused(&service, "login refused for the user `app`").await;
     fs::write(&file, "second\n").unwrap();
@@ -244,14 +261,7 @@ async fn a_changed_password_file_is_read_at_the_next_connection() {
 #[tokio::test]
 async fn a_password_file_that_is_missing_or_empty_is_one_warning_and_the_last_good_password_stays()
 {
-    let redis = Redis::start();
-    redis.query::<()>(&["ACL", "SETUSER", "app", "on", ">first", "~*", "+@all"]);
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("password");
-    fs::write(&file, "first\n").unwrap();
-    let store = format!("redis://app@127.0.0.1:{}", redis.port);
-    let service = service(&store, &["--store-password-file", text(&file)]);
-    eventually_ok(&service).await;
+    let PasswordFile { redis, file, service, _folder } = PasswordFile::start().await;
     eventually_in_use(&service, "store_password", 1);
     let break_file = || fs::remove_file(&file).unwrap();
     let empty_file = || fs::write(&file, "\n").unwrap();
@@ -275,14 +285,7 @@ async fn a_password_file_that_is_missing_or_empty_is_one_warning_and_the_last_go
 
 #[tokio::test]
 async fn of_the_passwords_in_a_file_that_is_gone_the_last_that_redis_accepted_stays() {
-    let redis = Redis::start();
-    redis.query::<()>(&["ACL", "SETUSER", "app", "on", ">first", "~*", "+@all"]);
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("password");
-    fs::write(&file, "first").unwrap();
-    let store = format!("redis://app@127.0.0.1:{}", redis.port);
-    let service = service(&store, &["--store-password-file", text(&file)]);
-    eventually_ok(&service).await;
+    let PasswordFile { redis, file, service, _folder } = PasswordFile::start().await;
     fs::write(&file, "wrong").unwrap();
     close_all(&redis);
     refused(&service, "login refused for the user `app`").await;
