@@ -54,6 +54,7 @@ mod opening;
 mod over_limit_cache;
 mod parts;
 mod peer_gone;
+mod prometheus;
 mod redis;
 mod reload;
 mod rule_tests;
