@@ -51,6 +51,7 @@ mod model;
 mod modes;
 mod monitoring;
 mod opening;
+mod otel_collector;
 mod over_limit_cache;
 mod parts;
 mod peer_gone;

@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod cluster;
 pub mod fault_proxy;
 pub mod http2;
+pub mod otel_collector;
 pub mod otlp;
 pub mod prometheus;
 pub mod raw_load;
