@@ -11,7 +11,7 @@ use opentelemetry::{
 };
 use tonic::Code;
 
-use super::rule_counters::{Counts, DecidedCode, RuleCounters, STANDINGS};
+use super::rule_counters::{Counts, RuleCounters, STANDINGS};
 use crate::{
     engine::{
         decision::{Decision, Matched, Outcome},
@@ -23,6 +23,7 @@ use crate::{
     telemetry::{
         instrument::{InstrumentRow, InstrumentUnit},
         labels::RuleLabels,
+        matched::DecidedCode,
     },
 };
 
@@ -137,7 +138,7 @@ impl CallMetrics {
     pub fn decided(&self, request: &Request, decision: &Decision) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             let counts = Counts {
-                code: code(&status.outcome),
+                code: DecidedCode::of(&status.outcome),
                 hits: match descriptor.hits {
                     Hits::Charge(hits) => {
                         hits_by_standing(&status.outcome, hits.min(HITS_MAX), self.near_ratio)
@@ -218,14 +219,6 @@ fn attributes(code: Code) -> Vec<KeyValue> {
         attributes.push(KeyValue::new("error.type", status));
     }
     attributes
-}
-
-fn code(outcome: &Outcome) -> DecidedCode {
-    match outcome {
-        Outcome::Over { .. } => DecidedCode::OverLimit,
-        Outcome::Shadowed { .. } => DecidedCode::Shadow,
-        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => DecidedCode::Ok,
-    }
 }
 
 /// The hits of a charge, by how near they came to the limit: in the order of [`STANDINGS`].
