@@ -29,7 +29,7 @@ use crate::{
 
 const DURATION: InstrumentRow = InstrumentRow::histogram(
     "rpc.server.call.duration",
-    &["rpc.system.name", "rpc.method", "rpc.status_code", "error.type"],
+    &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
     "duration of ShouldRateLimit; `error.type` is set for statuses that are the server's fault",
 )
 .in_unit(InstrumentUnit::Seconds);
@@ -213,7 +213,7 @@ fn attributes(code: Code) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new("rpc.system.name", "grpc"),
         KeyValue::new("rpc.method", grpc::METHOD),
-        KeyValue::new("rpc.status_code", status),
+        KeyValue::new("rpc.response.status_code", status),
     ];
     if is_server_error(code) {
         attributes.push(KeyValue::new("error.type", status));
