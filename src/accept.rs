@@ -1,13 +1,13 @@
 //! Accepting connections, for the gRPC and the HTTP listeners alike.
 
-use std::{io, sync::LazyLock, time::Duration};
+use std::{io, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream},
     time,
 };
 
-use crate::telemetry::{ListenerMetrics, LogThrottle, RefusedConnection};
+use crate::telemetry::{ListenerMetrics, LogCause, RefusedConnection, due_line};
 
 /// The pause after a failure to accept, such as too many open files. An immediate retry would only spin.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -34,9 +34,8 @@ pub(crate) async fn accept(listener: &TcpListener, metrics: &ListenerMetrics) ->
 
 /// Logs a problem of a listener.
 pub(crate) fn warn_once_a_minute(metrics: &ListenerMetrics, problem: &str) {
-    static LOG: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
-    let line = format!("{}: {problem}", metrics.name());
-    if LOG.should_log(&line) {
-        tracing::warn!("{line} (logged at most once a minute)");
+    let subject = format!("{}: {problem}", metrics.name());
+    if let Some(line) = due_line(LogCause::RefusedConnection, &subject) {
+        tracing::warn!(suppressed = line.suppressed, "{subject} (logged at most once a minute)");
     }
 }

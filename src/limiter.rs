@@ -19,11 +19,8 @@ use crate::{
         Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
     },
-    telemetry::{CallMetrics, LogThrottle, log_decision, with_call},
+    telemetry::{CallMetrics, LogCause, due_line, log_decision, with_call},
 };
-
-/// The kind of the log line about unmatched descriptors. No rule has an empty path.
-const UNMATCHED: &str = "";
 
 /// Decides calls.
 #[derive(Debug)]
@@ -31,7 +28,6 @@ pub struct Limiter {
     rules: Arc<Rules>,
     store: Guard,
     metrics: CallMetrics,
-    log_throttle: LogThrottle,
     refused_debits: RefusedDebits,
 }
 
@@ -39,13 +35,7 @@ impl Limiter {
     /// A limiter with these rules, on this store.
     pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics) -> Self {
         metrics.rules_in_force(&rules.current().rules);
-        Self {
-            rules,
-            store,
-            metrics,
-            log_throttle: LogThrottle::default(),
-            refused_debits: RefusedDebits::default(),
-        }
+        Self { rules, store, metrics, refused_debits: RefusedDebits::default() }
     }
 
     /// Decides one call.
@@ -68,7 +58,7 @@ impl Limiter {
             Err(_) => &[],
         };
         for charge in corrupt {
-            self.report_corrupt(&plan.label(*charge));
+            self.report_corrupt(&request.domain, &plan.label(*charge));
         }
         let Judgement { tallies, denied, .. } = judged?;
         let decision = plan.settle(tallies, denied);
@@ -130,10 +120,16 @@ impl Limiter {
         with_call(|span| span.fell_back(rules));
     }
 
-    fn report_corrupt(&self, rule: &str) {
+    /// The domain is a configured one: others have no counters.
+    fn report_corrupt(&self, domain: &str, rule: &str) {
         self.metrics.corrupt_counter(rule);
-        if self.log_throttle.should_log(rule) {
-            tracing::error!(rule, "a counter of this rule holds something other than a count");
+        if let Some(line) = due_line(LogCause::CorruptCounter, &format!("{domain}\n{rule}")) {
+            tracing::error!(
+                rule,
+                domain,
+                suppressed = line.suppressed,
+                "a counter of this rule holds something other than a count"
+            );
         }
     }
 
@@ -144,8 +140,11 @@ impl Limiter {
                 self.metrics.debit_refused(rule);
             }
         }
-        if decision.statuses.iter().any(is_unmatched) && self.log_throttle.should_log(UNMATCHED) {
+        if decision.statuses.iter().any(is_unmatched)
+            && let Some(line) = due_line(LogCause::Unmatched, "")
+        {
             tracing::warn!(
+                suppressed = line.suppressed,
                 "a descriptor matched no rule and passed; see \
                  ratelimit_decisions_total{{rule=\"other\"}} for the domain (logged at most once a minute)"
             );

@@ -1,23 +1,20 @@
 //! Panics: each is counted and its place is logged; a call that panics is answered, and the others go on.
 
-use std::{
-    panic::{self, AssertUnwindSafe, Location},
-    sync::LazyLock,
-};
+use std::panic::{self, AssertUnwindSafe, Location};
 
 use futures_util::FutureExt as _;
 
-use crate::telemetry::{EdgeMetrics, LogThrottle};
+use crate::telemetry::{EdgeMetrics, LogCause, due_line};
 
 /// Counts every panic, and logs its place at most once a minute. The text of a panic may hold values of a request, so it
 /// is not logged.
 pub(crate) fn report(metrics: EdgeMetrics) {
-    static LOG: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
     panic::set_hook(Box::new(move |panic| {
         metrics.panicked();
         let place = panic.location().map(Location::to_string).unwrap_or_default();
-        if LOG.should_log(&place) {
+        if let Some(line) = due_line(LogCause::Panic, &place) {
             tracing::error!(
+                suppressed = line.suppressed,
                 "a bug: panicked at {place}; please report it (logged at most once a minute)"
             );
         }

@@ -21,7 +21,7 @@ pub use compat::MetricsCompat;
 pub(crate) use decision_line::log_decision;
 pub use instrument::{InstrumentKind, InstrumentRow, InstrumentUnit};
 pub use log_filter::LogFilter;
-pub(crate) use log_throttle::LogThrottle;
+pub(crate) use log_throttle::{LogCause, due_line};
 pub use metrics::{
     CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, MemoryReport,
     RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_memory,

@@ -23,7 +23,7 @@ use crate::{
     explain::{CORRUPT, incomplete},
     rls::{self, refusal::Refusal},
     store::{Clear, CounterReading, system_clock},
-    telemetry::LogFilter,
+    telemetry::{LogCause, LogFilter, due_line},
 };
 
 /// The endpoints for operators only.
@@ -110,7 +110,12 @@ async fn counters(http: &Http, query: Option<String>, clear: Clear) -> Result<Re
 fn status(incomplete: Option<&str>) -> StatusCode {
     match incomplete {
         Some(problem) => {
-            tracing::warn!("an answer of the admin address is incomplete: {problem}");
+            if let Some(line) = due_line(LogCause::AdminAnswer, "") {
+                tracing::warn!(
+                    suppressed = line.suppressed,
+                    "an answer of the admin address is incomplete: {problem} (logged at most once a minute)"
+                );
+            }
             StatusCode::SERVICE_UNAVAILABLE
         }
         None => StatusCode::OK,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::StoreError;
-use crate::telemetry::LogThrottle;
+use crate::telemetry::{LogCause, due_line};
 
 /// How long no call may have failed before an outage is over. While some calls fail and others do not, each
 /// of them would otherwise add a line.
@@ -28,9 +28,6 @@ struct State {
     /// Read by every call; the other fields only after a failure.
     is_down: AtomicBool,
     last: Mutex<Last>,
-    /// One line per cause and minute: causes may alternate.
-    causes: LogThrottle,
-    connections: LogThrottle,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +64,12 @@ impl Outage {
         last.connection = Some((Instant::now(), cause.clone()));
         if self.0.is_down.load(Ordering::Relaxed) {
             self.report(last, cause);
-        } else if self.0.connections.should_log(&cause) {
-            tracing::warn!("cannot open a connection to Redis{}: {cause}", self.0.place);
+            return;
+        }
+        let subject = format!("{}: {cause}", self.0.place);
+        if let Some(line) = due_line(LogCause::StoreConnection, &subject) {
+            let suppressed = line.suppressed;
+            tracing::warn!(suppressed, "cannot open a connection to Redis{subject}");
         }
     }
 
@@ -77,9 +78,18 @@ impl Outage {
         let changed = last.cause != cause;
         last.cause.clone_from(&cause);
         drop(last);
-        let is_due = (began || changed) && self.0.causes.should_log(&cause);
-        if began || is_due {
-            tracing::warn!("Redis{} is unusable: {cause}; applying on_store_failure", self.0.place);
+        if !began && !changed {
+            return;
+        }
+        // Causes may alternate. The beginning of an outage is always logged.
+        let place = &self.0.place;
+        let line = due_line(LogCause::StoreOutage, &format!("{place}: {cause}"));
+        if began || line.is_some() {
+            let suppressed = line.and_then(|line| line.suppressed);
+            tracing::warn!(
+                suppressed,
+                "Redis{place} is unusable: {cause}; applying on_store_failure"
+            );
         }
     }
 

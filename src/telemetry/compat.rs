@@ -81,7 +81,7 @@ fn errors(calls: &[Metric]) -> Series {
     let mut series: Series =
         ["redis_error", "service_error"].map(|kind| (labels(&[("err_type", kind)]), 0.0)).into();
     for metric in calls {
-        let kind = match label(metric, "rpc_status_code") {
+        let kind = match label(metric, "rpc_response_status_code") {
             "OK" => continue,
             "UNAVAILABLE" => "redis_error",
             _ => "service_error",

@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::matched::{domain_of, rule_of, verdict_of, verdict_on_call};
+use super::matched::{DecidedCode, domain_of, rule_of, verdict_on_call};
 use crate::engine::{
     decision::{Decision, Outcome, Status},
     request::{Descriptor, Hits, Request},
@@ -54,7 +54,7 @@ impl fmt::Display for DescriptorLine<'_> {
             Hits::Look => f.write_str("look")?,
             Hits::Refund(hits) => write!(f, "refund {hits}")?,
         }
-        write!(f, ": {}", verdict_of(&status.outcome))?;
+        write!(f, ": {}", DecidedCode::of(&status.outcome).name())?;
         match &status.outcome {
             Outcome::NoLimit => f.write_str(", no limit")?,
             Outcome::Unlimited => f.write_str(", unlimited")?,

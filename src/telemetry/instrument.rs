@@ -1,5 +1,7 @@
 //! The definition of an instrument: one for OTLP and Prometheus alike, and a row of docs/metrics.md.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use opentelemetry::{
     KeyValue,
     metrics::{AsyncInstrument, Counter, Gauge, Histogram, Meter, UpDownCounter},
@@ -81,8 +83,7 @@ impl InstrumentRow {
         attributes: &'static [&'static str],
         description: &'static str,
     ) -> Self {
-        let (kind, unit) = (InstrumentKind::Counter, InstrumentUnit::Number);
-        Self { name, kind, unit, attributes, description }
+        Self::of_kind(InstrumentKind::Counter, name, attributes, description)
     }
 
     /// A gauge of a plain number.
@@ -91,8 +92,7 @@ impl InstrumentRow {
         attributes: &'static [&'static str],
         description: &'static str,
     ) -> Self {
-        let (kind, unit) = (InstrumentKind::Gauge, InstrumentUnit::Number);
-        Self { name, kind, unit, attributes, description }
+        Self::of_kind(InstrumentKind::Gauge, name, attributes, description)
     }
 
     /// A histogram of numbers of calls.
@@ -101,8 +101,16 @@ impl InstrumentRow {
         attributes: &'static [&'static str],
         description: &'static str,
     ) -> Self {
-        let (kind, unit) = (InstrumentKind::Histogram, InstrumentUnit::Number);
-        Self { name, kind, unit, attributes, description }
+        Self::of_kind(InstrumentKind::Histogram, name, attributes, description)
+    }
+
+    const fn of_kind(
+        kind: InstrumentKind,
+        name: &'static str,
+        attributes: &'static [&'static str],
+        description: &'static str,
+    ) -> Self {
+        Self { name, kind, unit: InstrumentUnit::Number, attributes, description }
     }
 
     /// The same in another unit.
@@ -173,6 +181,65 @@ impl InstrumentRow {
                 let gauge = meter.f64_observable_gauge(self.name).with_unit(unit);
                 gauge.with_description(self.description).with_callback(values).build();
             }
+        }
+    }
+}
+
+/// Observes several instruments by one reading whenever metrics are read: the first one reads, since the SDK asks
+/// instruments in the order in which they were built, and the others observe the same reading.
+pub(super) fn observe_together<T: Send + 'static>(
+    meter: &Meter,
+    read: impl Fn() -> T + Send + Sync + 'static,
+    instruments: &[(&InstrumentRow, fn(&T, Observe<'_>))],
+) {
+    let (read, last) = (Arc::new(read), Arc::new(Mutex::new(None)));
+    for (index, (row, values)) in instruments.iter().enumerate() {
+        let (read, last, values) = (Arc::clone(&read), Arc::clone(&last), *values);
+        row.observe(meter, move |observe| {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if index == 0 {
+                *last = Some(read());
+            }
+            if let Some(reading) = &*last {
+                values(reading, observe);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::metrics::SdkMeterProvider;
+    use prometheus::{Registry, TextEncoder};
+
+    use super::*;
+
+    const FIRST: InstrumentRow = InstrumentRow::gauge("first", &[], "the number of readings");
+    const SECOND: InstrumentRow = InstrumentRow::gauge("second", &[], "the same");
+
+    #[test]
+    fn instruments_that_are_observed_together_need_one_reading_per_scrape() {
+        let registry = Registry::new();
+        let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone());
+        let meters = SdkMeterProvider::builder().with_reader(exporter.build().unwrap()).build();
+        let readings = AtomicU32::new(0);
+        observe_together(
+            &meters.meter("test"),
+            move || readings.fetch_add(1, Ordering::Relaxed) + 1,
+            &[
+                (&FIRST, |number, observe| observe(f64::from(*number), &[])),
+                (&SECOND, |number, observe| observe(f64::from(*number), &[])),
+            ],
+        );
+        for reading in 1..=2 {
+            let scraped = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            let values = scraped.lines().filter(|line| line.starts_with(['f', 's']));
+            let values: Vec<&str> =
+                values.map(|line| line.rsplit_once(' ').expect("a value").1).collect();
+            assert_eq!(values, [reading.to_string(), reading.to_string()], "{scraped}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use opentelemetry::StringValue;
 
+use super::matched::{NONE, OTHER, OVERRIDE};
 use crate::engine::{
     decision::Matched,
     key,
@@ -18,9 +19,6 @@ use crate::engine::{
 
 /// The most series of one rule by values; further values are counted as `other`.
 const SERIES_MAX: usize = 1000;
-
-/// The label of everything that is not configured, or beyond the most series.
-const OTHER: &str = "other";
 
 /// The values of each rule that have a series of their own.
 #[derive(Debug, Clone, Default)]
@@ -33,8 +31,8 @@ impl RuleLabels {
             Matched::Rule(domain, rule) => {
                 (Arc::clone(domain).into(), self.rule(domain, rule, entries))
             }
-            Matched::Override(domain) => (Arc::clone(domain).into(), "override".into()),
-            Matched::NoLimit(domain) => (Arc::clone(domain).into(), "none".into()),
+            Matched::Override(domain) => (Arc::clone(domain).into(), OVERRIDE.into()),
+            Matched::NoLimit(domain) => (Arc::clone(domain).into(), NONE.into()),
             Matched::NoRule(domain) => (Arc::clone(domain).into(), OTHER.into()),
             Matched::NoDomain => (OTHER.into(), OTHER.into()),
         }

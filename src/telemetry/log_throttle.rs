@@ -1,43 +1,95 @@
-//! Throttles repeated log lines: at most one of each kind per minute.
+//! Throttles repeated log lines: at most one per minute for each cause and subject, with the number of those that were
+//! suppressed since the last one.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// The shortest time between two lines of one kind.
+/// The shortest time between two lines of one cause and subject.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The most kinds of lines per minute; further kinds are not logged.
-const KINDS_MAX: usize = 1000;
+/// The most causes and subjects that have lines of their own; further ones share the lines of one.
+const SUBJECTS_MAX: usize = 1000;
 
-/// When each kind of line was last logged. A kind is a cause or a rule: never anything from a request.
+/// The lines of this process.
+static LINES: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
+
+/// Why a line that may repeat is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LogCause {
+    /// Descriptors that match no rule.
+    Unmatched,
+    /// A key in Redis that holds something other than a count; the subject is its rule.
+    CorruptCounter,
+    /// Live counters in memory were evicted.
+    Evicted,
+    /// Connections that a listener refuses; the subject is the listener and the reason.
+    RefusedConnection,
+    /// A panic; the subject is its place in the source.
+    Panic,
+    /// A connection to Redis that cannot be opened; the subject is the server and the reason.
+    StoreConnection,
+    /// Another cause of an outage of Redis that lasts; the subject is the server and the cause.
+    StoreOutage,
+    /// An incomplete answer of the admin address.
+    AdminAnswer,
+    /// Anything beyond [`SUBJECTS_MAX`].
+    Others,
+}
+
+/// A line that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DueLine {
+    /// The number of lines of the same cause and subject that were suppressed since the last one. `None`, which a line
+    /// leaves out, if there were none.
+    pub(crate) suppressed: Option<u64>,
+}
+
+/// Whether a line of this cause and subject is due; if so, the next one is not before a minute has passed. A subject is
+/// never anything from a request.
+pub(crate) fn due_line(cause: LogCause, subject: &str) -> Option<DueLine> {
+    LINES.due_at(cause, subject, Instant::now())
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle(Mutex<HashMap<String, Instant>>);
+struct LogThrottle(Mutex<HashMap<(LogCause, String), LastLine>>);
+
+#[derive(Debug)]
+struct LastLine {
+    at: Instant,
+    suppressed: u64,
+}
 
 impl LogThrottle {
-    /// Whether to log a line of this kind now; after `true`, not again for a minute.
-    pub(crate) fn should_log(&self, kind: &str) -> bool {
-        self.should_log_at(kind, Instant::now())
-    }
-
-    fn should_log_at(&self, kind: &str, now: Instant) -> bool {
-        let mut logged_at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged_at.get(kind).is_some_and(|at| is_recent(*at, now)) {
-            return false;
+    fn due_at(&self, cause: LogCause, subject: &str, now: Instant) -> Option<DueLine> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut key = (cause, subject.to_owned());
+        if lines.len() >= SUBJECTS_MAX && !lines.contains_key(&key) {
+            lines.retain(|_, last| last.is_recent(now));
+            if lines.len() >= SUBJECTS_MAX {
+                key = (LogCause::Others, String::new());
+            }
         }
-        logged_at.retain(|_, at| is_recent(*at, now));
-        if logged_at.len() >= KINDS_MAX {
-            return false;
+        let Some(last) = lines.get_mut(&key) else {
+            lines.insert(key, LastLine { at: now, suppressed: 0 });
+            return Some(DueLine { suppressed: None });
+        };
+        if last.is_recent(now) {
+            last.suppressed = last.suppressed.saturating_add(1);
+            return None;
         }
-        logged_at.insert(kind.to_owned(), now);
-        true
+        let suppressed = Some(last.suppressed).filter(|count| *count > 0);
+        *last = LastLine { at: now, suppressed: 0 };
+        Some(DueLine { suppressed })
     }
 }
 
-fn is_recent(logged_at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(logged_at) < LOG_EVERY
+impl LastLine {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < LOG_EVERY
+    }
 }
 
 #[cfg(test)]
@@ -45,26 +97,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_line_is_logged_once_a_minute() {
+    fn each_cause_and_subject_has_a_line_a_minute_which_counts_those_that_were_suppressed() {
+        use LogCause::{CorruptCounter, Panic};
         let (throttle, start) = (LogThrottle::default(), Instant::now());
-        for (seconds, kind, expected) in [
-            (0, "a", true),
-            (1, "a", false),
-            (1, "b", true),
-            (59, "a", false),
-            (60, "a", true),
-            (60, "b", false),
-            (61, "b", true),
+        for (seconds, cause, subject, expected) in [
+            (0, CorruptCounter, "a", Some(None)),
+            (1, CorruptCounter, "a", None),
+            (1, CorruptCounter, "b", Some(None)),
+            (1, Panic, "a", Some(None)),
+            (59, CorruptCounter, "a", None),
+            (60, CorruptCounter, "a", Some(Some(2))),
+            (60, CorruptCounter, "b", None),
+            (61, CorruptCounter, "b", Some(Some(1))),
+            (61, Panic, "a", Some(None)),
+            (130, CorruptCounter, "a", Some(None)),
         ] {
-            let logged = throttle.should_log_at(kind, start + Duration::from_secs(seconds));
-            assert_eq!(logged, expected, "{kind} after {seconds} s");
+            let due = throttle.due_at(cause, subject, start + Duration::from_secs(seconds));
+            let suppressed = due.map(|line| line.suppressed);
+            assert_eq!(suppressed, expected, "{cause:?} {subject} after {seconds} s");
         }
     }
 
     #[test]
-    fn the_number_of_kinds_is_bounded() {
-        let (throttle, now) = (LogThrottle::default(), Instant::now());
-        let logged = (0..2000).filter(|kind| throttle.should_log_at(&kind.to_string(), now));
-        assert_eq!(logged.count(), KINDS_MAX);
+    fn beyond_a_thousand_subjects_the_others_share_one_line_a_minute() {
+        let (throttle, start) = (LogThrottle::default(), Instant::now());
+        let due_at = |second: u64, subject: u32| {
+            let now = start + Duration::from_secs(second);
+            throttle.due_at(LogCause::CorruptCounter, &subject.to_string(), now)
+        };
+        let logged = (0..2000).filter(|subject| due_at(0, *subject).is_some()).count();
+        assert_eq!(logged, SUBJECTS_MAX + 1);
+        assert_eq!(due_at(1, 2000), None);
+        assert_eq!(throttle.0.lock().unwrap().len(), SUBJECTS_MAX + 1);
+        assert_eq!(due_at(60, 3000), Some(DueLine { suppressed: None }), "there is room again");
     }
 }

@@ -1,11 +1,43 @@
-//! What a descriptor matched and how it was judged, in names from the configuration, for spans and log lines.
+//! What a descriptor matched and how it was judged, in names from the configuration, for metrics, spans and log lines.
 
 use std::sync::Arc;
 
 use crate::engine::decision::{Code, Decision, Matched, Outcome};
 
 /// The name of everything that is not configured.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
+
+/// The name of a limit that is sent with the request, in place of a rule.
+pub(super) const OVERRIDE: &str = "override";
+
+/// The name where a domain has no limit for a descriptor, in place of a rule.
+pub(super) const NONE: &str = "none";
+
+/// How a descriptor was judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DecidedCode {
+    Ok,
+    OverLimit,
+    Shadow,
+}
+
+impl DecidedCode {
+    pub(super) const fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Over { .. } => Self::OverLimit,
+            Outcome::Shadowed { .. } => Self::Shadow,
+            Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => Self::Ok,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::Shadow => "shadow",
+        }
+    }
+}
 
 /// The domain of a decision.
 pub(super) fn domain_of(decision: &Decision) -> Arc<str> {
@@ -24,25 +56,16 @@ pub(super) fn domain_of(decision: &Decision) -> Arc<str> {
 pub(super) fn rule_of(matched: &Matched) -> Arc<str> {
     match matched {
         Matched::Rule(_, rule) => Arc::clone(&rule.path),
-        Matched::Override(_) => "override".into(),
-        Matched::NoLimit(_) => "none".into(),
+        Matched::Override(_) => OVERRIDE.into(),
+        Matched::NoLimit(_) => NONE.into(),
         Matched::NoRule(_) | Matched::NoDomain => OTHER.into(),
-    }
-}
-
-/// The verdict on a descriptor.
-pub(super) const fn verdict_of(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Over { .. } => "over_limit",
-        Outcome::Shadowed { .. } => "shadow",
-        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => "ok",
     }
 }
 
 /// The verdict on a call.
 pub(super) const fn verdict_on_call(decision: &Decision) -> &'static str {
     match decision.code {
-        Code::Ok => "ok",
-        Code::OverLimit => "over_limit",
+        Code::Ok => DecidedCode::Ok.name(),
+        Code::OverLimit => DecidedCode::OverLimit.name(),
     }
 }

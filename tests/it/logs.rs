@@ -8,6 +8,7 @@ use crate::{
     support::{
         eventually,
         otlp::Receiver,
+        redis_server::Redis,
         service::{Options, Service, descriptor, request},
     },
 };
@@ -111,4 +112,35 @@ async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
     assert_eq!(sampled["span"]["span_id"].as_str().map(str::len), Some(16));
     assert_eq!(sampled["fields"]["verdict"], "ok");
     assert_eq!(unsampled["span"], Value::Null, "a call that is not sampled has no trace");
+}
+
+#[tokio::test]
+async fn corrupt_counters_have_a_line_for_each_rule_even_if_domains_have_rules_of_one_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bank.yaml");
+    let rules = "domain: DOMAIN\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }\n";
+    std::fs::write(&file, rules.replace("DOMAIN", "bank")).unwrap();
+    let redis = Redis::start();
+    let service = Service::start(Options {
+        rules: &rules.replace("DOMAIN", "shop"),
+        store: &redis.url(),
+        flags: &["--rules", file.to_str().unwrap()],
+        ..Options::default()
+    });
+    let call = |domain| request(domain, vec![descriptor(&[("user", CANARY)])]);
+    for domain in ["shop", "bank"] {
+        service.ask(call(domain)).await.unwrap();
+        let key = redis.key(&format!("{domain}|user="));
+        redis.query::<()>(&["SET", &key, "text", "KEEPTTL"]);
+        for _ in 0..3 {
+            service.ask(call(domain)).await.unwrap_err();
+        }
+    }
+    let log = service.log();
+    for domain in ["shop", "bank"] {
+        let line = format!("than a count rule=\"user\" domain=\"{domain}\"");
+        assert_eq!(log.matches(&line).count(), 1, "{domain}: {log}");
+    }
+    assert!(!log.contains("suppressed"), "none before these lines: {log}");
+    assert!(!log.contains(CANARY), "{log}");
 }

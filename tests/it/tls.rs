@@ -43,6 +43,11 @@ impl Secured {
         Self { service, authority, folder }
     }
 
+    /// The file of the authority's certificate.
+    pub fn authority(&self) -> &Path {
+        &self.authority.certificate
+    }
+
     fn call(&self, client: Option<&Issued>) -> Command {
         let mut call = tollkeeper();
         call.args(["call", "--addr", &self.service.grpc.to_string()]);

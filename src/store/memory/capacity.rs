@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::telemetry::{LogThrottle, MemoryMetrics};
+use crate::telemetry::{LogCause, MemoryMetrics, due_line};
 
 /// With fewer counters a sweep is not worthwhile.
 const SWEEP_FROM: usize = 1024;
@@ -14,18 +14,12 @@ pub(super) struct Capacity {
     pub(super) counters_max: usize,
     kept: AtomicUsize,
     metrics: Option<MemoryMetrics>,
-    log_throttle: LogThrottle,
 }
 
 impl Capacity {
     /// Capacity for `counters_max` counters.
     pub(super) fn new(counters_max: usize, metrics: Option<MemoryMetrics>) -> Self {
-        Self {
-            counters_max,
-            kept: AtomicUsize::new(0),
-            metrics,
-            log_throttle: LogThrottle::default(),
-        }
+        Self { counters_max, kept: AtomicUsize::new(0), metrics }
     }
 
     /// The number of counters.
@@ -66,10 +60,11 @@ impl Capacity {
         if let Some(metrics) = &self.metrics {
             metrics.evicted(evicted);
         }
-        if self.log_throttle.should_log("evicted") {
+        if let Some(line) = due_line(LogCause::Evicted, "") {
             let counters_max = self.counters_max;
             tracing::warn!(
                 counters_max,
+                suppressed = line.suppressed,
                 "memory is full of live counters: new ones evict those that have used the smallest part of \
                  their limit, which then start again from zero; to keep more, raise --memory-counters-max \
                  (logged at most once a minute)"

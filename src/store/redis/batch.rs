@@ -53,8 +53,8 @@ impl ScriptKind {
         }
     }
 
-    /// Its name in the metrics.
-    const fn name(self) -> &'static str {
+    /// Its name in metrics and spans.
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
             Self::Ledger => "ledger",

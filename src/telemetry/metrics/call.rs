@@ -11,7 +11,7 @@ use opentelemetry::{
 };
 use tonic::Code;
 
-use super::rule_counters::{Counts, DecidedCode, RuleCounters, STANDINGS};
+use super::rule_counters::{Counts, RuleCounters, STANDINGS};
 use crate::{
     engine::{
         decision::{Decision, Matched, Outcome},
@@ -23,12 +23,13 @@ use crate::{
     telemetry::{
         instrument::{InstrumentRow, InstrumentUnit},
         labels::RuleLabels,
+        matched::DecidedCode,
     },
 };
 
 const DURATION: InstrumentRow = InstrumentRow::histogram(
     "rpc.server.call.duration",
-    &["rpc.system.name", "rpc.method", "rpc.status_code", "error.type"],
+    &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
     "duration of ShouldRateLimit; `error.type` is set for statuses that are the server's fault",
 )
 .in_unit(InstrumentUnit::Seconds);
@@ -137,7 +138,7 @@ impl CallMetrics {
     pub fn decided(&self, request: &Request, decision: &Decision) {
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             let counts = Counts {
-                code: code(&status.outcome),
+                code: DecidedCode::of(&status.outcome),
                 hits: match descriptor.hits {
                     Hits::Charge(hits) => {
                         hits_by_standing(&status.outcome, hits.min(HITS_MAX), self.near_ratio)
@@ -212,20 +213,12 @@ fn attributes(code: Code) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new("rpc.system.name", "grpc"),
         KeyValue::new("rpc.method", grpc::METHOD),
-        KeyValue::new("rpc.status_code", status),
+        KeyValue::new("rpc.response.status_code", status),
     ];
     if is_server_error(code) {
         attributes.push(KeyValue::new("error.type", status));
     }
     attributes
-}
-
-fn code(outcome: &Outcome) -> DecidedCode {
-    match outcome {
-        Outcome::Over { .. } => DecidedCode::OverLimit,
-        Outcome::Shadowed { .. } => DecidedCode::Shadow,
-        Outcome::NoLimit | Outcome::Unlimited | Outcome::Within { .. } => DecidedCode::Ok,
-    }
 }
 
 /// The hits of a charge, by how near they came to the limit: in the order of [`STANDINGS`].

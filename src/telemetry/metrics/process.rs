@@ -6,7 +6,7 @@ use opentelemetry::metrics::Meter;
 
 use crate::{
     clock::system_clock,
-    telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe},
+    telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe, observe_together},
 };
 
 const CPU: InstrumentRow = InstrumentRow::counter("process.cpu", &[], "CPU time of the process")
@@ -36,8 +36,11 @@ pub(in crate::telemetry) fn observe(meter: &Meter) {
     let started = seconds(system_clock().as_millis());
     START_TIME.observe(meter, move |observe| observe(started, &[]));
     CPU.observe(meter, |observe| observe_if(observe, cpu(&read("stat"))));
-    RESIDENT_MEMORY.observe(meter, |observe| observe_if(observe, bytes(&read("status"), "VmRSS:")));
-    VIRTUAL_MEMORY.observe(meter, |observe| observe_if(observe, bytes(&read("status"), "VmSize:")));
+    let memory: [(_, fn(&String, Observe<'_>)); 2] = [
+        (&RESIDENT_MEMORY, |status, observe| observe_if(observe, bytes(status, "VmRSS:"))),
+        (&VIRTUAL_MEMORY, |status, observe| observe_if(observe, bytes(status, "VmSize:"))),
+    ];
+    observe_together(meter, || read("status"), &memory);
     OPEN_FILES.observe(meter, |observe| observe_if(observe, open_files()));
     OPEN_FILES_MAX.observe(meter, |observe| observe_if(observe, open_files_max(&read("limits"))));
 }

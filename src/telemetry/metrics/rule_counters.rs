@@ -9,25 +9,10 @@ use opentelemetry::{
     metrics::{BoundCounter, Counter},
 };
 
-use crate::engine::{rule::Rule, rule_set::RuleSet};
-
-/// The values of `code`.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum DecidedCode {
-    Ok,
-    OverLimit,
-    Shadow,
-}
-
-impl DecidedCode {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Shadow => "shadow",
-        }
-    }
-}
+use crate::{
+    engine::{rule::Rule, rule_set::RuleSet},
+    telemetry::matched::DecidedCode,
+};
 
 /// The values of `standing`.
 pub(super) const STANDINGS: [&str; 4] = ["within", "near", "over", "shadow"];

@@ -2,7 +2,7 @@
 
 use opentelemetry::{KeyValue, metrics::Meter};
 
-use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit};
+use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe, observe_together};
 
 const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections",
@@ -136,53 +136,90 @@ pub struct MemoryReport {
 /// Observes the servers in each report.
 pub fn observe_servers(
     meter: &Meter,
-    report: impl Fn() -> Vec<ServerReport> + Clone + Send + Sync + 'static,
+    report: impl Fn() -> Vec<ServerReport> + Send + Sync + 'static,
 ) {
-    let by_server = |row: &InstrumentRow, value: fn(&ServerReport) -> Option<f64>| {
-        let report = report.clone();
-        row.observe(meter, move |observe| {
-            for server in report() {
-                if let Some(value) = value(&server) {
-                    observe(value, &[KeyValue::new("server", server.address)]);
-                }
-            }
-        });
-    };
-    by_server(&CONNECTIONS_LIMIT, |server| Some(number(server.connections_max)));
-    by_server(&CONNECTIONS_WAITING, |server| Some(number(server.waiting)));
-    by_server(&QUEUE, |server| Some(number(server.queued)));
-    by_server(&CLOCK_OFFSET, |server| Some(signed(server.clock_offset_ms) / 1000.0));
-    by_server(&MEMORY_USED, |server| server.usage?.memory.map(number));
-    by_server(&MEMORY_LIMIT, |server| server.usage?.memory_max.map(number));
-    by_server(&CLIENTS, |server| server.usage?.clients.map(number));
-    by_server(&CLIENTS_LIMIT, |server| server.usage?.clients_max.map(number));
-    by_server(&KEYS_EVICTED, |server| server.usage?.evicted.map(number));
-    CONNECTIONS.observe(meter, move |observe| {
-        for ServerReport { address, connections, idle, .. } in report() {
-            for (state, count) in [("idle", idle), ("busy", connections.saturating_sub(idle))] {
-                let server = KeyValue::new("server", address.clone());
-                observe(number(count), &[server, KeyValue::new("state", state)]);
-            }
+    observe_together(
+        meter,
+        report,
+        &[
+            (&CONNECTIONS, |servers, observe| connections(servers, observe)),
+            (&CONNECTIONS_LIMIT, |servers, observe| {
+                by_server(servers, observe, |server| Some(number(server.connections_max)));
+            }),
+            (&CONNECTIONS_WAITING, |servers, observe| {
+                by_server(servers, observe, |server| Some(number(server.waiting)));
+            }),
+            (&QUEUE, |servers, observe| {
+                by_server(servers, observe, |server| Some(number(server.queued)));
+            }),
+            (&CLOCK_OFFSET, |servers, observe| {
+                by_server(servers, observe, |server| Some(signed(server.clock_offset_ms) / 1000.0));
+            }),
+            (&MEMORY_USED, |servers, observe| {
+                by_server(servers, observe, |server| server.usage?.memory.map(number));
+            }),
+            (&MEMORY_LIMIT, |servers, observe| {
+                by_server(servers, observe, |server| server.usage?.memory_max.map(number));
+            }),
+            (&CLIENTS, |servers, observe| {
+                by_server(servers, observe, |server| server.usage?.clients.map(number));
+            }),
+            (&CLIENTS_LIMIT, |servers, observe| {
+                by_server(servers, observe, |server| server.usage?.clients_max.map(number));
+            }),
+            (&KEYS_EVICTED, |servers, observe| {
+                by_server(servers, observe, |server| server.usage?.evicted.map(number));
+            }),
+        ],
+    );
+}
+
+/// Observes a value of each server that has it.
+fn by_server(
+    servers: &[ServerReport],
+    observe: Observe<'_>,
+    value: fn(&ServerReport) -> Option<f64>,
+) {
+    for server in servers {
+        if let Some(value) = value(server) {
+            observe(value, &[KeyValue::new("server", server.address.clone())]);
         }
-    });
+    }
+}
+
+fn connections(servers: &[ServerReport], observe: Observe<'_>) {
+    for ServerReport { address, connections, idle, .. } in servers {
+        for (state, count) in [("idle", *idle), ("busy", connections.saturating_sub(*idle))] {
+            let server = KeyValue::new("server", address.clone());
+            observe(number(count), &[server, KeyValue::new("state", state)]);
+        }
+    }
 }
 
 /// Observes counters in memory, which are for this use.
 pub fn observe_memory(
     meter: &Meter,
     used_for: &'static str,
-    report: impl Fn() -> MemoryReport + Clone + Send + Sync + 'static,
+    report: impl Fn() -> MemoryReport + Send + Sync + 'static,
 ) {
-    let by_use = |row: &InstrumentRow, value: fn(MemoryReport) -> usize| {
-        let report = report.clone();
-        row.observe(meter, move |observe| {
-            let value = u64::try_from(value(report())).unwrap_or(u64::MAX);
-            observe(number(value), &[KeyValue::new("use", used_for)]);
-        });
-    };
-    by_use(&MEMORY_COUNTERS, |memory| memory.counters);
-    by_use(&MEMORY_COUNTERS_LIMIT, |memory| memory.counters_max);
-    by_use(&MEMORY_SIZE, |memory| memory.bytes);
+    observe_together::<(&'static str, MemoryReport)>(
+        meter,
+        move || (used_for, report()),
+        &[
+            (&MEMORY_COUNTERS, |(used_for, memory), observe| {
+                by_use(used_for, observe, memory.counters);
+            }),
+            (&MEMORY_COUNTERS_LIMIT, |(used_for, memory), observe| {
+                by_use(used_for, observe, memory.counters_max);
+            }),
+            (&MEMORY_SIZE, |(used_for, memory), observe| by_use(used_for, observe, memory.bytes)),
+        ],
+    );
+}
+
+fn by_use(used_for: &'static str, observe: Observe<'_>, value: usize) {
+    let value = u64::try_from(value).unwrap_or(u64::MAX);
+    observe(number(value), &[KeyValue::new("use", used_for)]);
 }
 
 /// Exact: numbers of connections and bytes, below 2^53.

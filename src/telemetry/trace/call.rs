@@ -15,7 +15,7 @@ use crate::{
     grpc,
     telemetry::{
         is_server_error,
-        matched::{domain_of, rule_of, verdict_of, verdict_on_call},
+        matched::{DecidedCode, domain_of, rule_of, verdict_on_call},
         status_name,
     },
 };
@@ -79,7 +79,8 @@ impl CallSpan {
     pub(crate) fn decided(&self, decision: &Decision) {
         let statuses = &decision.statuses;
         let rules = statuses.iter().map(|status| rule_of(&status.matched).into()).collect();
-        let verdicts = statuses.iter().map(|status| verdict_of(&status.outcome).into()).collect();
+        let verdicts =
+            statuses.iter().map(|status| DecidedCode::of(&status.outcome).name().into()).collect();
         self.details().attributes.extend([
             KeyValue::new("ratelimit.domain", domain_of(decision)),
             KeyValue::new("ratelimit.rules", names(rules)),

@@ -389,7 +389,7 @@ fn differs(ledger: &Ledger, metrics: &str) -> Option<String> {
             }
         }
     }
-    let labels = ["rpc_status_code=\"UNAVAILABLE\"".to_owned()];
+    let labels = ["rpc_response_status_code=\"UNAVAILABLE\"".to_owned()];
     let measured = sum(metrics, "rpc_server_call_duration_seconds_count", &labels);
     let answered = count(&|call| call.answer == Answer::Unavailable);
     if measured != answered {

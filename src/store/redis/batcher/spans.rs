@@ -63,13 +63,9 @@ impl RunSpans {
 }
 
 fn attributes(script: ScriptKind, calls: usize, address: &Address) -> Vec<KeyValue> {
-    let script = match script {
-        ScriptKind::Fixed => "fixed",
-        ScriptKind::Ledger => "ledger",
-    };
     let calls = i64::try_from(calls).unwrap_or(i64::MAX);
     let mut attributes = vec![
-        KeyValue::new("db.stored_procedure.name", script),
+        KeyValue::new("db.stored_procedure.name", script.name()),
         KeyValue::new("ratelimit.batch.calls", calls),
     ];
     match address {
