@@ -20,6 +20,7 @@ use crate::{
         guard::{Answered, Arrival, Guard},
     },
     telemetry::{CallMetrics, LogThrottle, log_decision, with_call},
+    top_keys::TopKeys,
 };
 
 /// The kind of the log line about unmatched descriptors. No rule has an empty path.
@@ -31,18 +32,20 @@ pub struct Limiter {
     rules: Arc<Rules>,
     store: Guard,
     metrics: CallMetrics,
+    top_keys: TopKeys,
     log_throttle: LogThrottle,
     refused_debits: RefusedDebits,
 }
 
 impl Limiter {
     /// A limiter with these rules, on this store.
-    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics) -> Self {
+    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics, top_keys: TopKeys) -> Self {
         metrics.rules_in_force(&rules.current().rules);
         Self {
             rules,
             store,
             metrics,
+            top_keys,
             log_throttle: LogThrottle::default(),
             refused_debits: RefusedDebits::default(),
         }
@@ -70,7 +73,9 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&plan.label(*charge));
         }
-        let Judgement { tallies, denied, .. } = judged?;
+        let judgement = judged?;
+        self.top_keys.record(&plan, &judgement, arrival.at);
+        let Judgement { tallies, denied, .. } = judgement;
         let decision = plan.settle(tallies, denied);
         with_call(|span| span.decided(&decision));
         log_decision(request, &decision);
@@ -112,6 +117,11 @@ impl Limiter {
     /// The metrics of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
+    }
+
+    /// The keys that lead now.
+    pub fn top_keys(&self) -> &TopKeys {
+        &self.top_keys
     }
 
     fn report_fallbacks(&self, plan: &Plan, without_store: &[usize]) {

@@ -65,6 +65,7 @@ mod surge;
 mod tables;
 mod telemetry;
 mod tls;
+mod top;
 mod topologies;
 mod traces;
 mod transport;
