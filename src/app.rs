@@ -34,6 +34,7 @@ use crate::{
         Telemetry,
     },
     tls::server::{ListenerTls, TlsUse},
+    top_keys::TopKeys,
     workers::Workers,
 };
 
@@ -213,7 +214,10 @@ impl App {
         let store = Arc::clone(&self.store);
         let guard = stores::guard(settings, &self.telemetry, store);
         let near_ratio = settings.telemetry.near_limit_ratio;
-        Limiter::new(rules, guard, CallMetrics::new(&self.telemetry.meter(), near_ratio))
+        let metrics = CallMetrics::new(&self.telemetry.meter(), near_ratio);
+        let names = settings.telemetry.top_keys;
+        let top_keys = TopKeys::new(names, settings.process.workers, near_ratio);
+        Limiter::new(rules, guard, metrics, top_keys)
     }
 
     /// Reloads the rules when their files change, until [`App::stop`] is cancelled.

@@ -12,6 +12,7 @@ mod schema;
 mod serve;
 mod test;
 mod tls;
+mod top;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Command {
     /// Show the counters of one descriptor, or reset them
     #[command(subcommand)]
     Counter(counter::Action),
+    /// Show the keys of a service that are decided most, denied most, and nearest to their limit
+    Top(top::TopFlags),
 }
 
 /// Runs the program.
@@ -65,5 +68,6 @@ pub fn main() -> ExitCode {
         Some(Command::Test(flags)) => test::main(&flags),
         Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Counter(action)) => counter::main(&action, &environment),
+        Some(Command::Top(flags)) => top::main(&flags, &environment),
     }
 }

@@ -32,6 +32,7 @@ pub mod shutdown;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
+pub mod top_keys;
 pub mod workers;
 
 mod accept;

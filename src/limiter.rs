@@ -20,6 +20,7 @@ use crate::{
         guard::{Answered, Arrival, Guard},
     },
     telemetry::{CallMetrics, LogCause, due_line, log_decision, with_call},
+    top_keys::TopKeys,
 };
 
 /// Decides calls.
@@ -28,14 +29,15 @@ pub struct Limiter {
     rules: Arc<Rules>,
     store: Guard,
     metrics: CallMetrics,
+    top_keys: TopKeys,
     refused_debits: RefusedDebits,
 }
 
 impl Limiter {
     /// A limiter with these rules, on this store.
-    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics) -> Self {
+    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics, top_keys: TopKeys) -> Self {
         metrics.rules_in_force(&rules.current().rules);
-        Self { rules, store, metrics, refused_debits: RefusedDebits::default() }
+        Self { rules, store, metrics, top_keys, refused_debits: RefusedDebits::default() }
     }
 
     /// Decides one call.
@@ -60,7 +62,9 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(*charge));
         }
-        let Judgement { tallies, denied, .. } = judged?;
+        let judgement = judged?;
+        self.top_keys.record(&plan, &judgement, arrival.at);
+        let Judgement { tallies, denied, .. } = judgement;
         let decision = plan.settle(tallies, denied);
         with_call(|span| span.decided(&decision));
         log_decision(request, &decision);
@@ -102,6 +106,11 @@ impl Limiter {
     /// The metrics of calls.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
+    }
+
+    /// The keys that lead now.
+    pub fn top_keys(&self) -> &TopKeys {
+        &self.top_keys
     }
 
     fn report_fallbacks(&self, plan: &Plan, without_store: &[usize]) {

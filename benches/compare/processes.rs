@@ -135,6 +135,7 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         Backend::Memory
         | Backend::Unsampled
         | Backend::OneInHundred
+        | Backend::NoTopKeys
         | Backend::Redis
         | Backend::UnixSocket
         | Backend::Tls
@@ -150,6 +151,7 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
     match backend {
         Backend::Unsampled => export_traces(&mut command, "0"),
         Backend::OneInHundred => export_traces(&mut command, "0.01"),
+        Backend::NoTopKeys => drop(command.args(["--top-keys", "off"])),
         _ => {}
     }
     Ok(Some(command))

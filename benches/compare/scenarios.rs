@@ -52,6 +52,8 @@ pub(crate) enum Backend {
     Unsampled,
     /// The memory store, exporting traces of a hundredth of all calls.
     OneInHundred,
+    /// The memory store, counting no keys.
+    NoTopKeys,
     /// The memory store, with 10 rules to search.
     FewRules,
     /// The memory store, with 10,000 rules to search.
@@ -79,6 +81,7 @@ impl fmt::Display for Backend {
             Self::Replicas => "two replicas",
             Self::Unsampled => "traces of none",
             Self::OneInHundred => "traces of 1 %",
+            Self::NoTopKeys => "no top keys",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
             Self::Pairs => "INCRBY+EXPIRE",
@@ -89,8 +92,8 @@ impl fmt::Display for Backend {
 
 use Backend::{
     ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-    OneInHundred, Pairs, Redis, Replicas, Script, Tls, TonicMemory, TonicRedis, UnixSocket,
-    Unsampled,
+    NoTopKeys, OneInHundred, Pairs, Redis, Replicas, Script, Tls, TonicMemory, TonicRedis,
+    UnixSocket, Unsampled,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
@@ -133,6 +136,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("stores 256", SPREAD, 10_000, LoadShape::UnderWay(256), STORES),
     scenario("stores three 64", THREE, 10_000, LoadShape::UnderWay(64), STORES),
     scenario("traces", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Unsampled, OneInHundred]),
+    scenario("top keys", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, NoTopKeys]),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
 ];
 

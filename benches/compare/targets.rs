@@ -4,7 +4,7 @@ use crate::{
     report::{Table, TableStyle, line},
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-        Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
+        NoTopKeys, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
     },
     trial::Sample,
 };
@@ -145,6 +145,12 @@ const TARGETS: &[Target] = &[
         ("rules", ManyRules, SERVICE),
         1.10,
         &[("rules", FewRules, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, keys counted / not counted",
+        ("top keys", Memory, SERVICE),
+        1.01,
+        &[("top keys", NoTopKeys, SERVICE)],
     ),
     target(
         "Redis CPU, TLS, spread, 64 under way / TCP",

@@ -21,6 +21,7 @@ use tollkeeper::{
     settings::{self, Environment, Settings, TypedFlags},
     store::{Store, guard::Arrival},
     telemetry::{CallMetrics, Telemetry},
+    top_keys::TopKeys,
     workers::Workers,
 };
 use tonic::{Code, Request, Response, Status, service::Routes};
@@ -74,9 +75,11 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
     let guard = stores::guard(&settings, &telemetry, store);
-    let metrics = CallMetrics::new(&telemetry.meter(), settings.telemetry.near_limit_ratio);
+    let near_ratio = settings.telemetry.near_limit_ratio;
+    let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
+    let top_keys = TopKeys::new(settings.telemetry.top_keys, count, near_ratio);
     let service = Service {
-        limiter: Arc::new(Limiter::new(rules, guard, metrics.clone())),
+        limiter: Arc::new(Limiter::new(rules, guard, metrics.clone(), top_keys)),
         bounds: settings.calls.bounds,
         headers: Arc::clone(&settings.calls.headers),
         metrics,

@@ -131,6 +131,11 @@ impl Counter {
         }
     }
 
+    /// What it counts: the entries of the descriptor in the form of the key, without the domain.
+    pub fn descriptor(&self) -> &str {
+        self.business_id.split_once('|').map_or("", |(_, entries)| entries)
+    }
+
     /// The length of its business ID in bytes.
     pub const fn id_bytes(&self) -> usize {
         self.business_id.len()

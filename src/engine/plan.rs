@@ -1,6 +1,6 @@
 //! From a request to charges, and from tallies to a decision.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use crate::engine::{
     decision::{Code, Decision, Matched, Outcome, Status},
@@ -136,6 +136,15 @@ impl Plan {
             Some(Item::Charged(Matched::Rule(_, rule), _)) => rule.path.to_string(),
             _ => "override".to_owned(),
         }
+    }
+
+    /// The charges, each with what its descriptor matched.
+    pub fn matched_charges(&self) -> impl Iterator<Item = (&Matched, &Charge)> {
+        let matched = self.items.iter().flat_map(|item| match item {
+            Item::Charged(matched, count) => iter::repeat_n(matched, *count),
+            Item::Settled(status) => iter::repeat_n(&status.matched, 0),
+        });
+        matched.zip(&self.charges)
     }
 
     /// The decision, from one tally for each charge, in their order, and whether they deny the call.

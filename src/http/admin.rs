@@ -1,6 +1,8 @@
 //! The admin address: `GET /counters` shows the counters of one descriptor, `POST /counters/reset` resets
-//! them, and `POST /explain` shows which rules a request would match and what it would charge. `/log` shows and
-//! changes which lines are logged.
+//! them, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
+//! hottest keys. `/log` shows and changes which lines are logged.
+
+use std::time::Instant;
 
 use axum::{
     Json, Router,
@@ -32,6 +34,7 @@ pub fn router(http: Http) -> Router {
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain))
+        .route("/top", get(show_top_keys))
         .route("/log", get(show_log))
         .route("/log", post(change_log))
         .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers))
@@ -45,6 +48,13 @@ async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Res
     let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status(explanation.incomplete.as_deref()), Json(explanation)).into_response())
+}
+
+async fn show_top_keys(State(http): State<Http>) -> Response {
+    match http.limiter.top_keys().report(Instant::now()) {
+        Some(report) => Json(report).into_response(),
+        None => refuse(StatusCode::NOT_FOUND, "keys are not counted: --top-keys is off"),
+    }
 }
 
 async fn show_log(State(http): State<Http>) -> Json<Value> {

@@ -6,7 +6,10 @@ use super::{
     reader::SettingReader,
     row::Setting,
 };
-use crate::telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions};
+use crate::{
+    telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions},
+    top_keys::TopKeyNames,
+};
 
 /// Log lines, metrics and traces.
 #[derive(Debug, Clone)]
@@ -15,6 +18,8 @@ pub struct TelemetrySettings {
     pub log: Log,
     /// Part of a limit beyond which hits count as near it, 0 to 1.
     pub near_limit_ratio: f64,
+    /// What `/top` shows.
+    pub top_keys: TopKeyNames,
     /// Which telemetry is sent to a collector.
     pub export: TelemetryOptions,
 }
@@ -29,6 +34,12 @@ const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", Lo
 
 const COMPAT: OneOf<MetricsCompat> =
     OneOf(&[("none", MetricsCompat::Off), ("envoyproxy", MetricsCompat::Envoyproxy)]);
+
+const TOP_KEYS: OneOf<TopKeyNames> = OneOf(&[
+    ("digests", TopKeyNames::Digests),
+    ("values", TopKeyNames::Values),
+    ("off", TopKeyNames::Off),
+]);
 
 impl TelemetrySettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
@@ -56,9 +67,15 @@ impl TelemetrySettings {
             default: "none",
             help: "Other names that metrics also have on /metrics: those of envoyproxy/ratelimit, for its dashboards",
         });
+        let top_keys = reader.read(&Setting {
+            flag: "top-keys",
+            form: TOP_KEYS,
+            default: "digests",
+            help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
+        });
         let environment = reader.environment;
         let export = otel::read(environment, &mut reader.problems, &mut reader.warnings);
         let export = TelemetryOptions { compat, ..export };
-        Self { log: Log { filter, format }, near_limit_ratio, export }
+        Self { log: Log { filter, format }, near_limit_ratio, top_keys, export }
     }
 }

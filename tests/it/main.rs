@@ -67,6 +67,7 @@ mod surge;
 mod tables;
 mod telemetry;
 mod tls;
+mod top;
 mod topologies;
 mod traces;
 mod transport;

@@ -387,6 +387,12 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ),
     ("log_format_is_xml", "log-format", "xml", "invalid value `xml`: must be one of: text, json"),
     (
+        "top_keys_is_on",
+        "top-keys",
+        "on",
+        "invalid value `on`: must be one of: digests, values, off",
+    ),
+    (
         "near_limit_ratio_is_over_1",
         "near-limit-ratio",
         "1.1",

@@ -1,0 +1,135 @@
+//! The keys as tables of aligned columns.
+
+use crate::top_keys::{TopKey, TopReport};
+
+/// What becomes of long texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextWidth {
+    /// They are shown whole.
+    Whole,
+    /// They are cut, so that a line fits on most screens.
+    Cut,
+}
+
+impl TextWidth {
+    fn fit(self, text: &str, longest: usize) -> String {
+        if self == Self::Whole || text.chars().count() <= longest {
+            return text.to_owned();
+        }
+        let start: String = text.chars().take(longest.saturating_sub(1)).collect();
+        format!("{start}…")
+    }
+}
+
+/// The first `rows` keys of each list.
+pub(super) fn describe(report: &TopReport, rows: usize, width: TextWidth) -> String {
+    let mut text = format!("decisions of this replica in the last {:.0} s\n", report.seconds);
+    for (title, empty, keys) in [
+        ("hottest keys", "no key was decided", &report.hottest),
+        ("most denied keys", "no key was denied", &report.denied),
+        ("keys nearest to their limit", "no key is near its limit", &report.nearest),
+    ] {
+        text += &format!("\n{title}\n");
+        match keys.as_slice() {
+            [] => text += &format!("  {empty}\n"),
+            keys => push_table(&mut text, report.seconds, keys.iter().take(rows), width),
+        }
+    }
+    text
+}
+
+fn push_table<'report>(
+    text: &mut String,
+    seconds: f64,
+    keys: impl Iterator<Item = &'report TopKey>,
+    width: TextWidth,
+) {
+    let head = ["per s", "count", "left", "limit", "domain", "rule", "key"].map(str::to_owned);
+    let mut rows = vec![head];
+    for key in keys {
+        rows.push(cells(key, seconds, width));
+    }
+    let widths: [usize; 7] = std::array::from_fn(|column| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    });
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            line += &match column {
+                0..=2 => format!("  {cell:>width$}"),
+                _ => format!("  {cell:<width$}"),
+            };
+        }
+        *text += line.trim_end();
+        text.push('\n');
+    }
+}
+
+fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 7] {
+    #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+    let per_second = key.count as f64 / seconds.max(1.0);
+    let count = match key.error {
+        0 => key.count.to_string(),
+        error => format!("{}-{}", key.count.saturating_sub(error), key.count),
+    };
+    let [domain, rule, shown] = [(&key.domain, 16), (&key.rule, 24), (&key.key, 32)]
+        .map(|(text, longest)| width.fit(text, longest));
+    [
+        format!("{per_second:.1}"),
+        count,
+        key.left.to_string(),
+        key.limit.clone(),
+        domain,
+        rule,
+        shown,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(domain: &str, count: u64, error: u64, left: u32) -> TopKey {
+        TopKey {
+            domain: domain.into(),
+            rule: "path=/login|user".into(),
+            key: "00f3a1b2c4d5e6f7".into(),
+            count,
+            error,
+            left,
+            capacity: 100,
+            limit: "100 per minute".into(),
+            algorithm: "fixed_window".into(),
+        }
+    }
+
+    #[test]
+    fn numbers_are_aligned_to_the_right_and_texts_to_the_left() {
+        let hottest = vec![key("shop", 12_000, 5, 7), key("a-long-domain", 30, 0, 100)];
+        let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
+        let expected = "\
+decisions of this replica in the last 40 s
+
+hottest keys
+  per s        count  left  limit           domain         rule              key
+  300.0  11995-12000     7  100 per minute  shop           path=/login|user  00f3a1b2c4d5e6f7
+    0.8           30   100  100 per minute  a-long-domain  path=/login|user  00f3a1b2c4d5e6f7
+
+most denied keys
+  no key was denied
+
+keys nearest to their limit
+  no key is near its limit
+";
+        assert_eq!(describe(&report, 5, TextWidth::Whole), expected);
+        assert_eq!(describe(&report, 1, TextWidth::Whole).matches("00f3").count(), 1);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_on_a_screen() {
+        let hottest = vec![key("a-very-long-domain", 1, 0, 1)];
+        let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
+        assert!(describe(&report, 5, TextWidth::Cut).contains("  a-very-long-dom…  path"));
+    }
+}

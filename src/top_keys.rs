@@ -1,0 +1,385 @@
+//! The keys that are decided most, denied most, and nearest to their limit now, in bounded memory. A key is a counter
+//! of a rule. Each worker counts its own calls, so that workers do not wait for each other; a reading merges them.
+
+mod merge;
+mod name;
+mod space_saving;
+mod worker;
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hashbrown::DefaultHashBuilder;
+use serde::{Deserialize, Serialize};
+
+pub use self::name::TopKeyNames;
+use self::{
+    merge::Merged,
+    name::KeyName,
+    space_saving::{KeyCount, LastTally},
+    worker::{TopList, WorkerKeys},
+};
+use crate::{
+    engine::{
+        ledger::{Charge, Judgement, Tally, Verdict},
+        plan::Plan,
+        rule::{Limit, Mode},
+    },
+    workers,
+};
+
+/// A reading shows the period that runs and the one before: the last 30 to 60 seconds.
+const PERIOD_MS: u64 = 30_000;
+
+/// The keys of each list.
+const LISTED_MAX: usize = 20;
+
+/// Counts the decisions about keys.
+#[derive(Debug)]
+pub struct TopKeys {
+    names: TopKeyNames,
+    /// The part of a limit from which a key is near it.
+    near_ratio: f64,
+    began: Instant,
+    /// Fast: every decision is hashed.
+    hasher: DefaultHashBuilder,
+    /// Makes digests of hashes, with a secret that cannot be found from digests.
+    secret: RandomState,
+    /// One for each worker, and one for other threads; none if nothing is counted.
+    workers: Box<[Mutex<WorkerKeys>]>,
+}
+
+/// The top keys of one replica.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TopReport {
+    /// The time in which these decisions were made, until now.
+    pub seconds: f64,
+    /// The keys with the most decisions.
+    pub hottest: Vec<TopKey>,
+    /// The keys with the most denials.
+    pub denied: Vec<TopKey>,
+    /// The keys that passed beyond the near-limit ratio, the one with the least of its limit left first.
+    pub nearest: Vec<TopKey>,
+}
+
+/// One key, and how often it was decided.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TopKey {
+    /// The configured domain.
+    pub domain: String,
+    /// The path of the rule, or `override`.
+    pub rule: String,
+    /// The descriptor, or its digest.
+    pub key: String,
+    /// The decisions that the list counts: at most this many.
+    pub count: u64,
+    /// How many too many `count` may be.
+    pub error: u64,
+    /// Hits that were left after the last decision.
+    pub left: u32,
+    /// Hits that an unused counter admits.
+    pub capacity: u32,
+    /// The limit, in words.
+    pub limit: String,
+    /// The algorithm of the limit.
+    pub algorithm: String,
+}
+
+impl TopKeys {
+    /// Counts for this number of workers. Hits beyond `near_ratio` of a limit, from 0 to 1, are near it.
+    pub fn new(names: TopKeyNames, workers: usize, near_ratio: f64) -> Self {
+        let count = match names {
+            TopKeyNames::Off => 0,
+            TopKeyNames::Digests | TopKeyNames::Values => workers.saturating_add(1),
+        };
+        Self {
+            names,
+            near_ratio,
+            began: Instant::now(),
+            hasher: DefaultHashBuilder::default(),
+            secret: RandomState::new(),
+            workers: (0..count).map(|_| Mutex::new(WorkerKeys::new())).collect(),
+        }
+    }
+
+    /// Counts the decision about a call that arrived at `at`.
+    pub fn record(&self, plan: &Plan, judgement: &Judgement, at: Instant) {
+        let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
+        if plan.charges.is_empty() {
+            return;
+        }
+        let at_ms = self.millis(at);
+        let mut worker = lock(worker);
+        worker.enter(at_ms / PERIOD_MS);
+        for ((matched, charge), tally) in plan.matched_charges().zip(&judgement.tallies) {
+            if charge.hits.is_refund() {
+                continue;
+            }
+            let key = charge.counter.hash_of_identity(&self.hasher);
+            let last = last_tally(&charge.counter.limit, tally, at_ms);
+            let name = || KeyName::new(matched, &charge.counter, self.names);
+            worker.add(TopList::Hottest, key, last, name);
+            if let Some(list) = self.further_list(charge, tally, judgement) {
+                worker.add(list, key, last, name);
+            }
+        }
+    }
+
+    /// The keys that lead now; `None` if nothing is counted.
+    pub fn report(&self, now: Instant) -> Option<TopReport> {
+        if self.workers.is_empty() {
+            return None;
+        }
+        let now_ms = self.millis(now);
+        let period = now_ms / PERIOD_MS;
+        for worker in &self.workers {
+            lock(worker).enter(period);
+        }
+        let from_ms = period.saturating_sub(1).saturating_mul(PERIOD_MS);
+        let mut nearest = self.counts(TopList::Nearest);
+        nearest.retain(|count| count.last.resets_at_ms > now_ms);
+        nearest.sort_by(|one, other| one.last.part_left().total_cmp(&other.last.part_left()));
+        Some(TopReport {
+            seconds: Duration::from_millis(now_ms.saturating_sub(from_ms)).as_secs_f64(),
+            hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest)),
+            denied: self.named(TopList::Denied, &self.counts(TopList::Denied)),
+            nearest: self.named(TopList::Nearest, &nearest),
+        })
+    }
+
+    /// The list of a charge besides that of all keys. A charge that a shadow limit would deny is in none.
+    fn further_list(
+        &self,
+        charge: &Charge,
+        tally: &Tally,
+        judgement: &Judgement,
+    ) -> Option<TopList> {
+        let limit = &charge.counter.limit;
+        match tally.verdict {
+            Verdict::Over if judgement.denied && limit.mode != Mode::Shadow => {
+                Some(TopList::Denied)
+            }
+            Verdict::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
+                Some(TopList::Nearest)
+            }
+            Verdict::Over | Verdict::Fits { .. } => None,
+        }
+    }
+
+    fn counts(&self, list: TopList) -> Vec<KeyCount> {
+        let mut merged = Merged::default();
+        for worker in &self.workers {
+            lock(worker).merge_into(&mut merged, list);
+        }
+        merged.counts()
+    }
+
+    /// The first of these keys that are named still.
+    fn named(&self, list: TopList, counts: &[KeyCount]) -> Vec<TopKey> {
+        let mut keys = Vec::new();
+        for count in counts {
+            let mut workers = self.workers.iter();
+            let name = workers.find_map(|worker| lock(worker).name(list, count.key).cloned());
+            if let Some(name) = name {
+                keys.push(self.top_key(count, name));
+            }
+            if keys.len() >= LISTED_MAX {
+                break;
+            }
+        }
+        keys
+    }
+
+    fn top_key(&self, count: &KeyCount, name: KeyName) -> TopKey {
+        let digest = || format!("{:016x}", self.secret.hash_one(count.key));
+        TopKey {
+            domain: name.domain.to_string(),
+            rule: name.rule_path().to_owned(),
+            key: name.descriptor.map_or_else(digest, String::from),
+            count: count.count,
+            error: count.error,
+            left: count.last.left,
+            capacity: count.last.capacity,
+            limit: name.limit.to_string(),
+            algorithm: name.limit.algorithm.name().to_owned(),
+        }
+    }
+
+    fn millis(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Nothing panics while the lock is held, and if it did, counts would still be good enough to show.
+fn lock(worker: &Mutex<WorkerKeys>) -> MutexGuard<'_, WorkerKeys> {
+    worker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
+    let left = match tally.verdict {
+        Verdict::Fits { remaining } => remaining,
+        Verdict::Over => 0,
+    };
+    let reset_ms = u64::try_from(tally.reset.as_millis()).unwrap_or(u64::MAX);
+    let resets_at_ms = at_ms.saturating_add(reset_ms);
+    LastTally { at_ms, left, capacity: limit.capacity(), resets_at_ms }
+}
+
+fn is_near(limit: &Limit, remaining: u32, near_ratio: f64) -> bool {
+    let capacity = limit.capacity();
+    let used = capacity.saturating_sub(remaining);
+    used > 0 && f64::from(used) >= f64::from(capacity) * near_ratio
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{space_saving::SpaceSaving, *};
+    use crate::engine::{
+        request::{Descriptor, Entry, Hits, Request},
+        rule::{Policy, Rule, Unit},
+        rule_set::RuleSet,
+    };
+
+    const DIGESTS: TopKeyNames = TopKeyNames::Digests;
+
+    fn rules(mode: Mode) -> RuleSet {
+        let mut rules = RuleSet::default();
+        let limit = Limit { mode, ..Limit::new(10, Unit::Minute, 1).unwrap() };
+        let rule = Rule::new("user", "f:1".into(), Policy::Limited(vec![Arc::new(limit)]));
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        rules
+    }
+
+    /// Records a decision about one user, `after_s` seconds after the beginning.
+    fn record(keys: &TopKeys, mode: Mode, user: &'static str, verdict: Verdict, after_s: u64) {
+        let entries = vec![Entry { key: "user".into(), value: user.into() }];
+        let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
+        let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
+        let tally = Tally { verdict, reset: Duration::from_secs(20) };
+        let denied = verdict == Verdict::Over && mode != Mode::Shadow;
+        let judgement = Judgement { denied, tallies: vec![tally], corrupt: Vec::new() };
+        keys.record(&plan, &judgement, keys.began + Duration::from_secs(after_s));
+    }
+
+    fn enforced(keys: &TopKeys, user: &'static str, verdict: Verdict, after_s: u64) {
+        record(keys, Mode::Enforced, user, verdict, after_s);
+    }
+
+    fn fits(remaining: u32) -> Verdict {
+        Verdict::Fits { remaining }
+    }
+
+    /// The keys of the three lists, with their counts.
+    #[track_caller]
+    fn check(keys: &TopKeys, at_s: u64, expected: [&[(&str, u64)]; 3]) {
+        let report = keys.report(keys.began + Duration::from_secs(at_s)).unwrap();
+        let lists = [report.hottest, report.denied, report.nearest];
+        let lists =
+            lists.map(|list| list.into_iter().map(|key| (key.key, key.count)).collect::<Vec<_>>());
+        let expected = expected.map(|list| {
+            list.iter().map(|(key, count)| (format!("user={key}"), *count)).collect::<Vec<_>>()
+        });
+        assert_eq!(lists, expected);
+    }
+
+    #[test]
+    fn keys_are_listed_by_decisions_by_denials_and_by_what_is_left() {
+        let keys = TopKeys::new(TopKeyNames::Values, 2, 0.8);
+        for (user, verdict) in [
+            ("alice", fits(9)),
+            ("alice", fits(8)),
+            ("alice", fits(7)),
+            ("bob", Verdict::Over),
+            ("bob", Verdict::Over),
+            ("carol", fits(2)),
+            ("dave", fits(1)),
+        ] {
+            enforced(&keys, user, verdict, 1);
+        }
+        let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
+        let hottest: Vec<_> = report.hottest.iter().map(|key| &*key.key).take(2).collect();
+        assert_eq!(hottest, ["user=alice", "user=bob"]);
+        let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.left)).collect();
+        assert_eq!(nearest, [("user=dave", 1), ("user=carol", 2)]);
+        let [denied] = &report.denied[..] else { panic!("{report:?}") };
+        assert_eq!((&*denied.key, denied.count, denied.error), ("user=bob", 2, 0));
+        assert_eq!((&*denied.domain, &*denied.rule), ("shop", "user"));
+        assert_eq!((&*denied.limit, denied.left, denied.capacity), ("10 per minute", 0, 10));
+    }
+
+    #[test]
+    fn a_shadow_limit_that_is_exceeded_denies_no_key() {
+        let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
+        record(&keys, Mode::Shadow, "alice", Verdict::Over, 1);
+        check(&keys, 2, [&[("alice", 1)], &[], &[]]);
+    }
+
+    #[test]
+    fn decisions_are_forgotten_after_the_next_period() {
+        let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
+        enforced(&keys, "alice", Verdict::Over, 10);
+        enforced(&keys, "alice", Verdict::Over, 40);
+        check(&keys, 59, [&[("alice", 2)], &[("alice", 2)], &[]]);
+        assert!(
+            (keys.report(keys.began + Duration::from_secs(59)).unwrap().seconds - 59.0).abs()
+                < 0.01
+        );
+        check(&keys, 60, [&[("alice", 1)], &[("alice", 1)], &[]]);
+        assert!(
+            (keys.report(keys.began + Duration::from_secs(61)).unwrap().seconds - 31.0).abs()
+                < 0.01
+        );
+        check(&keys, 90, [&[], &[], &[]]);
+    }
+
+    #[test]
+    fn a_key_whose_limit_has_reset_is_near_it_no_longer() {
+        let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
+        enforced(&keys, "alice", fits(0), 1);
+        check(&keys, 20, [&[("alice", 1)], &[], &[("alice", 1)]]);
+        check(&keys, 21, [&[("alice", 1)], &[], &[]]);
+    }
+
+    #[test]
+    fn a_digest_shows_no_value_and_differs_in_every_process() {
+        let digest = || {
+            let keys = TopKeys::new(DIGESTS, 1, 0.8);
+            enforced(&keys, "alice", fits(0), 1);
+            let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
+            assert!(!format!("{report:?} {keys:?}").contains("alice"));
+            report.hottest[0].key.clone()
+        };
+        let (one, other) = (digest(), digest());
+        assert_eq!(one.len(), 16);
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn debug_output_shows_no_value_either() {
+        let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
+        enforced(&keys, "alice", fits(0), 1);
+        assert!(!format!("{keys:?}").contains("alice"));
+    }
+
+    #[test]
+    fn nothing_is_counted_if_it_is_off() {
+        let keys = TopKeys::new(TopKeyNames::Off, 8, 0.8);
+        enforced(&keys, "alice", fits(0), 1);
+        assert!(keys.report(keys.began).is_none());
+    }
+
+    /// docs/operations.md states this bound.
+    #[test]
+    fn a_worker_takes_at_most_a_mebibyte_and_with_values_three() {
+        let keys = 6 * worker::KEYS_MAX;
+        let bytes = keys * SpaceSaving::<KeyName>::BYTES_PER_KEY_MAX;
+        assert!(bytes <= 1 << 20, "{bytes}");
+        assert!(bytes + keys * name::DESCRIPTOR_BYTES_MAX <= 3 << 20);
+    }
+}

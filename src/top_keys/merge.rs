@@ -1,0 +1,191 @@
+//! Several sketches as one, after Agarwal, Cormode, Huang, Phillips, Wei and Yi, "Mergeable Summaries" (PODS 2012):
+//! a sketch that does not keep a key may have seen it as often as its lowest count.
+
+use std::collections::HashMap;
+
+use super::space_saving::{KeyCount, SpaceSaving};
+
+/// The counts of several sketches of one stream.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    keys: HashMap<u64, MergedCount>,
+    /// The sum of the lowest counts of all sketches.
+    lowest: u64,
+}
+
+#[derive(Debug)]
+struct MergedCount {
+    sum: KeyCount,
+    /// The sum of the lowest counts of the sketches that keep the key.
+    lowest: u64,
+}
+
+impl Merged {
+    /// Adds what a sketch has counted.
+    pub(super) fn add<N>(&mut self, sketch: &SpaceSaving<N>) {
+        let lowest = sketch.lowest();
+        self.lowest = self.lowest.saturating_add(lowest);
+        for count in sketch.counts() {
+            let merged = self.keys.entry(count.key).or_insert_with(|| MergedCount::new(&count));
+            merged.add(&count, lowest);
+        }
+    }
+
+    /// All keys, the most frequent first.
+    pub(super) fn counts(self) -> Vec<KeyCount> {
+        let mut counts = Vec::with_capacity(self.keys.len());
+        for MergedCount { sum, lowest } in self.keys.into_values() {
+            let unseen = self.lowest.saturating_sub(lowest);
+            counts.push(KeyCount {
+                count: sum.count.saturating_add(unseen),
+                error: sum.error.saturating_add(unseen),
+                ..sum
+            });
+        }
+        // By key where counts are equal, so that the order does not change between two readings.
+        counts.sort_unstable_by_key(|count| (std::cmp::Reverse(count.count), count.key));
+        counts
+    }
+}
+
+impl MergedCount {
+    fn new(count: &KeyCount) -> Self {
+        Self { sum: KeyCount { count: 0, error: 0, ..*count }, lowest: 0 }
+    }
+
+    fn add(&mut self, count: &KeyCount, lowest: u64) {
+        let sum = &mut self.sum;
+        sum.count = sum.count.saturating_add(count.count);
+        sum.error = sum.error.saturating_add(count.error);
+        if count.last.at_ms > sum.last.at_ms {
+            sum.last = count.last;
+        }
+        self.lowest = self.lowest.saturating_add(lowest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::top_keys::{space_saving::LastTally, worker::KEYS_MAX};
+
+    /// What the sketches of several workers, of at most `keys_max` keys each, show of their streams.
+    fn merged(keys_max: usize, streams: &[Vec<u64>]) -> Vec<KeyCount> {
+        let mut merged = Merged::default();
+        for stream in streams {
+            let mut sketch = SpaceSaving::new(keys_max);
+            for key in stream {
+                sketch.add(*key, LastTally::default(), || ());
+            }
+            merged.add(&sketch);
+        }
+        merged.counts()
+    }
+
+    fn truth(streams: &[Vec<u64>]) -> BTreeMap<u64, u64> {
+        let mut truth = BTreeMap::new();
+        for key in streams.iter().flatten() {
+            *truth.entry(*key).or_default() += 1;
+        }
+        truth
+    }
+
+    #[track_caller]
+    fn the_bounds_hold(counts: &[KeyCount], truth: &BTreeMap<u64, u64>) {
+        for KeyCount { key, count, error, .. } in counts {
+            let occurred = truth[key];
+            assert!(occurred <= *count, "{key} occurred {occurred} times, not at most {count}");
+            assert!(
+                occurred >= count - error,
+                "{key} occurred {occurred} times, not {count} - {error}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn counts_and_errors_bound_the_truth_and_no_frequent_key_is_missing(
+            streams in prop::collection::vec(prop::collection::vec(0_u64..40, 0..300), 1..5),
+            keys_max in 1_usize..20,
+        ) {
+            let (counts, truth) = (merged(keys_max, &streams), truth(&streams));
+            the_bounds_hold(&counts, &truth);
+            let kept: BTreeSet<u64> = counts.iter().map(|count| count.key).collect();
+            let missed_max: usize = streams.iter().map(|stream| stream.len() / keys_max).sum();
+            for (key, occurred) in truth {
+                prop_assert!(kept.contains(&key) || occurred <= missed_max as u64);
+            }
+        }
+    }
+
+    /// Numbers from 1 to `keys`, where number k has a probability in proportion to k^-s: by rejection and inversion, after
+    /// Hörmann and Derflinger (1996), so that no table of all keys is needed. 0 < s, s != 1.
+    struct Zipf {
+        state: u64,
+        exponent: f64,
+        low: f64,
+        high: f64,
+    }
+
+    impl Zipf {
+        fn new(keys: u64, exponent: f64, seed: u64) -> Self {
+            let mut zipf = Self { state: seed, exponent, low: 0.0, high: 0.0 };
+            zipf.low = zipf.integral(1.5) - 1.0;
+            zipf.high = zipf.integral(keys as f64 + 0.5);
+            zipf
+        }
+
+        fn integral(&self, x: f64) -> f64 {
+            x.powf(1.0 - self.exponent) / (1.0 - self.exponent)
+        }
+
+        fn inverse(&self, y: f64) -> f64 {
+            ((1.0 - self.exponent) * y).powf(1.0 / (1.0 - self.exponent))
+        }
+
+        /// SplitMix64, from 0 to below 1.
+        fn random(&mut self) -> f64 {
+            self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        }
+
+        fn draw(&mut self) -> u64 {
+            loop {
+                let area = self.high + self.random() * (self.low - self.high);
+                let x = self.inverse(area);
+                let number = x.round().max(1.0);
+                if area >= self.integral(number + 0.5) - number.powf(-self.exponent) {
+                    return number as u64;
+                }
+            }
+        }
+    }
+
+    /// Four workers, of which each sees a quarter of a million calls.
+    #[test]
+    fn nineteen_of_the_true_top_twenty_of_ten_million_keys_are_found() {
+        let mut zipf = Zipf::new(10_000_000, 1.1, 20_261_122);
+        let mut streams = vec![Vec::new(); 4];
+        for call in 0..1_000_000 {
+            // Hashes, not ranks: the order of the keys must not matter.
+            streams[call % 4].push(zipf.draw().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        }
+        let truth = truth(&streams);
+        assert!(truth.len() > 150_000, "only {} keys occurred", truth.len());
+        let mut by_frequency: Vec<_> = truth.iter().map(|(key, count)| (*count, *key)).collect();
+        by_frequency.sort_unstable_by_key(|entry| std::cmp::Reverse(*entry));
+        let top: BTreeSet<u64> = by_frequency.iter().take(20).map(|(_, key)| *key).collect();
+
+        let counts = merged(KEYS_MAX, &streams);
+        the_bounds_hold(&counts, &truth);
+        let found = counts.iter().take(20).filter(|count| top.contains(&count.key)).count();
+        assert!(found >= 19, "{found} of 20");
+    }
+}

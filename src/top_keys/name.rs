@@ -1,0 +1,70 @@
+//! What is shown of a key.
+
+use std::sync::Arc;
+
+use crate::engine::{
+    decision::Matched,
+    key::Counter,
+    rule::{Limit, Rule},
+};
+
+/// What is shown of the values of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopKeyNames {
+    /// Nothing is counted.
+    Off,
+    /// A digest, with a secret that ends with the process: values cannot be guessed from it.
+    Digests,
+    /// The descriptor as sent.
+    Values,
+}
+
+/// The longest descriptor that is kept, in bytes.
+pub(super) const DESCRIPTOR_BYTES_MAX: usize = 256;
+
+/// What a sketch keeps of a key.
+#[derive(Clone)]
+pub(super) struct KeyName {
+    pub(super) domain: Arc<str>,
+    /// `None` for a limit in the request.
+    pub(super) rule: Option<Arc<Rule>>,
+    pub(super) limit: Arc<Limit>,
+    /// If values are shown.
+    pub(super) descriptor: Option<Box<str>>,
+}
+
+/// Blank, since a descriptor holds values of a request.
+impl std::fmt::Debug for KeyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyName").finish_non_exhaustive()
+    }
+}
+
+impl KeyName {
+    pub(super) fn new(matched: &Matched, counter: &Counter, names: TopKeyNames) -> Self {
+        let (domain, rule) = match matched {
+            Matched::Rule(domain, rule) => (Arc::clone(domain), Some(Arc::clone(rule))),
+            Matched::Override(domain) | Matched::NoLimit(domain) | Matched::NoRule(domain) => {
+                (Arc::clone(domain), None)
+            }
+            Matched::NoDomain => (Arc::default(), None),
+        };
+        let descriptor = match names {
+            TopKeyNames::Values => Some(shortened(counter.descriptor())),
+            TopKeyNames::Digests | TopKeyNames::Off => None,
+        };
+        Self { domain, rule, limit: Arc::clone(&counter.limit), descriptor }
+    }
+
+    /// The path of the rule, or `override`, as in metrics.
+    pub(super) fn rule_path(&self) -> &str {
+        self.rule.as_ref().map_or("override", |rule| &rule.path)
+    }
+}
+
+fn shortened(descriptor: &str) -> Box<str> {
+    match descriptor.get(..DESCRIPTOR_BYTES_MAX) {
+        Some(start) if start.len() < descriptor.len() => format!("{start}…").into(),
+        _ => descriptor.into(),
+    }
+}

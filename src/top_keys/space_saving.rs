@@ -1,0 +1,236 @@
+//! The keys that occur most often in a stream, in bounded memory: the Space-Saving algorithm of Metwally, Agrawal and
+//! El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (ICDT 2005).
+//!
+//! A new key replaces the one with the lowest count, and takes that count over as its error. So a count is never too
+//! low, it is too high by its error at most, and no key that occurs more often than the lowest count is missing.
+
+use hashbrown::HashTable;
+
+/// The most frequent of all keys that were added. A key is known by a 64-bit hash; `N` is what else is kept of it.
+#[derive(Debug)]
+pub(super) struct SpaceSaving<N> {
+    /// The most keys, at least 1.
+    keys_max: usize,
+    /// The counts, the highest first.
+    ranks: Vec<RankedCount>,
+    slots: Vec<Slot<N>>,
+    /// The slot of each key.
+    index: HashTable<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct RankedCount {
+    count: u64,
+    slot: usize,
+}
+
+#[derive(Debug)]
+struct Slot<N> {
+    key: u64,
+    rank: usize,
+    error: u64,
+    last: LastTally,
+    name: Option<N>,
+}
+
+/// What the last decision about a key left of its limit. Times are milliseconds since the first one began to count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LastTally {
+    pub(super) at_ms: u64,
+    pub(super) left: u32,
+    /// Hits that an unused counter admits.
+    pub(super) capacity: u32,
+    pub(super) resets_at_ms: u64,
+}
+
+/// How often a key occurred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeyCount {
+    pub(super) key: u64,
+    /// At most this many times.
+    pub(super) count: u64,
+    /// At least this many times fewer than `count`.
+    pub(super) error: u64,
+    pub(super) last: LastTally,
+}
+
+impl LastTally {
+    /// The part of the limit that was left.
+    pub(super) fn part_left(&self) -> f64 {
+        f64::from(self.left) / f64::from(self.capacity.max(1))
+    }
+}
+
+impl<N> SpaceSaving<N> {
+    /// What each key takes at most. The index has up to four places for each.
+    #[cfg(test)]
+    pub(super) const BYTES_PER_KEY_MAX: usize =
+        size_of::<Slot<N>>() + size_of::<RankedCount>() + 4 * (size_of::<usize>() + 1);
+
+    /// Counts at most `keys_max` keys.
+    pub(super) fn new(keys_max: usize) -> Self {
+        let keys_max = keys_max.max(1);
+        // Less than half full, it makes room for new keys without growing.
+        let index = HashTable::with_capacity(keys_max.saturating_mul(2));
+        Self { keys_max, ranks: Vec::new(), slots: Vec::new(), index }
+    }
+
+    /// Counts a key once more. A key that replaces another is named when it occurs again: most of those are replaced
+    /// before, and naming costs more than counting.
+    pub(super) fn add(&mut self, key: u64, last: LastTally, name: impl FnOnce() -> N) {
+        if let Some(slot) = self.find(key) {
+            self.increment(slot);
+            if let Some(slot) = self.slots.get_mut(slot) {
+                slot.last = last;
+                slot.name.get_or_insert_with(name);
+            }
+        } else if self.slots.len() < self.keys_max {
+            let (slot, rank) = (self.slots.len(), self.ranks.len());
+            self.slots.push(Slot { key, rank, error: 0, last, name: Some(name()) });
+            self.ranks.push(RankedCount { count: 0, slot });
+            self.insert(key, slot);
+            self.increment(slot);
+        } else {
+            self.replace_lowest(key, last);
+        }
+    }
+
+    /// Forgets all keys.
+    pub(super) fn clear(&mut self) {
+        self.ranks.clear();
+        self.slots.clear();
+        self.index.clear();
+    }
+
+    /// The keys, the most frequent first.
+    pub(super) fn counts(&self) -> impl Iterator<Item = KeyCount> {
+        self.ranks.iter().filter_map(|rank| {
+            let Slot { key, error, last, .. } = self.slots.get(rank.slot)?;
+            Some(KeyCount { key: *key, count: rank.count, error: *error, last: *last })
+        })
+    }
+
+    /// The most times that a key which is not kept can have occurred.
+    pub(super) fn lowest(&self) -> u64 {
+        if self.slots.len() < self.keys_max {
+            return 0;
+        }
+        self.ranks.last().map_or(0, |rank| rank.count)
+    }
+
+    /// What is kept of a key, if it is named.
+    pub(super) fn name(&self, key: u64) -> Option<&N> {
+        self.slots.get(self.find(key)?)?.name.as_ref()
+    }
+
+    fn find(&self, key: u64) -> Option<usize> {
+        let is_key = |slot: &usize| self.slots.get(*slot).is_some_and(|slot| slot.key == key);
+        self.index.find(key, is_key).copied()
+    }
+
+    fn replace_lowest(&mut self, key: u64, last: LastTally) {
+        let Some(RankedCount { count, slot: index }) = self.ranks.last().copied() else { return };
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        if let Ok(entry) = self.index.find_entry(slot.key, |known| *known == index) {
+            entry.remove();
+        }
+        *slot = Slot { key, rank: slot.rank, error: count, last, name: None };
+        self.insert(key, index);
+        self.increment(index);
+    }
+
+    fn insert(&mut self, key: u64, slot: usize) {
+        let slots = &self.slots;
+        let hash = |slot: &usize| slots.get(*slot).map_or(0, |slot| slot.key);
+        self.index.insert_unique(key, slot, hash);
+    }
+
+    /// Raises a count by one. Of equal counts the first one moves up, so that one exchange keeps the order.
+    fn increment(&mut self, slot: usize) {
+        let Some(from) = self.slots.get(slot).map(|slot| slot.rank) else { return };
+        let Some(count) = self.ranks.get(from).map(|rank| rank.count) else { return };
+        let above = from.checked_sub(1).and_then(|above| self.ranks.get(above));
+        let to = match above {
+            Some(above) if above.count == count => {
+                self.ranks.partition_point(|rank| rank.count > count)
+            }
+            _ => from,
+        };
+        self.ranks.swap(from, to);
+        for rank in [from, to] {
+            if let Some(RankedCount { slot, .. }) = self.ranks.get(rank)
+                && let Some(slot) = self.slots.get_mut(*slot)
+            {
+                slot.rank = rank;
+            }
+        }
+        if let Some(rank) = self.ranks.get_mut(to) {
+            rank.count = count.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(keys_max: usize, stream: &[u64]) -> SpaceSaving<u64> {
+        let mut sketch = SpaceSaving::new(keys_max);
+        for key in stream {
+            sketch.add(*key, LastTally::default(), || *key);
+        }
+        sketch
+    }
+
+    #[track_caller]
+    fn check(sketch: &SpaceSaving<u64>, expected: &[(u64, u64, u64)]) {
+        let counts = sketch.counts().map(|count| (count.key, count.count, count.error));
+        assert_eq!(counts.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn counts_are_exact_while_there_is_room() {
+        let sketch = of(3, &[1, 2, 2, 3, 3, 3]);
+        check(&sketch, &[(3, 3, 0), (2, 2, 0), (1, 1, 0)]);
+        assert_eq!(of(4, &[1, 2, 3]).lowest(), 0);
+    }
+
+    #[test]
+    fn a_new_key_replaces_the_lowest_and_takes_over_its_count_as_error() {
+        let sketch = of(2, &[1, 1, 1, 2, 2, 3]);
+        check(&sketch, &[(1, 3, 0), (3, 3, 2)]);
+        assert_eq!(sketch.lowest(), 3);
+    }
+
+    #[test]
+    fn a_key_that_replaced_another_is_named_when_it_occurs_again() {
+        let mut sketch = of(1, &[1, 2]);
+        assert_eq!(sketch.name(1), None);
+        assert_eq!(sketch.name(2), None);
+        sketch.add(2, LastTally::default(), || 2);
+        assert_eq!(sketch.name(2), Some(&2));
+    }
+
+    #[test]
+    fn a_cleared_sketch_counts_from_zero() {
+        let mut sketch = of(2, &[1, 1, 2, 3]);
+        sketch.clear();
+        check(&sketch, &[]);
+        sketch.add(4, LastTally::default(), || 4);
+        check(&sketch, &[(4, 1, 0)]);
+    }
+
+    #[test]
+    fn many_keys_take_no_more_memory_than_the_first_thousand() {
+        let mut sketch = of(1024, &(0..1024).collect::<Vec<_>>());
+        let room = |sketch: &SpaceSaving<u64>| {
+            (sketch.ranks.capacity(), sketch.slots.capacity(), sketch.index.allocation_size())
+        };
+        let before = room(&sketch);
+        for number in 0..100_000_u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            sketch.add(key, LastTally::default(), || key);
+        }
+        assert_eq!(room(&sketch), before);
+    }
+}

@@ -1,0 +1,172 @@
+//! The top keys: `/top` on the admin address, and `tollkeeper top`.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::{
+    Process, eventually,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, request, tollkeeper},
+};
+
+fn top(service: &Service) -> Value {
+    let (status, head, body) = service.exchange_at(service.admin, "GET", "/top", b"");
+    assert_eq!(status, 200, "{head}{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+/// Some fields of each key of a list.
+fn keys(top: &Value, list: &str) -> Vec<(String, u64, u64)> {
+    let keys = top[list].as_array().unwrap().iter();
+    keys.map(|key| {
+        let number = |name: &str| key[name].as_u64().unwrap();
+        (key["key"].as_str().unwrap().to_owned(), number("count"), number("left"))
+    })
+    .collect()
+}
+
+fn expected(keys: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
+    keys.iter().map(|(key, count, left)| ((*key).to_owned(), *count, *left)).collect()
+}
+
+/// Each call on a connection of its own, and so on any of the workers.
+async fn ask(service: &Service, key: &str, value: &str, calls: usize) {
+    for _ in 0..calls {
+        service.ask(request("shop", vec![descriptor(&[(key, value)])])).await.unwrap();
+    }
+}
+
+async fn calls(service: &Service) {
+    ask(service, "user", "two", 5).await;
+    ask(service, "work", "alice", 9).await;
+    ask(service, "user", "bob", 8).await;
+    // No counter is charged for these.
+    ask(service, "free", "alice", 3).await;
+    ask(service, "unknown", "alice", 3).await;
+}
+
+#[track_caller]
+fn the_calls_are_shown(top: &Value) {
+    assert_eq!(
+        keys(top, "hottest"),
+        expected(&[("work=alice", 9, 991), ("user=bob", 8, 2), ("user=two", 5, 0)])
+    );
+    assert_eq!(keys(top, "denied"), expected(&[("user=two", 3, 0)]));
+    assert_eq!(keys(top, "nearest"), expected(&[("user=two", 1, 0), ("user=bob", 1, 2)]));
+}
+
+#[tokio::test]
+async fn the_keys_of_all_workers_are_shown_on_memory_and_on_redis() {
+    let flags = &["--top-keys", "values", "--workers", "3"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    calls(&service).await;
+    let top_keys = top(&service);
+    the_calls_are_shown(&top_keys);
+    let denied = &top_keys["denied"][0];
+    let texts = ["domain", "rule", "limit", "algorithm"].map(|name| denied[name].as_str().unwrap());
+    assert_eq!(texts, ["shop", "user=two", "2 per year", "fixed_window"]);
+    assert_eq!((&denied["error"], &denied["capacity"]), (&0.into(), &2.into()));
+
+    // Most of these denials come from the over-limit cache.
+    let redis = Redis::start();
+    let store = redis.url();
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    calls(&service).await;
+    the_calls_are_shown(&top(&service));
+}
+
+#[tokio::test]
+async fn values_are_digests_unless_a_setting_shows_them() {
+    let service = Service::start(Options::default());
+    ask(&service, "user", "alice", 2).await;
+    let text = top(&service).to_string();
+    assert!(!text.contains("alice"), "{text}");
+    let shown = keys(&top(&service), "hottest");
+    let [(digest, 2, 8)] = &shown[..] else { panic!("{shown:?}") };
+    assert!(digest.len() == 16 && digest.chars().all(|c| c.is_ascii_hexdigit()), "{digest}");
+    assert!(!service.log().contains("alice"));
+
+    let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
+    ask(&service, "user", "alice", 1).await;
+    let (status, _, body) = service.exchange_at(service.admin, "GET", "/top", b"");
+    assert_eq!((status, &*body), (404, r#"{"error":"keys are not counted: --top-keys is off"}"#));
+}
+
+#[test]
+fn only_the_admin_address_shows_keys() {
+    let service = Service::start(Options::default());
+    assert_eq!(service.exchange("GET", "/top", b"").0, 404);
+    let folder = tempfile::TempDir::new().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-of-16-characters").unwrap();
+    let token = token.to_str().unwrap();
+    let flags = ["--admin-token-file", token];
+    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    assert_eq!(service.exchange_at(service.admin, "GET", "/top", b"").0, 401);
+    let addr = service.admin.to_string();
+    let words = ["top", "--addr", &addr, "--token-file", token];
+    assert!(tollkeeper().args(words).output().unwrap().status.success());
+}
+
+#[tokio::test]
+async fn the_command_prints_tables_once_if_stdout_is_not_a_terminal() {
+    let flags = &["--top-keys", "values"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    calls(&service).await;
+    let addr = service.admin.to_string();
+    let output = tollkeeper().args(["top", "--addr", &addr, "--rows", "1"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("decisions of this replica in the last "), "{text}");
+    let cells = |line: &str| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ");
+    assert_eq!(lines[2], "hottest keys");
+    assert_eq!(cells(lines[4]), "9 991 1000 per year shop work work=alice");
+    assert_eq!(lines[6], "most denied keys");
+    assert_eq!(cells(lines[8]), "3 0 2 per year shop user=two user=two");
+    assert_eq!(lines[10], "keys nearest to their limit");
+    assert_eq!(cells(lines[12]), "1 0 2 per year shop user=two user=two");
+    assert_eq!(lines.len(), 13);
+
+    let output = tollkeeper().args(["top", "--addr", &addr, "--json"]).output().unwrap();
+    the_calls_are_shown(&serde_json::from_slice(&output.stdout).unwrap());
+}
+
+#[test]
+fn the_command_says_why_it_has_no_keys() {
+    let service = Service::start(Options { flags: &["--top-keys", "off"], ..Options::default() });
+    let addr = service.admin.to_string();
+    let output = tollkeeper().args(["top", "--once", "--addr", &addr]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr, format!("{addr}: keys are not counted: --top-keys is off\n"));
+}
+
+/// `script` gives the command a terminal.
+#[tokio::test]
+async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() {
+    let flags = &["--top-keys", "values"];
+    let mut service = Service::start(Options { flags, ..Options::default() });
+    let folder = tempfile::TempDir::new().unwrap();
+    let screen = folder.path().join("screen");
+    let command = tollkeeper();
+    let program = command.get_program().to_str().unwrap();
+    let words = format!("{program} top --interval 100ms --addr {}", service.admin);
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--flush", "--command", &words]).arg(&screen);
+    script.env("TOLLKEEPER_ADMIN_ADDR", "").stdout(Stdio::null());
+    let _view = Process::spawn(&mut script);
+    let shows = |text: &str| {
+        let screen =
+            String::from_utf8_lossy(&std::fs::read(&screen).unwrap_or_default()).into_owned();
+        let last =
+            screen.rsplit("\x1b[H").find(|frame| frame.contains("\x1b[J")).map(str::to_owned);
+        last.is_some_and(|frame| frame.contains(text)).then_some(())
+    };
+    eventually("an empty view", || shows("no key was denied"));
+    ask(&service, "user", "two", 3).await;
+    eventually("the denied key", || shows("user=two"));
+    service.process().signal("KILL");
+    eventually("the failure", || shows("NOT CURRENT: "));
+    assert_eq!(shows("user=two"), Some(()));
+}
