@@ -70,7 +70,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
     telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
-    tracing::info!("tollkeeper {VERSION} starts");
+    tracing::info!("tollkeeper {VERSION} starts with {} workers", settings.process.workers);
     for warning in &settings.warnings {
         tracing::warn!("{}", printable(warning.as_bytes()));
     }

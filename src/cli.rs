@@ -4,9 +4,11 @@ mod address;
 mod admin;
 mod bench;
 mod call;
+mod channel;
 mod check;
 mod counter;
 mod explain;
+mod healthcheck;
 mod output;
 mod schema;
 mod serve;
@@ -40,6 +42,8 @@ enum Command {
     Check(check::CheckFlags),
     /// Ask a service for one decision; exit 0 if OK, 3 if over the limit, 1 on an error
     Call(call::CallFlags),
+    /// Ask a service for its gRPC health; exit 0 if it serves, 1 if not
+    Healthcheck(healthcheck::HealthcheckFlags),
     /// Measure a service's throughput and latency; exit 1 if it made no decision
     Bench(bench::BenchFlags),
     /// Explain which rules a call would match, and why; charges nothing. Exit 1 if a name is unknown
@@ -63,6 +67,7 @@ pub fn main() -> ExitCode {
         Some(Command::Serve(flags)) => serve::main(&flags, &environment),
         Some(Command::Check(flags)) => check::main(&flags),
         Some(Command::Call(flags)) => call::main(&flags, &environment),
+        Some(Command::Healthcheck(flags)) => healthcheck::main(&flags, &environment),
         Some(Command::Bench(flags)) => bench::main(&flags, &environment),
         Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Test(flags)) => test::main(&flags),

@@ -14,6 +14,7 @@ mod problem;
 mod reader;
 mod scalar;
 mod schema;
+mod settings_file;
 mod watch;
 mod yaml;
 
@@ -23,4 +24,5 @@ pub use load::{InForce, load, parse};
 pub use options::{Algorithms, LoadOptions};
 pub use problem::Problem;
 pub(crate) use problem::file_name;
+pub use settings_file::{WrittenSetting, read_settings};
 pub use watch::{Loaded, Rules, Watched, watch};

@@ -1,9 +1,10 @@
-//! Settings: flags and environment variables, checked once at the start.
+//! Settings: flags, environment variables and a file, checked once at the start.
 //!
 //! Each setting is written in one place: the row with which its component reads it. The command line,
 //! docs/settings.md and the tests of the chart are made from [`table`].
 
 mod calls;
+mod file;
 mod form;
 mod listen;
 mod otel;
@@ -21,12 +22,14 @@ pub use form::Arity;
 pub(crate) use form::{duration, whole_number};
 pub use listen::ListenSettings;
 pub use process::ProcessSettings;
-pub use reader::{Environment, TypedFlags};
+pub use reader::{CONFIG, Environment, TypedFlags};
 pub use row::Row;
 pub use rules::RuleSettings;
 pub use store::{ReadyNeeds, StoreSettings};
 pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
+
+use std::net::SocketAddr;
 
 use self::reader::SettingReader;
 use crate::rules::Algorithms;
@@ -59,13 +62,28 @@ pub struct Resolved {
     pub problems: Vec<String>,
 }
 
-/// Reads every setting: the flag, else the variable, else the default.
+/// Reads every setting: the flag, else the variable, else the file, else the default.
 pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
     let mut reader = SettingReader::new(flags, environment);
     let mut settings = read(&mut reader);
     reader.warn_unknown_variables();
+    reader.refuse_unknown_names();
     settings.warnings = reader.warnings;
     Resolved { settings, problems: reader.problems }
+}
+
+/// The address of gRPC that a service with these flags and variables has, for its health checks.
+///
+/// # Errors
+/// Every problem with it, and with the file of settings.
+pub fn grpc_address(
+    flags: &TypedFlags,
+    environment: &Environment,
+) -> Result<SocketAddr, Vec<String>> {
+    let mut reader = SettingReader::new(flags, environment);
+    reader.read_file();
+    let address = ListenSettings::read_grpc(&mut reader);
+    if reader.problems.is_empty() { Ok(address) } else { Err(reader.problems) }
 }
 
 /// Every setting, in the order of help and docs/settings.md.
@@ -77,6 +95,7 @@ pub fn table() -> Vec<Row> {
 }
 
 fn read(reader: &mut SettingReader<'_>) -> Settings {
+    reader.read_file();
     let settings = Settings {
         listen: ListenSettings::read(reader),
         rules: RuleSettings::read(reader),
@@ -160,6 +179,48 @@ mod tests {
         assert_eq!(problems, [""; 0]);
         assert_eq!(settings.process.drain, Duration::from_secs(1));
         assert!(!settings.listen.reflection);
+    }
+
+    /// Resolves with a file of settings; returns the settings, and the problems without the file's folder.
+    fn with_file(text: &str, typed: &[(&'static str, &str)]) -> (Settings, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.yaml");
+        std::fs::write(&path, text).unwrap();
+        let mut typed = flags(typed);
+        typed.insert("config", vec![path.into()]);
+        let environment = environment(&[("TOLLKEEPER_MAX_DESCRIPTORS", "7")]);
+        let Resolved { settings, problems } = resolve(&typed, &environment);
+        let folder = format!("{}/", folder.path().display());
+        (settings, problems.iter().map(|problem| problem.replace(&folder, "")).collect())
+    }
+
+    #[test]
+    fn a_file_of_settings_yields_to_variables_and_flags() {
+        let text = "drain: 1s\nworkers: 3\nmax-descriptors: 9\nrules: [a, b]\nreflection: true\n";
+        let (settings, problems) = with_file(text, &[("drain", "2s")]);
+        assert_eq!(problems, [""; 0]);
+        assert_eq!(settings.process.drain, Duration::from_secs(2));
+        assert_eq!(settings.process.workers, 3);
+        assert_eq!(settings.calls.bounds.descriptors_max, 7);
+        assert_eq!(settings.rules.paths, [std::path::Path::new("a"), std::path::Path::new("b")]);
+        assert!(settings.listen.reflection);
+    }
+
+    #[test]
+    fn problems_of_a_file_of_settings_name_their_location() {
+        let text = "grpc_addr: x\nconfig: y\ndrain: soon\nworkers: [1, 2]\nreflection: yes\n";
+        let expected = [
+            "t.yaml:5:1: reflection: invalid value `yes`: must be on or off",
+            "t.yaml:3:1: drain: invalid value `soon`: must be a duration from 0s to 10m",
+            "t.yaml:2:1: unknown setting `config`",
+            "t.yaml:1:1: unknown setting `grpc_addr`; did you mean `grpc-addr`?",
+            "t.yaml:4:1: workers: must be one value, not a list",
+        ];
+        assert_eq!(with_file(text, &[]).1, expected);
+        assert_eq!(with_file("drain: [", &[]).1.len(), 1);
+        let missing = flags(&[("config", "/no")]);
+        let problems = resolve(&missing, &Environment::default()).problems;
+        assert_eq!(problems, ["/no: No such file or directory (os error 2)"]);
     }
 
     #[test]

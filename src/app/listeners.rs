@@ -1,6 +1,9 @@
 //! The sockets on which the service listens.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{
+    fmt, io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use tokio::net::TcpListener;
 
@@ -38,7 +41,19 @@ impl Listeners {
 }
 
 async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|error| format!("{setting} {address}: {error}"))
+    let bound = match TcpListener::bind(address).await {
+        // `[::]` stands for all addresses, and a kernel without IPv6 has only the others.
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && has_no_ipv6(&error) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| format!("{setting} {address}: {error}"))
+}
+
+/// Whether a socket could not be created since the kernel has no IPv6. The errors of a kernel that has it are others.
+fn has_no_ipv6(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }
 
 impl fmt::Display for Addresses {

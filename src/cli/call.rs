@@ -1,15 +1,12 @@
 //! `tollkeeper call`: requests one decision from a service and prints it.
 
-use std::{error::Error as _, process::ExitCode, sync::Arc, time::Duration};
+use std::{error::Error as _, process::ExitCode, sync::Arc};
 
-use hyper_util::rt::TokioIo;
-use tonic::{
-    Status,
-    transport::{self, Channel},
-};
+use tonic::{Status, transport};
 
 use super::{
     address::ServiceAddr,
+    channel::{connect, innermost},
     output::{USAGE, complain, say},
     tls::TlsFlags,
 };
@@ -26,9 +23,6 @@ use crate::{
 };
 
 const ADDR_DEFAULT: &str = "127.0.0.1:8081";
-
-/// How long to wait for a connection, and for an answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The exit code of a call that is over its limit.
 const OVER_LIMIT: u8 = 3;
@@ -148,22 +142,7 @@ fn ask(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let endpoint = Channel::from_shared(format!("http://{addr}"))
-            .map_err(|_| "not HOST:PORT".to_owned())?
-            .connect_timeout(TIMEOUT)
-            .timeout(TIMEOUT);
-        let channel = match tls {
-            None => endpoint.connect().await,
-            Some(tls) => {
-                let addr = addr.to_owned();
-                let connector = tower::service_fn(move |_| {
-                    let (tls, addr) = (Arc::clone(&tls), addr.clone());
-                    async move { tls.connect_to(&addr).await.map(TokioIo::new) }
-                });
-                endpoint.connect_with_connector(connector).await
-            }
-        };
-        let channel = channel.map_err(|error| innermost(&error))?;
+        let channel = connect(addr, tls).await?;
         let response = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
         response.map(tonic::Response::into_inner).map_err(|status| explain(&status))
     })
@@ -177,14 +156,6 @@ fn explain(status: &Status) -> String {
             format!("no gRPC answer ({reason}); is this the gRPC address? Default: {ADDR_DEFAULT}")
         }
         None => format!("{}: {}", telemetry::status_name(status.code()), status.message()),
-    }
-}
-
-/// The root cause of an error: tonic's own message is only "transport error".
-fn innermost(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => innermost(source),
-        None => error.to_string(),
     }
 }
 

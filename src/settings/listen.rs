@@ -43,12 +43,7 @@ const TOKEN: &str = "admin-token-file";
 
 impl ListenSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let grpc = reader.read(&Setting {
-            flag: "grpc-addr",
-            form: ADDRESS,
-            default: "127.0.0.1:8081",
-            help: "Address on which gRPC is served",
-        });
+        let grpc = Self::read_grpc(reader);
         let http = reader.read(&Setting {
             flag: "http-addr",
             form: ADDRESS,
@@ -99,6 +94,15 @@ impl ListenSettings {
 }
 
 impl ListenSettings {
+    pub(super) fn read_grpc(reader: &mut SettingReader<'_>) -> SocketAddr {
+        reader.read(&Setting {
+            flag: "grpc-addr",
+            form: ADDRESS,
+            default: "127.0.0.1:8081",
+            help: "Address on which gRPC is served",
+        })
+    }
+
     /// Whether clients need a certificate.
     pub fn identifies_clients(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.identifies_clients())

@@ -22,7 +22,7 @@ impl ProcessSettings {
         let workers = reader.read_optional(&Setting {
             flag: "workers",
             form: WholeNumber { min: 1, max: 1024 },
-            default: "one per core",
+            default: "one per usable core",
             help: "Number of threads that serve gRPC",
         });
         let drain = reader.read(&Setting {
@@ -35,7 +35,8 @@ impl ProcessSettings {
     }
 }
 
-/// The number of cores that this process may use; a container's quota is respected.
+/// The number of cores that this process may use. The standard library bounds it by the CPU quota of cgroups v1 and
+/// v2, rounded down: more threads than the quota would be suspended for longer than a decision may take.
 fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -1,5 +1,5 @@
-//! Reads settings one by one: the flag, else the environment variable, else the default. Collects the rows
-//! of all settings, and every problem.
+//! Reads settings one by one: the flag, else the environment variable, else the file, else the default. Collects
+//! the rows of all settings, and every problem.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    form::Form,
+    file::SettingsFile,
+    form::{Form, PATH},
     row::{Row, Setting, is_ours, variable},
 };
 
@@ -57,11 +58,15 @@ impl Environment {
     }
 }
 
+/// The setting that names the file.
+pub const CONFIG: &str = "config";
+
 /// The variable of `call` and `bench`. It is not a setting of the service.
 const CALL_ADDR: &str = "TOLLKEEPER_ADDR";
 
 pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
+    file: SettingsFile,
     pub environment: &'a Environment,
     pub rows: Vec<Row>,
     pub problems: Vec<String>,
@@ -70,7 +75,31 @@ pub(super) struct SettingReader<'a> {
 
 impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
-        Self { flags, environment, rows: Vec::new(), problems: Vec::new(), warnings: Vec::new() }
+        let file = SettingsFile::default();
+        let (rows, problems, warnings) = Default::default();
+        Self { flags, file, environment, rows, problems, warnings }
+    }
+
+    /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
+    pub(super) fn read_file(&mut self) {
+        let path = self.read_optional(&Setting {
+            flag: CONFIG,
+            form: PATH,
+            default: "",
+            help: "YAML file with settings by the names of these flags; flags and variables have precedence",
+        });
+        if let Some(path) = path {
+            match SettingsFile::load(&path) {
+                Ok(file) => self.file = file,
+                Err(problems) => self.problems.extend(problems),
+            }
+        }
+    }
+
+    /// Adds a problem for each setting of the file that does not exist; call it after all were read.
+    pub(super) fn refuse_unknown_names(&mut self) {
+        let known: Vec<&Row> = self.rows.iter().filter(|row| row.flag != CONFIG).collect();
+        self.problems.extend(self.file.problems(&known));
     }
 
     /// The value, or the default if the setting is unset or bad. A bad value is a problem.
@@ -92,13 +121,13 @@ impl<'a> SettingReader<'a> {
         read.map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
     }
 
-    /// Files and folders; a variable holds several, separated by `:`.
+    /// Files and folders; a variable holds several, separated by `:`, and a file has a list.
     pub(super) fn read_paths(&mut self, row: Row) -> Vec<PathBuf> {
         let mut paths: Vec<PathBuf> =
             match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
                 (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
                 (None, Some(variable)) => env::split_paths(variable).collect(),
-                (None, None) => Vec::new(),
+                (None, None) => self.file.values(row.flag).iter().map(PathBuf::from).collect(),
             };
         if paths.iter().any(|path| path.as_os_str().is_empty()) {
             self.problem(row.flag, "must not be empty");
@@ -108,17 +137,19 @@ impl<'a> SettingReader<'a> {
         paths
     }
 
-    /// The flag or variable that gives a setting, and its text.
-    fn given(&self, flag: &str) -> Option<(String, &'a OsStr)> {
+    /// The flag, the variable or the place in the file that gives a setting, and its text.
+    fn given(&self, flag: &str) -> Option<(String, &OsStr)> {
         if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
             return Some((format!("--{flag}"), value));
         }
         let variable = variable(flag);
-        let value = self.environment.get(&variable)?;
-        Some((variable, value))
+        if let Some(value) = self.environment.get(&variable) {
+            return Some((variable, value));
+        }
+        self.file.given(flag)
     }
 
-    /// The flag or variable that gives a setting; the flag if it was not given.
+    /// What gives a setting; the flag if nothing does.
     pub(super) fn name_of(&self, flag: &str) -> String {
         self.given(flag).map_or_else(|| format!("--{flag}"), |(name, _)| name)
     }

@@ -169,7 +169,7 @@ fn every_setting_is_a_value_of_the_chart() {
     let mut flags: Vec<String> = others.keys().cloned().collect();
     flags.extend(values_of_flags().into_iter().map(|(_, flag)| flag));
     // The chart sets the first three itself. The admin address stays on loopback.
-    flags.extend(["grpc-addr", "http-addr", "rules", "admin-addr"].map(str::to_owned));
+    flags.extend(["grpc-addr", "http-addr", "rules", "admin-addr", "config"].map(str::to_owned));
     // The chart mounts no certificates yet.
     flags.extend(["tls-cert", "tls-key", "tls-client-ca", "client-domains"].map(str::to_owned));
     flags.push("admin-token-file".to_owned());

@@ -27,6 +27,7 @@ mod clocks;
 mod cluster;
 mod commands;
 mod conformance;
+mod container;
 mod corrupt_counters;
 mod counters;
 mod decisions;

@@ -1,0 +1,110 @@
+//! `tollkeeper healthcheck`: asks a service for its gRPC health, for probes that run a command in the container.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use super::{
+    address,
+    channel::connect,
+    output::{USAGE, complain, say},
+    tls::TlsFlags,
+};
+use crate::{
+    grpc,
+    printable::printable,
+    settings::{self, Environment, TypedFlags},
+    telemetry,
+    tls::client::TlsClient,
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct HealthcheckFlags {
+    /// gRPC address of the service; by default the one of `serve` with the same variables and file
+    #[arg(long, value_name = "HOST:PORT")]
+    addr: Option<String>,
+    /// YAML file with the settings of the service [env: TOLLKEEPER_CONFIG]
+    #[arg(long, value_name = "PATH", conflicts_with = "addr")]
+    config: Option<PathBuf>,
+    /// Name to ask about; empty for the server as a whole
+    #[arg(long, value_name = "NAME", default_value = grpc::SERVICE)]
+    service: String,
+    #[command(flatten)]
+    tls: TlsFlags,
+}
+
+pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> ExitCode {
+    let (addr, tls) = match flags.target(environment) {
+        Ok(target) => target,
+        Err(problems) => {
+            for problem in problems {
+                complain(problem);
+            }
+            return ExitCode::from(USAGE);
+        }
+    };
+    match ask(&addr, tls, &flags.service) {
+        Ok(ServingStatus::Serving) => say("SERVING\n", ExitCode::SUCCESS),
+        Ok(other) => say(&format!("{}\n", other.as_str_name()), ExitCode::FAILURE),
+        Err(problem) => {
+            complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl HealthcheckFlags {
+    /// The address, and how to connect to it.
+    fn target(
+        &self,
+        environment: &Environment,
+    ) -> Result<(String, Option<Arc<TlsClient>>), Vec<String>> {
+        let addr = match &self.addr {
+            Some(addr) => {
+                address::check("--addr", addr, "127.0.0.1:8081")
+                    .map_err(|problem| vec![problem])?;
+                addr.clone()
+            }
+            None => self.own_address(environment)?.to_string(),
+        };
+        let tls = self.tls.client(b"h2").map_err(|problem| vec![problem])?;
+        Ok((addr, tls.map(Arc::new)))
+    }
+
+    /// The address of a service with the same settings, from inside its container.
+    fn own_address(&self, environment: &Environment) -> Result<SocketAddr, Vec<String>> {
+        let mut flags = TypedFlags::new();
+        if let Some(path) = &self.config {
+            flags.insert(settings::CONFIG, vec![path.into()]);
+        }
+        settings::grpc_address(&flags, environment).map(reachable)
+    }
+}
+
+/// An address at which a listener can be reached: one on all addresses of the host, also `[::]`, has loopback too.
+fn reachable(mut listener: SocketAddr) -> SocketAddr {
+    if listener.ip().is_unspecified() {
+        listener.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    listener
+}
+
+fn ask(addr: &str, tls: Option<Arc<TlsClient>>, service: &str) -> Result<ServingStatus, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let channel = connect(addr, tls).await?;
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let answer = HealthClient::new(channel).check(request).await;
+        answer.map(|answer| answer.into_inner().status()).map_err(|status| {
+            format!("{}: {}", telemetry::status_name(status.code()), status.message())
+        })
+    })
+}
