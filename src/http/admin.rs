@@ -1,6 +1,6 @@
 //! The admin address: `GET /counters` shows the counters of one descriptor, `POST /counters/reset` resets
 //! them, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
-//! hottest keys. `/log` shows and changes which lines are logged.
+//! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of envoyproxy/ratelimit.
 
 use std::time::Instant;
 
@@ -37,6 +37,7 @@ pub fn router(http: Http) -> Router {
         .route("/top", get(show_top_keys))
         .route("/log", get(show_log))
         .route("/log", post(change_log))
+        .route("/stats", get(stats))
         .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers))
         .with_state(http)
 }
@@ -83,6 +84,13 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
         }
         _ => Err("filter: it must be the only parameter".to_owned()),
     }
+}
+
+async fn stats(State(http): State<Http>) -> Response {
+    http.report(|| match http.telemetry.stats() {
+        Some(stats) => Json(stats).into_response(),
+        None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
+    })
 }
 
 async fn show_counters(

@@ -1,6 +1,10 @@
 //! The metrics under the names of envoyproxy/ratelimit, for its dashboards. They are made from ours at each scrape, so a
 //! call costs nothing more.
 
+mod stats;
+
+pub(super) use stats::stats;
+
 use std::collections::BTreeMap;
 
 use prometheus::proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFamily, MetricType};
@@ -47,14 +51,8 @@ pub(super) fn envoyproxy(ours: &[MetricFamily]) -> Vec<MetricFamily> {
     let total = Series::from([(labels(&[METHOD]), total)]);
     families.push(counter("ratelimit_service_total_requests", "calls", total));
     families.push(histogram("ratelimit_service_response_time_seconds", durations));
-    let reloads = metrics(ours, "ratelimit_rules_reloads_total");
-    // Theirs count the rules at the start, too.
-    for (name, outcome, at_start) in
-        [("config_load_success", "good", 1.0), ("config_load_error", "bad", 0.0)]
-    {
-        let of_outcome = reloads.iter().filter(|metric| label(metric, "outcome") == outcome);
-        let count: f64 = of_outcome.map(|metric| metric.get_counter().get_value()).sum();
-        let series = Series::from([(Vec::new(), at_start + count)]);
+    for (name, count) in loads(ours) {
+        let series = Series::from([(Vec::new(), count)]);
         families.push(counter(&format!("ratelimit_service_{name}"), "loads of rules", series));
     }
     families
@@ -65,8 +63,8 @@ fn hits(metrics: &[Metric], standings: &[&str]) -> Series {
     let mut series = Series::new();
     for metric in metrics {
         let mut labels = labels(&[("domain", &cleaned(label(metric, "domain")))]);
-        for (level, number) in label(metric, "rule").split('|').zip(1..=LEVELS) {
-            labels.push((format!("key{number}"), cleaned(&level.replacen('=', "_", 1))));
+        for (part, number) in label(metric, "rule").split('|').zip(1..=LEVELS) {
+            labels.push((format!("key{number}"), level(part)));
         }
         let value = series.entry(labels).or_default();
         if standings.contains(&label(metric, "standing")) {
@@ -74,6 +72,23 @@ fn hits(metrics: &[Metric], standings: &[&str]) -> Series {
         }
     }
     series
+}
+
+/// A level of a rule's path, `key` or `key=value`, as `key` or `key_value`.
+fn level(part: &str) -> String {
+    cleaned(&part.replacen('=', "_", 1))
+}
+
+/// The loads of rules that succeeded and that failed. The rules at the start are counted too.
+fn loads(ours: &[MetricFamily]) -> [(&'static str, f64); 2] {
+    let reloads = metrics(ours, "ratelimit_rules_reloads_total");
+    [("config_load_success", "good", 1.0), ("config_load_error", "bad", 0.0)].map(
+        |(name, outcome, at_start)| {
+            let of_outcome = reloads.iter().filter(|metric| label(metric, "outcome") == outcome);
+            let count: f64 = of_outcome.map(|metric| metric.get_counter().get_value()).sum();
+            (name, at_start + count)
+        },
+    )
 }
 
 /// The calls that were answered with an error: by the store, or by the service.

@@ -1,6 +1,7 @@
 //! The exporters of spans, metrics and log lines.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     io::{self, IsTerminal as _},
     sync::{Arc, OnceLock},
@@ -194,6 +195,14 @@ impl Telemetry {
             MetricsCompat::Envoyproxy => families.extend(compat::envoyproxy(&families)),
         }
         TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+    }
+
+    /// The counters of envoyproxy/ratelimit by their names; `None` unless these names are asked for.
+    pub fn stats(&self) -> Option<BTreeMap<String, u64>> {
+        match self.compat {
+            MetricsCompat::Off => None,
+            MetricsCompat::Envoyproxy => Some(compat::stats(&self.registry.gather())),
+        }
     }
 
     /// Exports what is left, within [`FLUSH_WITHIN`].

@@ -414,10 +414,82 @@ descriptors:
     assert_eq!(value(&scrape, last), f64::from(asked + 1));
 }
 
+/// What `/stats` shows.
+fn stats(service: &Service) -> BTreeMap<String, u64> {
+    let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stats_of_the_incumbent_have_its_names_for_statsd_with_all_levels() {
+    let rules = "
+domain: shop:eu
+descriptors:
+  - key: masked_remote_address
+    value: 10.0.0.0/8
+    descriptors:
+      - key: path
+        value: /deep
+        descriptors:
+          - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let entries = [("masked_remote_address", "10.0.0.0/8"), ("path", "/deep"), ("user", "a")];
+    for _ in 0..3 {
+        service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
+    }
+    service.ask(request("", vec![descriptor(&entries)])).await.unwrap_err();
+    let rule =
+        "ratelimit.service.rate_limit.shop_eu.masked_remote_address_10_0_0_0/8.path_/deep.user_a";
+    let expected = [
+        (format!("{rule}.total_hits"), 3),
+        (format!("{rule}.within_limit"), 1),
+        (format!("{rule}.near_limit"), 1),
+        (format!("{rule}.over_limit"), 2),
+        (format!("{rule}.shadow_mode"), 0),
+        ("ratelimit.service.call.should_rate_limit.redis_error".to_owned(), 0),
+        ("ratelimit.service.call.should_rate_limit.service_error".to_owned(), 1),
+        ("ratelimit.service.config_load_success".to_owned(), 1),
+        ("ratelimit.service.config_load_error".to_owned(), 0),
+        ("ratelimit_server.ShouldRateLimit.total_requests".to_owned(), 4),
+    ];
+    assert_eq!(stats(&service), expected.into());
+}
+
+/// As the incumbent's own script `value-included-in-stats-key-when-unspecified` looks at it.
+#[tokio::test]
+async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_the_incumbent() {
+    let rules = "
+domain: rl
+descriptors:
+  - { key: unspec, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    for _ in 0..3 {
+        let unspecified = descriptor(&[("unspec", "unspecified_value")]);
+        service.ask(request("rl", vec![unspecified])).await.unwrap();
+    }
+    let scrape = service.get("/metrics");
+    let is_asked_for = |line: &&str| {
+        line.contains("ratelimit_service_rate_limit_over_limit")
+            && line.contains("unspec_unspecified_value")
+    };
+    let found: Vec<&str> = scrape.lines().filter(is_asked_for).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].split_once('}').unwrap().1, " 1");
+    let over = "ratelimit.service.rate_limit.rl.unspec_unspecified_value.over_limit";
+    assert_eq!(stats(&service)[over], 1);
+}
+
 #[test]
 fn the_names_of_the_incumbent_are_absent_unless_asked_for() {
     let service = Service::start(Options::default());
     assert!(!service.get("/metrics").contains("ratelimit_service_"));
+    let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");
+    assert_eq!((status, body.as_str()), (404, r#"{"error":"set --metrics-compat envoyproxy"}"#));
 }
 
 /// Runs promtool, which must find nothing.
