@@ -169,6 +169,7 @@ impl App {
             access: settings.listen.access.clone(),
             identifies_clients: settings.listen.identifies_clients(),
             admin_token: settings.listen.admin_token.clone(),
+            scheme: if settings.listen.tls.is_some() { "https" } else { "http" },
             arriving,
         };
         if let Some(admin) = listeners.admin {

@@ -86,6 +86,8 @@ pub struct Http {
     pub identifies_clients: bool,
     /// The token of the admin address, if it has one.
     pub admin_token: Option<Arc<AdminToken>>,
+    /// `https` with TLS, else `http`.
+    pub scheme: &'static str,
     /// The memory for bodies that arrive in parts.
     pub arriving: Arc<ArrivalBudget>,
 }

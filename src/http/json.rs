@@ -1,4 +1,6 @@
-//! `POST /json`: decisions for clients without gRPC.
+//! `POST /json`: decisions for clients without gRPC, with the call's span.
+
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -12,13 +14,22 @@ use super::{Http, browser};
 use crate::{
     rls::{self, refusal::Refusal},
     store::guard::Arrival,
-    telemetry,
+    telemetry::{CallSpan, in_call, status_name},
     tls::server::Identity,
 };
 
 /// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
 /// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
 pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
+    let tracer = http.telemetry.tracer();
+    let span = tracer.and_then(|tracer| CallSpan::begin(&tracer, request.headers()));
+    let Some(span) = span else { return answer(&http, request).await };
+    let response = in_call(Arc::clone(&span), answer(&http, request)).await;
+    span.end_http(http.scheme, response.status());
+    response
+}
+
+async fn answer(http: &Http, request: Request) -> Response {
     if browser::is_from_web_page(request.headers()) {
         return refuse(&Refusal::WebPage);
     }
@@ -51,6 +62,6 @@ pub(super) async fn decide(State(http): State<Http>, request: Request) -> Respon
 
 pub(super) fn refuse(refusal: &Refusal) -> Response {
     let (code, status) = refusal.codes();
-    let error = json!({ "code": telemetry::status_name(code), "message": refusal.to_string() });
+    let error = json!({ "code": status_name(code), "message": refusal.to_string() });
     (status, Json(json!({ "error": error }))).into_response()
 }

@@ -128,7 +128,7 @@ fn json_answers_503_if_the_store_does_not_answer() {
 }
 
 /// The HTTP status of the answer to a request with these headers.
-fn status(address: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
+pub fn status(address: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let headers = headers.iter().map(|header| format!("{header}\r\n")).collect::<String>();
     let head = format!("{request}\r\n{headers}connection: close\r\ncontent-length: {}", body.len());

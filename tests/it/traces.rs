@@ -2,12 +2,15 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use opentelemetry_proto::tonic::trace::v1::Span;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitServiceClient};
 use tonic::{Request, transport::Channel};
 
 use crate::{
     docs::blocks,
+    http::status,
     support::{
         certificates::Authority,
         eventually,
@@ -109,6 +112,61 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
     for text in [format!("{:?}", receiver.spans()), log] {
         assert!(!text.contains(CANARY), "a value or name of the request in {text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let mut redis = Redis::start();
+    let service = Service::start(Options {
+        store: &redis.url(),
+        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
+        ..Options::default()
+    });
+    service.wait_until_ready();
+    let ask = |number: u8, (key, hits): (&str, u8), expected: &str| {
+        let trace = format!("{number}{}", &TRACE[1..]);
+        let parent = format!("traceparent: 00-{trace}-{SPAN}-01");
+        let entries = json!([{ "key": key, "value": CANARY }]);
+        let body = json!({ "domain": "shop", "hits_addend": hits, "descriptors": [{ "entries": entries }] });
+        let path = "POST /json HTTP/1.1";
+        assert_eq!(status(service.http, path, &[&parent, "host: a"], &body.to_string()), expected);
+        let span = receiver.span("POST /json", &trace);
+        assert_eq!((hex(&span.parent_span_id), span.kind), (SPAN.to_owned(), 2));
+        for (name, expected) in [
+            ("http.request.method", "POST"),
+            ("http.route", "/json"),
+            ("http.response.status_code", expected),
+            ("url.path", "/json"),
+            ("url.scheme", "http"),
+            ("rpc.method", ""),
+        ] {
+            assert_eq!(attribute(&span.attributes, name), expected, "{name}");
+        }
+        for attribute in &span.attributes {
+            assert!(
+                PAGE.contains(&format!("`{}`", attribute.key)),
+                "{} is on the page",
+                attribute.key
+            );
+        }
+        (span, trace)
+    };
+    let says = |span: &Span, expected: [&str; 3]| {
+        let names = ["ratelimit.rules", "ratelimit.verdict", "error.type"];
+        assert_eq!(names.map(|name| attribute(&span.attributes, name)), expected);
+    };
+    let (passed, trace) = ask(1, ("user", 10), "200");
+    says(&passed, ["user", "ok", ""]);
+    let run = receiver.span("EVALSHA", &trace);
+    assert_eq!(run.parent_span_id, passed.span_id);
+    says(&ask(2, ("user", 1), "429").0, ["user", "over_limit", ""]);
+    redis.stop();
+    let (failed, _) = ask(3, ("work", 1), "503");
+    says(&failed, ["", "", "503"]);
+    assert_eq!(attribute(&failed.attributes, "ratelimit.fallback.rules"), "work");
+    assert_eq!(failed.status.unwrap().code, 2, "an error");
+    assert!(!format!("{:?}", receiver.spans()).contains(CANARY));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,8 @@
-//! The server span of one call, by the RPC conventions, and what it says about the decision.
+//! The server span of one call, by the RPC or the HTTP conventions, and what it says about the decision.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use opentelemetry::{
     Array, KeyValue, StringValue, Value,
     trace::{Link, SpanContext, SpanId, SpanKind, Status as SpanStatus},
@@ -111,19 +111,41 @@ impl CallSpan {
         details.wait = Some(wait);
     }
 
-    /// Ends the span with the call's gRPC status, and exports it.
+    /// Ends the span of a gRPC call with its status, and exports it.
     pub(crate) fn end(&self, code: GrpcCode) {
-        let CallDetails { attributes: of_decision, runs, wait } =
-            std::mem::take(&mut *self.details());
-        let mut attributes = Vec::with_capacity(of_decision.len() + 6);
-        attributes.extend([
+        let of_call = vec![
             KeyValue::new("rpc.system.name", "grpc"),
             KeyValue::new("rpc.method", grpc::METHOD),
             KeyValue::new("rpc.response.status_code", status_name(code)),
-        ]);
+        ];
+        let error_type = is_server_error(code).then(|| status_name(code).into());
+        self.export(grpc::METHOD, of_call, error_type);
+    }
+
+    /// Ends the span of a call of `POST /json` with its status, and exports it.
+    pub(crate) fn end_http(&self, scheme: &'static str, status: StatusCode) {
+        let of_call = vec![
+            KeyValue::new("http.request.method", "POST"),
+            KeyValue::new("http.route", "/json"),
+            KeyValue::new("url.path", "/json"),
+            KeyValue::new("url.scheme", scheme),
+            KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
+        ];
+        let error_type = status.is_server_error().then(|| status.as_str().to_owned().into());
+        self.export("POST /json", of_call, error_type);
+    }
+
+    fn export(
+        &self,
+        name: &'static str,
+        mut attributes: Vec<KeyValue>,
+        error_type: Option<StringValue>,
+    ) {
+        let CallDetails { attributes: of_decision, runs, wait } =
+            std::mem::take(&mut *self.details());
         let mut status = SpanStatus::Unset;
-        if is_server_error(code) {
-            attributes.push(KeyValue::new("error.type", status_name(code)));
+        if let Some(error_type) = error_type {
+            attributes.push(KeyValue::new("error.type", error_type));
             status = SpanStatus::error("");
         }
         attributes.extend(of_decision);
@@ -132,7 +154,7 @@ impl CallSpan {
             context: self.context.clone(),
             parent: self.parent.map(|parent| (parent, true)),
             kind: SpanKind::Server,
-            name: grpc::METHOD,
+            name,
             start: self.start,
             attributes,
             links: runs,
