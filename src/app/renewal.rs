@@ -26,7 +26,7 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     let listen = &settings.listen;
     if let Some(tls) = &listen.tls {
         metrics.in_use("certificates", tls.renew());
-        metrics.expires_in(tls.expires_in());
+        metrics.expires_in("certificates", tls.expires_in());
     }
     if let Some(access) = &listen.access {
         metrics.in_use("client_domains", access.renew());
@@ -38,6 +38,9 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
         // Sentinels and Redis use the same files.
         if let Some(tls) = &url.access.tls {
             metrics.in_use("store_certificates", tls.renew());
+            if let Some(seconds) = tls.expires_in() {
+                metrics.expires_in("store_certificates", seconds);
+            }
         }
         renew_password("store_password", &url.access, metrics);
         renew_password("store_sentinel_password", &url.sentinel_access, metrics);

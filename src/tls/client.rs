@@ -17,7 +17,8 @@ use tokio_rustls::{
     },
 };
 
-use super::{crypto, last_good::LastGood, pem::Pem};
+use super::{certificate::validity, crypto, last_good::LastGood, pem::Pem};
+use crate::clock::unix_seconds;
 
 /// Upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
 const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
@@ -74,7 +75,15 @@ pub struct TlsClient {
     /// The name that the certificate must have, instead of the host's.
     name: Option<String>,
     protocol: Option<&'static [u8]>,
-    config: LastGood<Contents, Arc<ClientConfig>>,
+    config: LastGood<Contents, Identified>,
+}
+
+/// What the files have been made into.
+#[derive(Debug, Clone)]
+struct Identified {
+    config: Arc<ClientConfig>,
+    /// When our certificate ends, in seconds since 1970, if we have one.
+    not_after: Option<i64>,
 }
 
 impl fmt::Debug for TlsClient {
@@ -121,6 +130,11 @@ impl TlsClient {
         self.config.is_newest()
     }
 
+    /// Seconds until our certificate ends, negative after it; `None` without one.
+    pub fn expires_in(&self) -> Option<i64> {
+        Some(self.config.value()?.not_after?.saturating_sub(unix_seconds()))
+    }
+
     /// Makes a connection to `host` secure.
     ///
     /// # Errors
@@ -151,7 +165,8 @@ impl TlsClient {
     }
 
     fn config(&self) -> Result<Arc<ClientConfig>, TlsFileProblem> {
-        self.config.renew(self.files.read(), |contents| contents.config(self.protocol))
+        let made = self.config.renew(self.files.read(), |contents| contents.make(self.protocol));
+        Ok(made?.config)
     }
 }
 
@@ -170,17 +185,19 @@ impl TlsFiles {
 }
 
 impl Contents {
-    fn config(&self, protocol: Option<&[u8]>) -> Result<Arc<ClientConfig>, TlsFileProblem> {
+    fn make(&self, protocol: Option<&[u8]>) -> Result<Identified, TlsFileProblem> {
         let config = ClientConfig::builder_with_provider(crypto())
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsPart::System.problem(error.to_string()))?
             .with_root_certificates(self.roots()?);
+        let mut not_after = None;
         let mut config = match &self.identity {
             Some((chain, key)) => {
                 let of_chain = |problem| TlsPart::Certificate.problem(problem);
                 let of_key = |problem| TlsPart::Key.problem(problem);
                 let (chain, pair) =
                     (chain.certificates().map_err(of_chain)?, key.key().map_err(of_key)?);
+                not_after = chain.first().and_then(|ours| validity(ours)).map(|valid| valid.end);
                 let unfit = |error| format!("does not fit the certificate: {error}");
                 config
                     .with_client_auth_cert(chain, pair)
@@ -189,7 +206,7 @@ impl Contents {
             None => config.with_no_client_auth(),
         };
         config.alpn_protocols = protocol.map(<[u8]>::to_vec).into_iter().collect();
-        Ok(Arc::new(config))
+        Ok(Identified { config: Arc::new(config), not_after })
     }
 
     fn roots(&self) -> Result<RootCertStore, TlsFileProblem> {

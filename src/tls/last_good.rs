@@ -3,7 +3,7 @@
 
 use std::{
     fmt::Display,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// A value of type `T`, made of contents of type `C`.
@@ -37,7 +37,7 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
         contents: Result<C, E>,
         make: impl FnOnce(&C) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut state = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.known();
         let made = match (contents, &state.good) {
             (Ok(contents), Some((known, value))) if contents == *known => {
                 let value = value.clone();
@@ -75,7 +75,18 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
 impl<C, T> LastGood<C, T> {
     /// Whether the newest contents are in use.
     pub fn is_newest(&self) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).problem.is_none()
+        self.known().problem.is_none()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known<C, T>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C, T: Clone> LastGood<C, T> {
+    /// The last good value, if there was one.
+    pub fn value(&self) -> Option<T> {
+        self.known().good.as_ref().map(|(_, value)| value.clone())
     }
 }
 

@@ -122,7 +122,8 @@ fn every_address_speaks_tls_and_nothing_else() {
     assert_eq!(secured.get(service.http, "/healthz", "", None), Some((200, "OK".to_owned())));
     let (status, metrics) = secured.get(service.http, "/metrics", "", None).unwrap();
     assert_eq!(status, 200);
-    assert!(metrics.contains("ratelimit_tls_certificate_expires_in_seconds "), "{metrics}");
+    let expiry = r#"ratelimit_tls_certificate_expires_in_seconds{files="certificates"} "#;
+    assert!(metrics.contains(expiry), "{metrics}");
     assert!(metrics.contains(r#"ratelimit_tls_files_in_use{files="certificates"} 1"#), "{metrics}");
 
     let plain = ["call", "--addr", &service.grpc.to_string(), "--domain", "shop", "user=a"];

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tempfile::TempDir;
@@ -244,6 +244,37 @@ impl PasswordFile {
         let service = service(&store, &["--store-password-file", text(&file)]);
         eventually_ok(&service).await;
         Self { redis, file, service, _folder: folder }
+    }
+}
+
+#[tokio::test]
+async fn the_expiry_of_the_certificate_that_redis_is_shown_is_measured_also_after_its_renewal() {
+    let authority = Authority::new();
+    let (_redis, store) = tls_redis(&authority, &authority.server(&["127.0.0.1"]), "yes");
+    let folder = TempDir::new().unwrap();
+    let [certificate, key] = ["cert", "key"].map(|name| folder.path().join(name));
+    let issue = |year| {
+        let client = authority.client_until(year);
+        fs::copy(&client.key, &key).unwrap();
+        fs::copy(&client.certificate, &certificate).unwrap();
+    };
+    issue(2090);
+    let ca = text(&authority.certificate);
+    let identity = ["--store-tls-cert", text(&certificate), "--store-tls-key", text(&key)];
+    let service = service(&store, &[&["--store-tls-ca", ca][..], &identity].concat());
+    eventually_ok(&service).await;
+    // The Unix times of the first day of these years.
+    for (year, end) in [(2090, 3_786_912_000.0), (2095, 3_944_678_400.0)] {
+        issue(year);
+        eventually(&format!("the certificate of {year} is measured"), || {
+            let series =
+                "ratelimit_tls_certificate_expires_in_seconds{files=\"store_certificates\"} ";
+            let metrics = service.get("/metrics");
+            let left: f64 =
+                metrics.lines().find_map(|line| line.strip_prefix(series))?.parse().unwrap();
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            ((left + now.as_secs_f64() - end).abs() < 3600.0).then_some(())
+        });
     }
 }
 

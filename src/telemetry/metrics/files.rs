@@ -14,8 +14,9 @@ const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
 );
 const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.certificate.expires_in",
-    &[],
-    "seconds until the service's certificate expires, negative after it",
+    &["files"],
+    "seconds until the certificate in use expires, negative after it: the service's own (`certificates`), or the one \
+     that it shows to Redis (`store_certificates`, from `--store-tls-cert`)",
 )
 .in_unit(InstrumentUnit::Seconds);
 
@@ -42,8 +43,8 @@ impl FileMetrics {
         self.in_use.record(u64::from(in_use), &[KeyValue::new("files", files)]);
     }
 
-    /// Records the seconds until the certificate expires.
-    pub(crate) fn expires_in(&self, seconds: i64) {
-        self.expires_in.record(seconds, &[]);
+    /// Records the seconds until the certificate of these files expires.
+    pub(crate) fn expires_in(&self, files: &'static str, seconds: i64) {
+        self.expires_in.record(seconds, &[KeyValue::new("files", files)]);
     }
 }

@@ -55,15 +55,19 @@ impl Authority {
 
     /// A client's certificate.
     pub fn client(&self) -> Issued {
-        let mut params = named("client", &[]);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(client())
+    }
+
+    /// A client's certificate that is valid until the beginning of this year.
+    pub fn client_until(&self, year: i32) -> Issued {
+        let mut params = client();
+        params.not_after = date_time_ymd(year, 1, 1);
         self.issue(params)
     }
 
     /// A client's certificate with these DNS names and URIs.
     pub fn client_named(&self, names: &[&str]) -> Issued {
-        let mut params = named("client", &[]);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let mut params = client();
         params.subject_alt_names = names.iter().map(|name| subject_alt_name(name)).collect();
         self.issue(params)
     }
@@ -93,6 +97,12 @@ fn server(names: &[&str]) -> CertificateParams {
     let mut params = named("server", names);
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+fn client() -> CertificateParams {
+    let mut params = named("client", &[]);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params
 }
 
