@@ -379,6 +379,11 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "none, or unset"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "a whole number from 1 to 3600000"),
             ("OTEL_EXPORTER_OTLP_INSECURE", "yes", "one of: true, false"),
+            (
+                "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+                "base2_exponential_bucket_histogram",
+                "explicit_bucket_histogram, or unset",
+            ),
         ] {
             let others = [("OTEL_TRACES_SAMPLER", "traceidratio")];
             let others = if name.ends_with("_ARG") { &others[..] } else { &[] };
