@@ -38,12 +38,12 @@ use crate::{
 const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.evicted",
     &[],
-    "live counters in memory that were evicted, beyond `--memory-counters-max`",
+    "live counters evicted from memory because `--memory-counters-max` was reached",
 );
 const RELOADS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.rules.reloads",
     &["outcome"],
-    "changes of the rule files, `good` or `bad`",
+    "reloads of changed rule files, by outcome: `good` or `bad`",
 );
 const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.last_reload_successful",
@@ -53,7 +53,7 @@ const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
 const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.info",
     &["version"],
-    "always 1; the label has the version of the rules in force, as `/rules` shows it",
+    "always 1; the label is the version of the rules in force, as in `/rules`",
 );
 const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.rules.loaded.timestamp",
@@ -64,7 +64,7 @@ const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
 const BUILD_INFO: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.build_info",
     &["version"],
-    "always 1; the label has the version of the program",
+    "always 1; the label is the version of the program",
 );
 
 const SMALL: &[&InstrumentRow] =

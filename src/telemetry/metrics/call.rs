@@ -41,14 +41,14 @@ const DECISIONS: InstrumentRow = InstrumentRow::counter(
 const HITS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.hits",
     &["domain", "rule", "standing"],
-    "requested hits: `within` the limit, `near` (beyond `--near-limit-ratio`), `over` or `shadow`",
+    "requested hits: `within` the limit, `near` it (beyond `--near-limit-ratio`), `over` it, or over a `shadow` limit",
 );
 const OVERRIDES_INVALID: InstrumentRow =
     InstrumentRow::counter("ratelimit.overrides.invalid", &[], "limit overrides that were ignored");
 const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.refused",
     &["rule"],
-    "refused hits of rules that also get calls with 0 hits and lack `count_denied`",
+    "refused charges of rules that lack `count_denied` and are also asked with 0 hits",
 );
 const COUNTERS_UNREADABLE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.unreadable",
@@ -58,12 +58,12 @@ const COUNTERS_UNREADABLE: InstrumentRow = InstrumentRow::counter(
 const FALLBACKS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.fallbacks",
     &["rule", "mode"],
-    "charges that `on_store_failure` (`mode`) decided, since the store gave no answer",
+    "charges decided by `on_store_failure` (`mode`) because the store did not answer",
 );
 const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.calls.late",
     &[],
-    "calls that were decided after their caller had given up: its own timeout has passed, or else four thirds of the budget",
+    "calls decided after their caller had given up: after its own timeout, or else after four thirds of the decision budget",
 );
 
 pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[

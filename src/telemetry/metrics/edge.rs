@@ -21,7 +21,7 @@ const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
 const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.connections.refused",
     &["listener", "reason"],
-    "connections refused: `full` (`--max-connections`), `silent` (its client sends nothing), or `accept` (the system did not hand it over, for want of open files for example)",
+    "connections refused: `full` (`--max-connections`), `silent` (its client sends nothing), or `accept` (accepting it failed, for example because too many files are open)",
 );
 const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.calls.open",
@@ -31,7 +31,7 @@ const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
 const PANICS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.panics",
     &[],
-    "panics, each of which is a bug; the log has the place, and a call that panics gets INTERNAL",
+    "panics, each of which is a bug; the log names the source line, and a call that panics gets INTERNAL",
 );
 
 pub(super) const INSTRUMENTS: &[&InstrumentRow] =

@@ -7,7 +7,7 @@ use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe, obser
 const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections",
     &["server", "state"],
-    "connections to the server that are open: `idle` or `busy`",
+    "open connections to the server, `idle` or `busy`",
 );
 const CONNECTIONS_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections.limit",
@@ -17,24 +17,24 @@ const CONNECTIONS_LIMIT: InstrumentRow = InstrumentRow::gauge(
 const CONNECTIONS_WAITING: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.connections.waiting",
     &["server"],
-    "batches that wait for a connection to the server",
+    "batches waiting for a connection to the server",
 );
 const QUEUE: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.queue.calls",
     &["server"],
-    "calls that wait to be sent to the server in a batch",
+    "calls waiting to be sent to the server",
 );
 const CLOCK_OFFSET: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.clock.offset",
     &["server"],
-    "the server's clock minus this host's, as answers prove it; windows follow the server's clock",
+    "the server's clock minus this host's, estimated from its answers; windows follow the server's clock",
 )
 .in_unit(InstrumentUnit::Seconds);
 const MEMORY_USED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.memory.used",
     &["server"],
-    "memory that the server uses; like the next four, by its INFO, which is read at each new connection and every 10 s, \
-     and absent if the user of Redis may not run INFO",
+    "memory that the server uses. This and the next four metrics come from INFO, which is read at each new connection and \
+     every 10 s; they are absent if the Redis user may not run INFO",
 )
 .in_unit(InstrumentUnit::Bytes);
 const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
@@ -46,19 +46,19 @@ const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
 const CLIENTS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.clients",
     &["server"],
-    "clients that are connected to the server, of whatever kind",
+    "clients of any kind that are connected to the server",
 );
 const CLIENTS_LIMIT: InstrumentRow =
     InstrumentRow::gauge("ratelimit.store.clients.limit", &["server"], "the server's `maxclients`");
 const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.keys.evicted",
     &["server"],
-    "keys that the server has evicted since its start, for want of memory; limits on them began anew",
+    "keys that the server has evicted since its start because its memory was full; their limits started again from zero",
 );
 const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.memory.counters",
     &["use"],
-    "counters in memory, with expired ones that are not yet dropped: of `--store memory://` (`store`), or of \
+    "counters in memory, including expired ones that are not yet removed, for `--store memory://` (`store`) or for \
      `on_store_failure: local` (`fallback`)",
 );
 const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
@@ -67,7 +67,7 @@ const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
     "maximum number of counters in memory (`--memory-counters-max`)",
 );
 const MEMORY_SIZE: InstrumentRow =
-    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory that counters take")
+    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory used by these counters")
         .in_unit(InstrumentUnit::Bytes);
 
 pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[

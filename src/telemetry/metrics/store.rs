@@ -25,22 +25,22 @@ const DURATION: InstrumentRow = InstrumentRow::histogram(
 const CACHED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.cached",
     &[],
-    "calls denied without asking Redis, which reported within the last second that their limit is exceeded",
+    "calls denied without asking Redis, because it reported within the last second that their limit is exceeded",
 );
 const FAILOVERS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.failovers",
     &[],
-    "masters that were replaced by others, as Sentinels or the nodes of a Cluster told",
+    "masters replaced by another server, as reported by Sentinel or by the nodes of a Cluster",
 );
 const CHARGES_LOST: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.charges.lost",
     &[],
-    "about how many charges that were acknowledged to this process a new master lacks; see docs/redis.md",
+    "estimated number of charges that were acknowledged to this process and that a new master lacks; see docs/redis.md",
 );
 const CHARGES_UNREPLICATED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.charges.unreplicated",
     &[],
-    "with `--store-wait-replicas`: acknowledged charges that fewer replicas had 5 ms later; a failover at that moment would lose them",
+    "with `--store-wait-replicas`: acknowledged charges that too few replicas had received 5 ms later; a failover at that moment would lose them",
 );
 const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.check.failed",
@@ -50,27 +50,27 @@ const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
 const UP: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.up",
     &["server"],
-    "1 if the server answers and takes writes, 0 in an outage; 1 once it is not asked any more, since it has left the cluster or is no longer the master; absent until it was asked",
+    "1 while the server answers and accepts writes, 0 during an outage. Also 1 for a server that has left the cluster or is no longer the master. Absent before the first request to it",
 );
 const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.breaker.open",
     &["server"],
-    "1 while calls are answered without the server, else 0; absent as above",
+    "1 while calls are answered without the server, else 0; absent before the first request to it",
 );
 const SHED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.shed",
     &[],
-    "calls that waited for Redis too long to be sent: more arrive than Redis can decide",
+    "calls that were not sent because they had waited too long: more arrive than Redis can decide",
 );
 const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.calls",
     &[],
-    "calls that were sent to Redis together, in one batch",
+    "calls sent to Redis in one batch",
 );
 const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.wait",
     &[],
-    "how long the first call of a batch waited in the queue and for a connection",
+    "time that the first call of a batch waited in the queue and for a connection",
 )
 .in_unit(InstrumentUnit::Seconds);
 const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
@@ -82,12 +82,12 @@ const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
 const STALE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.stale",
     &[],
-    "calls that Redis refused, and that were asked again, since their window was not the present one by its clock",
+    "calls that Redis refused because their window was not current by its clock; they were sent again",
 );
 const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.connection.failures",
     &[],
-    "connections to Redis that could not be made",
+    "attempts to connect to Redis that failed",
 );
 
 pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
