@@ -185,12 +185,15 @@ impl InstrumentRow {
     }
 }
 
+/// An instrument, and how its values are taken from a reading.
+pub(super) type Observed<'row, T> = (&'row InstrumentRow, fn(&T, Observe<'_>));
+
 /// Observes several instruments by one reading whenever metrics are read: the first one reads, since the SDK asks
 /// instruments in the order in which they were built, and the others observe the same reading.
 pub(super) fn observe_together<T: Send + 'static>(
     meter: &Meter,
     read: impl Fn() -> T + Send + Sync + 'static,
-    instruments: &[(&InstrumentRow, fn(&T, Observe<'_>))],
+    instruments: &[Observed<'_, T>],
 ) {
     let (read, last) = (Arc::new(read), Arc::new(Mutex::new(None)));
     for (index, (row, values)) in instruments.iter().enumerate() {

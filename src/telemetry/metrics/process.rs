@@ -36,11 +36,14 @@ pub(in crate::telemetry) fn observe(meter: &Meter) {
     let started = seconds(system_clock().as_millis());
     START_TIME.observe(meter, move |observe| observe(started, &[]));
     CPU.observe(meter, |observe| observe_if(observe, cpu(&read("stat"))));
-    let memory: [(_, fn(&String, Observe<'_>)); 2] = [
-        (&RESIDENT_MEMORY, |status, observe| observe_if(observe, bytes(status, "VmRSS:"))),
-        (&VIRTUAL_MEMORY, |status, observe| observe_if(observe, bytes(status, "VmSize:"))),
-    ];
-    observe_together(meter, || read("status"), &memory);
+    observe_together::<String>(
+        meter,
+        || read("status"),
+        &[
+            (&RESIDENT_MEMORY, |status, observe| observe_if(observe, bytes(status, "VmRSS:"))),
+            (&VIRTUAL_MEMORY, |status, observe| observe_if(observe, bytes(status, "VmSize:"))),
+        ],
+    );
     OPEN_FILES.observe(meter, |observe| observe_if(observe, open_files()));
     OPEN_FILES_MAX.observe(meter, |observe| observe_if(observe, open_files_max(&read("limits"))));
 }
