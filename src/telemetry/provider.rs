@@ -25,6 +25,7 @@ use super::{
     compat::{self, MetricsCompat},
     metrics,
     otlp::OtlpEndpoint,
+    status::StatusNumbers,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
 };
 
@@ -194,6 +195,11 @@ impl Telemetry {
             MetricsCompat::Envoyproxy => families.extend(compat::envoyproxy(&families)),
         }
         TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+    }
+
+    /// The numbers of the status page.
+    pub fn numbers(&self) -> StatusNumbers {
+        StatusNumbers::of(&self.registry.gather())
     }
 
     /// Exports what is left, within [`FLUSH_WITHIN`].
