@@ -56,9 +56,14 @@ impl Health {
         }
     }
 
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
     /// Whether the service takes calls.
     pub fn ready(&self) -> bool {
-        *self.phase.borrow() == Phase::Ready
+        self.phase() == Phase::Ready
     }
 
     /// The gRPC health service.

@@ -5,6 +5,7 @@ pub mod admin;
 mod browser;
 mod json;
 mod serve;
+mod status;
 
 pub use serve::serve;
 
@@ -233,11 +234,16 @@ fn domain_json(domain: &Domain) -> Value {
 }
 
 fn rule_json(rule: &Rule) -> Value {
+    json!({ "path": *rule.path, "limit": limits_text(rule), "written_at": rule.location })
+}
+
+/// The limits of a rule, in words.
+fn limits_text(rule: &Rule) -> String {
     let limits: Vec<String> = match &rule.policy {
         Policy::Limited(limits) => limits.iter().map(|limit| limit_text(limit)).collect(),
         Policy::Unlimited => vec!["unlimited".to_owned()],
     };
-    json!({ "path": *rule.path, "limit": limits.join(", "), "written_at": rule.location })
+    limits.join(", ")
 }
 
 /// The limit, with its algorithm unless that is the default.

@@ -15,6 +15,7 @@ mod matched;
 mod metrics;
 mod otlp;
 mod provider;
+mod status;
 mod trace;
 
 pub use compat::MetricsCompat;
@@ -32,5 +33,6 @@ pub(crate) use metrics::{
 };
 pub use otlp::{OtlpEndpoint, OtlpProtocol};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions};
+pub use status::{RuleDecisions, StatusNumbers};
 pub(crate) use trace::{CallSpan, StoreSpan, Wait, current, in_call, in_store_span, with_call};
 pub use trace::{ParentUse, Propagator, RootSampling, Sampling, SpanLimits, Tracer};

@@ -1,6 +1,7 @@
 //! The admin address: `GET /counters` shows the counters of one descriptor, `POST /counters/reset` resets
 //! them, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
-//! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of envoyproxy/ratelimit.
+//! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of
+//! envoyproxy/ratelimit. The status page is in `status`.
 
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{Http, browser};
+use super::{Http, browser, status};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -28,8 +29,22 @@ use crate::{
     telemetry::{LogCause, LogFilter, due_line},
 };
 
+/// Which web pages may use an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WebPages {
+    /// None: it shows more than the status page does, or changes something.
+    Refused,
+    /// The status page, whose origin is that of the endpoint.
+    StatusPage,
+}
+
 /// The endpoints for operators only.
 pub fn router(http: Http) -> Router {
+    let guarded = |pages| middleware::from_fn_with_state((http.clone(), pages), refuse_strangers);
+    let page = Router::new()
+        .route("/status", get(status::status))
+        .layer(guarded(WebPages::StatusPage))
+        .route("/", get(status::page));
     Router::new()
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
@@ -38,7 +53,8 @@ pub fn router(http: Http) -> Router {
         .route("/log", get(show_log))
         .route("/log", post(change_log))
         .route("/stats", get(stats))
-        .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers))
+        .layer(guarded(WebPages::Refused))
+        .merge(page)
         .with_state(http)
 }
 
@@ -48,7 +64,7 @@ async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Res
     let (body, _slot) = http.body(request).await.map_err(bad)?;
     let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
-    Ok((status(explanation.incomplete.as_deref()), Json(explanation)).into_response())
+    Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
 async fn show_top_keys(State(http): State<Http>) -> Response {
@@ -120,12 +136,12 @@ async fn counters(http: &Http, query: Option<String>, clear: Clear) -> Result<Re
         Some(incomplete) => json!({ "counters": counters, "incomplete": incomplete }),
         None => json!({ "counters": counters }),
     };
-    Ok((status(incomplete.as_deref()), Json(answer)).into_response())
+    Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
 }
 
 /// What is known is shown in any case. The status is that of a failure if anything is missing, since scripts look at
 /// the status alone.
-fn status(incomplete: Option<&str>) -> StatusCode {
+fn status_of(incomplete: Option<&str>) -> StatusCode {
     match incomplete {
         Some(problem) => {
             if let Some(line) = due_line(LogCause::AdminAnswer, "") {
@@ -191,7 +207,7 @@ fn remembered(call: &Remembered) -> Value {
 /// Only who shows the token, if there is one, may pass. A web page in an operator's browser may not: without a token
 /// or a certificate, it is recognized by its headers.
 async fn refuse_strangers(
-    State(http): State<Http>,
+    State((http, pages)): State<(Http, WebPages)>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
@@ -204,7 +220,11 @@ async fn refuse_strangers(
         response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
         return response;
     }
-    if browser::is_from_web_page(headers) {
+    let is_from_web_page = match pages {
+        WebPages::Refused => browser::is_from_web_page(headers),
+        WebPages::StatusPage => browser::is_from_other_origin(headers),
+    };
+    if is_from_web_page {
         return refuse(StatusCode::FORBIDDEN, "requests from web pages are not allowed");
     }
     let is_identified = http.admin_token.is_some() || http.identifies_clients;

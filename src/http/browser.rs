@@ -11,6 +11,14 @@ pub(super) fn is_from_web_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || sites.any(|site| site != "none")
 }
 
+/// Whether a web page of another origin than this one made this request. A browser adds no `Origin` to a page's request
+/// for data of its own.
+pub(super) fn is_from_other_origin(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    headers.contains_key(header::ORIGIN)
+        || sites.any(|site| site != "none" && site != "same-origin")
+}
+
 /// Whether every `Host` is an IP address or `localhost`. A page's author could make any other name resolve to
 /// our address, so that the browser takes our answers for the page's own (DNS rebinding). Browsers always
 /// send `Host`; other clients may omit it.

@@ -108,7 +108,7 @@ fn errors(calls: &[Metric]) -> Series {
 }
 
 /// The sum of histograms, which have the same buckets.
-fn merged(metrics: &[Metric]) -> Histogram {
+pub(super) fn merged(metrics: &[Metric]) -> Histogram {
     let (mut count, mut sum, mut buckets) = (0, 0.0, Vec::<Bucket>::new());
     for histogram in metrics.iter().map(Metric::get_histogram) {
         count += histogram.get_sample_count();
@@ -158,12 +158,12 @@ fn ipv4_length(text: &str) -> Option<usize> {
     address.parse::<std::net::Ipv4Addr>().ok().map(|_| address.len())
 }
 
-fn metrics<'ours>(ours: &'ours [MetricFamily], name: &str) -> &'ours [Metric] {
+pub(super) fn metrics<'ours>(ours: &'ours [MetricFamily], name: &str) -> &'ours [Metric] {
     let family = ours.iter().find(|family| family.name() == name);
     family.map_or(&[], MetricFamily::get_metric)
 }
 
-fn label<'metric>(metric: &'metric Metric, name: &str) -> &'metric str {
+pub(super) fn label<'metric>(metric: &'metric Metric, name: &str) -> &'metric str {
     let pair = metric.get_label().iter().find(|pair| pair.name() == name);
     pair.map_or("", LabelPair::value)
 }

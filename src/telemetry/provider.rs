@@ -26,6 +26,7 @@ use super::{
     compat::{self, MetricsCompat},
     metrics,
     otlp::OtlpEndpoint,
+    status::StatusNumbers,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
 };
 
@@ -203,6 +204,11 @@ impl Telemetry {
             MetricsCompat::Off => None,
             MetricsCompat::Envoyproxy => Some(compat::stats(&self.registry.gather())),
         }
+    }
+
+    /// The numbers of the status page.
+    pub fn numbers(&self) -> StatusNumbers {
+        StatusNumbers::of(&self.registry.gather())
     }
 
     /// Exports what is left, within [`FLUSH_WITHIN`].

@@ -62,6 +62,7 @@ mod reload;
 mod rule_tests;
 mod schema;
 mod sentinel;
+mod status_page;
 mod steps;
 mod support;
 mod surge;

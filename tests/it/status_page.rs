@@ -1,0 +1,250 @@
+//! The status page on the admin address, in a real browser.
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    browser::Browser,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, request},
+};
+
+async fn ask(service: &Service, domain: &str, key: &str, value: &str, calls: usize) {
+    for _ in 0..calls {
+        service.ask(request(domain, vec![descriptor(&[(key, value)])])).await.unwrap();
+    }
+}
+
+fn open(service: &Service) -> Browser {
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", service.admin));
+    browser.wait_for("document.getElementById('state').textContent === 'Live'");
+    browser
+}
+
+/// The texts of the cells of a table, row by row.
+fn table(browser: &mut Browser, id: &str) -> Vec<Vec<String>> {
+    let rows = format!(
+        "[...document.getElementById('{id}').tBodies[0].rows].map(row => [...row.cells].map(cell => cell.innerText))"
+    );
+    serde_json::from_value(browser.value(&rows)).unwrap()
+}
+
+#[tokio::test]
+async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let flags = &["--top-keys", "values"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    service.wait_until_ready();
+    let mut browser = open(&service);
+    assert!(browser.text().contains("No key was denied."));
+    ask(&service, "shop", "user", "two", 5).await;
+    ask(&service, "shop", "work", "alice", 4).await;
+
+    browser.wait_for("document.getElementById('most-denied').innerText.includes('user=two')");
+    let [denied] = &table(&mut browser, "most-denied")[..] else { panic!("one key was denied") };
+    assert_eq!(denied[0], "user=two\nshop · user=two · 2 per year");
+    assert_eq!(denied[2], "3");
+    let hottest = table(&mut browser, "hottest");
+    assert_eq!(hottest[0][0], "user=two\nshop · user=two · 2 per year");
+    assert_eq!((&*hottest[1][2], hottest.len()), ("996", 2));
+    assert_eq!(table(&mut browser, "nearest")[0][1..], ["0", "100 %"]);
+    let rules = table(&mut browser, "rules");
+    assert_eq!(rules[0][..3], ["user=two", "shop", "2 per year"]);
+    assert!(rules[0][6].ends_with("rules.yaml:6"), "{rules:?}");
+    let node = &table(&mut browser, "nodes")[0];
+    assert_eq!(node[..3], [&*format!("127.0.0.1:{}", redis.port), "up", "closed"]);
+    browser.wait_for("document.getElementById('p99').textContent.endsWith('s')");
+    assert_eq!(browser.value("document.getElementById('store').textContent"), "Up");
+    browser
+        .wait_for("document.getElementById('denied-note').textContent === '33.3 % of decisions'");
+    let version: Value = serde_json::from_str(&service.get("/rules")).unwrap();
+    assert!(browser.text().contains(version["version"].as_str().unwrap()));
+
+    // The rules change, and the page follows.
+    service.reload("domain: other\ndescriptors: [{ key: new_rule, rate_limit: { unit: day, requests_per_unit: 1 } }]");
+    browser.wait_for("document.getElementById('rules').innerText.includes('new_rule')");
+    drop(redis);
+    ask_once(&service).await;
+    browser.wait_for("document.getElementById('nodes').innerText.includes('outage')");
+    assert_eq!(browser.value("document.getElementById('store').textContent"), "Down");
+    assert_eq!(browser.complaints(), [&json!(0); 0]);
+}
+
+/// A call whose answer does not matter.
+async fn ask_once(service: &Service) {
+    let call = request("other", vec![descriptor(&[("new_rule", "a")])]);
+    drop(service.ask(call).await);
+}
+
+#[tokio::test]
+async fn hostile_names_and_values_are_text() {
+    let code = "<img src=x onerror=window.harmed=1>";
+    let rules = format!(
+        "domain: '{code}'\ndescriptors: [{{ key: '{code}', rate_limit: {{ unit: year, requests_per_unit: 1 }} }}]"
+    );
+    let flags = &["--top-keys", "values"];
+    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    ask(&service, code, code, "</script><script>window.harmed=1</script>", 3).await;
+    let mut browser = open(&service);
+    browser.wait_for("document.getElementById('most-denied').rows.length > 1");
+    let text = browser.text();
+    assert!(text.contains(code), "{text}");
+    assert!(text.contains("<script>window.harmed"), "{text}");
+    assert_eq!(browser.value("window.harmed === undefined"), true);
+    assert_eq!(
+        browser.value("document.querySelectorAll('img, script:not(:last-child)').length"),
+        0
+    );
+    assert_eq!(browser.complaints(), [&json!(0); 0]);
+}
+
+#[tokio::test]
+async fn the_page_asks_no_other_origin_and_runs_no_other_code() {
+    let service = Service::start(Options::default());
+    let mut browser = open(&service);
+    let origin = format!("http://{}/", service.admin);
+    browser.wait_for("performance.getEntriesByType('resource').length > 2");
+    let urls = browser.requested_urls();
+    assert!(urls.len() > 3, "{urls:?}");
+    for url in urls {
+        assert!(url.starts_with(&origin) || url == "data:,", "{url}");
+    }
+    // Whatever got into the page, the policy would stop it.
+    let injected = "new Promise(done => {
+        document.addEventListener('securitypolicyviolation', event => done(event.effectiveDirective));
+        const script = document.createElement('script');
+        script.textContent = 'window.harmed = 1';
+        document.body.append(script);
+    })";
+    assert_eq!(browser.value(injected), "script-src-elem");
+    let asked = "fetch('http://localhost:1/').then(() => 'sent', () => 'refused')";
+    assert_eq!(browser.value(asked), "refused");
+    assert_eq!(browser.value("window.harmed === undefined"), true);
+}
+
+#[tokio::test]
+async fn the_page_marks_what_is_not_current() {
+    let mut service = Service::start(Options::default());
+    ask(&service, "shop", "user", "two", 3).await;
+    let mut browser = open(&service);
+    service.process().signal("KILL");
+    browser.wait_for("document.getElementById('state').textContent === 'Not current'");
+    let text = browser.text();
+    assert!(
+        text.contains("The service cannot be reached. The numbers below are those of "),
+        "{text}"
+    );
+    assert_eq!(browser.value("document.title"), "Not current · tollkeeper");
+    assert_eq!(table(&mut browser, "most-denied").len(), 1, "the last numbers remain");
+}
+
+#[tokio::test]
+async fn the_page_asks_for_the_token_of_the_admin_address() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-of-16-characters").unwrap();
+    let flags = &["--admin-token-file", token.to_str().unwrap()];
+    let service = Service::start(Options { flags, ..Options::default() });
+    assert_eq!(service.exchange_at(service.admin, "GET", "/status", b"").0, 401);
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", service.admin));
+    browser.wait_for("!document.getElementById('login').hidden");
+    for (typed, state) in [("wrong", "Not current"), ("a-token-of-16-characters", "Live")] {
+        browser.value(&format!(
+            "document.getElementById('token').value = '{typed}', document.querySelector('form button').click()"
+        ));
+        browser.wait_for(&format!("document.getElementById('state').textContent === '{state}'"));
+    }
+    assert_eq!(browser.value("document.getElementById('login').checkVisibility()"), false);
+}
+
+/// The lowest contrast between a text and what is behind it, as WCAG 2 defines it.
+const LOWEST_CONTRAST: &str = "
+(() => {
+    const parse = color => color.match(/[\\d.]+/g).map(Number);
+    const luminance = color => parse(color).slice(0, 3).map(part => part / 255)
+        .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+    const behind = at => {
+        for (; at; at = at.parentElement) {
+            const color = getComputedStyle(at).backgroundColor;
+            if (parse(color)[3] !== 0) return color;
+        }
+    };
+    const contrasts = [...document.querySelectorAll('body *')]
+        .filter(at => at.checkVisibility() && [...at.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
+        .map(at => [luminance(getComputedStyle(at).color), luminance(behind(at))].sort((a, b) => b - a))
+        .map(([light, dark]) => (light + 0.05) / (dark + 0.05));
+    return contrasts.length > 30 ? Math.min(...contrasts) : 0;
+})()";
+
+#[tokio::test]
+async fn the_page_is_readable_in_both_colour_schemes_on_a_phone_and_with_a_keyboard() {
+    let service = Service::start(Options::default());
+    ask(&service, "shop", "user", "two", 5).await;
+    let mut browser = open(&service);
+    let mut grounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        for width in [375, 1180] {
+            browser.view(scheme, width);
+            let contrast = browser.value(LOWEST_CONTRAST).as_f64().unwrap();
+            assert!(contrast >= 4.5, "{scheme}, {width}: {contrast}");
+            let overflow =
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+            assert_eq!(browser.value(overflow), 0, "{scheme}, {width}");
+        }
+        grounds.push(browser.value("getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_ne!(grounds[0], grounds[1]);
+
+    for table in ["hottest", "most-denied", "nearest", "rules", "nodes"] {
+        let parts = format!(
+            "(table => table.caption.textContent.trim() !== '' && [...table.tHead.rows[0].cells].every(cell => cell.scope === 'col'))
+             (document.getElementById('{table}'))"
+        );
+        assert_eq!(browser.value(&parts), true, "{table} has a caption and headings");
+    }
+    let sorted = "document.querySelector('[aria-sort]').dataset.sort";
+    assert_eq!(browser.value(sorted), "decisions");
+    browser.value("document.querySelector('[data-sort=denied] button').focus()");
+    browser.key("Enter");
+    assert_eq!(browser.value(sorted), "denied");
+    let outline = "getComputedStyle(document.activeElement).outlineStyle";
+    assert_eq!(browser.value(outline), "solid", "the focus is visible");
+}
+
+#[test]
+fn the_data_of_the_page_is_for_the_page_alone() {
+    let service = Service::start(Options::default());
+    let status = |headers: &str| {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(service.admin).unwrap();
+        let head = format!("GET /status HTTP/1.1\r\nconnection: close\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    let own = format!("host: {}\r\n", service.admin);
+    for allowed in ["", "sec-fetch-site: none\r\n", "sec-fetch-site: same-origin\r\n"] {
+        assert_eq!(status(&format!("{own}{allowed}")), "200", "{allowed}");
+    }
+    for refused in [
+        "sec-fetch-site: same-site\r\n",
+        "sec-fetch-site: cross-site\r\n",
+        "origin: http://evil.example\r\n",
+        "sec-fetch-site: same-origin\r\norigin: null\r\n",
+    ] {
+        assert_eq!(status(&format!("{own}{refused}")), "403", "{refused}");
+    }
+    // A page whose name resolves to the service's address.
+    assert_eq!(status("host: evil.example:6070\r\nsec-fetch-site: same-origin\r\n"), "403");
+    assert_eq!(service.exchange("GET", "/status", b"").0, 404, "not on the public address");
+    let (status, head, _) = service.exchange_at(service.admin, "GET", "/", b"");
+    assert_eq!(status, 200);
+    assert!(
+        head.contains("frame-ancestors 'none'") && head.contains("default-src 'none'"),
+        "{head}"
+    );
+}
