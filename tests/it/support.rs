@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod fault_proxy;
 pub mod http2;
 pub mod otlp;
+pub mod pod;
 pub mod raw_load;
 pub mod redis_server;
 pub mod redis_store;
