@@ -1,26 +1,66 @@
 {{- define "tollkeeper.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 54 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 54 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 54 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{/* A Deployment's selector cannot be changed, so these labels must never change. */}}
 {{- define "tollkeeper.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "tollkeeper.labels" -}}
-{{ include "tollkeeper.selectorLabels" . }}
+{{/* The selector of pods other than the service's: the root, and what they are for. */}}
+{{- define "tollkeeper.selectorLabelsOf" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Values.nameOverride | default $root.Chart.Name }}-{{ index . 1 }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- end -}}
+
+{{/* Labels that all objects have. */}}
+{{- define "tollkeeper.sharedLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{/* Labels, each once: the root, a selector, and more labels of this object, which win over commonLabels. */}}
+{{- define "tollkeeper.mergedLabels" -}}
+{{- $root := index . 0 -}}
+{{- $own := printf "%s\n%s" (index . 1) (include "tollkeeper.sharedLabels" $root) | fromYaml -}}
+{{- merge $own (index . 2 | default dict) ($root.Values.commonLabels | default dict) | toYaml -}}
+{{- end -}}
+
+{{- define "tollkeeper.labels" -}}
+{{- include "tollkeeper.mergedLabels" (list . (include "tollkeeper.selectorLabels" .) dict) -}}
+{{- end -}}
+
+{{/* The labels of an object of the service: the root, and more labels. */}}
+{{- define "tollkeeper.labelsWith" -}}
+{{- $root := index . 0 -}}
+{{- include "tollkeeper.mergedLabels" (list $root (include "tollkeeper.selectorLabels" $root) (index . 1)) -}}
+{{- end -}}
+
+{{/* The labels of objects that are not the service: the root, and what they are for. */}}
+{{- define "tollkeeper.labelsOf" -}}
+{{- include "tollkeeper.mergedLabels" (list (index . 0) (include "tollkeeper.selectorLabelsOf" .) dict) -}}
+{{- end -}}
+
 {{- define "tollkeeper.rulesConfigMap" -}}
 {{- .Values.existingRulesConfigMap | default (printf "%s-rules" (include "tollkeeper.fullname" .)) -}}
+{{- end -}}
+
+{{- define "tollkeeper.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "tollkeeper.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "tollkeeper.image" -}}
@@ -31,26 +71,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Checks that a schema cannot express. */}}
-{{- define "tollkeeper.check" -}}
-{{- if and (eq .Values.store.url "memory://") (gt (int .Values.replicas) 1) -}}
-{{- fail (printf "replicas is %d with store.url memory://: each replica would count on its own, which admits %d times the limits. Set store.url to a Redis that they share, or replicas to 1." (int .Values.replicas) (int .Values.replicas)) -}}
-{{- end -}}
-{{- if regexMatch "://.*:.*@" .Values.store.url -}}
-{{- fail "store.url contains a password, which anyone who may read the pod would see. Put it into a Secret, and name the Secret in store.passwordSecret." -}}
-{{- end -}}
-{{- if not (or .Values.existingRulesConfigMap (.Values.rules | default dict | values | join "" | trim)) -}}
-{{- fail "rules is empty, and the service does not start without rules. Add a rule file, or name a ConfigMap in existingRulesConfigMap." -}}
-{{- end -}}
-{{- range $label, $value := include "tollkeeper.labels" . | fromYaml -}}
-{{- if hasKey ($.Values.podLabels | default dict) $label -}}
-{{- fail (printf "podLabels contains %s, which the chart sets itself." $label) -}}
+{{- define "tollkeeper.storeUrl" -}}
+{{- if .Values.bundledRedis.enabled -}}
+redis://{{ include "tollkeeper.fullname" . }}-redis:6379
+{{- else -}}
+{{ .Values.store.url }}
 {{- end -}}
 {{- end -}}
-{{- $size := .Values.maxMessageBytes -}}
-{{- $unit := hasSuffix "KiB" $size | ternary 1024 (hasSuffix "MiB" $size | ternary 1048576 1) -}}
-{{- $bytes := mul $unit (regexFind "^[0-9]+" $size | int64) -}}
-{{- if or (lt $bytes 1024) (gt $bytes 67108864) -}}
-{{- fail (printf "maxMessageBytes is %s, and must be from 1KiB to 64MiB." $size) -}}
+
+{{/* The greatest number of replicas: with fewer, `local` admits less than the limit, and never more. */}}
+{{- define "tollkeeper.replicas" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{ .Values.autoscaling.maxReplicas }}
+{{- else -}}
+{{ max 1 .Values.replicas }}
 {{- end -}}
+{{- end -}}
+
+{{/* The rules as the data of a ConfigMap. */}}
+{{- define "tollkeeper.rulesData" -}}
+{{- range $name, $text := .Values.rules }}
+{{- if $text }}
+{{- /* The 2 sets the indentation, since the first line of the text may be indented more. */}}
+{{ $name }}: |2
+  {{- $text | nindent 2 }}
+{{- end }}
+{{- end }}
 {{- end -}}

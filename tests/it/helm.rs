@@ -1,16 +1,32 @@
 //! The chart, rendered by the real helm.
 
+mod combinations;
+mod readme;
+
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::Write as _,
     process::{Command, Stdio},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollkeeper::settings;
+use tollkeeper::settings::{self, Arity, Row};
 
-use crate::support::{Process, redis_server::Redis, root, service::tollkeeper, tool};
+use crate::docs::blocks;
+use crate::support::{
+    certificates::{Authority, Issued},
+    pod::{self, Source},
+    redis_server::Redis,
+    root, run,
+    service::{Options, Service},
+    tool,
+};
+use crate::tables::page;
+
+/// A Python script that turns a YAML document into JSON.
+pub const TO_JSON: &str =
+    "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
 
 /// Runs helm in the project's folder; returns stdout, or stderr if helm fails.
 fn helm(arguments: &[&str]) -> Result<String, String> {
@@ -25,15 +41,15 @@ fn helm(arguments: &[&str]) -> Result<String, String> {
 fn scenarios() -> Vec<String> {
     let files = fs::read_dir(root().join("helm/ci")).unwrap();
     let files: Vec<_> = files.map(|file| file.unwrap().path().display().to_string()).collect();
-    assert_eq!(files.len(), 3);
+    assert_eq!(files.len(), 4);
     files
 }
 
 /// The rendered objects, as JSON.
 pub fn render(arguments: &[&str]) -> Vec<Value> {
-    const TO_JSON: &str = "import json, sys, yaml; json.dump([each for each in yaml.safe_load_all(sys.stdin) if each], sys.stdout)";
+    const ALL_TO_JSON: &str = "import json, sys, yaml; json.dump([each for each in yaml.safe_load_all(sys.stdin) if each], sys.stdout)";
     let yaml = helm(&[&["template", "release", "helm"], arguments].concat()).unwrap();
-    serde_json::from_value(python(TO_JSON, &yaml)).unwrap()
+    serde_json::from_value(python(ALL_TO_JSON, &yaml)).unwrap()
 }
 
 /// Runs a Python script that turns YAML into JSON.
@@ -48,12 +64,15 @@ pub fn python(script: &str, yaml: &str) -> Value {
     serde_json::from_slice(&python.wait_with_output().unwrap().stdout).unwrap()
 }
 
+/// The service's object of a kind, which is not that of the bundled Redis or of a hook.
 pub fn object(objects: &[Value], kind: &str) -> Value {
-    objects
-        .iter()
-        .find(|object| object["kind"] == kind)
-        .unwrap_or_else(|| panic!("no {kind}"))
-        .clone()
+    let ours = |object: &&Value| {
+        let name = object["metadata"]["labels"]["app.kubernetes.io/name"].as_str();
+        let is_other =
+            |name: &str| ["-redis", "-check", "-test"].iter().any(|end| name.ends_with(end));
+        object["kind"] == kind && !name.is_some_and(is_other)
+    };
+    objects.iter().find(ours).unwrap_or_else(|| panic!("no {kind}")).clone()
 }
 
 #[track_caller]
@@ -84,12 +103,14 @@ fn replicas_and_the_failure_mode_reach_the_service() {
 
 /// The chart's value and the flag of each setting, as the template names them.
 fn values_of_flags() -> Vec<(String, String)> {
-    let template = fs::read_to_string(root().join("helm/templates/deployment.yaml")).unwrap();
+    let template = fs::read_to_string(root().join("helm/templates/_pod.tpl")).unwrap();
     let mut found = Vec::new();
     // The condition of a switch is in the line before the switch.
     let mut condition = "";
     for line in template.lines() {
-        let value = line.split_once(".Values.").or_else(|| condition.split_once(".Values."));
+        let value = line.split_once(".Values.");
+        let value =
+            value.or_else(|| condition.split_once(".Values.").filter(|_| !line.contains('=')));
         if let (Some((_, flag)), Some((_, value))) = (line.split_once("--"), value) {
             found.push((leading_name(value, '.'), leading_name(flag, '-')));
         }
@@ -105,8 +126,6 @@ fn leading_name(text: &str, separator: char) -> String {
 
 /// The default and the schema of one of the chart's values.
 fn value_and_schema(path: &str) -> (Value, Value) {
-    const TO_JSON: &str =
-        "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
     let values = python(TO_JSON, &helm(&["show", "values", "helm"]).unwrap());
     let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
@@ -125,9 +144,6 @@ fn each_value_has_the_default_and_the_bounds_of_its_setting() {
     let mut checked = 0;
     for (path, flag) in values_of_flags() {
         let row = settings.iter().find(|row| row.flag == flag).unwrap_or_else(|| panic!("{flag}"));
-        if path == "store.passwordSecret" {
-            continue;
-        }
         let (value, schema) = value_and_schema(&path);
         let (value, default) = match (&value, path.as_str()) {
             // The unit is in the value's name.
@@ -141,11 +157,7 @@ fn each_value_has_the_default_and_the_bounds_of_its_setting() {
         assert_eq!(value, default, "{path}");
         if let (Some((min, max)), "integer") = (&row.range, schema["type"].as_str().unwrap_or("")) {
             let bounds = [&schema["minimum"], &schema["maximum"]].map(ToString::to_string);
-            // A Deployment may be scaled to any number, including 0.
-            assert!(
-                path == "replicas" || bounds == [seconds(min), seconds(max)],
-                "{path}: {bounds:?}"
-            );
+            assert_eq!(bounds, [seconds(min), seconds(max)], "{path}");
         }
         if let Some(allowed) = schema["enum"].as_array() {
             let names: Vec<&str> = allowed.iter().map(|name| name.as_str().unwrap()).collect();
@@ -161,29 +173,79 @@ fn seconds(bound: &str) -> String {
     bound.trim_end_matches('s').replace("10m", "600")
 }
 
+/// The flags that the arguments of the pod set: `--flag`, or `flag: flag` for files of Secrets.
+fn flags_of_template() -> Vec<String> {
+    let template = fs::read_to_string(root().join("helm/templates/_pod.tpl")).unwrap();
+    let (args, _) = template.split_once("tollkeeper.secretsVolume").unwrap();
+    let flags = args.split("--").chain(args.split("{ flag: ")).skip(1);
+    let flags = flags.map(|text| leading_name(text, '-')).filter(|flag| !flag.is_empty());
+    flags.collect()
+}
+
+/// The schema of a setting's value in the chart.
+fn schema_of(row: &Row) -> Value {
+    let as_number = |text: &String| text.parse::<u64>().ok();
+    let bounds = row.range.as_ref().map(|(min, max)| (as_number(min), as_number(max)));
+    match (row.value.as_str(), bounds) {
+        ("on|off", _) => json!({ "type": "boolean" }),
+        ("RATIO", _) => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        (_, Some((Some(min), Some(max)))) => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        (names, _) if names.contains('|') && names == names.to_lowercase() => {
+            json!({ "enum": names.split('|').collect::<Vec<_>>() })
+        }
+        _ => json!({ "type": "string" }),
+    }
+}
+
 #[test]
 fn every_setting_is_a_value_of_the_chart() {
     let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let others = schema["properties"]["settings"]["properties"].as_object().unwrap();
-    let mut flags: Vec<String> = others.keys().cloned().collect();
-    flags.extend(values_of_flags().into_iter().map(|(_, flag)| flag));
-    // The chart sets the first three itself. The admin address stays on loopback.
-    flags.extend(["grpc-addr", "http-addr", "rules", "admin-addr", "config"].map(str::to_owned));
-    // The chart mounts no certificates yet.
-    flags.extend(["tls-cert", "tls-key", "tls-client-ca", "client-domains"].map(str::to_owned));
-    flags.push("admin-token-file".to_owned());
-    flags.sort();
-    let mut known: Vec<&str> = settings::table().iter().map(|row| row.flag).collect();
-    known.sort_unstable();
-    assert_eq!(flags, known);
+    let of_template = flags_of_template();
+    let table = settings::table();
+    for row in &table {
+        let as_value = of_template.iter().any(|flag| flag == row.flag);
+        match others.get(row.flag) {
+            Some(schema) => {
+                assert!(!as_value, "{} is a value and in `settings`", row.flag);
+                for (key, value) in schema_of(row).as_object().unwrap() {
+                    assert_eq!(schema[key], *value, "{key} of settings.{}", row.flag);
+                }
+            }
+            // The chart gives every setting as a flag.
+            None => assert!(as_value || row.flag == "config", "{} is no value", row.flag),
+        }
+    }
+    for flag in others.keys().chain(&of_template) {
+        assert!(table.iter().any(|row| row.flag == flag), "{flag} is no setting");
+    }
+    assert!(table.iter().any(|row| row.arity == Arity::Switch));
     refused(&["--set", "settings.drain=5s"], "additional properties");
 }
 
 #[test]
 fn misspelled_values_are_refused() {
-    for key in ["replica=2", "store.uri=redis://x", "store.passwordSecret.nam=x", "log.levle=info"]
-    {
+    for key in [
+        "replica=2",
+        "store.uri=redis://x",
+        "store.passwordSecret.nam=x",
+        "store.tls.caSecret.nam=x",
+        "log.levle=info",
+        "autoscaling.enable=true",
+        "podDisruptionBudget.minAvailable=1",
+        "networkPolicy.client=x",
+        "serviceAccount.nam=x",
+        "monitoring.scrape.kid=none",
+        "bundledRedis.enable=true",
+        "tls.clientCaSecret.nam=x",
+        "admin.token=x",
+        "service.headles=true",
+        "test.domian=x",
+        "rulesCheck.enable=true",
+    ] {
         refused(&["--set", key], "additional properties");
     }
     refused(&["--set-string", r"rules.README\.md=text"], "additional properties");
@@ -268,8 +330,8 @@ fn the_pod_has_the_least_privilege() {
         assert_eq!(security["readOnlyRootFilesystem"], true);
         assert_eq!(security["allowPrivilegeEscalation"], false);
         assert_eq!(security["capabilities"]["drop"][0], "ALL");
+        // A probe of Redis would restart pods in an outage of Redis.
         assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
-        assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
         let drain = container["args"].as_array().unwrap().iter().find_map(|argument| {
             argument.as_str()?.strip_prefix("--drain=")?.strip_suffix('s')?.parse::<u64>().ok()
         });
@@ -278,49 +340,129 @@ fn the_pod_has_the_least_privilege() {
 }
 
 #[test]
+fn readiness_asks_for_the_service_by_its_name_and_by_https_where_it_speaks_tls() {
+    let probe = |arguments: &[&str]| {
+        let pod = &object(&render(arguments), "Deployment")["spec"]["template"]["spec"];
+        pod["containers"][0]["readinessProbe"].clone()
+    };
+    let grpc = &probe(&[])["grpc"];
+    assert_eq!(grpc["service"], "envoy.service.ratelimit.v3.RateLimitService");
+    assert_eq!(grpc["port"], 8081);
+    let https = &probe(&["--set", "tls.secret=cert"])["httpGet"];
+    assert_eq!((&https["path"], &https["scheme"]), (&"/readyz".into(), &"HTTPS".into()));
+}
+
+#[test]
+fn the_rules_are_checked_before_an_upgrade_changes_anything() {
+    let objects = render(&[]);
+    let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
+    let hooks = &job["metadata"]["annotations"]["helm.sh/hook"];
+    assert_eq!(hooks, "pre-install,pre-upgrade,pre-rollback");
+    let pod = &job["spec"]["template"]["spec"];
+    let folder = TempDir::new().unwrap();
+    let check = |rules: &str| {
+        let sources = Files { objects: &objects, rules, certificates: None };
+        run(&mut pod::command(pod, &sources, folder.path()))
+    };
+    let (code, _, error) = check("domain: shop\ndescriptors: [{ key: user }]\n");
+    assert_eq!(code, Some(0), "{error}");
+    let (code, out, error) = check("domain: shop\ndescriptor: [{ key: user }]\n");
+    assert_eq!(code, Some(1), "{out}{error}");
+    assert!((out + &error).contains("did you mean `descriptors`?"));
+}
+
+#[test]
+fn the_next_command_of_the_notes_calls_the_service() {
+    let folder = TempDir::new().unwrap();
+    let notes = helm(&["install", "release", "helm", "--dry-run=client"]).unwrap();
+    assert!(notes.contains("helm test release --namespace default --logs"), "{notes}");
+    let objects = render(&[]);
+    let test = objects.iter().find(|object| object["kind"] == "Pod").unwrap();
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let sources = Files { objects: &objects, rules: "", certificates: None };
+    let command = pod::command(&test["spec"], &sources, folder.path());
+    let here = format!("--addr={}", service.grpc);
+    let arguments = command.get_args().map(|argument| argument.to_str().unwrap());
+    let arguments = arguments.map(|argument| match argument {
+        "--addr=release-tollkeeper.default.svc:8081" => here.as_str(),
+        other => other,
+    });
+    let mut call = Command::new(command.get_program());
+    let (code, out, error) = run(call.args(arguments.collect::<Vec<_>>()));
+    assert_eq!((code, out.starts_with("OK")), (Some(0), true), "{out}{error}");
+}
+
+/// The data of the ConfigMaps and Secrets that a test's pods mount.
+struct Files<'a> {
+    objects: &'a [Value],
+    /// The rules, where the chart has none of its own.
+    rules: &'a str,
+    certificates: Option<&'a Issued>,
+}
+
+impl Source for Files<'_> {
+    fn files(&self, kind: &str, name: &str) -> Vec<(String, String)> {
+        if kind == "ConfigMap" && !self.rules.is_empty() && !name.ends_with("-clients") {
+            return vec![("a.yaml".to_owned(), self.rules.to_owned())];
+        }
+        let named = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        if let Some(object) = self.objects.iter().find(named) {
+            let data = object["data"].as_object().unwrap().iter();
+            return data.map(|(key, text)| (key.clone(), text.as_str().unwrap().into())).collect();
+        }
+        let text = |text: &str| text.to_owned();
+        let secret = text("a-secret-of-the-test");
+        let mut data = vec![(text("secret"), secret.clone()), (text("redis-password"), secret)];
+        if let Some(issued) = self.certificates {
+            for (key, file) in [
+                ("tls.crt", &issued.certificate),
+                ("tls.key", &issued.key),
+                ("ca.crt", &issued.authority),
+            ] {
+                data.push((text(key), fs::read_to_string(file).unwrap()));
+            }
+        }
+        data
+    }
+}
+
+#[test]
 fn the_rendered_command_line_starts_the_binary() {
+    let authority = Authority::new();
+    let issued = authority.server(&["localhost"]);
     for scenario in scenarios() {
         let objects = render(&["--values", &scenario]);
         let folder = TempDir::new().unwrap();
-        let is_rules = |object: &&Value| {
-            object["kind"] == "ConfigMap"
-                && object["metadata"]["name"].as_str().unwrap().ends_with("-rules")
-        };
-        let files = objects.iter().find(is_rules).map_or_else(
-            // This scenario mounts a ConfigMap of its own.
-            || serde_json::json!({ "a.yaml": "domain: a" }),
-            |rules| rules["data"].clone(),
-        );
-        for (name, text) in files.as_object().unwrap() {
-            fs::write(folder.path().join(name), text.as_str().unwrap()).unwrap();
-        }
-        fs::write(folder.path().join("password"), "secret").unwrap();
-
-        let container =
-            object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0].clone();
+        // A scenario may mount a ConfigMap of its own.
+        let rules = if scenario.contains("everything") { "domain: a" } else { "" };
+        let sources = Files { objects: &objects, rules, certificates: Some(&issued) };
+        let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+        let rendered = pod::command(pod, &sources, folder.path());
         let store = Redis::absent();
-        let private = |argument: &Value| {
-            let folder = folder.path().to_str().unwrap();
-            argument
-                .as_str()
-                .unwrap()
-                .replace("0.0.0.0:8081", "127.0.0.1:0")
-                .replace("0.0.0.0:8080", "127.0.0.1:0")
-                .replace("/etc/tollkeeper/rules", folder)
-                .replace("/etc/tollkeeper/secret", folder)
-                // No Redis needs to answer here.
-                .replace("redis.example:6379", &format!("127.0.0.1:{}", store.port))
-        };
-        let mut command = tollkeeper();
-        command
-            .args(container["args"].as_array().unwrap().iter().map(private))
-            // The chart leaves this flag at its default, a fixed port on the pod's loopback.
-            .args(["--admin-addr", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut process = Process::spawn(&mut command);
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("tollkeeper ready"), "{scenario}: {line}");
+        // No Redis needs to answer here.
+        let address = format!("127.0.0.1:{}", store.port);
+        let arguments = rendered.get_args().map(|argument| argument.to_str().unwrap());
+        let mut command = Command::new(rendered.get_program());
+        command.args(arguments.map(|argument| argument.replace("redis.example:6379", &address)));
+        // It listens once settings, rules and files are accepted.
+        Service::spawn(command, folder);
+    }
+}
+
+#[test]
+fn the_values_on_the_page_of_kubernetes_are_accepted() {
+    let folder = TempDir::new().unwrap();
+    let page = page("kubernetes.md");
+    let samples = blocks(&page, "yaml");
+    assert!(samples.len() > 1);
+    for sample in samples {
+        let file = folder.path().join("values.yaml");
+        fs::write(&file, sample).unwrap();
+        render(&["--values", file.to_str().unwrap()]);
+    }
+    for name in page.split("alert `").skip(1).map(|rest| rest.split('`').next().unwrap()) {
+        let alerts = fs::read_to_string(root().join("helm/files/alerts.yaml")).unwrap();
+        assert!(alerts.contains(&format!("alert: {name}")), "no alert {name}");
     }
 }

@@ -8,11 +8,9 @@ use std::{
 
 use serde_json::Value;
 
-use crate::helm::{object, python, render};
+use crate::helm::{TO_JSON, object, python, render};
 use crate::metrics::scrapes;
 use crate::support::{root, run, tool};
-
-const TO_JSON: &str = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
 
 pub fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()

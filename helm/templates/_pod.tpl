@@ -1,0 +1,130 @@
+{{/* The arguments of `tollkeeper serve`. */}}
+{{- define "tollkeeper.args" -}}
+- serve
+- "--grpc-addr=[::]:8081"
+- "--http-addr=[::]:8080"
+- --rules=/etc/tollkeeper/rules
+- {{ include "tollkeeper.storeUrl" . | printf "--store=%s" | quote }}
+- --store-pool-size={{ .Values.store.poolSize }}
+{{- /* Helm reads a large number as a float, and would print 1e+06. */}}
+- --over-limit-cache={{ .Values.store.overLimitCache | int }}
+- --memory-counters-max={{ int64 .Values.store.memoryCountersMax }}
+- --decision-budget={{ .Values.decisionBudget }}
+- --drain={{ .Values.drainSeconds }}s
+- --max-message-bytes={{ .Values.maxMessageBytes }}
+- --max-descriptors={{ .Values.maxDescriptors }}
+- --on-store-failure={{ .Values.onStoreFailure }}
+- --replicas={{ include "tollkeeper.replicas" . }}
+- --headers={{ .Values.headers }}
+{{- if .Values.countDenied }}
+- --count-denied
+{{- end }}
+{{- if .Values.reflection }}
+- --reflection
+{{- end }}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- with .Values.store.sentinel.user }}
+- {{ printf "--store-sentinel-user=%s" . | quote }}
+{{- end }}
+{{- with .Values.store.tls.name }}
+- {{ printf "--store-tls-name=%s" . | quote }}
+{{- end }}
+{{- range include "tollkeeper.files" . | fromYamlArray }}
+{{- if .flag }}
+- --{{ .flag }}=/etc/tollkeeper/secrets/{{ .path }}
+{{- end }}
+{{- end }}
+{{- if .Values.clientDomains }}
+- --client-domains=/etc/tollkeeper/clients/clients.yaml
+{{- end }}
+{{- if .Values.admin.tokenSecret.name }}
+- "--admin-addr=[::]:6070"
+{{- end }}
+{{- range $flag, $value := .Values.settings }}
+- {{ printf "--%s=%v" $flag $value | quote }}
+{{- end }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The files of Secrets: the flag that names each, its Secret and key, and its path. */}}
+{{- define "tollkeeper.files" -}}
+{{- $store := .Values.store -}}
+{{- with ($store.passwordSecret).name }}
+- { flag: store-password-file, secret: {{ . }}, key: {{ $store.passwordSecret.key }}, path: store-password }
+{{- end }}
+{{- with ($store.sentinel.passwordSecret).name }}
+- { flag: store-sentinel-password-file, secret: {{ . }}, key: {{ $store.sentinel.passwordSecret.key }}, path: sentinel-password }
+{{- end }}
+{{- with ($store.tls.caSecret).name }}
+- { flag: store-tls-ca, secret: {{ . }}, key: {{ $store.tls.caSecret.key }}, path: store-ca.crt }
+{{- end }}
+{{- with ($store.tls.certSecret).name }}
+- { flag: store-tls-cert, secret: {{ . }}, key: {{ $store.tls.certSecret.certKey }}, path: store.crt }
+- { flag: store-tls-key, secret: {{ . }}, key: {{ $store.tls.certSecret.keyKey }}, path: store.key }
+{{- end }}
+{{- with .Values.tls.secret }}
+- { flag: tls-cert, secret: {{ . }}, key: {{ $.Values.tls.certKey }}, path: tls.crt }
+- { flag: tls-key, secret: {{ . }}, key: {{ $.Values.tls.keyKey }}, path: tls.key }
+{{- end }}
+{{- with (.Values.tls.clientCaSecret).name }}
+- { flag: tls-client-ca, secret: {{ . }}, key: {{ $.Values.tls.clientCaSecret.key }}, path: client-ca.crt }
+{{- end }}
+{{- with (.Values.admin.tokenSecret).name }}
+- { flag: admin-token-file, secret: {{ . }}, key: {{ $.Values.admin.tokenSecret.key }}, path: admin-token }
+{{- end }}
+{{- end -}}
+
+{{/* The files of Secrets as one volume. Without subPath, so that changes reach the pod. */}}
+{{- define "tollkeeper.secretsVolume" -}}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- range . }}
+      - secret:
+          name: {{ .secret }}
+          items:
+            - key: {{ .key }}
+              path: {{ .path }}
+      {{- end }}
+{{- end -}}
+
+{{/* What all pods of this image have: no token, no variables of Services, and least privilege. */}}
+{{- define "tollkeeper.podBasics" -}}
+# The service never talks to Kubernetes.
+automountServiceAccountToken: false
+# A Service called tollkeeper would put TOLLKEEPER_… variables into every pod.
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "tollkeeper.topologySpread" -}}
+{{- if .Values.topologySpreadConstraints }}
+{{- toYaml .Values.topologySpreadConstraints }}
+{{- else if .Values.topologySpread }}
+{{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+- maxSkew: 1
+  topologyKey: {{ . }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "tollkeeper.selectorLabels" $ | nindent 6 }}
+{{- end }}
+{{- end }}
+{{- end -}}
