@@ -102,7 +102,9 @@ impl StatusNumbers {
     pub(super) fn of(families: &[MetricFamily]) -> Self {
         let calls = metrics(families, "rpc_server_call_duration_seconds");
         let mut calls_failed = 0_u64;
-        for metric in calls.iter().filter(|metric| label(metric, "rpc_status_code") != "OK") {
+        for metric in
+            calls.iter().filter(|metric| label(metric, "rpc_response_status_code") != "OK")
+        {
             calls_failed = calls_failed.saturating_add(metric.get_histogram().get_sample_count());
         }
         let by_rule = by_rule(metrics(families, "ratelimit_decisions_total"));

@@ -68,6 +68,12 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     ask_once(&service).await;
     browser.wait_for("document.getElementById('nodes').innerText.includes('outage')");
     assert_eq!(browser.value("document.getElementById('store').textContent"), "Down");
+    browser.wait_for("document.getElementById('p50-note').textContent === '1 failed calls'");
+    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
+    let numbers = serde_json::from_str::<Value>(&status).unwrap()["numbers"].take();
+    assert_eq!((&numbers["calls"]["count"], &numbers["fallbacks"]), (&json!(10), &json!(1)));
+    assert!(numbers["started_at"].as_u64().unwrap() > 1_700_000_000, "{numbers}");
+    assert!(numbers["round_trips"]["count"].as_u64().unwrap() > 3, "{numbers}");
     assert_eq!(browser.complaints(), [&json!(0); 0]);
 }
 
@@ -128,6 +134,8 @@ async fn the_page_marks_what_is_not_current() {
     let mut service = Service::start(Options::default());
     ask(&service, "shop", "user", "two", 3).await;
     let mut browser = open(&service);
+    let text = browser.text();
+    assert!(text.contains("Store\nMemory\n1 of 1M counters"), "{text}");
     service.process().signal("KILL");
     browser.wait_for("document.getElementById('state').textContent === 'Not current'");
     let text = browser.text();
