@@ -76,5 +76,5 @@ fn record(rules: &RuleSet, requests: &[Request], names: TopKeyNames) -> f64 {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }

@@ -156,6 +156,11 @@ mod tests {
             ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
         }
 
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "from 1 to the number of keys"
+        )]
         fn draw(&mut self) -> u64 {
             loop {
                 let area = self.high + self.random() * (self.low - self.high);

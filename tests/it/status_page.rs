@@ -74,7 +74,7 @@ async fn the_page_shows_the_calls_the_rules_and_the_store_and_renews_itself() {
     assert_eq!((&numbers["calls"]["count"], &numbers["fallbacks"]), (&json!(10), &json!(1)));
     assert!(numbers["started_at"].as_u64().unwrap() > 1_700_000_000, "{numbers}");
     assert!(numbers["round_trips"]["count"].as_u64().unwrap() > 3, "{numbers}");
-    assert_eq!(browser.complaints(), [&json!(0); 0]);
+    assert_eq!(browser.complaints(), [""; 0]);
 }
 
 /// A call whose answer does not matter.
@@ -102,7 +102,7 @@ async fn hostile_names_and_values_are_text() {
         browser.value("document.querySelectorAll('img, script:not(:last-child)').length"),
         0
     );
-    assert_eq!(browser.complaints(), [&json!(0); 0]);
+    assert_eq!(browser.complaints(), [""; 0]);
 }
 
 #[tokio::test]

@@ -127,12 +127,10 @@ impl Browser {
     }
 
     /// What the browser complains of: errors of scripts, and violations of the page's policy.
-    pub fn complaints(&self) -> Vec<&Value> {
+    pub fn complaints(&self) -> Vec<String> {
         let complaints = ["Log.entryAdded", "Runtime.exceptionThrown"];
-        self.events
-            .iter()
-            .filter(|event| complaints.iter().any(|name| event["method"] == *name))
-            .collect()
+        let is_complaint = |event: &&Value| complaints.iter().any(|name| event["method"] == *name);
+        self.events.iter().filter(is_complaint).map(Value::to_string).collect()
     }
 
     #[track_caller]
