@@ -12,6 +12,7 @@ mod process;
 mod reader;
 mod row;
 mod rules;
+mod rules_source;
 mod store;
 mod store_access;
 mod store_url;
@@ -25,6 +26,7 @@ pub use process::ProcessSettings;
 pub use reader::{CONFIG, Environment, TypedFlags};
 pub use row::Row;
 pub use rules::RuleSettings;
+pub use rules_source::RuleSource;
 pub use store::{ReadyNeeds, StoreSettings};
 pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
@@ -202,7 +204,8 @@ mod tests {
         assert_eq!(settings.process.drain, Duration::from_secs(2));
         assert_eq!(settings.process.workers, 3);
         assert_eq!(settings.calls.bounds.descriptors_max, 7);
-        assert_eq!(settings.rules.paths, [std::path::Path::new("a"), std::path::Path::new("b")]);
+        let RuleSource::Files(paths) = settings.rules.source else { panic!("files") };
+        assert_eq!(paths, [std::path::Path::new("a"), std::path::Path::new("b")]);
         assert!(settings.listen.reflection);
     }
 
@@ -297,7 +300,8 @@ mod tests {
         let typed = flags(&[("rules", "")]);
         let Resolved { settings, problems: found } = resolve(&typed, &Environment::default());
         assert_eq!(found, ["--rules: must not be empty"]);
-        assert!(settings.rules.paths.is_empty(), "the loader would report it again");
+        let RuleSource::Files(paths) = settings.rules.source else { panic!("files") };
+        assert!(paths.is_empty(), "the loader would report it again");
         assert_eq!(
             problems(&[("TOLLKEEPER_RULES", "a::b")]),
             ["TOLLKEEPER_RULES: must not be empty"]
