@@ -216,16 +216,11 @@ async fn metrics(State(http): State<Http>) -> Response {
 }
 
 async fn rules(State(http): State<Http>) -> Response {
-    http.report(|| {
-        let mut rules = rules_json(&http.rules);
-        if let Some(control_plane) = &http.control_plane {
-            rules["control_plane"] = control_plane_json(control_plane);
-        }
-        Json(rules).into_response()
-    })
+    let control_plane = http.control_plane.as_deref();
+    http.report(|| Json(rules_json(&http.rules, control_plane)).into_response())
 }
 
-fn rules_json(rules: &Rules) -> Value {
+fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
     let in_force = rules.current();
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
@@ -233,6 +228,7 @@ fn rules_json(rules: &Rules) -> Value {
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
         "files": in_force.files,
+        "control_plane": control_plane.map(control_plane_json),
         "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "domains": in_force.rules.domains().into_iter().map(domain_json).collect::<Vec<_>>(),
     })

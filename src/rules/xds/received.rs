@@ -108,3 +108,47 @@ fn sort(descriptors: &mut [RateLimitDescriptor]) {
         sort(&mut descriptor.descriptors);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::xds::pb::RateLimitPolicy;
+
+    /// Descriptors within each other, as many as this.
+    fn nested(levels: usize) -> Any {
+        let mut descriptors = Vec::new();
+        for level in 0..levels {
+            let limit = RateLimitPolicy { unit: 1, requests_per_unit: 1, ..Default::default() };
+            let (key, rate_limit) = (format!("level {level}"), Some(limit));
+            descriptors =
+                vec![RateLimitDescriptor { key, rate_limit, descriptors, ..Default::default() }];
+        }
+        let config = RateLimitConfig { name: "n".to_owned(), domain: "d".to_owned(), descriptors };
+        Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() }
+    }
+
+    fn check(resource: Any) -> Result<InForce, Vec<Problem>> {
+        ReceivedRules::decode(&[resource]).compile(LoadOptions::default())
+    }
+
+    #[test]
+    fn no_bytes_cause_a_panic() {
+        let good = nested(3);
+        check(good.clone()).unwrap();
+        for index in 0..good.value.len() {
+            drop(check(Any { value: good.value[..index].to_vec(), ..good.clone() }));
+            for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut bad = good.clone();
+                bad.value[index] = byte;
+                drop(check(bad));
+            }
+        }
+    }
+
+    #[test]
+    fn descriptors_nested_too_deeply_are_a_problem() {
+        check(nested(90)).unwrap();
+        let problems = check(nested(200)).unwrap_err();
+        assert!(problems[0].message.contains("recursion limit"), "{problems:?}");
+    }
+}

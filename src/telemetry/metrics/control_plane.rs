@@ -5,8 +5,8 @@ use std::sync::Arc;
 use opentelemetry::{KeyValue, metrics::Meter};
 
 use crate::{
-    rules::xds::ControlPlane,
-    telemetry::instrument::{InstrumentRow, InstrumentUnit},
+    rules::xds::{ControlPlane, ControlPlaneReport},
+    telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe, observe_together},
 };
 
 const CONNECTED: InstrumentRow = InstrumentRow::gauge(
@@ -41,39 +41,38 @@ pub(super) const INSTRUMENTS: &[&InstrumentRow] =
 
 /// Observes the subscription to a control plane.
 pub fn observe_control_plane(meter: &Meter, control_plane: &Arc<ControlPlane>) {
-    let of = |control_plane: &Arc<ControlPlane>| Arc::clone(control_plane);
-    let observed = of(control_plane);
-    CONNECTED.observe(meter, move |observe| {
-        observe(f64::from(u8::from(observed.report().connected)), &[]);
-    });
-    let observed = of(control_plane);
-    CONNECTIONS.observe(meter, move |observe| {
-        let streams = observed.report().streams;
-        for (outcome, count) in [("opened", streams.opened), ("failed", streams.failed)] {
-            observe(number(count), &[KeyValue::new("outcome", outcome)]);
-        }
-    });
-    let observed = of(control_plane);
-    RESPONSES.observe(meter, move |observe| {
-        let responses = observed.report().responses;
-        for (outcome, count) in [
-            ("accepted", responses.accepted),
-            ("unchanged", responses.unchanged),
-            ("refused", responses.refused),
-        ] {
-            observe(number(count), &[KeyValue::new("outcome", outcome)]);
-        }
-    });
-    let observed = of(control_plane);
-    NACKS.observe(meter, move |observe| observe(number(observed.report().nacks), &[]));
-    let observed = of(control_plane);
-    ACCEPTED.observe(meter, move |observe| {
-        let at = observed.report().accepted.map_or(0, |(_, at)| at.as_secs());
-        observe(number(at), &[]);
-    });
+    let control_plane = Arc::clone(control_plane);
+    let read = move || control_plane.report();
+    observe_together(
+        meter,
+        read,
+        &[
+            (&CONNECTED, |report, observe| observe(f64::from(u8::from(report.connected)), &[])),
+            (&CONNECTIONS, |report, observe| {
+                let streams = report.streams;
+                by_outcome(&[("opened", streams.opened), ("failed", streams.failed)], observe);
+            }),
+            (&RESPONSES, |ControlPlaneReport { responses, .. }, observe| {
+                let accepted = ("accepted", responses.accepted);
+                let unchanged = ("unchanged", responses.unchanged);
+                by_outcome(&[accepted, unchanged, ("refused", responses.refused)], observe);
+            }),
+            (&NACKS, |report, observe| observe(number(report.nacks), &[])),
+            (&ACCEPTED, |report, observe| {
+                let at = report.accepted.as_ref().map_or(0, |(_, at)| at.as_secs());
+                observe(number(at), &[]);
+            }),
+        ],
+    );
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a counter never gets near 2^53")]
+fn by_outcome(counts: &[(&'static str, u64)], observe: Observe<'_>) {
+    for (outcome, count) in counts {
+        observe(number(*count), &[KeyValue::new("outcome", *outcome)]);
+    }
+}
+
+/// Exact: numbers of responses and seconds, below 2^53.
 fn number(count: u64) -> f64 {
     count as f64
 }
