@@ -66,7 +66,7 @@ async fn a_domain_that_vanishes_after_a_reconnect_stays_for_a_while() {
     ask(&service, "other", "user=a").await;
     ads.cut();
     ads.request();
-    ads.respond("1", "n1", &[one.clone()]);
+    ads.respond("1", "n1", std::slice::from_ref(&one));
     assert_eq!(ads.request().version, "1");
     assert_eq!(ask(&service, "other", "user=a").await, "OK: OK 1/3 YEAR", "it stays");
     ads.respond("2", "n2", &[one.clone(), other.clone()]);

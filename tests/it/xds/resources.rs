@@ -19,7 +19,7 @@ fn accepted(config: &Value) -> (FakeAds, Service) {
     let ads = FakeAds::start();
     let service = start(&ads.url(), &[]);
     ads.request();
-    ads.respond("1", "n1", &[config.clone()]);
+    ads.respond("1", "n1", std::slice::from_ref(config));
     assert_eq!(ads.request().error, None);
     (ads, service)
 }

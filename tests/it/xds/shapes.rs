@@ -174,7 +174,7 @@ async fn denied_calls_are_charged_unless_the_flag_or_the_rule_says_otherwise() {
         let ads = FakeAds::start();
         let service = start(&ads.url(), flags);
         ads.request();
-        ads.respond("1", "n1", &[config.clone()]);
+        ads.respond("1", "n1", std::slice::from_ref(config));
         ads.request();
         let path = [(ROUTE, ROUTE), ("rule-0-match--1", "rule-0-match--1")];
         let debit = request(DOMAIN, vec![hits(descriptor(&path), 22)]);
