@@ -19,5 +19,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         // A value of a descriptor must not reach a log through `{:?}`.
         .skip_debug([".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"])
         .compile_fds(descriptors)?;
+
+    // In a folder of its own, since both sets have a part of the package envoy.config.core.v3.
+    let xds = out.join("xds");
+    fs::create_dir_all(&xds)?;
+    let files =
+        ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+    tonic_prost_build::configure()
+        .build_server(false)
+        .out_dir(xds)
+        .compile_fds(protox::compile(files, ["proto"])?)?;
     Ok(())
 }

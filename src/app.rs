@@ -25,8 +25,11 @@ use crate::{
     panics,
     printable::printable,
     rls,
-    rules::{self, InForce, Rules, Watched},
-    settings::{CallSettings, ReadyNeeds, RuleSettings, Settings},
+    rules::{
+        self, InForce, LoadOptions, Rules, Watched,
+        xds::{self, ControlPlane},
+    },
+    settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, Settings},
     shutdown::Signals,
     store::Store,
     telemetry::{
@@ -38,7 +41,8 @@ use crate::{
     workers::Workers,
 };
 
-/// After this time the service is ready even if the store has not answered; `on_store_failure` applies then.
+/// After this time the service is ready even if the store has not answered, and `on_store_failure` applies; and even
+/// if a control plane has sent no rules, and nothing is limited.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest time for calls in progress after the listeners have closed.
@@ -59,6 +63,8 @@ struct App {
     health: Health,
     workers: Arc<Workers>,
     stop: CancellationToken,
+    /// The source of the rules, if that is a control plane.
+    control_plane: Option<Arc<ControlPlane>>,
 }
 
 /// Runs the service until a signal ends it.
@@ -80,7 +86,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let ready = ReadyLine {
         addresses: listeners.addresses()?,
         store: settings.store.url.to_string(),
-        rules: rule_sources(&settings.rules.paths),
+        rules: rule_sources(&settings.rules.source),
         call: example_call(&rules.rules),
     };
     tracing::info!("listening: {}", ready.addresses);
@@ -110,7 +116,12 @@ impl App {
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
-        Ok(Self { telemetry, store, health, workers, stop })
+        let control_plane = match &settings.rules.source {
+            RuleSource::Files(_) => None,
+            RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
+        };
+        let control_plane = control_plane.map(Arc::new);
+        Ok(Self { telemetry, store, health, workers, stop, control_plane })
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
@@ -125,6 +136,9 @@ impl App {
     ) -> Result<Tasks, Box<dyn Error>> {
         let rules = Arc::new(Rules::new(rules));
         RuleMetrics::observe(&self.telemetry.meter(), &rules);
+        if let Some(control_plane) = &self.control_plane {
+            telemetry::observe_control_plane(&self.telemetry.meter(), control_plane);
+        }
         let store = Arc::clone(&self.store);
         telemetry::observe_servers(&self.telemetry.meter(), move || store.servers());
         let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
@@ -164,6 +178,7 @@ impl App {
             health: self.health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             rules: Arc::clone(&rules),
+            control_plane: self.control_plane.clone(),
             request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
             report_slots: Arc::new(Semaphore::new(http::REPORTS_MAX)),
             access: settings.listen.access.clone(),
@@ -203,10 +218,16 @@ impl App {
             stop.run_until_cancelled_owned(store.follow_usage()).await;
             Ok(())
         });
-        // The built-in rules cannot change.
-        if !settings.rules.paths.is_empty() {
-            let RuleSettings { paths, options } = settings.rules.clone();
-            tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, options }));
+        let RuleSettings { source, options } = settings.rules.clone();
+        match (source, self.control_plane.clone()) {
+            (_, Some(control_plane)) => {
+                tasks.spawn(self.follow(control_plane, rules, limiter, options));
+            }
+            // The built-in rules cannot change.
+            (RuleSource::Files(paths), None) if !paths.is_empty() => {
+                tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, options }));
+            }
+            _ => {}
         }
         Ok(tasks)
     }
@@ -239,18 +260,47 @@ impl App {
         }
     }
 
-    /// Enters [`Phase::Ready`] once the store has answered or [`READY_WITHIN`] has passed, prints the ready
-    /// line, and never returns. With [`ReadyNeeds::Store`] it waits for the store, and follows it.
+    /// Takes the rules from the control plane, until [`App::stop`] is cancelled.
+    fn follow(
+        &self,
+        control_plane: Arc<ControlPlane>,
+        rules: Arc<Rules>,
+        limiter: Arc<Limiter>,
+        options: LoadOptions,
+    ) -> impl Future<Output = TaskResult> + use<> {
+        let (metrics, stop) = (RuleMetrics::new(&self.telemetry.meter()), self.stop.clone());
+        async move {
+            let follow = xds::follow(rules, control_plane, options, move |loaded| {
+                metrics.loaded(loaded);
+                limiter.rules_changed();
+            });
+            stop.run_until_cancelled_owned(follow).await;
+            Ok(())
+        }
+    }
+
+    /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
+    /// passed, prints the ready line, and never returns. With [`ReadyNeeds::Store`] it waits for the store, and follows
+    /// it.
     async fn become_ready(&self, line: &str, needs: ReadyNeeds) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
             async move { store.reached().await }
         });
-        match needs {
-            // If it is not reached in time, `on_store_failure` applies.
-            ReadyNeeds::Start => drop(time::timeout(READY_WITHIN, reached).await),
-            ReadyNeeds::Store => reached.await,
-        }
+        let reached = async {
+            match needs {
+                // If it is not reached in time, `on_store_failure` applies.
+                ReadyNeeds::Start => drop(time::timeout(READY_WITHIN, reached).await),
+                ReadyNeeds::Store => reached.await,
+            }
+        };
+        // A control plane without rules never answers.
+        let has_rules = async {
+            if let Some(control_plane) = &self.control_plane {
+                drop(time::timeout(READY_WITHIN, control_plane.accepted()).await);
+            }
+        };
+        tokio::join!(reached, has_rules);
         self.health.enter(Phase::Ready).await;
         ready::print(line);
         match needs {

@@ -38,14 +38,16 @@ use crate::{
     VERSION,
     access::{AdminToken, DomainAccess},
     arriving::{ArrivalBudget, FREE_BYTES},
+    clock::system_clock,
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
+        time::Timestamp,
     },
     health::Health,
     limiter::Limiter,
     rls::{decode::Bounds, headers::Headers, refusal::Refusal},
-    rules::Rules,
+    rules::{Rules, xds::ControlPlane},
     telemetry::Telemetry,
     tls::server::Identity,
 };
@@ -77,6 +79,8 @@ pub struct Http {
     pub telemetry: Arc<Telemetry>,
     /// The rules in force.
     pub rules: Arc<Rules>,
+    /// The source of the rules, if that is a control plane.
+    pub control_plane: Option<Arc<ControlPlane>>,
     /// One permit for each request with a body: [`REQUESTS_MAX`].
     pub request_slots: Arc<Semaphore>,
     /// One permit for each answer of `/metrics` or `/rules` that is being sent: [`REPORTS_MAX`].
@@ -212,10 +216,11 @@ async fn metrics(State(http): State<Http>) -> Response {
 }
 
 async fn rules(State(http): State<Http>) -> Response {
-    http.report(|| Json(rules_json(&http.rules)).into_response())
+    let control_plane = http.control_plane.as_deref();
+    http.report(|| Json(rules_json(&http.rules, control_plane)).into_response())
 }
 
-fn rules_json(rules: &Rules) -> Value {
+fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
     let in_force = rules.current();
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
@@ -223,8 +228,24 @@ fn rules_json(rules: &Rules) -> Value {
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
         "files": in_force.files,
+        "control_plane": control_plane.map(control_plane_json),
         "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "domains": in_force.rules.domains().into_iter().map(domain_json).collect::<Vec<_>>(),
+    })
+}
+
+fn control_plane_json(control_plane: &ControlPlane) -> Value {
+    let report = control_plane.report();
+    let (version, accepted_at) = report.accepted.unzip();
+    let age = accepted_at.map(|at| system_clock().as_secs().saturating_sub(at.as_secs()));
+    json!({
+        "url": control_plane.target.to_string(),
+        "connected": report.connected,
+        "version": version,
+        "accepted_at": accepted_at.map(Timestamp::as_secs),
+        "age_seconds": age,
+        "refused_version": report.refused,
+        "failure": report.failure,
     })
 }
 

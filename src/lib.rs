@@ -42,4 +42,5 @@ mod calls;
 mod did_you_mean;
 mod grpc;
 mod panics;
+mod pause;
 mod printable;

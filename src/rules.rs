@@ -1,4 +1,5 @@
-//! Reads rules from files and folders of YAML, checks them together, and follows their changes.
+//! Reads rules from files and folders of YAML, or from a control plane, checks them together, and follows their
+//! changes.
 //!
 //! Nothing outside this folder knows YAML.
 
@@ -10,12 +11,14 @@ mod json_schema;
 mod keys;
 mod load;
 mod options;
+mod origin;
 mod problem;
 mod reader;
 mod scalar;
 mod schema;
 mod settings_file;
 mod watch;
+pub mod xds;
 mod yaml;
 
 pub use clients::ClientDomains;

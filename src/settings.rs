@@ -12,6 +12,7 @@ mod process;
 mod reader;
 mod row;
 mod rules;
+mod rules_source;
 mod store;
 mod store_access;
 mod store_url;
@@ -25,6 +26,7 @@ pub use process::ProcessSettings;
 pub use reader::{CONFIG, Environment, TypedFlags};
 pub use row::Row;
 pub use rules::RuleSettings;
+pub use rules_source::RuleSource;
 pub use store::{ReadyNeeds, StoreSettings};
 pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
 pub use telemetry::TelemetrySettings;
@@ -118,6 +120,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::engine::rule::WhenDenied;
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         Environment::new(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
@@ -202,7 +205,8 @@ mod tests {
         assert_eq!(settings.process.drain, Duration::from_secs(2));
         assert_eq!(settings.process.workers, 3);
         assert_eq!(settings.calls.bounds.descriptors_max, 7);
-        assert_eq!(settings.rules.paths, [std::path::Path::new("a"), std::path::Path::new("b")]);
+        let RuleSource::Files(paths) = settings.rules.source else { panic!("files") };
+        assert_eq!(paths, [std::path::Path::new("a"), std::path::Path::new("b")]);
         assert!(settings.listen.reflection);
     }
 
@@ -297,11 +301,47 @@ mod tests {
         let typed = flags(&[("rules", "")]);
         let Resolved { settings, problems: found } = resolve(&typed, &Environment::default());
         assert_eq!(found, ["--rules: must not be empty"]);
-        assert!(settings.rules.paths.is_empty(), "the loader would report it again");
+        let RuleSource::Files(paths) = settings.rules.source else { panic!("files") };
+        assert!(paths.is_empty(), "the loader would report it again");
         assert_eq!(
             problems(&[("TOLLKEEPER_RULES", "a::b")]),
             ["TOLLKEEPER_RULES: must not be empty"]
         );
+    }
+
+    #[test]
+    fn a_control_plane_is_given_alone_and_charges_denied_calls_by_default() {
+        let url = ("TOLLKEEPER_RULES", "xds://h:18001?node=a");
+        let settings = good(&[url]);
+        let RuleSource::ControlPlane(target) = &settings.rules.source else { panic!("a URL") };
+        assert_eq!(target.to_string(), url.1);
+        let when_denied = |settings: &Settings| settings.rules.options.defaults.when_denied;
+        assert_eq!(when_denied(&settings), WhenDenied::Counted);
+        assert_eq!(
+            when_denied(&good(&[url, ("TOLLKEEPER_COUNT_DENIED", "off")])),
+            WhenDenied::Free
+        );
+        assert_eq!(when_denied(&good(&[])), WhenDenied::Free);
+
+        let two = TypedFlags::from([("rules", vec!["a.yaml".into(), url.1.into()])]);
+        let problems = resolve(&two, &Environment::default()).problems;
+        assert_eq!(problems, ["--rules: a control plane sends all rules: give its URL alone"]);
+    }
+
+    #[test]
+    fn the_tls_of_a_control_plane_is_checked_at_the_start() {
+        let ca = ("TOLLKEEPER_RULES_TLS_CA", "/does/not/exist");
+        let with_tls = ("TOLLKEEPER_RULES", "xds+tls://h:18001?node=a");
+        let missing =
+            "TOLLKEEPER_RULES_TLS_CA: /does/not/exist: No such file or directory (os error 2)";
+        assert_eq!(problems(&[with_tls, ca]), [missing]);
+        let without_tls = ("TOLLKEEPER_RULES", "xds://h:18001?node=a");
+        let unused = "TOLLKEEPER_RULES_TLS_CA has no effect: only xds+tls:// uses TLS";
+        assert_eq!(good(&[without_tls, ca]).warnings, [unused]);
+        let unused = "TOLLKEEPER_RULES_TLS_CA has no effect: the rules come from files";
+        assert_eq!(good(&[ca]).warnings, [unused]);
+        let alone = problems(&[with_tls, ("TOLLKEEPER_RULES_TLS_KEY", "/dev/null")]);
+        assert_eq!(alone[0], "TOLLKEEPER_RULES_TLS_KEY: it needs --rules-tls-cert");
     }
 
     #[test]

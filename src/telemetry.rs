@@ -25,8 +25,8 @@ pub use log_filter::LogFilter;
 pub(crate) use log_throttle::{LogCause, due_line};
 pub use metrics::{
     CallMetrics, EdgeMetrics, FileMetrics, ListenerMetrics, MemoryMetrics, MemoryReport,
-    RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_memory,
-    observe_servers,
+    RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_control_plane,
+    observe_memory, observe_servers,
 };
 pub(crate) use metrics::{
     CallsInProgress, RefusedConnection, is_server_error, redis_error_type, status_name,

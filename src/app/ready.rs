@@ -1,14 +1,14 @@
 //! The line on stdout that reports the service as ready: text, or a JSON object with `--log-format json`.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::io::{self, Write as _};
 
 use serde_json::json;
 
 use super::listeners::Addresses;
-use crate::{engine::rule_set::RuleSet, printable::printable, rules, telemetry::LogFormat};
+use crate::{
+    engine::rule_set::RuleSet, printable::printable, rules, settings::RuleSource,
+    telemetry::LogFormat,
+};
 
 /// The contents of the line.
 pub(super) struct ReadyLine {
@@ -51,11 +51,14 @@ pub(super) fn print(line: &str) {
 }
 
 /// The sources of the rules, for the ready line.
-pub(super) fn rule_sources(paths: &[PathBuf]) -> Vec<String> {
-    if paths.is_empty() {
-        return vec!["examples/rules.yaml (built in)".to_owned()];
+pub(super) fn rule_sources(source: &RuleSource) -> Vec<String> {
+    match source {
+        RuleSource::Files(paths) if paths.is_empty() => {
+            vec!["examples/rules.yaml (built in)".to_owned()]
+        }
+        RuleSource::Files(paths) => paths.iter().map(|path| rules::file_name(path)).collect(),
+        RuleSource::ControlPlane(target) => vec![target.to_string()],
     }
-    paths.iter().map(|path| rules::file_name(path)).collect()
 }
 
 /// Arguments of `tollkeeper call` that match the first rule.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{task::spawn_blocking, time};
 
 use crate::{
-    settings::{Settings, StoreUrl},
+    settings::{RuleSource, Settings, StoreUrl},
     store::redis::{password::Password, server::Access},
     telemetry::FileMetrics,
 };
@@ -33,6 +33,11 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     }
     if let Some(token) = &listen.admin_token {
         metrics.in_use("admin_token", token.renew());
+    }
+    if let RuleSource::ControlPlane(target) = &settings.rules.source
+        && let Some(tls) = &target.tls
+    {
+        metrics.in_use("rules_certificates", tls.renew());
     }
     if let StoreUrl::Redis(url) = &settings.store.url {
         // Sentinels and Redis use the same files.

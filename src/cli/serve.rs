@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use super::output::{USAGE, complain};
 use crate::{
     app,
-    rules::{self, InForce},
-    settings::{self, Environment, Resolved, Settings, TypedFlags},
+    rules::{self, InForce, xds},
+    settings::{self, Environment, Resolved, RuleSource, Settings, TypedFlags},
 };
 
 pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) -> ExitCode {
@@ -48,7 +48,11 @@ fn prepare(
     environment: &Environment,
 ) -> Result<(Settings, InForce), Vec<String>> {
     let Resolved { settings, mut problems } = settings::resolve(flags, environment);
-    match rules::load(&settings.rules.paths, settings.rules.options) {
+    let loaded = match &settings.rules.source {
+        RuleSource::Files(paths) => rules::load(paths, settings.rules.options),
+        RuleSource::ControlPlane(_) => Ok(xds::none_yet(settings.rules.options)),
+    };
+    match loaded {
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),
         Err(more) => {

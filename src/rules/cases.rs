@@ -8,6 +8,7 @@ use std::{
 use super::{
     files,
     keys::{CALL, FILE, SUITE, TEST},
+    origin::Origin,
     problem::{Findings, Problem},
     reader::{Fields, Reader},
     yaml::{Content, Location, YamlNode},
@@ -79,7 +80,8 @@ pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
 pub fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     let mut findings = Findings::default();
-    let mut reader = Reader { file: &source.name, findings: &mut findings };
+    let origin = Origin::text(&source.name);
+    let mut reader = Reader { origin: &origin, findings: &mut findings };
     let root = reader.root(&source.text, "a test file starts with `rules:`", of_rules);
     let folder = path.parent().unwrap_or(Path::new(""));
     let suite = root.and_then(|root| reader.suite(&root, folder));
@@ -329,7 +331,7 @@ impl Reader<'_> {
     /// A location as `file:line:column`.
     fn located(&self, node: &YamlNode) -> String {
         let (line, column) = node.location;
-        format!("{}:{line}:{column}", self.file)
+        format!("{}:{line}:{column}", self.origin.name)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Compiles the rules of all files to a [`RuleSet`], and checks what concerns several of them.
+//! Compiles the rules of all files or resources to a [`RuleSet`], and checks what concerns several of them.
 
 mod limit;
 mod lint;
@@ -9,9 +9,10 @@ pub(super) use self::limit::LOG_HITS_MAX;
 use self::lint::Names;
 use super::{
     options::LoadOptions,
-    problem::{Findings, Problem, Problems},
+    origin::{Origin, PathStep, Problems, spell_step},
+    problem::Findings,
     reader::Located,
-    schema::{File, PathStep, WrittenDescriptor},
+    schema::{File, WrittenDescriptor},
 };
 use crate::engine::{
     key::SlotBy,
@@ -28,10 +29,10 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
         if file.slot_by == SlotBy::Domain {
             domain.slot_by = SlotBy::Domain;
         }
-        lint::siblings(&file.name, &file.descriptors, compiler.findings);
+        lint::siblings(&file.origin, &file.descriptors, compiler.findings);
         let mut path = Path::default();
         for descriptor in file.descriptors {
-            compiler.descriptor(&file.name, &file.domain, &mut path, descriptor);
+            compiler.descriptor(&file.origin, &file.domain, &mut path, descriptor);
         }
     }
     compiler.names.lint(compiler.findings);
@@ -60,7 +61,7 @@ struct Compiler<'a> {
 impl Compiler<'_> {
     fn descriptor(
         &mut self,
-        file: &str,
+        origin: &Arc<Origin>,
         domain: &str,
         path: &mut Path,
         Located { location, value: written }: Located<WrittenDescriptor>,
@@ -69,21 +70,21 @@ impl Compiler<'_> {
         path.shared.push(shared.map(Arc::from));
         path.values.push(written.value_to_metric);
         path.steps.push((written.key.clone(), written.value.clone()));
-        let here = format!("{file}:{}", location.0);
+        let here = origin.place(location);
         let first = self.seen.insert((domain.to_owned(), path.steps.clone()), here.clone());
         if let Some(first) = first {
             let message = format!("`{}` is already defined at {first}", spell(&path.steps));
-            self.findings.problems.push(Problem::at(file, location, message));
+            self.findings.problems.push(origin.problem(location, message));
         }
-        self.names.add(file, domain, &written);
-        let policy = self.policy(file, &path.steps, &written);
+        self.names.add(origin, domain, &written);
+        let policy = self.policy(origin, &path.steps, &written);
         let rule = policy.map(|policy| Arc::new(rule(policy, path, here, &written)));
         let steps = path.steps.iter().map(|(key, value)| (key.as_str(), value.as_deref()));
         let steps: Vec<_> = steps.collect();
         self.rules.domain_mut(domain).insert(&steps, rule);
-        lint::siblings(file, &written.descriptors, self.findings);
+        lint::siblings(origin, &written.descriptors, self.findings);
         for descriptor in written.descriptors {
-            self.descriptor(file, domain, path, descriptor);
+            self.descriptor(origin, domain, path, descriptor);
         }
         path.shared.pop();
         path.values.pop();
@@ -93,7 +94,7 @@ impl Compiler<'_> {
     /// The policy of a descriptor; `None` if it has no limit, or a limit with a problem.
     fn policy(
         &mut self,
-        file: &str,
+        origin: &Origin,
         path: &[PathStep],
         written: &WrittenDescriptor,
     ) -> Option<Policy> {
@@ -102,7 +103,7 @@ impl Compiler<'_> {
         }
         let mut limits: Vec<Arc<Limit>> = Vec::new();
         for item in &written.limits {
-            let mut problems = Problems { file, findings: &mut *self.findings };
+            let mut problems = Problems { origin, findings: &mut *self.findings };
             let limit = limit::compile(item, written, path, self.options, &mut problems);
             let Some(limit) = limit else { continue };
             if limits.iter().any(|other| share_counter(other, &limit)) {
@@ -151,11 +152,4 @@ fn share_counter(one: &Limit, other: &Limit) -> bool {
 
 fn spell(path: &[PathStep]) -> String {
     path.iter().map(spell_step).collect::<Vec<_>>().join("|")
-}
-
-fn spell_step((key, value): &PathStep) -> String {
-    match value {
-        Some(value) => format!("{key}={value}"),
-        None => key.clone(),
-    }
 }

@@ -1,4 +1,5 @@
-//! Loads rules: reads the files, checks them together, and gives them a version.
+//! Loads rules: reads the files, checks them together, and gives them a version. A control plane's resources
+//! are checked by the same code.
 
 use std::{fmt, path::PathBuf, time::SystemTime};
 
@@ -9,7 +10,7 @@ use super::{
     files::{self, Source},
     options::LoadOptions,
     problem::{Findings, Problem},
-    schema,
+    schema::{self, File},
 };
 use crate::engine::rule_set::RuleSet;
 
@@ -21,11 +22,11 @@ const EXAMPLE: &str = include_str!("../../examples/rules.yaml");
 pub struct InForce {
     /// The rules.
     pub rules: RuleSet,
-    /// The version of the files' content.
+    /// The version of their content.
     pub version: Version,
     /// When they were loaded.
     pub since: SystemTime,
-    /// The files that they come from.
+    /// The files, or the resources of a control plane, that they come from.
     pub files: Vec<String>,
     /// Probable mistakes in them.
     pub warnings: Vec<Problem>,
@@ -40,9 +41,22 @@ impl InForce {
     }
 }
 
-/// Identifies the content of the files: the first 6 bytes of a digest of all that was read, in hex.
+/// Identifies the content of files or resources: the first 6 bytes of a digest of all that was read, in hex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(String);
+
+impl Version {
+    /// The version of content that consists of these parts.
+    pub(super) fn of(parts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        let mut digest = Sha256::new();
+        for part in parts {
+            // The length keeps two parts from having the digest of one.
+            digest.update(part.as_ref().len().to_le_bytes());
+            digest.update(part);
+        }
+        Self(digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+    }
+}
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,22 +92,14 @@ impl RuleFiles {
     }
 
     pub(super) fn version(&self) -> Version {
-        let mut digest = Sha256::new();
+        let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        let mut parts = Vec::new();
         for source in &self.sources {
-            add(&mut digest, &source.name);
-            add(&mut digest, &source.text);
+            parts.extend([source.name.as_str(), &source.text]);
         }
-        for problem in &self.problems {
-            add(&mut digest, &problem.to_string());
-        }
-        Version(digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+        parts.extend(problems.iter().map(String::as_str));
+        Version::of(parts)
     }
-}
-
-/// The length keeps two texts from having the digest of one.
-fn add(digest: &mut Sha256, text: &str) {
-    digest.update(text.len().to_le_bytes());
-    digest.update(text);
 }
 
 /// Reads and checks the rules in these files and folders; without any, the shipped example.
@@ -119,7 +125,6 @@ pub fn parse(name: &str, text: &str, options: LoadOptions) -> Result<InForce, Ve
 ///
 /// # Errors
 /// As [`load`].
-#[expect(clippy::disallowed_methods, reason = "for /rules, which shows when the rules were loaded")]
 pub(super) fn compile_files(
     read: RuleFiles,
     options: LoadOptions,
@@ -130,6 +135,22 @@ pub(super) fn compile_files(
     for source in &read.sources {
         files.extend(schema::read(source, &mut findings));
     }
+    let names = read.sources.into_iter().map(|source| source.name).collect();
+    compile_all(files, names, version, options, findings)
+}
+
+/// Compiles what was read from files or resources with these names.
+///
+/// # Errors
+/// As [`load`].
+#[expect(clippy::disallowed_methods, reason = "for /rules, which shows when the rules were loaded")]
+pub(super) fn compile_all(
+    files: Vec<File>,
+    names: Vec<String>,
+    version: Version,
+    options: LoadOptions,
+    mut findings: Findings,
+) -> Result<InForce, Vec<Problem>> {
     let rules = compile::compile(files, options, &mut findings);
     let Findings { mut problems, mut warnings } = findings;
     // A problem in an anchor's content is found again at each of its aliases.
@@ -140,6 +161,5 @@ pub(super) fn compile_files(
     if !problems.is_empty() {
         return Err(problems);
     }
-    let files = read.sources.into_iter().map(|source| source.name).collect();
-    Ok(InForce { rules, version, since: SystemTime::now(), files, warnings })
+    Ok(InForce { rules, version, since: SystemTime::now(), files: names, warnings })
 }

@@ -1,14 +1,14 @@
-//! A problem of a rule file or test file: its location and a message.
+//! A problem of a rule file, a test file or a resource: its location and a message.
 
 use std::{fmt, path::Path};
 
 use super::yaml::Location;
 use crate::printable::printable;
 
-/// A problem of a file.
+/// A problem of a file or a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The file, as it was named; no control characters.
+    /// The file, as it was named, or the resource and the descriptor; no control characters.
     pub file: String,
     /// Line and column, from 1; `None` if the problem is the file itself.
     pub location: Option<(usize, usize)>,
@@ -48,20 +48,4 @@ pub(crate) fn file_name(path: &Path) -> String {
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
-}
-
-/// Collects the problems and warnings of one file.
-pub(super) struct Problems<'a> {
-    pub(super) file: &'a str,
-    pub(super) findings: &'a mut Findings,
-}
-
-impl Problems<'_> {
-    pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
-        self.findings.problems.push(Problem::at(self.file, location, message));
-    }
-
-    pub(super) fn warn(&mut self, location: Location, message: impl Into<String>) {
-        self.findings.warnings.push(Problem::at(self.file, location, message));
-    }
 }

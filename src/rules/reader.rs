@@ -4,7 +4,8 @@
 
 use super::{
     keys::{self, Key, KeyTable, Need, Shape},
-    problem::{Findings, Problem},
+    origin::Origin,
+    problem::Findings,
     scalar::{self, Plain},
     yaml::{self, Content, Location, Style, YamlNode},
 };
@@ -17,9 +18,9 @@ pub(super) struct Located<T> {
     pub(super) value: T,
 }
 
-/// Reads the nodes of one file.
+/// Reads the nodes of one file or resource.
 pub(super) struct Reader<'a> {
-    pub(super) file: &'a str,
+    pub(super) origin: &'a Origin,
     pub(super) findings: &'a mut Findings,
 }
 
@@ -106,11 +107,11 @@ impl YamlNode {
 
 impl Reader<'_> {
     pub(super) fn problem(&mut self, location: Location, message: impl Into<String>) {
-        self.findings.problems.push(Problem::at(self.file, location, message));
+        self.findings.problems.push(self.origin.problem(location, message));
     }
 
     pub(super) fn warning(&mut self, location: Location, message: impl Into<String>) {
-        self.findings.warnings.push(Problem::at(self.file, location, message));
+        self.findings.warnings.push(self.origin.problem(location, message));
     }
 
     /// Parses the file. `hint` ends the message about an empty one. `other_kind` says what a file is that was

@@ -1,10 +1,11 @@
-//! Rules as written in one file, before the rules of all files are compiled together.
+//! Rules as written in one file or resource, before all rules are compiled together.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use super::{
     files::Source,
     keys::{DESCRIPTOR, FILE, LIMIT, REPLACED},
+    origin::Origin,
     problem::Findings,
     reader::{Fields, Located, Reader, shown},
     scalar::{self, Plain},
@@ -15,12 +16,9 @@ use crate::engine::{
     rule::{Algorithm, Metadata, OnStoreFailure, Unit},
 };
 
-/// A step of a rule's path: a key, and a value if one is written.
-pub(super) type PathStep = (String, Option<String>);
-
 #[derive(Debug)]
 pub(super) struct File {
-    pub(super) name: String,
+    pub(super) origin: Arc<Origin>,
     pub(super) domain: String,
     pub(super) slot_by: SlotBy,
     pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
@@ -63,13 +61,23 @@ pub(super) struct RateLimit {
 
 /// Reads one file. `None` if it has no valid domain.
 pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
-    let mut reader = Reader { file: &source.name, findings };
+    let origin = Arc::new(Origin::text(&source.name));
+    let mut reader = Reader { origin: &origin, findings };
     let root = reader.root(&source.text, "a rule file starts with `domain:`", of_kubernetes)?;
-    reader.file(&root)
+    read_tree(&root, &origin, findings)
+}
+
+/// Reads the tree of one file or resource. `None` if it has no valid domain.
+pub(super) fn read_tree(
+    root: &YamlNode,
+    origin: &Arc<Origin>,
+    findings: &mut Findings,
+) -> Option<File> {
+    Reader { origin, findings }.file(root, origin)
 }
 
 impl Reader<'_> {
-    fn file(&mut self, root: &YamlNode) -> Option<File> {
+    fn file(&mut self, root: &YamlNode, origin: &Arc<Origin>) -> Option<File> {
         let fields = self.fields(root, &FILE)?;
         let descriptors = self.descriptors(&fields);
         let domain = fields.text("domain")?.value;
@@ -77,7 +85,7 @@ impl Reader<'_> {
             Some(_) => SlotBy::Domain,
             None => SlotBy::BusinessId,
         };
-        Some(File { name: self.file.to_owned(), domain, slot_by, descriptors })
+        Some(File { origin: Arc::clone(origin), domain, slot_by, descriptors })
     }
 
     fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {

@@ -50,7 +50,7 @@ impl Rules {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_problems(&self, problems: Vec<Problem>) {
+    pub(super) fn set_problems(&self, problems: Vec<Problem>) {
         *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = problems;
     }
 }
@@ -134,7 +134,7 @@ impl Watcher {
     }
 }
 
-fn count(problems: usize) -> String {
+pub(super) fn count(problems: usize) -> String {
     match problems {
         1 => "1 problem".to_owned(),
         more => format!("{more} problems"),
@@ -143,7 +143,7 @@ fn count(problems: usize) -> String {
 
 /// Runs `work` on a thread of its own. A panic becomes a problem of the rules: it must not end the service,
 /// nor the watching.
-async fn off_thread<T: Send + 'static>(
+pub(super) async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|_| Problem {

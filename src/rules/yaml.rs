@@ -17,7 +17,7 @@ pub(super) type Location = (usize, usize);
 /// A problem of a text: its location and a message.
 type YamlError = (Location, String);
 
-type Pairs = Vec<(YamlNode, YamlNode)>;
+pub(super) type Pairs = Vec<(YamlNode, YamlNode)>;
 
 #[derive(Debug, Clone)]
 pub(super) struct YamlNode {

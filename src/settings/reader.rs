@@ -121,11 +121,14 @@ impl<'a> SettingReader<'a> {
         read.map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
     }
 
-    /// Files and folders; a variable holds several, separated by `:`, and a file has a list.
-    pub(super) fn read_paths(&mut self, row: Row) -> Vec<PathBuf> {
+    /// Files and folders; a variable holds several, separated by `:`, or one text that is `whole`. A file has a list.
+    pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Vec<PathBuf> {
         let mut paths: Vec<PathBuf> =
             match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
                 (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
+                (None, Some(variable)) if variable.to_str().is_some_and(whole) => {
+                    vec![PathBuf::from(variable)]
+                }
                 (None, Some(variable)) => env::split_paths(variable).collect(),
                 (None, None) => self.file.values(row.flag).iter().map(PathBuf::from).collect(),
             };

@@ -1,11 +1,10 @@
 //! Which rules are in force, and the defaults for all rules.
 
-use std::path::PathBuf;
-
 use super::{
     form::{Arity, OnOff, OneOf, SWITCH},
     reader::SettingReader,
-    row::{Row, Setting},
+    row::Setting,
+    rules_source::RuleSource,
 };
 use crate::{
     engine::rule::{Defaults, ModeOverride, OnStoreFailure, WhenDenied},
@@ -15,8 +14,8 @@ use crate::{
 /// Which rules are in force, and the defaults for all rules.
 #[derive(Debug, Clone)]
 pub struct RuleSettings {
-    /// Files and folders; empty for the shipped example.
-    pub paths: Vec<PathBuf>,
+    /// Where they come from.
+    pub source: RuleSource,
     /// The defaults for all rules.
     pub options: LoadOptions,
 }
@@ -30,19 +29,17 @@ const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
 
 impl RuleSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let paths = reader.read_paths(Row {
-            flag: "rules",
-            value: "PATH".to_owned(),
-            range: None,
-            arity: Arity::Repeated,
-            default: "the shipped example",
-            help: "Rule file or folder; may be repeated, and the variable separates several by `:`",
-        });
-        let when_denied = reader.read(&Setting {
+        let source = RuleSource::read(reader);
+        let when_denied = reader.read_optional(&Setting {
             flag: "count-denied",
             form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
             default: "off",
-            help: "Charge denied calls too, except by rules that say `count_denied: false`",
+            help: "Charge denied calls too, except by rules that say `count_denied: false`; on by default for the rules of a control plane",
+        });
+        let when_denied = when_denied.unwrap_or(match source {
+            RuleSource::Files(_) => WhenDenied::Free,
+            // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
+            RuleSource::ControlPlane(_) => WhenDenied::Counted,
         });
         let on_store_failure = reader.read(&Setting {
             flag: "on-store-failure",
@@ -58,7 +55,7 @@ impl RuleSettings {
             help: "off is for a Redis that forbids scripts, and allows only fixed windows",
         });
         let defaults = Defaults { when_denied, on_store_failure, mode_override };
-        Self { paths, options: LoadOptions { defaults, algorithms } }
+        Self { source, options: LoadOptions { defaults, algorithms } }
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {

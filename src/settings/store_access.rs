@@ -148,7 +148,7 @@ const fn flag_of(part: TlsPart) -> &'static str {
     }
 }
 
-fn certificate_name(text: &str) -> Result<String, String> {
+pub(super) fn certificate_name(text: &str) -> Result<String, String> {
     if is_certificate_name(text) {
         Ok(text.to_owned())
     } else {

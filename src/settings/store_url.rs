@@ -249,7 +249,11 @@ fn read_hosts(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
     text.split(',').enumerate().map(read).collect()
 }
 
-fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
+/// Reads HOST or HOST:PORT.
+///
+/// # Errors
+/// A sentence that does not repeat the text.
+pub(super) fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("`]` is missing")?;
@@ -324,7 +328,7 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
 }
 
 /// Replaces each `%XX`.
-fn decoded(text: &str, part: &str) -> Result<String, String> {
+pub(super) fn decoded(text: &str, part: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {

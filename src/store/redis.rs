@@ -13,7 +13,6 @@ mod kept;
 mod link;
 pub mod node;
 pub mod password;
-mod pause;
 pub mod pool;
 pub mod probe;
 mod redirect;

@@ -2,6 +2,7 @@
 //! in one list. Names follow OpenTelemetry's semantic conventions 1.45 if they have one; they have none for limiters.
 
 mod call;
+mod control_plane;
 mod edge;
 mod files;
 mod process;
@@ -19,6 +20,7 @@ use opentelemetry::{
 pub(super) use self::process::observe as observe_process;
 pub use self::{
     call::CallMetrics,
+    control_plane::observe_control_plane,
     edge::{EdgeMetrics, ListenerMetrics},
     files::FileMetrics,
     servers::{MemoryReport, ServerReport, ServerUsage, observe_memory, observe_servers},
@@ -78,6 +80,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         servers::INSTRUMENTS,
         edge::INSTRUMENTS,
         files::INSTRUMENTS,
+        control_plane::INSTRUMENTS,
         process::INSTRUMENTS,
     ];
     lists.into_iter().chain([SMALL]).flatten().copied()

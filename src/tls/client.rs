@@ -20,7 +20,7 @@ use tokio_rustls::{
 use super::{certificate::validity, crypto, last_good::LastGood, pem::Pem};
 use crate::clock::unix_seconds;
 
-/// Upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
+/// Usual upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
 const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 
 /// Whom to trust, and how to identify ourselves.
@@ -75,6 +75,7 @@ pub struct TlsClient {
     /// The name that the certificate must have, instead of the host's.
     name: Option<String>,
     protocol: Option<&'static [u8]>,
+    handshake_within: Duration,
     config: LastGood<Contents, Identified>,
 }
 
@@ -98,7 +99,8 @@ impl fmt::Debug for TlsClient {
 impl TlsClient {
     /// TLS with these files. `name` is the name that all certificates must have, instead of the host's.
     pub const fn new(files: TlsFiles, name: Option<String>) -> Self {
-        Self { files, name, protocol: None, config: LastGood::new("the TLS files of Redis") }
+        let config = LastGood::new("the TLS files of Redis");
+        Self { files, name, protocol: None, handshake_within: HANDSHAKE_WITHIN, config }
     }
 
     /// Names the files in log lines: `the TLS files of Redis` unless this is called.
@@ -112,6 +114,13 @@ impl TlsClient {
     #[must_use]
     pub const fn speaking(mut self, protocol: &'static [u8]) -> Self {
         self.protocol = Some(protocol);
+        self
+    }
+
+    /// The same with another upper bound on a handshake.
+    #[must_use]
+    pub const fn with_handshake_within(mut self, time: Duration) -> Self {
+        self.handshake_within = time;
         self
     }
 
@@ -145,7 +154,7 @@ impl TlsClient {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::other(format!("`{name}` cannot be a certificate's name")))?;
         let handshake = TlsConnector::from(config).connect(name, stream);
-        match time::timeout(HANDSHAKE_WITHIN, handshake).await {
+        match time::timeout(self.handshake_within, handshake).await {
             Ok(connected) => connected.map_err(in_words),
             Err(_) => {
                 let message = "no TLS handshake in time: does the server speak TLS on this port?";

@@ -76,6 +76,7 @@ fn the_engine_names_no_io_no_wire_and_no_clock() {
 #[test]
 fn generated_types_are_used_only_by_the_wire_code_and_clients() {
     only_in("src", &["src/rls", "src/cli/call.rs", "src/bench/calls.rs"], &["pb::Rate", "rls::pb"]);
+    only_in("src", &["src/rules/xds"], &["xds::pb", "DiscoveryRe", "RateLimitConfig"]);
 }
 
 #[test]

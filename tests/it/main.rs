@@ -75,3 +75,4 @@ mod traces;
 mod transport;
 mod without_scripts;
 mod write_refusals;
+mod xds;

@@ -8,6 +8,7 @@ use std::{
     time::SystemTime,
 };
 
+use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tollkeeper::{
     rls::pb::RateLimitUnit,
@@ -16,10 +17,11 @@ use tollkeeper::{
 
 use crate::clocks::service_off_by;
 use crate::support::{
+    ads::FakeAds,
     eventually,
     redis_server::Redis,
     sentinels::{NAME, sentinel_of},
-    service::{Options, RULES, Service, descriptor, hits, open_files, request, with_limit},
+    service::{Options, RULES, Service, descriptor, hits, open_files, request, serve, with_limit},
     tool,
 };
 use crate::tables::{cells, check_table, names, page, rows};
@@ -139,15 +141,24 @@ fn scrape_with_tls() -> String {
     })
 }
 
+/// A scrape of a service whose rules come from a control plane.
+fn scrape_with_control_plane() -> String {
+    let ads = FakeAds::start();
+    let mut command = serve();
+    command.args(["--rules", &ads.url()]);
+    Service::spawn(command, TempDir::new().unwrap()).get("/metrics")
+}
+
 /// Scrapes that together have every metric.
 pub async fn scrapes() -> &'static [String] {
-    static SCRAPES: OnceCell<[String; 4]> = OnceCell::const_new();
+    static SCRAPES: OnceCell<[String; 5]> = OnceCell::const_new();
     let all = async {
         [
             scrape_with_redis().await,
             scrape_with_sentinel().await,
             scrape_with_memory().await,
             scrape_with_tls(),
+            scrape_with_control_plane(),
         ]
     };
     SCRAPES.get_or_init(|| all).await

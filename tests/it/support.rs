@@ -1,9 +1,11 @@
 //! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
 
+pub mod ads;
 pub mod backends;
 pub mod browser;
 pub mod certificates;
 pub mod cluster;
+pub mod control_plane;
 pub mod fault_proxy;
 pub mod http2;
 pub mod otel_collector;

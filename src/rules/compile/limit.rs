@@ -12,9 +12,9 @@ use crate::{
     },
     rules::{
         options::{Algorithms, LoadOptions},
-        problem::Problems,
+        origin::{PathStep, Problems},
         reader::{Located, shown},
-        schema::{PathStep, RateLimit, WrittenDescriptor},
+        schema::{RateLimit, WrittenDescriptor},
         yaml::Location,
     },
 };

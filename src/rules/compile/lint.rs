@@ -1,12 +1,16 @@
 //! Finds what is allowed but probably a mistake, and reports it as warnings.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     did_you_mean::hint,
     engine::pattern::Pattern,
     rules::{
-        problem::{Findings, Problem, Problems},
+        origin::{Origin, Problems},
+        problem::Findings,
         reader::Located,
         schema::WrittenDescriptor,
         yaml::Location,
@@ -35,14 +39,18 @@ struct Siblings<'level> {
 }
 
 /// Lints the descriptors of one level, each against its siblings.
-pub(super) fn siblings(file: &str, level: &[Located<WrittenDescriptor>], findings: &mut Findings) {
+pub(super) fn siblings(
+    origin: &Origin,
+    level: &[Located<WrittenDescriptor>],
+    findings: &mut Findings,
+) {
     let siblings = Siblings::of(level);
-    let mut problems = Problems { file, findings };
+    let mut problems = Problems { origin, findings };
     for (index, Located { location, value: written }) in level.iter().enumerate() {
-        if let Some(Patterned { text, location: (line, _), .. }) = siblings.hides(index, written) {
-            let message = format!(
-                "never matches: all its values match the pattern `{text}` in line {line} first"
-            );
+        if let Some(Patterned { text, location: other, .. }) = siblings.hides(index, written) {
+            let place = origin.place_within(*other);
+            let message =
+                format!("never matches: all its values match the pattern `{text}` {place} first");
             problems.warn(*location, message);
         }
         if siblings.is_idle(index, written) {
@@ -117,12 +125,12 @@ pub(super) struct Names {
 #[derive(Default)]
 struct NamesOfDomain {
     names: HashSet<String>,
-    /// Each with the file that it is written in.
-    replaced: Vec<(String, Located<String>)>,
+    /// Each with the origin that it is written in.
+    replaced: Vec<(Arc<Origin>, Located<String>)>,
 }
 
 impl Names {
-    pub(super) fn add(&mut self, file: &str, domain: &str, written: &WrittenDescriptor) {
+    pub(super) fn add(&mut self, origin: &Arc<Origin>, domain: &str, written: &WrittenDescriptor) {
         for limit in &written.limits {
             if limit.value.name.is_none() && limit.value.replaces.is_empty() {
                 continue;
@@ -132,7 +140,7 @@ impl Names {
                 of_domain.names.extend(limit.value.name.clone());
             }
             for name in &limit.value.replaces {
-                of_domain.replaced.push((file.to_owned(), name.clone()));
+                of_domain.replaced.push((Arc::clone(origin), name.clone()));
             }
         }
     }
@@ -141,13 +149,13 @@ impl Names {
     /// typos.
     pub(super) fn lint(&self, findings: &mut Findings) {
         for NamesOfDomain { names, replaced } in self.domains.values() {
-            for (file, Located { location, value: name }) in replaced {
+            for (origin, Located { location, value: name }) in replaced {
                 if names.contains(name) {
                     continue;
                 }
                 let near = hint(name, names.iter().map(String::as_str));
                 let message = format!("replaces: no limit in this domain is named `{name}`{near}");
-                findings.warnings.push(Problem::at(file, *location, message));
+                findings.warnings.push(origin.problem(*location, message));
             }
         }
     }

@@ -18,14 +18,16 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
-    pause::{Pause, jittered, random_byte},
     pool,
     server::{Address, Server},
     server_info::{ServerInfo, ServerMode},
     topology::{DOWN, SlotRange, Topology},
     wrong_modes::WrongModes,
 };
-use crate::engine::key::unused_key;
+use crate::{
+    engine::key::unused_key,
+    pause::{Pause, jittered, random_byte},
+};
 
 /// How often the map is read without a reason.
 const EVERY: Duration = Duration::from_secs(15);

@@ -16,12 +16,12 @@ use self::one::{Named, NotNamed, PAUSE_MAX, PAUSE_MIN, Sentinel};
 use super::{
     failover::{self, Cost, MasterWatch, Replication},
     node::RedisNode,
-    pause::Pause,
     pool,
     server::{Access, Address, Server},
     topology::Topology,
     wrong_modes::WrongModes,
 };
+use crate::pause::Pause;
 
 /// How often one Sentinel and the master are asked while all is well.
 const EVERY: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit};
 const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.files.in_use",
     &["files"],
-    "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`; for Redis `store_certificates` (all files of `--store-tls-…`), `store_password`, `store_sentinel_password`",
+    "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`; `rules_certificates` (all files of `--rules-tls-…`); for Redis `store_certificates` (all files of `--store-tls-…`), `store_password`, `store_sentinel_password`",
 );
 const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.certificate.expires_in",

@@ -9,12 +9,14 @@ use futures_util::{
 use redis::{RedisError, RedisResult, Value};
 use tokio::time;
 
-use crate::store::redis::{
-    connection::{self, Connection},
-    kept::KeptConnection,
+use crate::{
     pause::Pause,
-    server::{Address, Server},
-    server_info::ServerInfo,
+    store::redis::{
+        connection::{self, Connection},
+        kept::KeptConnection,
+        server::{Address, Server},
+        server_info::ServerInfo,
+    },
 };
 
 /// The pause between attempts and between questions that change nothing.

@@ -1,0 +1,111 @@
+//! Where rules are written: in a text, whose locations are lines and columns, or in a resource of a control plane,
+//! whose locations are its descriptors.
+
+use super::{
+    problem::{Findings, Problem},
+    yaml::Location,
+};
+use crate::printable::printable;
+
+/// A step of a rule's path: a key, and a value if one is written.
+pub(super) type PathStep = (String, Option<String>);
+
+/// One text or resource.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// The name of the file or of the resource; no control characters.
+    pub(super) name: String,
+    kind: OriginKind,
+}
+
+#[derive(Debug)]
+enum OriginKind {
+    Text,
+    /// The descriptors: the line of a location is a number from 1 in this list, and 0 is the resource itself.
+    Resource(Vec<DescriptorStep>),
+}
+
+/// A descriptor of a resource.
+#[derive(Debug)]
+pub(super) struct DescriptorStep {
+    /// The location of the descriptor around it; 0 at the top.
+    pub(super) parent: usize,
+    pub(super) step: PathStep,
+}
+
+impl Origin {
+    /// A text with this name.
+    pub(super) fn text(name: &str) -> Self {
+        Self { name: name.to_owned(), kind: OriginKind::Text }
+    }
+
+    /// A resource with this name and these descriptors, parents first.
+    pub(super) fn resource(name: &str, descriptors: Vec<DescriptorStep>) -> Self {
+        Self { name: printable(name.as_bytes()), kind: OriginKind::Resource(descriptors) }
+    }
+
+    /// A problem at a location.
+    pub(super) fn problem(&self, location: Location, message: impl Into<String>) -> Problem {
+        match &self.kind {
+            OriginKind::Text => Problem::at(&self.name, location, message),
+            OriginKind::Resource(descriptors) => {
+                let path = printable(spell_path(descriptors, location.0).as_bytes());
+                let separator = if path.is_empty() { "" } else { ": " };
+                let file = format!("{}{separator}{path}", self.name);
+                Problem { file, location: None, message: message.into() }
+            }
+        }
+    }
+
+    /// A place to look at: `file:line`, or the name of the resource.
+    pub(super) fn place(&self, location: Location) -> String {
+        match self.kind {
+            OriginKind::Text => format!("{}:{}", self.name, location.0),
+            OriginKind::Resource(_) => self.name.clone(),
+        }
+    }
+
+    /// The same for a message about another location of this origin.
+    pub(super) fn place_within(&self, location: Location) -> String {
+        match self.kind {
+            OriginKind::Text => format!("in line {}", location.0),
+            OriginKind::Resource(_) => "beside it".to_owned(),
+        }
+    }
+}
+
+/// The path to a descriptor, as rules are shown: `path=/login|user`.
+fn spell_path(descriptors: &[DescriptorStep], mut location: usize) -> String {
+    let mut steps = Vec::new();
+    while let Some(descriptor) = location.checked_sub(1).and_then(|index| descriptors.get(index)) {
+        steps.push(spell_step(&descriptor.step));
+        // Parents come first, so this ends.
+        location = descriptor.parent.min(location - 1);
+    }
+    steps.reverse();
+    steps.join("|")
+}
+
+/// Spells a step of a rule's path.
+pub(super) fn spell_step((key, value): &PathStep) -> String {
+    match value {
+        Some(value) => format!("{key}={value}"),
+        None => key.clone(),
+    }
+}
+
+/// Collects the problems and warnings of one file or resource.
+pub(super) struct Problems<'a> {
+    pub(super) origin: &'a Origin,
+    pub(super) findings: &'a mut Findings,
+}
+
+impl Problems<'_> {
+    pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.problems.push(self.origin.problem(location, message));
+    }
+
+    pub(super) fn warn(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.warnings.push(self.origin.problem(location, message));
+    }
+}

@@ -1,0 +1,125 @@
+//! What is known about the control plane, for `/rules` and metrics.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::target::XdsTarget;
+use crate::{clock::system_clock, engine::time::Timestamp, printable::printable};
+
+/// A control plane, and the state of our subscription.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// Which one.
+    pub target: Arc<XdsTarget>,
+    report: Mutex<ControlPlaneReport>,
+    /// Cancelled once rules have been accepted.
+    accepted: CancellationToken,
+}
+
+/// The state of the subscription.
+#[derive(Debug, Clone, Default)]
+pub struct ControlPlaneReport {
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// The control plane's version of the last response that was accepted, and when it arrived.
+    pub accepted: Option<(String, Timestamp)>,
+    /// Its version of the last response, if that was refused.
+    pub refused: Option<String>,
+    /// Why the last connection ended or was not made; `None` once a response has arrived since.
+    pub failure: Option<String>,
+    /// Numbers of responses.
+    pub responses: Responses,
+    /// Refusals that were sent.
+    pub nacks: u64,
+    /// Numbers of connections.
+    pub streams: Streams,
+}
+
+/// Numbers of responses by their outcome.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Responses {
+    /// With new content, which is in force.
+    pub accepted: u64,
+    /// With the content that is in force.
+    pub unchanged: u64,
+    /// With a problem.
+    pub refused: u64,
+}
+
+/// Numbers of attempts to connect.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Streams {
+    /// Connections that were made.
+    pub opened: u64,
+    /// Connections that could not be made.
+    pub failed: u64,
+}
+
+/// What was made of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResponseOutcome {
+    Accepted,
+    Unchanged,
+    Refused,
+}
+
+impl ControlPlane {
+    /// A control plane that was not asked yet.
+    pub fn new(target: Arc<XdsTarget>) -> Self {
+        let (report, accepted) = (Mutex::default(), CancellationToken::new());
+        Self { target, report, accepted }
+    }
+
+    /// The state of the subscription.
+    pub fn report(&self) -> ControlPlaneReport {
+        self.state().clone()
+    }
+
+    /// Returns once a response has been accepted.
+    pub async fn accepted(&self) {
+        self.accepted.cancelled().await;
+    }
+
+    pub(super) fn connected(&self) {
+        let mut state = self.state();
+        state.connected = true;
+        state.streams.opened += 1;
+    }
+
+    /// Records why there is no connection. Returns whether it is another reason than before.
+    pub(super) fn disconnected(&self, failure: &str) -> bool {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.connected) {
+            state.streams.failed += 1;
+        }
+        let is_new = state.failure.as_deref() != Some(failure);
+        state.failure = Some(failure.to_owned());
+        is_new
+    }
+
+    pub(super) fn responded(&self, version: &str, outcome: ResponseOutcome) {
+        let version = printable(version.as_bytes());
+        let mut state = self.state();
+        state.failure = None;
+        match outcome {
+            ResponseOutcome::Accepted => state.responses.accepted += 1,
+            ResponseOutcome::Unchanged => state.responses.unchanged += 1,
+            ResponseOutcome::Refused => {
+                state.responses.refused += 1;
+                state.refused = Some(version);
+                return;
+            }
+        }
+        (state.accepted, state.refused) = (Some((version, system_clock())), None);
+        self.accepted.cancel();
+    }
+
+    pub(super) fn nacked(&self) {
+        self.state().nacks += 1;
+    }
+
+    fn state(&self) -> MutexGuard<'_, ControlPlaneReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

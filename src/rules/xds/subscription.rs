@@ -1,0 +1,168 @@
+//! What outlives a stream: the rules in force, and which responses were accepted or refused.
+
+use std::sync::Arc;
+
+use super::{control_plane::ResponseOutcome, pb::DiscoveryResponse, received::ReceivedRules};
+use crate::rules::{
+    load::{InForce, Version},
+    options::LoadOptions,
+    problem::Problem,
+    watch::{Loaded, Rules, count, off_thread},
+};
+
+/// The longest text of a refusal, in bytes: gRPC servers accept 4 MiB.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// The rules until a control plane has sent some: none, so that no call is limited.
+pub fn none_yet(options: LoadOptions) -> InForce {
+    ReceivedRules::default().compile(options).expect("no resource has no problem")
+}
+
+/// What happens to domains that a response no longer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Vanished {
+    /// Their limits end.
+    Removed,
+    /// They stay for a while: a control plane that has restarted sends growing sets.
+    Kept,
+}
+
+/// The rules of a control plane, across its streams.
+pub(super) struct RuleSubscription<F> {
+    rules: Arc<Rules>,
+    options: LoadOptions,
+    on_load: F,
+    /// The resources in force.
+    in_force: ReceivedRules,
+    /// The newest response, if more than its resources are in force.
+    without_kept: Option<ReceivedRules>,
+    /// The control plane's version of the last accepted response.
+    pub(super) accepted: Option<String>,
+    /// The content that was last refused, and why.
+    refused: Option<(Version, String)>,
+}
+
+/// The answer to a response.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Ack(ResponseOutcome),
+    /// With every problem.
+    Nack(String),
+}
+
+impl<F: Fn(Loaded)> RuleSubscription<F> {
+    pub(super) fn new(rules: Arc<Rules>, options: LoadOptions, on_load: F) -> Self {
+        let in_force = ReceivedRules::default();
+        let (without_kept, accepted, refused) = (None, None, None);
+        Self { rules, options, on_load, in_force, without_kept, accepted, refused }
+    }
+
+    /// Puts the rules of a response in force, all or none.
+    pub(super) async fn take(&mut self, response: DiscoveryResponse, vanished: Vanished) -> Answer {
+        let DiscoveryResponse { version_info, resources, .. } = response;
+        let decoded = off_thread(move || {
+            let received = ReceivedRules::decode(&resources);
+            (received.version(), received)
+        });
+        let (version, received) = match decoded.await {
+            Ok(decoded) => decoded,
+            Err(problem) => return Answer::Nack(problem.to_string()),
+        };
+        if let Some((refused, reason)) = &self.refused
+            && *refused == version
+        {
+            return Answer::Nack(reason.clone());
+        }
+        let mut next = received.clone();
+        let kept = match vanished {
+            Vanished::Kept => next.keep_vanished(&self.in_force),
+            Vanished::Removed => Vec::new(),
+        };
+        match self.put_in_force(next).await {
+            Ok(outcome) => {
+                if !kept.is_empty() && self.without_kept.is_none() {
+                    let domains = kept.join(", ");
+                    tracing::info!(
+                        domains,
+                        "the control plane does not send these domains after a reconnect; their rules stay for now"
+                    );
+                }
+                self.without_kept = (!kept.is_empty()).then_some(received);
+                (self.accepted, self.refused) = (Some(version_info), None);
+                Answer::Ack(outcome)
+            }
+            Err(problems) => {
+                let reason = refusal(&problems);
+                self.report(&version, problems);
+                self.refused = Some((version, reason.clone()));
+                Answer::Nack(reason)
+            }
+        }
+    }
+
+    /// Whether rules are in force that the control plane no longer sends.
+    pub(super) fn keeps_vanished(&self) -> bool {
+        self.without_kept.is_some()
+    }
+
+    /// Ends the rules that the control plane no longer sends.
+    pub(super) async fn remove_vanished(&mut self) {
+        let Some(received) = self.without_kept.take() else { return };
+        if let Err(problems) = self.put_in_force(received).await {
+            self.report(&self.rules.current().version, problems);
+        }
+    }
+
+    /// Compiles the rules and puts them in force, unless they are.
+    ///
+    /// # Errors
+    /// Every problem.
+    async fn put_in_force(&mut self, next: ReceivedRules) -> Result<ResponseOutcome, Vec<Problem>> {
+        let (options, present) = (self.options, self.rules.current().version.clone());
+        let compiled = off_thread(move || {
+            let is_new = next.version() != present;
+            let compiled = is_new.then(|| next.compile(options)).transpose();
+            compiled.map(|compiled| (next, compiled))
+        });
+        let (next, compiled) = compiled.await.unwrap_or_else(|problem| Err(vec![problem]))?;
+        self.in_force = next;
+        let Some(compiled) = compiled else {
+            // Refused content may be followed by that in force.
+            if self.refused.is_some() {
+                self.rules.set_problems(Vec::new());
+                (self.on_load)(Loaded::Good);
+            }
+            return Ok(ResponseOutcome::Unchanged);
+        };
+        tracing::info!(version = %compiled.version, "rules loaded");
+        compiled.warn();
+        self.rules.replace(compiled);
+        (self.on_load)(Loaded::Good);
+        Ok(ResponseOutcome::Accepted)
+    }
+
+    fn report(&self, version: &Version, problems: Vec<Problem>) {
+        let count = count(problems.len());
+        tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
+        for problem in &problems {
+            tracing::error!("{problem}");
+        }
+        self.rules.set_problems(problems);
+        (self.on_load)(Loaded::Bad);
+    }
+}
+
+/// The text of a refusal: every problem on a line of its own.
+fn refusal(problems: &[Problem]) -> String {
+    let mut text = String::new();
+    for (index, problem) in problems.iter().enumerate() {
+        let line = format!("{problem}\n");
+        if text.len() + line.len() > REFUSAL_BYTES_MAX {
+            text += &format!("and {} more", count(problems.len() - index));
+            return text;
+        }
+        text += &line;
+    }
+    text.truncate(text.trim_end().len());
+    text
+}

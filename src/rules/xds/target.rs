@@ -1,0 +1,34 @@
+//! Which control plane to ask, and who asks.
+
+use std::{fmt, sync::Arc};
+
+use crate::tls::client::TlsClient;
+
+/// A control plane, and the node as which it is asked. `Display` writes it as its URL.
+#[derive(Debug, Clone)]
+pub struct XdsTarget {
+    /// Host name or IP address, without brackets.
+    pub host: String,
+    /// The port of its discovery service.
+    pub port: u16,
+    /// The node's id, by which the control plane finds the rules.
+    pub node: String,
+    /// With TLS, how its certificate is verified, and how to identify ourselves.
+    pub tls: Option<Arc<TlsClient>>,
+}
+
+impl XdsTarget {
+    /// HOST:PORT.
+    pub fn authority(&self) -> String {
+        let is_ipv6 = self.host.contains(':');
+        let (open, close) = if is_ipv6 { ("[", "]") } else { ("", "") };
+        format!("{open}{}{close}:{}", self.host, self.port)
+    }
+}
+
+impl fmt::Display for XdsTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.tls.is_some() { "+tls" } else { "" };
+        write!(f, "xds{tls}://{}?node={}", self.authority(), self.node)
+    }
+}

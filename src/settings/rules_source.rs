@@ -1,0 +1,238 @@
+//! Where the rules come from: files, or a control plane with its URL and TLS.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    form::{Arity, Custom, PATH},
+    reader::SettingReader,
+    row::{Row, Setting},
+    store_access::certificate_name,
+    store_url::{decoded, read_host},
+};
+use crate::{
+    rules::xds::XdsTarget,
+    store::redis::server::Address,
+    tls::client::{TlsClient, TlsFiles, TlsPart},
+};
+
+/// Where the rules come from.
+#[derive(Debug, Clone)]
+pub enum RuleSource {
+    /// Files and folders; empty for the shipped example.
+    Files(Vec<PathBuf>),
+    /// A control plane.
+    ControlPlane(Arc<XdsTarget>),
+}
+
+const RULES: &str = "rules";
+const CA: &str = "rules-tls-ca";
+const CERTIFICATE: &str = "rules-tls-cert";
+const KEY: &str = "rules-tls-key";
+const NAME: &str = "rules-tls-name";
+
+/// Longest id of a node, in bytes.
+const NODE_BYTES_MAX: usize = 256;
+
+/// Upper bound on a TLS handshake. No call waits for it.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+
+impl RuleSource {
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+        let row = Row {
+            flag: RULES,
+            value: "PATH|URL".to_owned(),
+            range: None,
+            arity: Arity::Repeated,
+            default: "the shipped example",
+            help: "Rule file or folder; may be repeated, and the variable separates several by `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://",
+        };
+        let paths = reader.read_paths(row, is_url);
+        let tls = RulesTls::read(reader);
+        let Some(url) = paths.iter().find_map(|path| path.to_str().filter(|path| is_url(path)))
+        else {
+            tls.warn_unused(reader, "the rules come from files");
+            return Self::Files(paths);
+        };
+        if paths.len() > 1 {
+            reader.problem(RULES, "a control plane sends all rules: give its URL alone");
+        }
+        match read_url(url) {
+            Ok((target, false)) => {
+                tls.warn_unused(reader, "only xds+tls:// uses TLS");
+                Self::ControlPlane(Arc::new(target))
+            }
+            Ok((target, true)) => {
+                let tls = Some(tls.client(reader));
+                Self::ControlPlane(Arc::new(XdsTarget { tls, ..target }))
+            }
+            Err(problem) => {
+                reader.problem(RULES, &problem);
+                Self::Files(Vec::new())
+            }
+        }
+    }
+}
+
+/// Whether a value of `--rules` is a control plane's URL and not a path.
+fn is_url(text: &str) -> bool {
+    text.starts_with("xds://") || text.starts_with("xds+")
+}
+
+/// The settings of TLS to a control plane.
+struct RulesTls {
+    files: TlsFiles,
+    name: Option<String>,
+}
+
+impl RulesTls {
+    fn read(reader: &mut SettingReader<'_>) -> Self {
+        let mut path =
+            |flag, help| reader.read_optional(&Setting { flag, form: PATH, default: "", help });
+        let ca = path(CA, "PEM file with the CAs to trust instead of the system's, for xds+tls");
+        let certificate =
+            path(CERTIFICATE, "PEM file with the client certificate and its chain, for xds+tls");
+        let key = path(KEY, "PEM file with the key of that certificate");
+        let name = reader.read_optional(&Setting {
+            flag: NAME,
+            form: Custom { name: "NAME", read: certificate_name },
+            default: "",
+            help: "Name that the control plane's certificate must have, instead of its host",
+        });
+        match (&certificate, &key) {
+            (Some(_), None) => reader.problem(CERTIFICATE, "it needs --rules-tls-key"),
+            (None, Some(_)) => reader.problem(KEY, "it needs --rules-tls-cert"),
+            _ => {}
+        }
+        Self { files: TlsFiles { ca, identity: certificate.zip(key) }, name }
+    }
+
+    fn warn_unused(&self, reader: &mut SettingReader<'_>, why: &str) {
+        for flag in [CA, CERTIFICATE, KEY, NAME] {
+            reader.warn_unused(flag, why);
+        }
+    }
+
+    /// TLS with these files. One that cannot be used is a problem.
+    fn client(self, reader: &mut SettingReader<'_>) -> Arc<TlsClient> {
+        let client = TlsClient::new(self.files, self.name)
+            .for_files_of("the TLS files of the control plane")
+            .with_handshake_within(HANDSHAKE_WITHIN)
+            .speaking(b"h2");
+        if let Err(problem) = client.check() {
+            reader.problem(flag_of(problem.part), &problem.problem);
+        }
+        Arc::new(client)
+    }
+}
+
+const fn flag_of(part: TlsPart) -> &'static str {
+    match part {
+        TlsPart::Ca => CA,
+        TlsPart::Certificate => CERTIFICATE,
+        TlsPart::Key => KEY,
+        TlsPart::System => RULES,
+    }
+}
+
+const FORM: &str = "xds://host:port?node=ID";
+
+/// Reads a URL: a control plane without TLS, and whether it has TLS.
+///
+/// # Errors
+/// A sentence that names the part.
+fn read_url(text: &str) -> Result<(XdsTarget, bool), String> {
+    let (is_tls, rest) = match text.split_once("://") {
+        Some(("xds", rest)) => (false, rest),
+        Some(("xds+tls", rest)) => (true, rest),
+        _ => return Err(format!("the scheme must be xds or xds+tls: {FORM}")),
+    };
+    if rest.contains('#') {
+        return Err("the URL of a control plane has no part after `#`".to_owned());
+    }
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if place.contains('@') {
+        return Err(format!("a control plane takes no user or password: {FORM}"));
+    }
+    if place.contains('/') {
+        return Err(format!("the URL of a control plane has no path: {FORM}"));
+    }
+    let (host, port) = match read_host(place, 0).map_err(str::to_owned)? {
+        Address::Tcp { host, port: port @ 1.. } => (host, port),
+        Address::Tcp { .. } | Address::Unix(_) => {
+            return Err(format!("the port is missing: {FORM}"));
+        }
+    };
+    let node = read_node(query)?;
+    Ok((XdsTarget { host, port, node, tls: None }, is_tls))
+}
+
+fn read_node(query: &str) -> Result<String, String> {
+    let mut node = None;
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        match parameter.split_once('=') {
+            Some(("node", id)) if node.is_none() => node = Some(decoded(id, "node")?),
+            Some(("node", _)) => return Err("node: give it once".to_owned()),
+            _ => return Err("unknown query: the URL of a control plane takes only node".to_owned()),
+        }
+    }
+    let known = "the id by which the control plane knows this service, such as envoy-ratelimit";
+    match node {
+        Some(id) if id.is_empty() => Err(format!("node: must not be empty; it is {known}")),
+        Some(id) if id.len() > NODE_BYTES_MAX || id.chars().any(char::is_control) => {
+            Err(format!("node: must be at most {NODE_BYTES_MAX} bytes without control characters"))
+        }
+        Some(id) => Ok(id),
+        None => Err(format!("node: missing; it is {known}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let read = read_url(text).map(|(target, is_tls)| format!("{target} {is_tls}"));
+        match (&read, expected) {
+            (Ok(read), Ok(expected)) => assert_eq!(read, expected, "{text}"),
+            (Err(problem), Err(expected)) => {
+                assert!(problem.contains(expected), "{text}: {problem}");
+            }
+            _ => panic!("{text}: {read:?}"),
+        }
+    }
+
+    #[test]
+    fn a_url_has_host_port_and_node() {
+        check("xds://h:18001?node=a", Ok("xds://h:18001?node=a false"));
+        check("xds+tls://eg.ns.svc:1?node=a%26b", Ok("xds://eg.ns.svc:1?node=a&b true"));
+        check("xds://[::1]:18002?node=a", Ok("xds://[::1]:18002?node=a false"));
+    }
+
+    #[test]
+    fn the_problem_of_a_bad_url_names_the_part() {
+        for (text, expected) in [
+            ("xds+ssl://h:1?node=a", "the scheme must be xds or xds+tls"),
+            ("xds+tls:h", "the scheme must be"),
+            ("xds://?node=a", "the host is missing"),
+            ("xds://:1?node=a", "the host is missing"),
+            ("xds://h?node=a", "the port is missing"),
+            ("xds://h:0?node=a", "the port must be a number from 1 to 65535"),
+            ("xds://h:65536?node=a", "the port must be"),
+            ("xds://::1:18001?node=a", "the host is missing"),
+            ("xds://fe80::1:18001?node=a", "write an IPv6 address in brackets"),
+            ("xds://u:p@h:1?node=a", "takes no user or password"),
+            ("xds://h:1/path?node=a", "has no path"),
+            ("xds://h:1?node=a#b", "no part after `#`"),
+            ("xds://h:1", "node: missing"),
+            ("xds://h:1?", "node: missing"),
+            ("xds://h:1?node=", "node: must not be empty"),
+            ("xds://h:1?node=a&node=b", "node: give it once"),
+            ("xds://h:1?node=%0a", "without control characters"),
+            ("xds://h:1?node=%zz", "two hex digits must follow a `%` in the node"),
+            ("xds://h:1?cluster=a", "takes only node"),
+        ] {
+            check(text, Err(expected));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What a resource may hold, what is refused, and in which words.
+
+use envoy_types::pb::google::protobuf::Any;
+use serde_json::{Value, json};
+
+use super::{ask, rules, shapes::entry, start};
+use crate::support::{
+    ads::{self, FakeAds, TYPE_URL},
+    service::Service,
+};
+
+fn config(descriptors: Value) -> Value {
+    json!({ "name": "shop", "domain": "shop", "descriptors": descriptors })
+}
+
+/// A service that has accepted this resource.
+#[track_caller]
+fn accepted(config: &Value) -> (FakeAds, Service) {
+    let ads = FakeAds::start();
+    let service = start(&ads.url(), &[]);
+    ads.request();
+    ads.respond("1", "n1", std::slice::from_ref(config));
+    assert_eq!(ads.request().error, None);
+    (ads, service)
+}
+
+#[test]
+fn every_problem_is_named_with_its_resource_and_descriptor() {
+    let ads = FakeAds::start();
+    let _service = start(&ads.url(), &[]);
+    ads.request();
+    let limit = json!({ "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 } });
+    let own = |keys: Value| json!({ "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 }, "metadata": { "tollkeeper": keys } });
+    for (number, (config, expected)) in [
+        (json!({ "name": "shop" }), "shop: domain: must not be empty"),
+        (config(json!([{ "value": "a" }])), "shop: =a: key: must not be empty"),
+        (
+            config(json!([{ "key": "a", "rateLimit": { "requestsPerUnit": 1 } }])),
+            "shop: a: unit: missing; must be one of: second, minute, hour, day, week, month, year",
+        ),
+        (
+            config(json!([entry("a", "b", &json!({ "descriptors": [entry("c", "", &limit), entry("c", "", &limit)] }))])),
+            "shop: a=b|c: `a=b|c` is already defined at shop",
+        ),
+        (
+            config(json!([{ "key": "a", "rateLimit": { "unit": "DAY", "unlimited": true } }])),
+            "shop: a: unit: not allowed with `unlimited: true`",
+        ),
+        (
+            config(json!([{ "key": "a", "rateLimit": { "unit": "DAY", "name": "x", "replaces": [{ "name": "x" }] } }])),
+            "shop: a: replaces: a limit cannot replace itself",
+        ),
+        (
+            config(json!([entry("a", "", &own(json!({ "algoritm": "token_bucket" })))])),
+            "shop: a: unknown key `algoritm`; did you mean `algorithm`?",
+        ),
+        (
+            config(json!([entry("a", "", &own(json!({ "algorithm": "token_buckets" })))])),
+            "shop: a: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket; not `token_buckets`; did you mean `token_bucket`?",
+        ),
+        (
+            config(json!([entry("a", "", &own(json!({ "algorithm": "token_bucket", "burst": 1.5 })))])),
+            "shop: a: burst: must be a whole number from 1 to 4294967295",
+        ),
+        (
+            config(json!([entry("a", "", &own(json!({ "unit": "second" })))])),
+            "shop: a: unit: duplicate key",
+        ),
+        (
+            config(json!([entry("a", "", &own(json!("token_bucket")))])),
+            "shop: a: metadata: `tollkeeper` must be a mapping of rule keys",
+        ),
+        (
+            config(json!([entry("a\nb", "", &own(json!({ "share_threshold": true })))])),
+            "shop: a\\x0ab: share_threshold: needs a `value` with a `*`",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Good rules in between, after which a refusal is sent at once.
+        ads.respond("good", &format!("g{number}"), &[]);
+        ads.request();
+        ads.respond("bad", &format!("n{number}"), &[config]);
+        assert_eq!(ads.request().error.as_deref(), Some(expected));
+    }
+}
+
+#[test]
+fn resources_that_are_no_rules_are_refused() {
+    let ads = FakeAds::start();
+    let _service = start(&ads.url(), &[]);
+    ads.request();
+    let malformed = Any { type_url: TYPE_URL.to_owned(), value: vec![0xff] };
+    let other = Any { type_url: "type.googleapis.com/a.B".to_owned(), value: Vec::new() };
+    ads.respond_with("1", "n1", vec![malformed, other]);
+    let error = ads.request().error.unwrap();
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines[0].starts_with("resource 1: malformed: "), "{error}");
+    assert_eq!(
+        lines[1],
+        format!("resource 2: its type is `type.googleapis.com/a.B`, not {TYPE_URL}")
+    );
+}
+
+#[tokio::test]
+async fn fields_of_a_newer_control_plane_are_ignored_with_a_warning() {
+    let ads = FakeAds::start();
+    let service = start(&ads.url(), &[]);
+    ads.request();
+    let limit = json!({ "key": "user", "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 } });
+    let mut resource = ads::resource(&config(json!([limit])));
+    // Field 100, a number.
+    resource.value.extend([0xa0, 0x06, 0x01]);
+    ads.respond_with("1", "n1", vec![resource]);
+    assert_eq!(ads.request().error, None);
+    assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 0/1 YEAR");
+    assert!(
+        service.log().contains("shop: has fields that this version does not know"),
+        "{}",
+        service.log()
+    );
+}
+
+#[tokio::test]
+async fn our_own_keys_come_in_the_metadata_and_envoy_gets_the_rest_of_it() {
+    let bucket = json!({
+        "rateLimit": { "unit": "YEAR", "requestsPerUnit": 5 },
+        "metadata": { "tollkeeper": { "algorithm": "token_bucket", "burst": 2 }, "team": "payments" },
+    });
+    let calendar = json!({
+        "rateLimit": { "unit": "DAY", "requestsPerUnit": 5 },
+        "metadata": { "tollkeeper": { "time_zone": "Europe/Berlin", "on_store_failure": "local" } },
+    });
+    let shared = json!({
+        "rateLimit": { "unit": "YEAR", "requestsPerUnit": 2 },
+        "metadata": { "tollkeeper": { "share_threshold": true } },
+    });
+    let several = json!({ "metadata": { "tollkeeper": { "rate_limits": [
+        { "unit": "year", "requests_per_unit": 9 }, { "unit": "day", "requests_per_unit": 3 },
+    ] } } });
+    let descriptors = json!([
+        entry("bucket", "", &bucket),
+        entry("calendar", "", &calendar),
+        entry("shared", "a*", &shared),
+        entry("several", "", &several),
+    ]);
+    let (_ads, service) = accepted(&config(descriptors));
+    let shown = rules(&service);
+    let limits: Vec<_> = shown["domains"][0]["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| rule["limit"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        limits,
+        ["5 per year by token_bucket", "5 per day", "9 per year, 3 per day", "2 per year"]
+    );
+    assert_eq!(ask(&service, "shop", "shared=a1").await, "OK: OK 1/2 YEAR");
+    assert_eq!(ask(&service, "shop", "shared=a2").await, "OK: OK 0/2 YEAR");
+    assert_eq!(ask(&service, "shop", "several=x").await, "OK: OK 2/3 DAY");
+}
+
+#[tokio::test]
+async fn text_that_yaml_would_read_as_a_number_stays_text() {
+    let limit = json!({ "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1, "name": "010" } });
+    let descriptors = json!([
+        entry("null", "010", &limit),
+        entry("null", "", &json!({ "rateLimit": { "unlimited": true } }))
+    ]);
+    let (_ads, service) = accepted(&config(descriptors));
+    assert_eq!(ask(&service, "shop", "null=010").await, "OK: OK 0/1 YEAR");
+    assert_eq!(ask(&service, "shop", "null=8").await, "OK: OK unlimited");
+}
