@@ -43,6 +43,7 @@ mod give_back;
 mod group_commit;
 mod helm;
 mod http;
+mod image;
 mod invented;
 mod logs;
 mod memory;

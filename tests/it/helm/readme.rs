@@ -35,7 +35,7 @@ fn rows() -> Vec<String> {
             path.push((indent, key.to_owned()));
             let names: Vec<&str> = path.iter().map(|(_, name)| name.as_str()).collect();
             let default = defaults.pointer(&format!("/{}", names.join("/"))).unwrap();
-            let is_leaf = !default.as_object().is_some_and(|map| !map.is_empty());
+            let is_leaf = default.as_object().is_none_or(serde_json::Map::is_empty);
             if is_leaf || !comment.is_empty() {
                 rows.push(format!("| `{}` | {} | {comment} |", names.join("."), shown(default)));
                 documented_at = indent;
