@@ -19,7 +19,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     let mut pages: Vec<PathBuf> =
         fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
     pages.retain(|page| page.is_file());
-    pages.extend(["README.md", "ARCHITECTURE.md"].map(|page| root().join(page)));
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
     pages.sort();
     pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
 }
