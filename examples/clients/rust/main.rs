@@ -3,6 +3,7 @@
 //! `echo user=alice | cargo run --example client -- localhost:8081 example [DEADLINE_MS]`
 
 #[path = "rate_limit.rs"]
+#[allow(unreachable_pub, reason = "a library that copies the file needs `pub`")]
 mod rate_limit;
 
 use std::{env, error::Error, io, time::Duration};

@@ -255,8 +255,8 @@ fn every_gateway_asks_for_a_domain_and_a_key_of_the_shipped_rules() {
         ),
         (
             "kgateway.yaml",
-            "/1/spec/rateLimit/domain",
-            "/2/spec/rateLimit/global/descriptors/0/entries/0/header".into(),
+            "/0/spec/rateLimit/domain",
+            "/1/spec/rateLimit/global/descriptors/0/entries/0/header".into(),
         ),
         (
             "emissary.yaml",
