@@ -19,7 +19,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     let mut pages: Vec<PathBuf> =
         fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
     pages.retain(|page| page.is_file());
-    pages.extend([root().join("README.md"), root().join("ARCHITECTURE.md")]);
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
     pages.sort();
     pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
 }
@@ -92,6 +92,16 @@ fn the_rule_samples_of_the_pages_are_valid() {
         fs::write(&file, rules).unwrap();
         let output = tollkeeper().arg("check").arg(&file).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// A reader copies them into a Cargo.toml of their own.
+#[test]
+fn the_dependencies_of_the_rust_client_are_those_with_which_it_is_built() {
+    let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    for dependency in blocks(&page, "toml")[0].lines() {
+        assert!(manifest.contains(&format!("{dependency}\n")), "{dependency}");
     }
 }
 

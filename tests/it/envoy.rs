@@ -23,11 +23,11 @@ use tokio_stream::pending;
 use crate::support::{
     Process, eventually,
     redis_server::Redis,
-    root,
     service::{Options, Service},
     tool,
 };
 
+mod examples;
 mod outages;
 mod traces;
 
@@ -345,47 +345,6 @@ fn envoy_allows_requests_up_to_the_limit_and_then_answers_429_with_headers() {
         "denied calls are not counted"
     );
     redis.assert_no_key_leaks();
-}
-
-#[test]
-fn the_documented_configuration_is_valid_and_leads_to_a_429() {
-    let page = std::fs::read_to_string(root().join("docs/envoy.md")).unwrap();
-    let (_, config) = page.split_once("```yaml\n").unwrap();
-    let (config, _) = config.split_once("```").unwrap();
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("page.yaml");
-    std::fs::write(&file, config).unwrap();
-    let output =
-        Command::new(tool("envoy")).args(["--mode", "validate", "-c"]).arg(&file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-
-    // The window of the shipped rules must not end during the test.
-    let rules = include_str!("../../examples/rules.yaml").replace("unit: minute", "unit: year");
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
-    let socket =
-        |port: u16| format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}");
-    let pipe = format!("pipe: {{ path: \"{}/upstream\" }}", folder.path().display());
-    let mut private = config.to_owned();
-    for (address, times, ours) in [
-        (socket(9901), 1, socket(0)),
-        (socket(10000), 1, socket(0)),
-        (socket(10001), 2, pipe),
-        (socket(8081), 1, socket(service.grpc.port())),
-    ] {
-        assert_eq!(private.matches(&address).count(), times, "{address}");
-        private = private.replace(&address, &ours);
-    }
-    let envoy = Envoy::run(&private, folder);
-    assert_eq!(envoy.get(b"alice").status, 200);
-    // Envoy allows a request whose call takes over 20 ms, but the call has been counted.
-    let mut requests = 1;
-    let denied = eventually("a 429", || {
-        requests += 1;
-        Some(envoy.get(b"alice")).filter(|answer| answer.status == 429)
-    });
-    assert!(requests > 10, "denied after {requests} of 10 requests");
-    assert_eq!(denied.header("x-ratelimit-limit"), Some("10, 10;w=31536000"));
-    assert_eq!(envoy.get(b"bob").status, 200);
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod bench;
 mod check;
 mod checks;
 mod clean_exit;
+mod clients;
 mod clocks;
 mod cluster;
 mod commands;
