@@ -63,8 +63,20 @@ impl KeyName {
 }
 
 fn shortened(descriptor: &str) -> Box<str> {
-    match descriptor.get(..DESCRIPTOR_BYTES_MAX) {
-        Some(start) if start.len() < descriptor.len() => format!("{start}…").into(),
-        _ => descriptor.into(),
+    let (start, rest) = descriptor.split_at(descriptor.floor_char_boundary(DESCRIPTOR_BYTES_MAX));
+    if rest.is_empty() { start.into() } else { format!("{start}…").into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_descriptor_is_cut_between_two_characters() {
+        let longest = "a".repeat(DESCRIPTOR_BYTES_MAX);
+        assert_eq!(&*shortened(&longest), longest);
+        // The last byte that is kept would be the first of two.
+        let long = format!("{}é", "a".repeat(DESCRIPTOR_BYTES_MAX - 1));
+        assert_eq!(&*shortened(&long), format!("{}…", "a".repeat(DESCRIPTOR_BYTES_MAX - 1)));
     }
 }

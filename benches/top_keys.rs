@@ -1,4 +1,4 @@
-//! Measures what counting keys adds to a decision: `cargo run --release --example top_keys`.
+//! Measures what counting keys adds to a decision: `cargo bench --bench top_keys`.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
