@@ -72,7 +72,7 @@ struct App {
 /// # Errors
 /// If an address is taken, or a listener fails.
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
-    let mut signals = Signals::listen()?;
+    let mut signals = Signals::listen(settings.process.hang_up)?;
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
     telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
@@ -162,7 +162,7 @@ impl App {
         let services = grpc::services(service, &self.health, reflection, in_progress)?;
         let workers = Arc::clone(&self.workers);
         let connections = settings.listen.connections;
-        let tls = |listener| ListenerTls::new(settings.listen.tls.clone(), listener);
+        let tls = |listener| ListenerTls::new(settings.listen.tls_of(listener), listener);
         let grpc_tls = tls(TlsUse::Grpc);
         let (metrics, stop) = (edge.of_listener("grpc"), self.stop.clone());
         tasks.spawn(async move {
@@ -192,6 +192,17 @@ impl App {
             let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
             let metrics = edge.of_listener("admin");
             tasks.spawn(serve_http(admin, router, tls(TlsUse::Admin), metrics, self.stop.clone()));
+        }
+        let (path, debug) = (settings.listen.metrics.clone(), endpoints.clone());
+        if let (Some(listener), Some((_, path))) = (listeners.metrics, path) {
+            let router = http::metrics_router(endpoints.clone(), path);
+            let (metrics, stop) = (edge.of_listener("metrics"), self.stop.clone());
+            tasks.spawn(serve_http(listener, router, ListenerTls::none(), metrics, stop));
+        }
+        if let Some(listener) = listeners.debug {
+            let (metrics, stop) = (edge.of_listener("debug"), self.stop.clone());
+            let router = http::debug_router(debug);
+            tasks.spawn(serve_http(listener, router, ListenerTls::none(), metrics, stop));
         }
         let (metrics, stop) = (edge.of_listener("http"), self.stop.clone());
         tasks.spawn(serve_http(

@@ -16,12 +16,12 @@ mod test;
 mod tls;
 mod top;
 
-use std::process::ExitCode;
+use std::{env, path::Path, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 use self::serve::ServeFlags;
-use crate::settings::Environment;
+use crate::settings::{Environment, INCUMBENT_PROGRAM};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -62,6 +62,10 @@ enum Command {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
+    // The old program has no arguments, and control planes may start it with some.
+    if is_run_as_incumbent() {
+        return serve::main(&ServeFlags::of_incumbent(), &environment);
+    }
     match Arguments::parse().command {
         None => serve::main(&ServeFlags::default(), &environment),
         Some(Command::Serve(flags)) => serve::main(&flags, &environment),
@@ -75,4 +79,11 @@ pub fn main() -> ExitCode {
         Some(Command::Counter(action)) => counter::main(&action, &environment),
         Some(Command::Top(flags)) => top::main(&flags, &environment),
     }
+}
+
+/// Whether the program is run by the name of envoyproxy/ratelimit's.
+fn is_run_as_incumbent() -> bool {
+    let name = env::args_os().next();
+    let name = name.as_deref().map(Path::new).and_then(Path::file_name);
+    name.is_some_and(|name| name == INCUMBENT_PROGRAM)
 }

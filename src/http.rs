@@ -4,6 +4,7 @@
 pub mod admin;
 mod browser;
 mod json;
+mod rlconfig;
 mod serve;
 mod status;
 
@@ -183,6 +184,25 @@ pub fn router(http: Http) -> Router {
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
         .with_state(http)
+}
+
+/// Metrics alone, at this path.
+pub fn metrics_router(http: Http, path: Arc<str>) -> Router {
+    // A path from the settings is compared, since a router would give some characters a meaning.
+    Router::new()
+        .fallback(async move |State(http): State<Http>, request: Request| {
+            if request.uri().path() == &*path {
+                metrics(State(http)).await
+            } else {
+                StatusCode::NOT_FOUND.into_response()
+            }
+        })
+        .with_state(http)
+}
+
+/// What envoyproxy/ratelimit serves on its debug port, and has an equivalent here.
+pub fn debug_router(http: Http) -> Router {
+    Router::new().route("/rlconfig", get(rlconfig::list)).with_state(http)
 }
 
 /// Where clients identify themselves, one without a certificate may only ask about health.

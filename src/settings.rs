@@ -4,8 +4,10 @@
 //! docs/settings.md and the tests of the chart are made from [`table`].
 
 mod calls;
+mod environment;
 mod file;
 mod form;
+mod incumbent;
 mod listen;
 mod otel;
 mod process;
@@ -19,11 +21,13 @@ mod store_url;
 mod telemetry;
 
 pub use calls::CallSettings;
+pub use environment::{Environment, TypedFlags};
 pub use form::Arity;
 pub(crate) use form::{duration, whole_number};
-pub use listen::ListenSettings;
-pub use process::ProcessSettings;
-pub use reader::{CONFIG, Environment, TypedFlags};
+pub use incumbent::{Compat, INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables};
+pub use listen::{ListenSettings, TlsScope};
+pub use process::{HangUp, ProcessSettings};
+pub use reader::CONFIG;
 pub use row::Row;
 pub use rules::RuleSettings;
 pub use rules_source::RuleSource;
@@ -84,6 +88,7 @@ pub fn grpc_address(
 ) -> Result<SocketAddr, Vec<String>> {
     let mut reader = SettingReader::new(flags, environment);
     reader.read_file();
+    reader.read_compat();
     let address = ListenSettings::read_grpc(&mut reader);
     if reader.problems.is_empty() { Ok(address) } else { Err(reader.problems) }
 }
@@ -98,13 +103,14 @@ pub fn table() -> Vec<Row> {
 
 fn read(reader: &mut SettingReader<'_>) -> Settings {
     reader.read_file();
+    let compat = reader.read_compat();
     let settings = Settings {
         listen: ListenSettings::read(reader),
         rules: RuleSettings::read(reader),
         store: StoreSettings::read(reader),
         calls: CallSettings::read(reader),
         telemetry: TelemetrySettings::read(reader),
-        process: ProcessSettings::read(reader),
+        process: ProcessSettings::read(reader, compat),
         warnings: Vec::new(),
     };
     if let StoreUrl::Redis(RedisUrl { topology: TopologyKind::Cluster, .. }) = settings.store.url

@@ -1,9 +1,11 @@
 //! Signals: SIGTERM (Kubernetes) and SIGINT (a terminal) ask for an orderly shutdown, a second one for an
-//! immediate one. SIGHUP is ignored.
+//! immediate one. SIGHUP is ignored, unless it is to stop the service too.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::settings::HangUp;
 
 /// The signals that the service handles.
 #[derive(Debug)]
@@ -11,6 +13,7 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    on_hang_up: HangUp,
 }
 
 impl Signals {
@@ -18,11 +21,12 @@ impl Signals {
     ///
     /// # Errors
     /// Those of the operating system.
-    pub fn listen() -> io::Result<Self> {
+    pub fn listen(on_hang_up: HangUp) -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            on_hang_up,
         })
     }
 
@@ -32,9 +36,12 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.hang_up.recv() => tracing::info!(
-                    "SIGHUP ignored: rule files are reloaded when they change, and other settings need a restart"
-                ),
+                _ = self.hang_up.recv() => match self.on_hang_up {
+                    HangUp::Stops => return,
+                    HangUp::Ignored => tracing::info!(
+                        "SIGHUP ignored: rule files are reloaded when they change, and other settings need a restart"
+                    ),
+                },
             }
         }
     }

@@ -29,7 +29,7 @@ use std::{
 };
 
 use clap::Parser as _;
-use tollkeeper::{shutdown::Signals, workers::Workers};
+use tollkeeper::{settings::HangUp, shutdown::Signals, workers::Workers};
 
 use crate::{
     processes::Backends,
@@ -163,7 +163,7 @@ fn selected(only: &[String]) -> Result<Vec<&'static Scenario>> {
 #[expect(clippy::disallowed_methods, reason = "it runs as long as the process")]
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut signals = runtime.block_on(async { Signals::listen() })?;
+    let mut signals = runtime.block_on(async { Signals::listen(HangUp::Ignored) })?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     thread::spawn(move || {

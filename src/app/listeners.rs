@@ -14,6 +14,8 @@ pub(super) struct Listeners {
     pub grpc: TcpListener,
     pub http: TcpListener,
     pub admin: Option<TcpListener>,
+    pub metrics: Option<TcpListener>,
+    pub debug: Option<TcpListener>,
 }
 
 /// The addresses of the sockets, with the ports that the system has chosen.
@@ -21,22 +23,42 @@ pub(super) struct Addresses {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
     pub admin: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+    pub debug: Option<SocketAddr>,
 }
 
 impl Listeners {
     pub(super) async fn bind(settings: &ListenSettings) -> Result<Self, String> {
         let grpc = bind("--grpc-addr", settings.grpc).await?;
         let http = bind("--http-addr", settings.http).await?;
-        let admin = match settings.admin {
-            Some(address) => Some(bind("--admin-addr", address).await?),
-            None => None,
-        };
-        Ok(Self { grpc, http, admin })
+        let admin = bind_optional("--admin-addr", settings.admin).await?;
+        let metrics = settings.metrics.as_ref().map(|(address, _)| *address);
+        let metrics = bind_optional("--metrics-addr", metrics).await?;
+        let debug = bind_optional("--debug-addr", settings.debug).await?;
+        Ok(Self { grpc, http, admin, metrics, debug })
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
-        let admin = self.admin.as_ref().map(TcpListener::local_addr).transpose()?;
-        Ok(Addresses { grpc: self.grpc.local_addr()?, http: self.http.local_addr()?, admin })
+        let of = |listener: &Option<TcpListener>| {
+            listener.as_ref().map(TcpListener::local_addr).transpose()
+        };
+        Ok(Addresses {
+            grpc: self.grpc.local_addr()?,
+            http: self.http.local_addr()?,
+            admin: of(&self.admin)?,
+            metrics: of(&self.metrics)?,
+            debug: of(&self.debug)?,
+        })
+    }
+}
+
+async fn bind_optional(
+    setting: &str,
+    address: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, String> {
+    match address {
+        Some(address) => bind(setting, address).await.map(Some),
+        None => Ok(None),
     }
 }
 
@@ -59,9 +81,12 @@ fn has_no_ipv6(error: &io::Error) -> bool {
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "grpc {}, http {}", self.grpc, self.http)?;
-        match self.admin {
-            Some(admin) => write!(f, ", admin {admin}"),
-            None => Ok(()),
+        let others = [("admin", self.admin), ("metrics", self.metrics), ("debug", self.debug)];
+        for (name, address) in others {
+            if let Some(address) = address {
+                write!(f, ", {name} {address}")?;
+            }
         }
+        Ok(())
     }
 }

@@ -35,6 +35,8 @@ impl ReadyLine {
                 "grpc": addresses.grpc.to_string(),
                 "http": addresses.http.to_string(),
                 "admin": addresses.admin.map(|admin| admin.to_string()),
+                "metrics": addresses.metrics.map(|metrics| metrics.to_string()),
+                "debug": addresses.debug.map(|debug| debug.to_string()),
                 "store": store,
                 "rules": rules,
                 "try": call,

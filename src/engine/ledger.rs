@@ -62,7 +62,7 @@ pub struct Judgement {
 ///
 /// 1. Refunds are applied first, and always.
 /// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
-///    fits if one hit would, and is not part of the sum.
+///    fits if one hit would (see [`ExhaustedLooks`](crate::engine::rule::ExhaustedLooks)), and is not part of the sum.
 /// 3. If the call is admitted, every charge that fits is made; if it is denied, none. Hits with
 ///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are those of a quota, unless
 ///    an enforced limit denies the call uncharged.
@@ -127,7 +127,7 @@ fn assess<'call>(
     for posting in postings {
         let asked = match posting.charge.hits {
             Hits::Charge(_) => posting.account.and_then(|index| sums.get(index)).copied(),
-            Hits::Look => Some(1),
+            Hits::Look => Some(posting.charge.counter.limit.exhausted_looks.asked()),
             Hits::Refund(_) => Some(0),
         };
         assessments.push(Assessment::new(posting, asked.unwrap_or(0), accounts));

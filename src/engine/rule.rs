@@ -21,6 +21,8 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// What is charged here for a denied call.
     pub when_denied: WhenDenied,
+    /// What happens to a look when the limit is exactly used up.
+    pub exhausted_looks: ExhaustedLooks,
     /// The answer if the store gives none.
     pub on_store_failure: OnStoreFailure,
     /// Its effect on the decision.
@@ -42,6 +44,7 @@ impl Limit {
             window: Window::new(unit, unit_multiplier)?,
             algorithm: Algorithm::FixedWindow,
             when_denied: WhenDenied::Free,
+            exhausted_looks: ExhaustedLooks::Denied,
             on_store_failure: OnStoreFailure::Error,
             mode: Mode::Enforced,
             mode_written: Mode::Enforced,
@@ -99,6 +102,26 @@ pub enum WhenDenied {
     Counted,
 }
 
+/// What happens to a look when its limit is exactly used up, so that a hit would not fit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExhaustedLooks {
+    /// It is denied, as a hit would be.
+    #[default]
+    Denied,
+    /// It passes: only a limit that is exceeded denies it.
+    Allowed,
+}
+
+impl ExhaustedLooks {
+    /// The hits that must fit for a look to fit.
+    pub const fn asked(self) -> u64 {
+        match self {
+            Self::Denied => 1,
+            Self::Allowed => 0,
+        }
+    }
+}
+
 /// What happens to a call that does not fit a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -146,6 +169,8 @@ impl OnStoreFailure {
 pub struct Defaults {
     /// What is charged for a denied call.
     pub when_denied: WhenDenied,
+    /// What happens to a look when a limit is exactly used up.
+    pub exhausted_looks: ExhaustedLooks,
     /// The answer if the store gives none.
     pub on_store_failure: OnStoreFailure,
     /// The mode of all limits, whatever their rules set.
@@ -155,9 +180,10 @@ pub struct Defaults {
 impl Defaults {
     /// `limit`, which sets none of these itself, with these defaults.
     pub fn complete(self, limit: Limit) -> Limit {
-        let Self { when_denied, on_store_failure, mode_override } = self;
+        let Self { when_denied, exhausted_looks, on_store_failure, mode_override } = self;
         Limit {
             when_denied,
+            exhausted_looks,
             on_store_failure,
             mode: mode_override.mode(limit.mode_written),
             ..limit

@@ -186,7 +186,7 @@ pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Durat
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Writes a duration of whole milliseconds as `duration` reads it.
-fn spelled(duration: Duration) -> String {
+pub(super) fn spelled(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     for (name, unit) in UNITS {
         if millis >= unit && millis.is_multiple_of(unit) {

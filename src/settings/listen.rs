@@ -3,14 +3,14 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    form::{ADDRESS, ADDRESS_OR_OFF, Custom, PATH, SWITCH, WholeNumber, duration},
+    form::{ADDRESS, ADDRESS_OR_OFF, Custom, OneOf, PATH, SWITCH, WholeNumber, duration, invalid},
     reader::SettingReader,
     row::Setting,
 };
 use crate::{
     access::{AdminToken, DomainAccess},
     rls::ConnectionBounds,
-    tls::server::{ServerFiles, TlsServer},
+    tls::server::{ServerFiles, TlsServer, TlsUse},
 };
 
 /// Where the service listens, what it serves there, and to whom.
@@ -22,17 +22,34 @@ pub struct ListenSettings {
     pub http: SocketAddr,
     /// The address of the admin API, if it is served.
     pub admin: Option<SocketAddr>,
+    /// The address of metrics alone, and their path there, if they are served on one.
+    pub metrics: Option<(SocketAddr, Arc<str>)>,
+    /// The address of `/rlconfig`, if it is served.
+    pub debug: Option<SocketAddr>,
     /// Whether gRPC reflection is served.
     pub reflection: bool,
     /// Bounds on connections to gRPC.
     pub connections: ConnectionBounds,
-    /// TLS of all addresses.
+    /// TLS, if any address speaks it.
     pub tls: Option<Arc<TlsServer>>,
+    /// Which addresses speak it.
+    pub tls_scope: TlsScope,
     /// The domains of clients, if they are restricted.
     pub access: Option<Arc<DomainAccess>>,
     /// The token of the admin address, if it has one.
     pub admin_token: Option<Arc<AdminToken>>,
 }
+
+/// Which addresses speak TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsScope {
+    /// Those of gRPC, HTTP and the admin API.
+    All,
+    /// The one of gRPC.
+    Grpc,
+}
+
+const TLS_SCOPES: OneOf<TlsScope> = OneOf(&[("all", TlsScope::All), ("grpc", TlsScope::Grpc)]);
 
 const ADMIN: &str = "admin-addr";
 const CERTIFICATE: &str = "tls-cert";
@@ -56,6 +73,13 @@ impl ListenSettings {
             default: "127.0.0.1:6070",
             help: "Address on which counters are shown and reset; beyond loopback it needs a token or client certificates",
         });
+        let metrics = read_metrics(reader);
+        let debug = reader.read(&Setting {
+            flag: "debug-addr",
+            form: ADDRESS_OR_OFF,
+            default: "off",
+            help: "Address on which /rlconfig is served without TLS: the rules in force, as envoyproxy/ratelimit lists them",
+        });
         let reflection = reader.read(&Setting {
             flag: "reflection",
             form: SWITCH,
@@ -64,6 +88,15 @@ impl ListenSettings {
         });
         let connections = read_connections(reader);
         let tls = read_tls(reader);
+        let tls_scope = reader.read(&Setting {
+            flag: "tls-scope",
+            form: TLS_SCOPES,
+            default: "all",
+            help: "Which addresses speak TLS: all, or the one of gRPC alone",
+        });
+        if tls.is_none() {
+            reader.warn_unused("tls-scope", "it needs --tls-cert and --tls-key");
+        }
         let access = read_path(
             reader,
             DOMAINS,
@@ -76,7 +109,8 @@ impl ListenSettings {
             reader.problem(DOMAINS, "it needs --tls-client-ca");
         }
         let is_open = admin.is_some_and(|address| !address.ip().is_loopback());
-        if is_open && !identified && admin_token.is_none() {
+        let admin_identifies = identified && tls_scope == TlsScope::All;
+        if is_open && !admin_identifies && admin_token.is_none() {
             let problem = "beyond loopback it needs --admin-token-file or --tls-client-ca";
             reader.problem(ADMIN, problem);
         }
@@ -84,9 +118,12 @@ impl ListenSettings {
             grpc,
             http,
             admin,
+            metrics,
+            debug,
             reflection,
             connections,
             tls,
+            tls_scope,
             access: load(reader, DOMAINS, access, DomainAccess::load),
             admin_token: load(reader, TOKEN, admin_token, AdminToken::load),
         }
@@ -103,9 +140,47 @@ impl ListenSettings {
         })
     }
 
+    /// The TLS of an address, if it speaks TLS.
+    pub fn tls_of(&self, listener: TlsUse) -> Option<Arc<TlsServer>> {
+        match (self.tls_scope, listener) {
+            (TlsScope::All, _) | (TlsScope::Grpc, TlsUse::Grpc) => self.tls.clone(),
+            (TlsScope::Grpc, TlsUse::Http | TlsUse::Admin) => None,
+        }
+    }
+
     /// Whether clients need a certificate.
     pub fn identifies_clients(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.identifies_clients())
+    }
+}
+
+fn read_metrics(reader: &mut SettingReader<'_>) -> Option<(SocketAddr, Arc<str>)> {
+    let address = reader.read(&Setting {
+        flag: "metrics-addr",
+        form: ADDRESS_OR_OFF,
+        default: "off",
+        help: "Further address on which metrics are served, without TLS",
+    });
+    let path = reader.read(&Setting {
+        flag: "metrics-path",
+        form: URL_PATH,
+        default: "/metrics",
+        help: "Path of the metrics on --metrics-addr",
+    });
+    if address.is_none() {
+        reader.warn_unused("metrics-path", "it needs --metrics-addr");
+    }
+    address.map(|address| (address, path.into()))
+}
+
+const URL_PATH: Custom<String> = Custom { name: "PATH", read: url_path };
+
+fn url_path(text: &str) -> Result<String, String> {
+    let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    if text.starts_with('/') && text.len() <= 256 && is_visible {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid(text, "a path such as /metrics, of at most 256 visible ASCII characters"))
     }
 }
 

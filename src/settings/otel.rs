@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::{form::invalid, reader::Environment};
+use super::{environment::Environment, form::invalid};
 use crate::{
     telemetry::{
         MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
@@ -124,7 +124,10 @@ pub(super) fn read(
     let traces = reader.endpoint("TRACES");
     let metrics = reader.endpoint("METRICS");
     let options = TelemetryOptions {
-        service_name: environment.text("OTEL_SERVICE_NAME").is_none().then_some("tollkeeper"),
+        resource: match environment.text("OTEL_SERVICE_NAME") {
+            Some(_) => Vec::new(),
+            None => vec![("service.name", "tollkeeper".to_owned())],
+        },
         sampling: reader.sampling(),
         propagators: reader.propagators(),
         limits: SpanLimits {

@@ -3,6 +3,7 @@
 use std::{num::NonZero, thread, time::Duration};
 
 use super::{
+    Compat,
     form::{Time, WholeNumber},
     reader::SettingReader,
     row::Setting,
@@ -15,10 +16,21 @@ pub struct ProcessSettings {
     pub workers: usize,
     /// How long calls are still served after the signal to stop.
     pub drain: Duration,
+    /// What SIGHUP does.
+    pub hang_up: HangUp,
+}
+
+/// What SIGHUP does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HangUp {
+    /// Nothing.
+    Ignored,
+    /// The same as SIGTERM.
+    Stops,
 }
 
 impl ProcessSettings {
-    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+    pub(super) fn read(reader: &mut SettingReader<'_>, compat: Compat) -> Self {
         let workers = reader.read_optional(&Setting {
             flag: "workers",
             form: WholeNumber { min: 1, max: 1024 },
@@ -31,7 +43,11 @@ impl ProcessSettings {
             default: "5s",
             help: "How long calls are still served after SIGTERM",
         });
-        Self { workers: workers.unwrap_or_else(cores), drain }
+        let hang_up = match compat {
+            Compat::Off => HangUp::Ignored,
+            Compat::EnvoyproxyRatelimit => HangUp::Stops,
+        };
+        Self { workers: workers.unwrap_or_else(cores), drain, hang_up }
     }
 }
 

@@ -1,73 +1,28 @@
-//! Reads settings one by one: the flag, else the environment variable, else the file, else the default. Collects
-//! the rows of all settings, and every problem.
+//! Reads settings one by one: the flag, else the environment variable, else the file, else the variable of
+//! envoyproxy/ratelimit, else the default. Collects the rows of all settings, and every problem.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    ffi::{OsStr, OsString},
-    path::PathBuf,
-};
+use std::{env, ffi::OsStr, path::PathBuf};
 
 use super::{
+    environment::{CALL_ADDR, Environment, TypedFlags},
     file::SettingsFile,
-    form::{Form, PATH},
+    form::{Form, OneOf, PATH},
+    incumbent::{self, Compat, Translated},
     row::{Row, Setting, is_ours, variable},
 };
-
-/// The flags of the command line, without their dashes, with their values.
-pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
-
-/// The environment variables that are not empty.
-#[derive(Debug, Clone, Default)]
-pub struct Environment(BTreeMap<String, OsString>);
-
-impl Environment {
-    /// The variables of this process.
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
-    pub fn of_process() -> Self {
-        Self::new(
-            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
-        )
-    }
-
-    /// An environment with these variables. An empty variable counts as unset.
-    pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
-        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
-    }
-
-    fn get(&self, name: &str) -> Option<&OsStr> {
-        self.0.get(name).map(OsString::as_os_str)
-    }
-
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.get(name)?.to_str()
-    }
-
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
-    }
-
-    /// The address for `call` and `bench`, if they have no `--addr`.
-    pub fn call_addr(&self) -> Option<&str> {
-        self.text(CALL_ADDR)
-    }
-
-    /// The address for `counter`, if it has no `--addr`.
-    pub fn admin_addr(&self) -> Option<&str> {
-        self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
-    }
-}
 
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
 
-/// The variable of `call` and `bench`. It is not a setting of the service.
-const CALL_ADDR: &str = "TOLLKEEPER_ADDR";
+const COMPATS: OneOf<Compat> =
+    OneOf(&[("none", Compat::Off), ("envoyproxy-ratelimit", Compat::EnvoyproxyRatelimit)]);
 
 pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
     file: SettingsFile,
     pub environment: &'a Environment,
+    /// What the environment of envoyproxy/ratelimit says; empty unless it is read.
+    pub incumbent: Translated,
     pub rows: Vec<Row>,
     pub problems: Vec<String>,
     pub warnings: Vec<String>,
@@ -75,9 +30,9 @@ pub(super) struct SettingReader<'a> {
 
 impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
-        let file = SettingsFile::default();
+        let (file, incumbent) = Default::default();
         let (rows, problems, warnings) = Default::default();
-        Self { flags, file, environment, rows, problems, warnings }
+        Self { flags, file, environment, incumbent, rows, problems, warnings }
     }
 
     /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
@@ -100,6 +55,32 @@ impl<'a> SettingReader<'a> {
     pub(super) fn refuse_unknown_names(&mut self) {
         let known: Vec<&Row> = self.rows.iter().filter(|row| row.flag != CONFIG).collect();
         self.problems.extend(self.file.problems(&known));
+    }
+
+    /// Reads the environment of envoyproxy/ratelimit, if it is to be read. It is the next setting, since that
+    /// environment gives the others.
+    pub(super) fn read_compat(&mut self) -> Compat {
+        let compat = self.read(&Setting {
+            flag: "compat",
+            form: COMPATS,
+            default: "none",
+            help: "Other program whose environment variables are read too; our flags and variables have precedence",
+        });
+        if compat == Compat::EnvoyproxyRatelimit {
+            let mut translated = incumbent::translate(self.flags, self.environment);
+            self.problems.append(&mut translated.problems);
+            self.warnings.append(&mut translated.warnings);
+            for (flag, value) in &translated.settings {
+                if let Some((name, _)) = self.given(flag)
+                    && value.is_set
+                {
+                    let variable = value.variable;
+                    self.warnings.push(format!("{variable} has no effect: {name} is set"));
+                }
+            }
+            self.incumbent = translated;
+        }
+        compat
     }
 
     /// The value, or the default if the setting is unset or bad. A bad value is a problem.
@@ -130,7 +111,7 @@ impl<'a> SettingReader<'a> {
                     vec![PathBuf::from(variable)]
                 }
                 (None, Some(variable)) => env::split_paths(variable).collect(),
-                (None, None) => self.file.values(row.flag).iter().map(PathBuf::from).collect(),
+                (None, None) => self.file_or_incumbent(row.flag),
             };
         if paths.iter().any(|path| path.as_os_str().is_empty()) {
             self.problem(row.flag, "must not be empty");
@@ -140,7 +121,16 @@ impl<'a> SettingReader<'a> {
         paths
     }
 
-    /// The flag, the variable or the place in the file that gives a setting, and its text.
+    fn file_or_incumbent(&self, flag: &str) -> Vec<PathBuf> {
+        let of_file = self.file.values(flag);
+        if of_file.is_empty() {
+            let value = self.incumbent.settings.get(flag);
+            return value.iter().map(|value| PathBuf::from(&value.value)).collect();
+        }
+        of_file.iter().map(PathBuf::from).collect()
+    }
+
+    /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit that gives a setting, and its text.
     fn given(&self, flag: &str) -> Option<(String, &OsStr)> {
         if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
             return Some((format!("--{flag}"), value));
@@ -149,7 +139,11 @@ impl<'a> SettingReader<'a> {
         if let Some(value) = self.environment.get(&variable) {
             return Some((variable, value));
         }
-        self.file.given(flag)
+        if let Some(given) = self.file.given(flag) {
+            return Some(given);
+        }
+        let value = self.incumbent.settings.get(flag)?;
+        Some((value.variable.to_owned(), &value.value))
     }
 
     /// What gives a setting; the flag if nothing does.
@@ -173,8 +167,8 @@ impl<'a> SettingReader<'a> {
     /// Warns about variables with the prefix that are not settings.
     pub(super) fn warn_unknown_variables(&mut self) {
         let known: Vec<String> = self.rows.iter().map(Row::variable).collect();
-        for name in self.environment.0.keys().filter(|name| is_ours(name)) {
-            if name != CALL_ADDR && !known.contains(name) {
+        for name in self.environment.names().filter(|name| is_ours(name)) {
+            if name != CALL_ADDR && !known.iter().any(|known| known == name) {
                 let warning = format!("{name}: no such setting; see tollkeeper serve --help");
                 self.warnings.push(warning);
             }

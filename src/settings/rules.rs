@@ -7,7 +7,7 @@ use super::{
     rules_source::RuleSource,
 };
 use crate::{
-    engine::rule::{Defaults, ModeOverride, OnStoreFailure, WhenDenied},
+    engine::rule::{Defaults, ExhaustedLooks, ModeOverride, OnStoreFailure, WhenDenied},
     rules::{Algorithms, LoadOptions},
 };
 
@@ -27,6 +27,9 @@ const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
     (OnStoreFailure::Local.name(), OnStoreFailure::Local),
 ]);
 
+const EXHAUSTED_LOOKS: OneOf<ExhaustedLooks> =
+    OneOf(&[("deny", ExhaustedLooks::Denied), ("allow", ExhaustedLooks::Allowed)]);
+
 impl RuleSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let source = RuleSource::read(reader);
@@ -41,6 +44,12 @@ impl RuleSettings {
             // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
             RuleSource::ControlPlane(_) => WhenDenied::Counted,
         });
+        let exhausted_looks = reader.read(&Setting {
+            flag: "exhausted-looks",
+            form: EXHAUSTED_LOOKS,
+            default: "deny",
+            help: "Calls of 0 hits on a limit that is exactly used up: deny, or allow as envoyproxy/ratelimit does",
+        });
         let on_store_failure = reader.read(&Setting {
             flag: "on-store-failure",
             form: ON_STORE_FAILURE,
@@ -54,7 +63,7 @@ impl RuleSettings {
             default: "on",
             help: "off is for a Redis that forbids scripts, and allows only fixed windows",
         });
-        let defaults = Defaults { when_denied, on_store_failure, mode_override };
+        let defaults = Defaults { when_denied, exhausted_looks, on_store_failure, mode_override };
         Self { source, options: LoadOptions { defaults, algorithms } }
     }
 

@@ -125,6 +125,12 @@ impl StoreAccess {
         }
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
         (sentinel.user, sentinel.password) = (self.sentinel_user, self.sentinel_password);
+        if let Some((user, password)) = reader.incumbent.sentinel_login.clone()
+            && sentinel.password.is_none()
+        {
+            sentinel.user = sentinel.user.take().or(user);
+            sentinel.password = Some(Password::Text(password));
+        }
         if !matches!(url.topology, TopologyKind::Sentinel { .. }) {
             for flag in [SENTINEL_USER, SENTINEL_PASSWORD] {
                 reader.warn_unused(flag, "only redis+sentinel:// has Sentinels");

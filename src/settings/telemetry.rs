@@ -73,9 +73,11 @@ impl TelemetrySettings {
             default: "digests",
             help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
         });
-        let environment = reader.environment;
-        let export = otel::read(environment, &mut reader.problems, &mut reader.warnings);
-        let export = TelemetryOptions { compat, ..export };
+        let environment = reader.environment.with(&reader.incumbent.otel);
+        let export = otel::read(&environment, &mut reader.problems, &mut reader.warnings);
+        let mut export = TelemetryOptions { compat, ..export };
+        // The last of several values counts.
+        export.resource.extend(reader.incumbent.resource.iter().cloned());
         Self { log: Log { filter, format }, near_limit_ratio, top_keys, export }
     }
 }

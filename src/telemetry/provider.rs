@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use opentelemetry::metrics::{Meter, MeterProvider as _};
+use opentelemetry::{
+    KeyValue,
+    metrics::{Meter, MeterProvider as _},
+};
 use opentelemetry_sdk::{
     Resource,
     metrics::{Instrument, SdkMeterProvider, Stream},
@@ -52,8 +55,8 @@ pub struct TelemetryOptions {
     pub export_traces: Option<OtlpEndpoint>,
     /// Where metrics are sent by OTLP, besides `/metrics`.
     pub export_metrics: Option<OtlpEndpoint>,
-    /// `service.name`, unless the standard variables set it.
-    pub service_name: Option<&'static str>,
+    /// What describes this service, besides what the standard variables set.
+    pub resource: Vec<(&'static str, String)>,
     /// Which calls have spans.
     pub sampling: Sampling,
     /// How callers describe their spans.
@@ -104,11 +107,9 @@ impl Telemetry {
     /// # Errors
     /// If an exporter cannot be built from the standard variables.
     pub fn start(options: &TelemetryOptions) -> Result<Self, Box<dyn std::error::Error>> {
-        let mut resource = Resource::builder();
-        if let Some(name) = options.service_name {
-            resource = resource.with_service_name(name);
-        }
-        let resource = resource.build();
+        let described = options.resource.iter();
+        let described = described.map(|(key, value)| KeyValue::new(*key, value.clone()));
+        let resource = Resource::builder().with_attributes(described).build();
 
         let registry = Registry::new();
         let prometheus = opentelemetry_prometheus::exporter()

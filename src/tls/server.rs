@@ -138,6 +138,11 @@ pub(crate) struct SecuredStream {
 pub struct ListenerTls(Option<(Arc<TlsServer>, TlsUse)>);
 
 impl ListenerTls {
+    /// Plain TCP.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
     /// TLS for one listener; `None` is plain TCP.
     pub fn new(server: Option<Arc<TlsServer>>, listener: TlsUse) -> Self {
         Self(server.map(|server| (server, listener)))

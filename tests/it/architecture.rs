@@ -80,6 +80,11 @@ fn generated_types_are_used_only_by_the_wire_code_and_clients() {
 }
 
 #[test]
+fn only_the_settings_read_the_environment() {
+    only_in("src", &["src/settings/environment.rs"], &["env::var"]);
+}
+
+#[test]
 fn only_the_rules_parse_yaml() {
     only_in("src", &["src/rules"], &["saphyr"]);
 }

@@ -45,6 +45,7 @@ mod group_commit;
 mod helm;
 mod http;
 mod image;
+mod incumbent;
 mod invented;
 mod logs;
 mod memory;

@@ -365,15 +365,14 @@ async fn keys_begin_with_the_prefix_with_scripts_and_without() {
     }
 }
 
-/// Envoy sends a look before each request and a debit of one after it: of a limit of two, two pass.
-#[tokio::test]
-async fn a_token_quota_of_two_lets_two_through() {
+/// Envoy sends a look before each request and a debit of one after it.
+async fn check_token_quota(flags: &[&str], expected: usize) {
     let rules = "
 domain: shop
 descriptors:
   - { key: tokens, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
-    on_every_store(rules, &[], async |service| {
+    on_every_store(rules, flags, async |service| {
         let mut passed = 0;
         for _ in 0..5 {
             let look = ask(service, vec![hits(one("tokens", "x"), 0)]).await;
@@ -382,9 +381,20 @@ descriptors:
                 ask(service, vec![one("tokens", "x")]).await;
             }
         }
-        assert_eq!(passed, 2);
+        assert_eq!(passed, expected);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_token_quota_of_two_lets_two_through() {
+    check_token_quota(&[], 2).await;
+}
+
+/// As envoyproxy/ratelimit judges it: only what exceeds the limit denies a look.
+#[tokio::test]
+async fn a_token_quota_of_two_lets_three_through_if_looks_pass_at_an_exhausted_limit() {
+    check_token_quota(&["--exhausted-looks", "allow"], 3).await;
 }
 
 const PLAIN: &str = "

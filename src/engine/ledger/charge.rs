@@ -43,12 +43,12 @@ pub(super) fn failure_without_counter(charge: &Charge) -> OnStoreFailure {
     }
 }
 
-/// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, 1 for a
-/// look, 0 for a refund.
+/// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, what its limit
+/// asks of a look, 0 for a refund.
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
     match charge.hits {
         Hits::Charge(_) => sum(charges, &charge.counter, charged),
-        Hits::Look => 1,
+        Hits::Look => charge.counter.limit.exhausted_looks.asked(),
         Hits::Refund(_) => 0,
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::engine::{
     algorithm::fixed_window::FixedWindow,
     key::Counter,
-    rule::{Limit, Mode, Unit, WhenDenied},
+    rule::{ExhaustedLooks, Limit, Mode, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -20,6 +20,7 @@ type IndexedCharge = (Option<usize>, Charge);
 /// Judges a call on two accounts, `a` and `b`, and compares the verdict on each charge, and the used hits.
 ///
 /// A call is written `charge 3 to a/5, look a/5, refund 2 of b/9`: the number after the slash is the limit.
+/// `inclusive` is a look that passes at an exhausted limit,
 /// `count` is a charge that counts when denied, `shadow` one to a shadow, `quota` one to a quota; `deny`,
 /// `allow` and `local` are charges to limits with this `on_store_failure`. The counter `x` is corrupt.
 #[track_caller]
@@ -76,13 +77,14 @@ fn indexed_charge(text: &str) -> IndexedCharge {
         _ => None,
     };
     let hits = match words[0] {
-        "look" => Hits::Look,
+        "look" | "inclusive" => Hits::Look,
         "refund" => Hits::Refund(words[1].parse().unwrap()),
         _ => Hits::Charge(words[1].parse().unwrap()),
     };
     let mut limit = limit(requests.parse().unwrap());
     match words[0] {
         "count" => limit.when_denied = WhenDenied::Counted,
+        "inclusive" => limit.exhausted_looks = ExhaustedLooks::Allowed,
         "shadow" => limit.mode = Mode::Shadow,
         "quota" => limit.mode = Mode::Quota,
         "deny" => limit.on_store_failure = OnStoreFailure::Deny,
@@ -156,6 +158,13 @@ fn refunds_come_first_apply_to_denied_calls_and_stop_at_zero() {
 fn looks_see_refunds_but_no_charges() {
     check([4, 0], "look a/5, charge 1 to a/5", "1, 0", [5, 0]);
     check([5, 0], "look a/5, refund 1 of a/5", "1, 1", [4, 0]);
+}
+
+#[test]
+fn a_look_that_passes_at_an_exhausted_limit_is_over_only_beyond_it() {
+    check([4, 0], "inclusive a/5", "1", [4, 0]);
+    check([5, 0], "inclusive a/5", "0", [5, 0]);
+    check([6, 0], "inclusive a/5", "over", [6, 0]);
 }
 
 #[test]

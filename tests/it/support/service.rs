@@ -134,20 +134,7 @@ impl Service {
         path: &str,
         body: &[u8],
     ) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(address).unwrap();
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        // A server that refuses may close before it has read everything.
-        let _ = stream.write_all(body);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        (status.unwrap_or(0), head.to_lowercase(), body.to_owned())
+        exchange(address, method, path, body)
     }
 
     pub fn get(&self, path: &str) -> String {
@@ -171,6 +158,29 @@ impl Service {
     pub fn wait_until_ready(&self) {
         eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));
     }
+}
+
+/// One plain HTTP exchange: status, head and body.
+pub fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &[u8],
+) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // A server that refuses may close before it has read everything.
+    let _ = stream.write_all(body);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (status.unwrap_or(0), head.to_lowercase(), body.to_owned())
 }
 
 /// Number of open files of a process.

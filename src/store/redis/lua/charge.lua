@@ -4,7 +4,7 @@
 --   start      first millisecond of the window, of a 'return' the one that its hits were charged in, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
 --   kind       'charge', 'look', 'refund', or 'return' for what a reservation charged: a call of its own
---   hits       0 to 2^53 - 1
+--   hits       0 to 2^53 - 1; of a 'look' those that must fit, which are not charged
 --   limit      0 to 2^32 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
 --   mode       'enforced', 'shadow' or 'quota'

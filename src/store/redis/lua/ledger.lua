@@ -71,7 +71,7 @@ local function vote(charges, answers)
     if not charge.account then
       denies = is_judged(charge) and charge.failure == 'deny'
     elseif is_judged(charge) then
-      charge.asked = charge.kind == 'charge' and charge.account.sum or 1
+      charge.asked = charge.kind == 'charge' and charge.account.sum or charge.hits
       charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'look' then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits

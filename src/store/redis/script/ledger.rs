@@ -66,7 +66,7 @@ impl LedgerRun {
             let span = limit.window.at(assumed_now);
             let (kind, hits) = match *hits {
                 Hits::Charge(hits) => ("charge", hits),
-                Hits::Look => ("look", 0),
+                Hits::Look => ("look", limit.exhausted_looks.asked()),
                 Hits::Refund(hits) => ("refund", hits),
             };
             let time =

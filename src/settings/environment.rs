@@ -1,0 +1,63 @@
+//! What settings are read from: the flags as they were typed, and the environment.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::{OsStr, OsString},
+};
+
+use super::row::variable;
+
+/// The flags of the command line, without their dashes, with their values.
+pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
+
+/// The environment variables that are not empty.
+#[derive(Debug, Clone, Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// The variables of this process.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn of_process() -> Self {
+        Self::new(
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
+        )
+    }
+
+    /// An environment with these variables. An empty variable counts as unset.
+    pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
+        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    /// This environment, with other values of some variables.
+    pub(super) fn with(&self, others: &[(String, OsString)]) -> Self {
+        let mut variables = self.0.clone();
+        variables.extend(others.iter().cloned());
+        Self(variables)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(name).map(OsString::as_os_str)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.to_str()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The address for `call` and `bench`, if they have no `--addr`.
+    pub fn call_addr(&self) -> Option<&str> {
+        self.text(CALL_ADDR)
+    }
+
+    /// The address for `counter`, if it has no `--addr`.
+    pub fn admin_addr(&self) -> Option<&str> {
+        self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
+    }
+}
+
+/// The variable of `call` and `bench`. It is not a setting of the service.
+pub(super) const CALL_ADDR: &str = "TOLLKEEPER_ADDR";

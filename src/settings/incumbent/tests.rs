@@ -1,0 +1,458 @@
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    engine::rule::{ExhaustedLooks, ModeOverride, WhenDenied},
+    settings::{HangUp, ReadyNeeds, Resolved, RuleSource, Settings, StoreUrl, resolve},
+    store::redis::password::Password,
+    telemetry::{MetricsCompat, OtlpProtocol, ParentUse, RootSampling, Sampling},
+};
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment::new(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+}
+
+fn resolved(variables: &[(&str, &str)]) -> Resolved {
+    let flags = TypedFlags::from([("compat", vec!["envoyproxy-ratelimit".into()])]);
+    resolve(&flags, &environment(variables))
+}
+
+#[track_caller]
+fn good(variables: &[(&str, &str)]) -> Settings {
+    let resolved = resolved(variables);
+    assert_eq!(resolved.problems, [""; 0], "{variables:?}");
+    resolved.settings
+}
+
+#[track_caller]
+fn silent(variables: &[(&str, &str)]) -> Settings {
+    let settings = good(variables);
+    assert_eq!(settings.warnings, [""; 0], "{variables:?}");
+    settings
+}
+
+#[track_caller]
+fn refused(variables: &[(&str, &str)], problem: &str) {
+    assert_eq!(resolved(variables).problems, [problem], "{variables:?}");
+}
+
+#[track_caller]
+fn warned(variables: &[(&str, &str)], warnings: &[&str]) {
+    assert_eq!(good(variables).warnings, warnings, "{variables:?}");
+}
+
+#[track_caller]
+fn files(settings: &Settings) -> Vec<std::path::PathBuf> {
+    match &settings.rules.source {
+        RuleSource::Files(paths) => paths.clone(),
+        RuleSource::ControlPlane(target) => panic!("{target}"),
+    }
+}
+
+#[test]
+fn without_a_variable_the_defaults_are_those_of_the_old_service() {
+    let settings = silent(&[]);
+    assert_eq!(settings.listen.grpc.to_string(), "0.0.0.0:8081");
+    assert_eq!(settings.listen.http.to_string(), "0.0.0.0:8080");
+    assert_eq!(settings.listen.debug.map(|address| address.to_string()).unwrap(), "0.0.0.0:6070");
+    assert_eq!((settings.listen.admin, &settings.listen.metrics), (None, &None));
+    let socket = "redis+unix:///var/run/nutcracker/ratelimit.sock?db=0";
+    assert_eq!(settings.store.url.to_string(), socket);
+    let folder = std::path::Path::new("/srv/runtime_data/current/config");
+    assert_eq!(files(&settings), [folder]);
+    assert_eq!(settings.telemetry.log.filter.to_string(), "warn");
+    assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Counted);
+    assert_eq!(settings.rules.options.defaults.exhausted_looks, ExhaustedLooks::Allowed);
+    assert_eq!(settings.process.hang_up, HangUp::Stops);
+}
+
+#[test]
+fn its_environment_is_read_only_on_request() {
+    let flags = TypedFlags::new();
+    let variables =
+        environment(&[("PORT", "no"), ("REDIS_URL", "h"), ("BACKEND_TYPE", "memcache")]);
+    let Resolved { settings, problems } = resolve(&flags, &variables);
+    assert_eq!((problems, settings.warnings), (vec![], vec![]));
+    assert_eq!(settings.store.url.to_string(), "memory://");
+    assert_eq!(settings.process.hang_up, HangUp::Ignored);
+}
+
+#[test]
+fn our_own_variables_have_precedence_and_the_others_are_named() {
+    let settings = good(&[
+        ("TOLLKEEPER_STORE", "memory://"),
+        ("REDIS_URL", "/socket"),
+        ("TOLLKEEPER_GRPC_ADDR", "127.0.0.1:1"),
+        ("GRPC_PORT", "2"),
+        ("TOLLKEEPER_COUNT_DENIED", "off"),
+    ]);
+    assert_eq!(settings.store.url.to_string(), "memory://");
+    assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:1");
+    assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Free);
+    let expected = [
+        "GRPC_PORT has no effect: TOLLKEEPER_GRPC_ADDR is set",
+        "REDIS_URL has no effect: TOLLKEEPER_STORE is set",
+    ];
+    assert_eq!(settings.warnings, expected);
+}
+
+#[test]
+fn addresses_are_made_of_hosts_and_ports() {
+    let settings = silent(&[
+        ("HOST", "::"),
+        ("GRPC_HOST", "localhost"),
+        ("GRPC_PORT", "9"),
+        ("DEBUG_PORT", "0"),
+        ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+    ]);
+    assert_eq!(settings.listen.http.to_string(), "[::]:8080");
+    assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:9");
+    assert_eq!(settings.listen.debug.map(|address| address.port()), Some(0));
+    assert_eq!(settings.listen.connections.age, Some(Duration::from_secs(5400)));
+    assert_eq!(silent(&[("GRPC_MAX_CONNECTION_AGE", "0")]).listen.connections.age, None);
+    let socket = "GRPC_UDS: not supported: gRPC is served on TCP only; set GRPC_HOST and GRPC_PORT";
+    refused(&[("GRPC_UDS", "/socket")], socket);
+}
+
+#[test]
+fn metrics_have_an_address_if_they_are_asked_for() {
+    let on = ("USE_PROMETHEUS", "T");
+    let metrics = |variables: &[(&str, &str)]| {
+        let settings = silent(&[&[on], variables].concat());
+        assert_eq!(settings.telemetry.export.compat, MetricsCompat::Envoyproxy);
+        let (address, path) = settings.listen.metrics.unwrap();
+        format!("{address}{path}")
+    };
+    assert_eq!(metrics(&[]), "0.0.0.0:9090/metrics");
+    assert_eq!(metrics(&[("PROMETHEUS_ADDR", ":19001")]), "0.0.0.0:19001/metrics");
+    assert_eq!(metrics(&[("PROMETHEUS_ADDR", ":1"), ("HOST", "::")]), "[::]:1/metrics");
+    let path = ("PROMETHEUS_PATH", "/stats/all");
+    assert_eq!(metrics(&[("PROMETHEUS_ADDR", "127.0.0.1:1"), path]), "127.0.0.1:1/stats/all");
+    warned(
+        &[("PROMETHEUS_ADDR", ":1"), path, ("USE_PROMETHEUS", "0")],
+        &[
+            "PROMETHEUS_ADDR has no effect: USE_PROMETHEUS is not true",
+            "PROMETHEUS_PATH has no effect: USE_PROMETHEUS is not true",
+        ],
+    );
+    let address = "PROMETHEUS_ADDR: invalid value `h:1`: must be an IP address and a port, or a \
+                   colon and a port, such as :9090";
+    refused(&[on, ("PROMETHEUS_ADDR", "h:1")], address);
+}
+
+#[test]
+fn tls_is_for_grpc_and_needs_its_switch() {
+    let certificate = ("GRPC_SERVER_TLS_CERT", "/no/cert");
+    let key = ("GRPC_SERVER_TLS_KEY", "/no/key");
+    let ca = ("GRPC_CLIENT_TLS_CACERT", "/no/ca");
+    let off = "has no effect: GRPC_SERVER_USE_TLS is not true";
+    let warnings = [certificate.0, key.0, ca.0].map(|name| format!("{name} {off}"));
+    assert_eq!(good(&[certificate, key, ca]).warnings, warnings);
+    let on = ("GRPC_SERVER_USE_TLS", "true");
+    let missing = "GRPC_SERVER_TLS_CERT: /no/cert: No such file or directory (os error 2)";
+    refused(&[on, certificate, key], missing);
+    let name = ("GRPC_CLIENT_TLS_SAN", "client");
+    let name_problem = "GRPC_CLIENT_TLS_SAN: not supported: set TOLLKEEPER_CLIENT_DOMAINS to a \
+                        file with the names of clients";
+    assert_eq!(resolved(&[on, certificate, key, name]).problems, [name_problem, missing]);
+    let alone = "GRPC_SERVER_USE_TLS: it needs GRPC_SERVER_TLS_CERT";
+    assert_eq!(resolved(&[on, key]).problems[0], alone);
+}
+
+fn store(variables: &[(&str, &str)]) -> String {
+    let settings = good(variables);
+    let StoreUrl::Redis(url) = &settings.store.url else { panic!("no Redis") };
+    let password = url.access.password.as_ref().map(|password| password.read().unwrap());
+    let user = url.access.user.clone();
+    format!("{url} {}:{}", user.unwrap_or_default(), password.unwrap_or_default())
+}
+
+#[test]
+fn every_form_of_redis_url_is_read() {
+    let tcp = ("REDIS_SOCKET_TYPE", "tcp");
+    let url = |url| ("REDIS_URL", url);
+    let auth = |auth| ("REDIS_AUTH", auth);
+    let sentinel = ("REDIS_TYPE", "SENTINEL");
+    let cluster = ("REDIS_TYPE", "cluster");
+    let tls = ("REDIS_TLS", "1");
+    assert_eq!(store(&[tcp, url("redis:6379")]), "redis://redis:6379/0 :");
+    assert_eq!(store(&[tcp, url("h:1"), auth("p@:ss/%")]), "redis://p@:***@h:1/0 p@:ss/%");
+    assert_eq!(store(&[tcp, url("h:1"), auth("s3cret")]), "redis://:***@h:1/0 :s3cret");
+    assert_eq!(store(&[tcp, url("redis://h:1/11"), auth("p")]), "redis://:***@h:1/11 :p");
+    assert_eq!(store(&[tcp, url("redis://u:p@h:1/2")]), "redis://u:***@h:1/2 u:p");
+    assert_eq!(store(&[tcp, url("h:1"), tls]), "rediss://h:1/0 :");
+    assert_eq!(store(&[url("/run/a?b.sock")]), "redis+unix:///run/a?b.sock?db=0 :");
+    let sentinels = url("main,a:26379,b:26380");
+    let expected = "redis+sentinel://u:***@a:26379,b:26380/main/0 u:p";
+    assert_eq!(store(&[sentinel, sentinels, auth("u:p")]), expected);
+    assert_eq!(store(&[cluster, url("a:1,b:2"), tls]), "rediss+cluster://a:1,b:2 :");
+}
+
+#[test]
+fn a_bad_redis_url_is_refused_without_its_text() {
+    let tcp = ("REDIS_SOCKET_TYPE", "tcp");
+    for (variables, problem) in [
+        (&[("REDIS_URL", "s3cret:1")][..], "must be the absolute path of a socket, since"),
+        (&[tcp, ("REDIS_URL", "redis://:s3cret@h:x")], "host 1: the port must be"),
+        (
+            &[tcp, ("REDIS_URL", "redis://:s3cret@h"), ("REDIS_AUTH", "s3cret")],
+            "has a password, and so",
+        ),
+        (&[tcp], "must be set: host and port"),
+        (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "s3cret")], "must be the master's name"),
+        (&[("REDIS_TYPE", "CLUSTER")], "must be set: nodes"),
+        (&[("REDIS_TLS", "true")], "a Unix socket has no TLS"),
+    ] {
+        let problems = resolved(variables).problems.join("\n");
+        assert!(
+            problems.starts_with(&format!("REDIS_URL: {problem}")),
+            "{variables:?}: {problems}"
+        );
+        assert!(!problems.contains("s3cret"), "{problems}");
+    }
+}
+
+#[test]
+fn sentinels_have_a_login_of_their_own() {
+    let of = |auth| {
+        let variables =
+            [("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "main,a:1"), ("REDIS_SENTINEL_AUTH", auth)];
+        let StoreUrl::Redis(url) = silent(&variables).store.url else { panic!("no Redis") };
+        let access = url.sentinel_access;
+        (access.user.clone(), access.password.as_ref().map(Password::read).unwrap().unwrap())
+    };
+    assert_eq!(of("p"), (None, "p".to_owned()));
+    assert_eq!(of("u:p:q"), (Some("u".to_owned()), "p:q".to_owned()));
+    warned(
+        &[("REDIS_SENTINEL_AUTH", "p")],
+        &["REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL"],
+    );
+}
+
+#[test]
+fn memcache_is_refused_in_words() {
+    let problem = "BACKEND_TYPE: memcache is not supported, since it has no atomic scripts; set it \
+                   to redis, and REDIS_URL";
+    refused(&[("BACKEND_TYPE", "memcache")], problem);
+}
+
+#[test]
+fn limits_and_answers_follow_their_variables() {
+    let settings = silent(&[
+        ("SHADOW_MODE", "true"),
+        ("NEAR_LIMIT_RATIO", "0.5"),
+        ("CACHE_KEY_PREFIX", "p:"),
+        ("REDIS_POOL_SIZE", "20"),
+        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "TRUE"),
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "t"),
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_LIMIT_HEADER", "X-Limit"),
+        ("LOG_LEVEL", "Warning"),
+        ("LOG_FORMAT", "JSON"),
+    ]);
+    assert_eq!(settings.rules.options.defaults.mode_override, ModeOverride::Shadow);
+    assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Free);
+    assert_eq!(settings.store.key_prefix, "p:");
+    assert_eq!(settings.store.pool_size, 20);
+    assert_eq!(settings.store.ready, ReadyNeeds::Store);
+    let [limit, remaining, _] = settings.calls.headers.classic.clone().unwrap();
+    assert_eq!((&*limit, &*remaining), ("X-Limit", "RateLimit-Remaining"));
+    for (level, ours) in [("panic", "error"), ("trace", "debug"), ("info", "info")] {
+        let settings = silent(&[("LOG_LEVEL", level)]);
+        assert_eq!(settings.telemetry.log.filter.to_string(), ours);
+    }
+    warned(
+        &[("LIMIT_RESET_HEADER", "X")],
+        &["LIMIT_RESET_HEADER has no effect: LIMIT_RESPONSE_HEADERS_ENABLED is not true"],
+    );
+}
+
+#[test]
+fn the_size_of_the_local_cache_becomes_a_number_of_counters() {
+    for (bytes, counters) in [("0", 0), ("1", 1), ("1048576", 8192), ("99999999999", 10_000_000)] {
+        let settings = silent(&[("LOCAL_CACHE_SIZE_IN_BYTES", bytes)]);
+        assert_eq!(settings.store.over_limit_cache, counters, "{bytes}");
+    }
+}
+
+#[test]
+fn a_bad_value_names_its_variable_its_form_and_its_bound() {
+    for (name, value, allowed) in [
+        ("PORT", "65536", "a whole number from 0 to 65535, without leading zeros"),
+        ("GRPC_PORT", "08081", "a whole number from 0 to 65535, without leading zeros"),
+        ("HOST", "example.com", "an IP address, such as 0.0.0.0 or ::"),
+        ("REDIS_TLS", "yes", "true or false, also as 1, t, 0 or f"),
+        (
+            "GRPC_MAX_CONNECTION_AGE",
+            "48h",
+            "a duration with units, such as 10s or 1h30m, from 0s to 24h",
+        ),
+        (
+            "GRPC_MAX_CONNECTION_AGE",
+            "30",
+            "a duration with units, such as 10s or 1h30m, from 0s to 24h",
+        ),
+        ("REDIS_TIMEOUT", "10", "a duration with units, such as 10s or 1h30m"),
+        ("REDIS_POOL_SIZE", "1001", "a whole number from 1 to 1000, without leading zeros"),
+        ("NEAR_LIMIT_RATIO", "1.5", "a number from 0 to 1, such as 0.8"),
+        ("REDIS_TYPE", "RING", "one of: SINGLE, SENTINEL, CLUSTER"),
+        ("CONFIG_TYPE", "XDS", "one of: FILE, GRPC_XDS_SOTW"),
+        ("BACKEND_TYPE", "dynamo", "one of: redis, memcache"),
+        ("LOG_LEVEL", "loud", "one of: panic, fatal, error, warn, warning, info, debug, trace"),
+        ("USE_STATSD", "maybe", "true or false, also as 1, t, 0 or f"),
+    ] {
+        refused(&[(name, value)], &format!("{name}: invalid value `{value}`: must be {allowed}"));
+    }
+}
+
+#[test]
+fn each_variable_without_effect_is_one_warning() {
+    for row in incumbent_variables() {
+        let name = row.name.replace('…', "X_TAGS");
+        let why = match row.effect {
+            Effect::Nothing(why) | Effect::AsAsked(_, why) => why,
+            Effect::Sets(_) => continue,
+        };
+        let value = match (&row.form, &row.effect) {
+            (_, Effect::AsAsked("true", _)) => "false",
+            (variable::VariableForm::Switch, _) => "true",
+            (variable::VariableForm::Time { .. }, _) => "1s",
+            (variable::VariableForm::Number { .. }, _) => "1",
+            (variable::VariableForm::Among(values), _) => values[0],
+            _ => "s3cret",
+        };
+        let settings = good(&[(&name, value)]);
+        assert_eq!(settings.warnings, [format!("{name} has no effect: {why}")]);
+        if let Effect::AsAsked(asked, _) = row.effect {
+            silent(&[(&name, asked)]);
+        }
+    }
+}
+
+#[test]
+fn spans_are_exported_only_if_they_are_enabled() {
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
+    let off = silent(&[endpoint]).telemetry.export;
+    assert!(off.export_traces.is_none() && off.export_metrics.is_none());
+
+    let on = ("TRACING_ENABLED", "true");
+    let export = silent(&[
+        on,
+        endpoint,
+        ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+        ("TRACING_SERVICE_NAMESPACE", "eg"),
+        ("TRACING_SERVICE_INSTANCE_ID", "pod-1"),
+        ("TRACING_SAMPLING_RATE", "0.5"),
+    ])
+    .telemetry
+    .export;
+    assert!(export.export_metrics.is_none());
+    let traces = export.export_traces.unwrap();
+    assert_eq!(traces.protocol, OtlpProtocol::HttpProtobuf);
+    assert_eq!(traces.variable, endpoint.0);
+    let sampling = Sampling { parent: ParentUse::Followed, root: RootSampling::Ratio(0.5) };
+    assert_eq!(export.sampling, sampling);
+    for pair in [
+        ("service.name", "envoy-ratelimit"),
+        ("service.namespace", "eg"),
+        ("service.instance.id", "pod-1"),
+    ] {
+        assert!(export.resource.contains(&(pair.0, pair.1.to_owned())), "{pair:?}");
+    }
+
+    let traces = |variables: &[(&str, &str)]| {
+        let export = silent(&[&[on], variables].concat()).telemetry.export;
+        let traces = export.export_traces.unwrap();
+        (traces.url.to_string(), traces.protocol)
+    };
+    let http = OtlpProtocol::HttpProtobuf;
+    assert_eq!(traces(&[]), ("http://localhost:4318/".to_owned(), http));
+    let grpc = ("TRACING_EXPORTER_PROTOCOL", "grpc");
+    assert_eq!(traces(&[grpc]), ("http://localhost:4317/".to_owned(), OtlpProtocol::Grpc));
+    warned(&[grpc], &["TRACING_EXPORTER_PROTOCOL has no effect: TRACING_ENABLED is not true"]);
+}
+
+#[test]
+fn rule_files_are_in_a_folder_of_three_parts() {
+    let settings = silent(&[
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+    ]);
+    assert_eq!(files(&settings), [std::path::Path::new("/data/ratelimit/config")]);
+    warned(
+        &[("CONFIG_GRPC_XDS_NODE_ID", "a")],
+        &["CONFIG_GRPC_XDS_NODE_ID has no effect: CONFIG_TYPE is not GRPC_XDS_SOTW"],
+    );
+}
+
+/// What Envoy Gateway sets. Only files are read here, so they are not checked.
+const ENVOY_GATEWAY: &[(&str, &str)] = &[
+    ("RUNTIME_ROOT", "/data"),
+    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+    ("RUNTIME_IGNOREDOTFILES", "true"),
+    ("RUNTIME_WATCH_ROOT", "false"),
+    ("LOG_LEVEL", "info"),
+    ("USE_STATSD", "false"),
+    ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+    ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+    ("GRPC_SERVER_USE_TLS", "true"),
+    ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+    ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+    ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+    ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+    ("REDIS_SOCKET_TYPE", "tcp"),
+    ("REDIS_URL", "redis:6379"),
+    ("USE_PROMETHEUS", "true"),
+    ("PROMETHEUS_ADDR", ":19001"),
+    ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+];
+
+#[test]
+fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
+    let translated = translate(&TypedFlags::new(), &environment(ENVOY_GATEWAY));
+    assert_eq!(translated.problems, [""; 0]);
+    let value = |flag: &'static str| translated.settings[flag].value.to_str().unwrap();
+    assert_eq!(value("rules"), "xds+tls://envoy-gateway:18001?node=envoy-ratelimit");
+    assert_eq!(value("rules-tls-cert"), "/certs/tls.crt");
+    assert_eq!(value("rules-tls-key"), "/certs/tls.key");
+    assert_eq!(value("rules-tls-ca"), "/certs/ca.crt");
+    assert_eq!(value("metrics-addr"), "0.0.0.0:19001");
+    assert_eq!(value("tls-scope"), "grpc");
+    let expected = [
+        "GRPC_SERVER_TLS_CA_CERT has no effect: envoyproxy/ratelimit does not read it either; \
+         GRPC_CLIENT_TLS_CACERT asks clients for certificates",
+        "PROMETHEUS_MAPPER_YAML has no effect: the names and labels are those of the default \
+         mapping",
+        "RUNTIME_ROOT has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
+        "RUNTIME_SUBDIRECTORY has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
+    ];
+    assert_eq!(translated.warnings, expected);
+}
+
+#[test]
+fn a_control_plane_without_tls_has_the_defaults_of_the_old_client() {
+    let kind = ("CONFIG_TYPE", "GRPC_XDS_SOTW");
+    let rules = |variables: &[(&str, &str)]| {
+        let variables = environment(&[&[kind], variables].concat());
+        let translated = translate(&TypedFlags::new(), &variables);
+        translated.settings["rules"].value.to_str().unwrap().to_owned()
+    };
+    assert_eq!(rules(&[]), "xds://localhost:18000?node=default");
+    let url = ("CONFIG_GRPC_XDS_SERVER_URL", "dns:///ai:18002");
+    let node = ("CONFIG_GRPC_XDS_NODE_ID", "a b&c");
+    assert_eq!(rules(&[url, node]), "xds://ai:18002?node=a%20b%26c");
+    let RuleSource::ControlPlane(target) = silent(&[kind, url, node]).rules.source else {
+        panic!("the rules come from files")
+    };
+    assert_eq!(target.to_string(), "xds://ai:18002?node=a b&c");
+    let bad = "CONFIG_GRPC_XDS_SERVER_URL: the port is missing: xds://host:port?node=ID";
+    refused(&[kind, ("CONFIG_GRPC_XDS_SERVER_URL", "ai")], bad);
+}

@@ -1,0 +1,391 @@
+//! The service in the place of envoyproxy/ratelimit: run by the name of its program, with the environments in which
+//! control planes and samples run it.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    Process,
+    certificates::Authority,
+    eventually,
+    redis_server::Redis,
+    run,
+    service::{descriptor, exchange, hits, request, spell, tollkeeper},
+};
+use tollkeeper::rls::pb::{RateLimitRequest, RateLimitServiceClient};
+use tonic::transport::Channel;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
+/// What the samples of Istio, Contour and kgateway set, and the least that envoyproxy/ratelimit needs, with which
+/// Emissary's users start it. `/data` and the address of Redis are replaced.
+const SAMPLES: [(&str, Variables<'_>); 4] = [
+    (
+        "Istio",
+        &[
+            ("LOG_LEVEL", "debug"),
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "redis:6379"),
+            ("USE_STATSD", "false"),
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+            ("HOST", "::"),
+            ("GRPC_HOST", "::"),
+        ],
+    ),
+    (
+        "Contour",
+        &[
+            ("USE_STATSD", "false"),
+            ("LOG_LEVEL", "debug"),
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "redis:6379"),
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+        ],
+    ),
+    (
+        "kgateway",
+        &[
+            ("USE_STATSD", "false"),
+            ("LOG_LEVEL", "debug"),
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "redis:6379"),
+        ],
+    ),
+    (
+        "Emissary",
+        &[
+            ("USE_STATSD", "false"),
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "redis:6379"),
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ],
+    ),
+];
+
+/// What Envoy Gateway sets. The files are replaced.
+const ENVOY_GATEWAY: Variables<'_> = &[
+    ("RUNTIME_ROOT", "/data"),
+    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+    ("RUNTIME_IGNOREDOTFILES", "true"),
+    ("RUNTIME_WATCH_ROOT", "false"),
+    ("LOG_LEVEL", "info"),
+    ("USE_STATSD", "false"),
+    ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+    ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+    ("GRPC_SERVER_USE_TLS", "true"),
+    ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+    ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+    ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+    ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+    ("REDIS_SOCKET_TYPE", "tcp"),
+    ("REDIS_URL", "redis:6379"),
+    ("USE_PROMETHEUS", "true"),
+    ("PROMETHEUS_ADDR", ":19001"),
+    ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+];
+
+/// A service in the place of envoyproxy/ratelimit.
+struct Incumbent {
+    grpc: SocketAddr,
+    http: SocketAddr,
+    metrics: Option<SocketAddr>,
+    debug: SocketAddr,
+    process: Process,
+    redis: Redis,
+    /// The folder that its environment calls `/data`.
+    folder: TempDir,
+}
+
+/// A folder with the program under its old name, and with rules as a ConfigMap has them.
+fn installed() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("bin")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_tollkeeper"), folder.path().join("bin/ratelimit")).unwrap();
+    publish(folder.path(), "first", RULES);
+    folder
+}
+
+/// Writes rules as kubelet does: to a new folder, to which a link is moved.
+fn publish(folder: &Path, version: &str, rules: &str) {
+    let config = folder.join("ratelimit/config");
+    fs::create_dir_all(config.join(format!("..{version}"))).unwrap();
+    fs::write(config.join(format!("..{version}/config.yaml")), rules).unwrap();
+    symlink(format!("..{version}"), config.join("..data_tmp")).unwrap();
+    fs::rename(config.join("..data_tmp"), config.join("..data")).unwrap();
+    let _ = symlink("..data/config.yaml", config.join("config.yaml"));
+}
+
+fn program(folder: &Path) -> Command {
+    let mut command = Command::new(folder.join("bin/ratelimit"));
+    // A test machine may have a variable of the old service, such as HOST.
+    command.env_clear();
+    // Flags of a sample that was written for another program.
+    command.args(["--no-such-flag", "check", "stray"]);
+    command
+}
+
+impl Incumbent {
+    fn start(variables: Variables<'_>, more: Variables<'_>) -> Self {
+        let (folder, redis) = (installed(), Redis::start());
+        let mut command = program(folder.path());
+        let url = format!("127.0.0.1:{}", redis.port);
+        let data = folder.path().to_str().unwrap().to_owned();
+        for (name, value) in variables {
+            let value = value.replace("redis:6379", &url).replace("/data", &data);
+            command.env(name, value.replace(":19001", ":0"));
+        }
+        for name in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
+            command.env(name, "0");
+        }
+        // A test machine may be slow, and no test depends on speed.
+        command.env("TOLLKEEPER_DECISION_BUDGET", "10s").env("TOLLKEEPER_DRAIN", "0s");
+        command.envs(more.iter().copied());
+        let (ready, log) = (folder.path().join("ready"), folder.path().join("log"));
+        command.stdout(fs::File::create(&ready).unwrap()).stderr(fs::File::create(log).unwrap());
+        let process = Process::spawn(&mut command);
+        let line = eventually("the service is ready", || {
+            let line = fs::read_to_string(&ready).unwrap();
+            line.ends_with('\n').then_some(line)
+        });
+        let address = |name: &str| -> Option<SocketAddr> {
+            let (_, rest) = line.split_once(&format!(" {name} "))?;
+            rest.split(',').next()?.trim().parse().ok().map(|address: SocketAddr| {
+                // The address that stands for all has loopback too.
+                SocketAddr::from(([127, 0, 0, 1], address.port()))
+            })
+        };
+        Self {
+            grpc: address("grpc").unwrap(),
+            http: address("http").unwrap(),
+            metrics: address("metrics"),
+            debug: address("debug").unwrap(),
+            process,
+            redis,
+            folder,
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// The answer to a call.
+    async fn ask(&self, request: RateLimitRequest) -> String {
+        let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
+        let mut client = RateLimitServiceClient::new(endpoint.connect().await.unwrap());
+        spell(&client.should_rate_limit(request).await.unwrap().into_inner())
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let (status, _, body) = exchange(address, "GET", path, b"");
+    (status, body)
+}
+
+#[tokio::test]
+async fn the_environments_of_the_samples_start_the_service_and_it_answers() {
+    for (name, variables) in SAMPLES {
+        let service = Incumbent::start(variables, &[]);
+        let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+        assert_eq!(service.ask(call()).await, "OK: OK 1/2 YEAR", "{name}");
+        assert_eq!(service.ask(call()).await, "OK: OK 0/2 YEAR", "{name}");
+        assert_eq!(service.ask(call()).await, "OVER_LIMIT: OVER_LIMIT 0/2 YEAR", "{name}");
+        // A denied call is counted too, as there.
+        let key = service.redis.key("user");
+        assert_eq!(service.redis.query::<String>(&["GET", &key]), "3", "{name}");
+        let healthy = (200, "OK".to_owned());
+        assert_eq!(get(service.http, "/healthcheck"), healthy, "{name}");
+        let listed = "shop.tokens: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false\n\
+                      shop.user: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false\n";
+        let (status, rules) = get(service.debug, "/rlconfig");
+        let mut lines: Vec<&str> = rules.split_inclusive('\n').collect();
+        lines.sort_unstable();
+        assert_eq!((status, lines.concat()), (200, listed.to_owned()), "{name}");
+        let log = service.log();
+        assert!(!log.contains("has no effect"), "{name}: {log}");
+    }
+}
+
+/// The environment of Envoy Gateway with certificates, and with rule files instead of its control plane.
+fn gateway_with_files(certificate: &Path, key: &Path) -> Vec<(&'static str, String)> {
+    let files = [("/certs/tls.crt", certificate), ("/certs/tls.key", key)];
+    let mut variables = Vec::new();
+    for (name, value) in ENVOY_GATEWAY {
+        if name.contains("XDS") {
+            continue;
+        }
+        let file = files.iter().find(|(path, _)| path == value);
+        let value = file.map_or((*value).to_owned(), |(_, file)| file.display().to_string());
+        let value = if *name == "CONFIG_TYPE" { "FILE".to_owned() } else { value };
+        variables.push((*name, value));
+    }
+    variables
+}
+
+#[test]
+fn the_environment_of_envoy_gateway_starts_a_service_with_tls_probes_and_metrics() {
+    let authority = Authority::new();
+    let issued = authority.server(&["localhost", "127.0.0.1"]);
+    let variables = gateway_with_files(&issued.certificate, &issued.key);
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (*name, &**value)).collect();
+    let service = Incumbent::start(&variables, &[]);
+    assert_eq!(get(service.http, "/healthcheck"), (200, "OK".to_owned()));
+
+    let address = service.grpc.to_string();
+    let mut call = tollkeeper();
+    call.args(["call", "--addr", &address, "--tls-ca"]).arg(&issued.authority);
+    let (code, shown, problem) = run(call.args(["--domain", "shop", "user=a"]));
+    assert_eq!(code, Some(0), "{shown}{problem}");
+    let metrics = get(service.metrics.unwrap(), "/metrics").1;
+    let hits = "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 1";
+    assert!(metrics.contains(hits), "{metrics}");
+    assert!(metrics.contains("process_resident_memory_bytes "), "{metrics}");
+
+    let log = service.log();
+    let mut warnings: Vec<&str> = log
+        .lines()
+        .filter_map(|line| line.split_once(" has no effect: "))
+        .map(|(name, _)| name.rsplit(' ').next().unwrap())
+        .collect();
+    warnings.sort_unstable();
+    assert_eq!(warnings, ["GRPC_SERVER_TLS_CA_CERT", "PROMETHEUS_MAPPER_YAML"]);
+}
+
+/// Its host does not exist here: the service is ready without the control plane, and answers.
+#[test]
+fn the_environment_of_envoy_gateway_starts_the_service_without_its_control_plane() {
+    let authority = Authority::new();
+    let issued = authority.server(&["localhost", "127.0.0.1"]);
+    let file = |path: &Path| path.to_str().unwrap().to_owned();
+    let variables: Vec<(&str, String)> = ENVOY_GATEWAY
+        .iter()
+        .map(|(name, value)| {
+            let value = value.replace("/certs/tls.crt", &file(&issued.certificate));
+            let value = value.replace("/certs/tls.key", &file(&issued.key));
+            (*name, value.replace("/certs/ca.crt", &file(&issued.authority)))
+        })
+        .collect();
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (*name, &**value)).collect();
+    let service = Incumbent::start(&variables, &[]);
+    assert_eq!(get(service.http, "/healthcheck"), (200, "OK".to_owned()));
+    assert_eq!(get(service.debug, "/rlconfig"), (200, String::new()));
+    let ready = fs::read_to_string(service.folder.path().join("ready")).unwrap();
+    assert!(ready.contains("rules xds"), "{ready}");
+    let mut call = tollkeeper();
+    call.args(["call", "--addr", &service.grpc.to_string(), "--tls-ca"]).arg(&issued.authority);
+    let (code, shown, problem) = run(call.args(["--domain", "shop", "user=a"]));
+    assert_eq!(code, Some(0), "{shown}{problem}");
+}
+
+#[test]
+fn every_bad_value_and_memcache_are_reported_at_once() {
+    let folder = installed();
+    let mut command = program(folder.path());
+    command.env("RUNTIME_ROOT", folder.path()).env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    command.env("BACKEND_TYPE", "memcache").env("PORT", "http").env("SHADOW_MODE", "yes");
+    let (code, _, problems) = run(&mut command);
+    let expected = "\
+PORT: invalid value `http`: must be a whole number from 0 to 65535, without leading zeros
+SHADOW_MODE: invalid value `yes`: must be true or false, also as 1, t, 0 or f
+BACKEND_TYPE: memcache is not supported, since it has no atomic scripts; set it to redis, and REDIS_URL
+";
+    assert_eq!((code, &*problems), (Some(2), expected));
+}
+
+/// As the old service's own scripts expect: Envoy looks with 0 hits before a stream and debits 1 after it, and of a
+/// limit of two, three pass.
+#[tokio::test]
+async fn a_token_quota_of_two_lets_three_through_as_in_the_old_service() {
+    let service = Incumbent::start(SAMPLES[1].1, &[]);
+    let tokens = |count| request("shop", vec![hits(descriptor(&[("tokens", "x")]), count)]);
+    let mut looks = Vec::new();
+    for _ in 0..4 {
+        let look = service.ask(tokens(0)).await;
+        if look.starts_with("OK") {
+            service.ask(tokens(1)).await;
+        }
+        looks.push(look);
+    }
+    let expected = [
+        "OK: OK 2/2 YEAR",
+        "OK: OK 1/2 YEAR",
+        "OK: OK 0/2 YEAR",
+        "OVER_LIMIT: OVER_LIMIT 0/2 YEAR",
+    ];
+    assert_eq!(looks, expected);
+}
+
+#[test]
+fn rules_are_loaded_again_when_kubelet_moves_its_link() {
+    let service = Incumbent::start(SAMPLES[2].1, &[]);
+    publish(service.folder.path(), "second", &RULES.replace("user", "account"));
+    eventually("the new rules are in force", || {
+        let rules = get(service.debug, "/rlconfig").1;
+        (rules.contains("shop.account: ") && !rules.contains("shop.user: ")).then_some(())
+    });
+}
+
+#[test]
+fn sighup_and_sigterm_end_the_service_in_order() {
+    for signal in ["HUP", "TERM"] {
+        let mut service = Incumbent::start(SAMPLES[1].1, &[("LOG_LEVEL", "info")]);
+        service.process.signal(signal);
+        let status = eventually("the service ends", || service.process.0.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{signal}");
+        assert!(service.log().contains("draining"), "{signal}");
+    }
+}
+
+#[tokio::test]
+async fn the_flag_has_the_same_effect_as_the_name_and_our_flags_have_precedence() {
+    let (folder, redis) = (installed(), Redis::start());
+    let mut command = tollkeeper();
+    command
+        .args(["serve", "--compat", "envoyproxy-ratelimit", "--http-addr", "127.0.0.1:0"])
+        .env_clear()
+        .env("RUNTIME_ROOT", folder.path())
+        .env("RUNTIME_SUBDIRECTORY", "ratelimit")
+        .env("REDIS_SOCKET_TYPE", "tcp")
+        .env("REDIS_URL", format!("127.0.0.1:{}", redis.port))
+        .envs([("GRPC_PORT", "0"), ("PORT", "0"), ("DEBUG_PORT", "0")]);
+    let ready: PathBuf = folder.path().join("ready");
+    command.stdout(fs::File::create(&ready).unwrap()).stderr(Stdio::null());
+    let _process = Process::spawn(&mut command);
+    let line = eventually("the service is ready", || {
+        let line = fs::read_to_string(&ready).unwrap();
+        line.ends_with('\n').then_some(line)
+    });
+    assert!(line.contains(" grpc 0.0.0.0:") && line.contains(" http 127.0.0.1:"), "{line}");
+    assert!(line.contains(" debug 0.0.0.0:") && !line.contains(" admin "), "{line}");
+}
