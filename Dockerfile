@@ -22,8 +22,7 @@ COPY --from=build /image /
 # A number, so that Kubernetes sees that it is not root.
 USER 65532:65532
 EXPOSE 8081 8080
-# Flags have precedence over these. `healthcheck` finds the service by them.
-ENV TOLLKEEPER_GRPC_ADDR=[::]:8081 TOLLKEEPER_HTTP_ADDR=[::]:8080
 HEALTHCHECK CMD ["/tollkeeper", "healthcheck"]
 ENTRYPOINT ["/tollkeeper"]
-CMD ["serve"]
+# Not as variables: /bin/ratelimit reads those of envoyproxy/ratelimit, over which ours have precedence.
+CMD ["serve", "--grpc-addr", "[::]:8081", "--http-addr", "[::]:8080"]

@@ -36,11 +36,15 @@ fn image(folder: &TempDir) -> PathBuf {
 
 /// A command of the image: what the program is called with.
 fn in_image(image: &Path, command: &Command) -> Command {
+    entered(image, "/tollkeeper", command)
+}
+
+fn entered(image: &Path, program: &str, command: &Command) -> Command {
     let mut entered = Command::new("unshare");
     entered
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", ENTER, "sh"])
         .arg(image)
-        .arg("/tollkeeper")
+        .arg(program)
         .args(command.get_args());
     entered
 }
@@ -64,10 +68,8 @@ fn the_image_holds_the_binary_its_libraries_and_the_cas_and_nothing_else() {
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
     let (_, libraries, _) = run(Command::new("ldd").arg(tollkeeper().get_program()));
-    let mut expected: BTreeSet<String> = ["/tollkeeper", "/etc/ssl/certs/ca-certificates.crt"]
-        .map(str::to_owned)
-        .into_iter()
-        .collect();
+    let own = ["/tollkeeper", "/bin/ratelimit", "/etc/ssl/certs/ca-certificates.crt"];
+    let mut expected: BTreeSet<String> = own.map(str::to_owned).into();
     let words = libraries.split_whitespace().filter(|word| word.starts_with('/'));
     expected.extend(words.map(str::to_owned));
     assert_eq!(files(&image, &image), expected);
@@ -108,6 +110,15 @@ fn the_image_serves_calls_from_a_read_only_root_as_an_unprivileged_user() {
     let mounts = of_process("mountinfo");
     let own_root = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/")).unwrap();
     assert!(own_root.split(' ').nth(5).unwrap().split(',').any(|option| option == "ro"));
+}
+
+/// Control planes run it by this name.
+#[test]
+fn the_image_has_the_program_of_envoyproxy_ratelimit_which_reads_its_variables() {
+    let folder = TempDir::new().unwrap();
+    let mut program = entered(&image(&folder), "/bin/ratelimit", &tollkeeper());
+    let (code, _, error) = run(program.env("BACKEND_TYPE", "memcache"));
+    assert_eq!((code, error.contains("BACKEND_TYPE: memcache is not supported")), (Some(2), true));
 }
 
 #[test]

@@ -9,11 +9,13 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::{
     Process,
     certificates::Authority,
+    control_plane::ControlPlane,
     eventually,
     redis_server::Redis,
     run,
@@ -235,39 +237,46 @@ async fn the_environments_of_the_samples_start_the_service_and_it_answers() {
     }
 }
 
-/// The environment of Envoy Gateway with certificates, and with rule files instead of its control plane.
-fn gateway_with_files(certificate: &Path, key: &Path) -> Vec<(&'static str, String)> {
-    let files = [("/certs/tls.crt", certificate), ("/certs/tls.key", key)];
+/// The environment of Envoy Gateway, with certificates in a folder, and its control plane at an address.
+fn gateway(certificates: &Path, control_plane: &str) -> Vec<(&'static str, String)> {
+    let certificates = format!("{}/", certificates.display());
     let mut variables = Vec::new();
     for (name, value) in ENVOY_GATEWAY {
-        if name.contains("XDS") {
-            continue;
-        }
-        let file = files.iter().find(|(path, _)| path == value);
-        let value = file.map_or((*value).to_owned(), |(_, file)| file.display().to_string());
-        let value = if *name == "CONFIG_TYPE" { "FILE".to_owned() } else { value };
-        variables.push((*name, value));
+        let value = value.replace("/certs/", &certificates);
+        variables.push((*name, value.replace("envoy-gateway:18001", control_plane)));
     }
     variables
 }
 
 #[test]
-fn the_environment_of_envoy_gateway_starts_a_service_with_tls_probes_and_metrics() {
-    let authority = Authority::new();
-    let issued = authority.server(&["localhost", "127.0.0.1"]);
-    let variables = gateway_with_files(&issued.certificate, &issued.key);
+fn the_environment_of_envoy_gateway_starts_a_service_on_its_control_plane() {
+    let (authority, certificates) = (Authority::new(), TempDir::new().unwrap());
+    let issued = authority.server(&["envoy-gateway", "localhost", "127.0.0.1"]);
+    issued.install(certificates.path());
+    let mut control_plane = ControlPlane::start_with_tls(certificates.path());
+    let limit = json!({ "unit": "YEAR", "requestsPerUnit": 2 });
+    let descriptors = json!([{ "key": "user", "rateLimit": limit }]);
+    control_plane
+        .set("1", &[json!({ "name": "shop", "domain": "shop", "descriptors": descriptors })]);
+    let variables = gateway(certificates.path(), &control_plane.address);
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, &**value)).collect();
     let service = Incumbent::start(&variables, &[]);
     assert_eq!(get(service.http, "/healthcheck"), (200, "OK".to_owned()));
+    let listed =
+        "shop.user: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false\n";
+    assert_eq!(get(service.debug, "/rlconfig"), (200, listed.to_owned()));
 
     let address = service.grpc.to_string();
-    let mut call = tollkeeper();
-    call.args(["call", "--addr", &address, "--tls-ca"]).arg(&issued.authority);
-    let (code, shown, problem) = run(call.args(["--domain", "shop", "user=a"]));
-    assert_eq!(code, Some(0), "{shown}{problem}");
+    for (expected, code) in [("OK", 0), ("OK", 0), ("OVER_LIMIT", 3)] {
+        let mut call = tollkeeper();
+        call.args(["call", "--addr", &address, "--tls-ca"]).arg(&issued.authority);
+        let (found, shown, problem) = run(call.args(["--domain", "shop", "user=a"]));
+        assert_eq!(found, Some(code), "{shown}{problem}");
+        assert!(shown.starts_with(&format!("{expected}\n")), "{shown}");
+    }
     let metrics = get(service.metrics.unwrap(), "/metrics").1;
-    let hits = "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 1";
+    let hits = "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 3";
     assert!(metrics.contains(hits), "{metrics}");
     assert!(metrics.contains("process_resident_memory_bytes "), "{metrics}");
 
@@ -278,23 +287,22 @@ fn the_environment_of_envoy_gateway_starts_a_service_with_tls_probes_and_metrics
         .map(|(name, _)| name.rsplit(' ').next().unwrap())
         .collect();
     warnings.sort_unstable();
-    assert_eq!(warnings, ["GRPC_SERVER_TLS_CA_CERT", "PROMETHEUS_MAPPER_YAML"]);
+    let expected = [
+        "GRPC_SERVER_TLS_CA_CERT",
+        "PROMETHEUS_MAPPER_YAML",
+        "RUNTIME_ROOT",
+        "RUNTIME_SUBDIRECTORY",
+    ];
+    assert_eq!(warnings, expected);
 }
 
 /// Its host does not exist here: the service is ready without the control plane, and answers.
 #[test]
 fn the_environment_of_envoy_gateway_starts_the_service_without_its_control_plane() {
-    let authority = Authority::new();
+    let (authority, certificates) = (Authority::new(), TempDir::new().unwrap());
     let issued = authority.server(&["localhost", "127.0.0.1"]);
-    let file = |path: &Path| path.to_str().unwrap().to_owned();
-    let variables: Vec<(&str, String)> = ENVOY_GATEWAY
-        .iter()
-        .map(|(name, value)| {
-            let value = value.replace("/certs/tls.crt", &file(&issued.certificate));
-            let value = value.replace("/certs/tls.key", &file(&issued.key));
-            (*name, value.replace("/certs/ca.crt", &file(&issued.authority)))
-        })
-        .collect();
+    issued.install(certificates.path());
+    let variables = gateway(certificates.path(), "envoy-gateway:18001");
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, &**value)).collect();
     let service = Incumbent::start(&variables, &[]);

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -27,6 +27,15 @@ pub struct Issued {
     pub authority: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
+}
+
+impl Issued {
+    /// Copies the files to a folder, under the names that Envoy Gateway gives them.
+    pub fn install(&self, folder: &Path) {
+        fs::copy(&self.key, folder.join("tls.key")).unwrap();
+        fs::copy(&self.certificate, folder.join("tls.crt")).unwrap();
+        fs::copy(&self.authority, folder.join("ca.crt")).unwrap();
+    }
 }
 
 impl Authority {

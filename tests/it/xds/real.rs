@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::{ask, bad, limit, metric, rules, start, wait_for};
 use crate::support::{
     ads::NODE,
-    certificates::{Authority, Issued},
+    certificates::Authority,
     control_plane::{ControlPlane, Semantics},
     eventually,
     service::Service,
@@ -98,13 +98,6 @@ async fn a_restarted_server_that_uses_the_same_version_again_is_not_missed() {
     }
 }
 
-/// Files of a service or server with TLS, under the names that Envoy Gateway gives them.
-fn install(issued: &Issued, folder: &Path) {
-    fs::copy(&issued.key, folder.join("tls.key")).unwrap();
-    fs::copy(&issued.certificate, folder.join("tls.crt")).unwrap();
-    fs::copy(&issued.authority, folder.join("ca.crt")).unwrap();
-}
-
 /// A service that presents the certificate in this folder.
 fn start_with_tls(server: &ControlPlane, name: &str, folder: &Path) -> Service {
     let path = |name: &str| folder.join(name).display().to_string();
@@ -126,8 +119,8 @@ fn wait_for_failure(service: &Service, words: &str) {
 fn with_tls_both_sides_are_verified_and_certificates_that_change_are_used() {
     let authority = Authority::new();
     let (theirs, ours) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    install(&authority.server(&["envoy-gateway"]), theirs.path());
-    install(&authority.client(), ours.path());
+    authority.server(&["envoy-gateway"]).install(theirs.path());
+    authority.client().install(ours.path());
     let mut server = ControlPlane::start_with_tls(theirs.path());
     server.set("1", &[limit("shop", "user", 3)]);
     let service = start_with_tls(&server, "envoy-gateway", ours.path());
@@ -138,7 +131,7 @@ fn with_tls_both_sides_are_verified_and_certificates_that_change_are_used() {
 
     // Another authority: first the server's files change, then ours.
     let next = Authority::new();
-    install(&next.server(&["envoy-gateway"]), theirs.path());
+    next.server(&["envoy-gateway"]).install(theirs.path());
     server.stop();
     server.set("2", &[limit("shop", "user", 4)]);
     server.start_again();
@@ -146,7 +139,7 @@ fn with_tls_both_sides_are_verified_and_certificates_that_change_are_used() {
     assert_eq!(rules(&service)["domains"][0]["rules"][0]["limit"], "3 per year");
     fs::copy(&next.certificate, ours.path().join("ca.crt")).unwrap();
     wait_for_failure(&service, "certificate");
-    install(&next.client(), ours.path());
+    next.client().install(ours.path());
     wait_for_limit(&service, Some(4));
     assert!(
         service.log().contains("the TLS files of the control plane have changed and are in use")
@@ -156,7 +149,7 @@ fn with_tls_both_sides_are_verified_and_certificates_that_change_are_used() {
 #[test]
 fn a_server_without_tls_is_named_as_such() {
     let ours = TempDir::new().unwrap();
-    install(&Authority::new().client(), ours.path());
+    Authority::new().client().install(ours.path());
     let server = ControlPlane::start(Semantics::New);
     let service = start_with_tls(&server, "envoy-gateway", ours.path());
     wait_for_failure(&service, "does not speak TLS");
