@@ -4,7 +4,7 @@ use crate::{
     report::{Table, TableStyle, line},
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-        NoTopKeys, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
+        NoTopKeys, OneInHundred, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis, Unsampled,
     },
     trial::Sample,
 };
@@ -151,6 +151,18 @@ const TARGETS: &[Target] = &[
         ("top keys", Memory, SERVICE),
         1.01,
         &[("top keys", NoTopKeys, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, traces on and none sampled / off",
+        ("traces", Unsampled, SERVICE),
+        1.03,
+        &[("traces", Memory, SERVICE)],
+    ),
+    target(
+        "service CPU, memory, traces on and 1 % sampled / off",
+        ("traces", OneInHundred, SERVICE),
+        1.05,
+        &[("traces", Memory, SERVICE)],
     ),
     target(
         "Redis CPU, TLS, spread, 64 under way / TCP",
