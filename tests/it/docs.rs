@@ -32,7 +32,7 @@ pub fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
 
 /// The text without the seconds until a reset and without the windows' starts, which differ from run to
 /// run.
-fn without_times(text: &str) -> String {
+pub fn without_times(text: &str) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
         lines.push(if let Some((before, _)) = line.split_once("resets in ") {
@@ -50,6 +50,10 @@ fn without_times(text: &str) -> String {
 #[test]
 fn the_console_samples_of_the_pages_show_what_commands_print() {
     for (page, text) in pages() {
+        if page.ends_with("getting-started.md") {
+            // Its commands build on each other; getting_started.rs follows them.
+            continue;
+        }
         let rules = include_str!("../../examples/rules.yaml");
         // With minutes, a window could end between two samples.
         let rules = rules.replace("unit: minute", "unit: year");

@@ -27,7 +27,7 @@ use crate::support::{
     tool,
 };
 
-mod examples;
+pub mod examples;
 mod outages;
 mod traces;
 

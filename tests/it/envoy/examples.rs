@@ -47,7 +47,7 @@ fn for_a_year(rules: &str) -> String {
 }
 
 /// An Envoy with the configuration of an example, whose addresses are private to this test.
-fn envoy(config: &str, public: &str, rls: (&str, &str), service: &Service) -> Envoy {
+pub fn envoy(config: &str, public: &str, rls: (&str, &str), service: &Service) -> Envoy {
     let folder = TempDir::new().unwrap();
     let upstream = format!("pipe: {{ path: \"{}/upstream\" }}", folder.path().display());
     let any = "socket_address: { address: 127.0.0.1, port_value: 0 }";
@@ -79,8 +79,8 @@ fn denies_after_ten(envoy: &Envoy) -> Answer {
     denied
 }
 
-const PUBLIC: &str = "socket_address: { address: 127.0.0.1, port_value: 10000 }";
-const RLS: (&str, &str) = ("127.0.0.1", "8081");
+pub const PUBLIC: &str = "socket_address: { address: 127.0.0.1, port_value: 10000 }";
+pub const RLS: (&str, &str) = ("127.0.0.1", "8081");
 
 #[test]
 fn the_example_configuration_is_valid_as_it_is_and_leads_to_a_429() {
