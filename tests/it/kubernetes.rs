@@ -1,8 +1,8 @@
 //! The chart on a real API server: installed, upgraded, rolled back and uninstalled by Helm 4 and Helm 3. A test binary of its
 //! own, since the API server takes minutes to build: `tests/kubernetes` builds and runs it.
 //!
-//! There is no kubelet. The test does its work: it runs the pods of hooks and of the Deployment as local processes, with
-//! the arguments, variables and mounts that the API server returns.
+//! No kubelet runs here. The test takes its place: it runs the pods of hooks and of the Deployment as local processes,
+//! with the arguments, variables and mounts that the API server returns.
 
 #![allow(
     clippy::unwrap_used,

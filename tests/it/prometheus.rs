@@ -82,7 +82,7 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
     let mut expressions = queries();
     for alert in alerts.values() {
         let expression = alert["expr"].as_str().unwrap();
-        // Evaluating it is no error.
+        // Panics if Prometheus cannot evaluate the expression.
         prometheus.query(expression);
         expressions.extend(compared(expression).into_iter().map(str::to_owned));
     }

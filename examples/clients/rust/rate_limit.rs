@@ -60,7 +60,7 @@ impl Limiter {
             descriptors: vec![descriptor],
             hits_addend: 0,
         });
-        // It tells the service how long we wait. The timeout below also covers the wait for a connection.
+        // Sends the deadline to the service (grpc-timeout). The timeout below also covers connecting.
         request.set_timeout(self.deadline);
         let mut service = self.service.clone();
         let call = service.should_rate_limit(request);
