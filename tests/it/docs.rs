@@ -7,6 +7,7 @@ use std::{
 
 use tempfile::TempDir;
 
+pub use crate::support::pages::blocks;
 use crate::support::{
     root,
     service::{Options, Service, tollkeeper},
@@ -22,12 +23,6 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
     pages.sort();
     pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
-}
-
-/// The fenced blocks of this language.
-pub fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
-    let fence = format!("```{language}\n");
-    page.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
 /// The text without the seconds until a reset and without the windows' starts, which differ from run to

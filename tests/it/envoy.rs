@@ -307,7 +307,7 @@ fn admin_page(folder: &TempDir, path: &str) -> Option<String> {
     exchange(admin, request.as_bytes())
 }
 
-fn exchange(address: SocketAddr, request: &[u8]) -> Option<String> {
+pub fn exchange(address: SocketAddr, request: &[u8]) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.write_all(request).ok()?;
     let mut answer = Vec::new();

@@ -1,6 +1,6 @@
 //! The chart, rendered by the real helm.
 
-mod combinations;
+pub mod combinations;
 mod readme;
 
 use std::{
@@ -13,16 +13,15 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollkeeper::settings::{self, Arity, Row};
 
-use crate::docs::blocks;
 use crate::support::{
     certificates::{Authority, Issued},
+    pages::{blocks, page},
     pod::{self, Source},
     redis_server::Redis,
     root, run,
     service::{Options, Service},
     tool,
 };
-use crate::tables::page;
 
 /// A Python script that turns a YAML document into JSON.
 pub const TO_JSON: &str =

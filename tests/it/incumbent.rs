@@ -17,6 +17,7 @@ use crate::support::{
     certificates::Authority,
     control_plane::ControlPlane,
     eventually,
+    pages::{blocks, page},
     redis_server::Redis,
     run,
     service::{descriptor, exchange, hits, request, spell, tollkeeper},
@@ -33,60 +34,17 @@ descriptors:
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
 
-/// What the samples of Istio, Contour and kgateway set, and the least that envoyproxy/ratelimit needs, with which
-/// Emissary's users start it. `/data` and the address of Redis are replaced.
-const SAMPLES: [(&str, Variables<'_>); 4] = [
-    (
-        "Istio",
-        &[
-            ("LOG_LEVEL", "debug"),
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", "redis:6379"),
-            ("USE_STATSD", "false"),
-            ("RUNTIME_ROOT", "/data"),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-            ("RUNTIME_WATCH_ROOT", "false"),
-            ("RUNTIME_IGNOREDOTFILES", "true"),
-            ("HOST", "::"),
-            ("GRPC_HOST", "::"),
-        ],
-    ),
-    (
-        "Contour",
-        &[
-            ("USE_STATSD", "false"),
-            ("LOG_LEVEL", "debug"),
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", "redis:6379"),
-            ("RUNTIME_ROOT", "/data"),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-            ("RUNTIME_WATCH_ROOT", "false"),
-            ("RUNTIME_IGNOREDOTFILES", "true"),
-        ],
-    ),
-    (
-        "kgateway",
-        &[
-            ("USE_STATSD", "false"),
-            ("LOG_LEVEL", "debug"),
-            ("RUNTIME_ROOT", "/data"),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-            ("RUNTIME_IGNOREDOTFILES", "true"),
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", "redis:6379"),
-        ],
-    ),
-    (
-        "Emissary",
-        &[
-            ("USE_STATSD", "false"),
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", "redis:6379"),
-            ("RUNTIME_ROOT", "/data"),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-        ],
-    ),
-];
+/// The pages with the environments in which the samples of Istio, Contour and kgateway, and Emissary's users, run
+/// envoyproxy/ratelimit. `/data` and the address of Redis are replaced.
+const SAMPLES: [&str; 4] = ["istio.md", "contour.md", "kgateway.md", "emissary.md"];
+
+/// The environment on a page.
+fn sample(page: &str) -> Vec<(&str, &str)> {
+    let lines = blocks(page, "dotenv")[0].lines();
+    let variables: Vec<_> = lines.map(|line| line.split_once('=').unwrap()).collect();
+    assert!(variables.len() > 4, "{variables:?}");
+    variables
+}
 
 /// What Envoy Gateway sets. The files are replaced.
 const ENVOY_GATEWAY: Variables<'_> = &[
@@ -162,7 +120,8 @@ impl Incumbent {
         let url = format!("127.0.0.1:{}", redis.port);
         let data = folder.path().to_str().unwrap().to_owned();
         for (name, value) in variables {
-            let value = value.replace("redis:6379", &url).replace("/data", &data);
+            let value = value.replace("redis:6379", &url).replace("localhost:6379", &url);
+            let value = value.replace("/data", &data);
             command.env(name, value.replace(":19001", ":0"));
         }
         for name in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
@@ -215,8 +174,9 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn the_environments_of_the_samples_start_the_service_and_it_answers() {
-    for (name, variables) in SAMPLES {
-        let service = Incumbent::start(variables, &[]);
+    for name in SAMPLES {
+        let page = page(name);
+        let service = Incumbent::start(&sample(&page), &[]);
         let call = || request("shop", vec![descriptor(&[("user", "a")])]);
         assert_eq!(service.ask(call()).await, "OK: OK 1/2 YEAR", "{name}");
         assert_eq!(service.ask(call()).await, "OK: OK 0/2 YEAR", "{name}");
@@ -335,7 +295,7 @@ BACKEND_TYPE: memcache is not supported, since it has no atomic scripts; set it 
 /// limit of two, three pass.
 #[tokio::test]
 async fn a_token_quota_of_two_lets_three_through_as_in_the_old_service() {
-    let service = Incumbent::start(SAMPLES[1].1, &[]);
+    let service = Incumbent::start(&sample(&page("contour.md")), &[]);
     let tokens = |count| request("shop", vec![hits(descriptor(&[("tokens", "x")]), count)]);
     let mut looks = Vec::new();
     for _ in 0..4 {
@@ -356,7 +316,7 @@ async fn a_token_quota_of_two_lets_three_through_as_in_the_old_service() {
 
 #[test]
 fn rules_are_loaded_again_when_kubelet_moves_its_link() {
-    let service = Incumbent::start(SAMPLES[2].1, &[]);
+    let service = Incumbent::start(&sample(&page("kgateway.md")), &[]);
     publish(service.folder.path(), "second", &RULES.replace("user", "account"));
     eventually("the new rules are in force", || {
         let rules = get(service.debug, "/rlconfig").1;
@@ -367,7 +327,7 @@ fn rules_are_loaded_again_when_kubelet_moves_its_link() {
 #[test]
 fn sighup_and_sigterm_end_the_service_in_order() {
     for signal in ["HUP", "TERM"] {
-        let mut service = Incumbent::start(SAMPLES[1].1, &[("LOG_LEVEL", "info")]);
+        let mut service = Incumbent::start(&sample(&page("contour.md")), &[("LOG_LEVEL", "info")]);
         service.process.signal(signal);
         let status = eventually("the service ends", || service.process.0.try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{signal}");

@@ -40,6 +40,7 @@ mod explain;
 mod failure;
 mod faults;
 mod fuzz;
+mod gateways;
 mod getting_started;
 mod give_back;
 mod group_commit;

@@ -10,6 +10,7 @@ pub mod fault_proxy;
 pub mod http2;
 pub mod otel_collector;
 pub mod otlp;
+pub mod pages;
 pub mod pod;
 pub mod prometheus;
 pub mod raw_load;

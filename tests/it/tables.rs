@@ -9,6 +9,7 @@ use serde_json::Value;
 use tollkeeper::settings::{self, Row};
 
 use self::scenarios::SCENARIOS;
+pub use crate::support::pages::page;
 use crate::support::{
     redis_server::Redis,
     root,
@@ -18,10 +19,6 @@ use crate::support::{
 #[expect(dead_code, reason = "the benchmark uses the rest")]
 #[path = "../../benches/compare/scenarios.rs"]
 mod scenarios;
-
-pub fn page(name: &str) -> String {
-    fs::read_to_string(root().join("docs").join(name)).unwrap()
-}
 
 /// The rows of the table with this header.
 #[track_caller]

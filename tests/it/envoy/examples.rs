@@ -10,24 +10,16 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Answer, Envoy, exchange};
-use crate::{
-    helm::python,
-    support::{
-        Process, root, run,
-        service::{Options, Service, tollkeeper},
-        tool,
-    },
+use crate::support::{
+    Process,
+    pages::{blocks, documents},
+    root, run,
+    service::{Options, Service, tollkeeper},
+    tool,
 };
 
 fn example(path: &str) -> String {
     fs::read_to_string(root().join("examples").join(path)).unwrap()
-}
-
-/// The documents of a YAML file, as JSON.
-fn documents(yaml: &str) -> Vec<Value> {
-    const TO_JSON: &str =
-        "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
-    serde_json::from_value(python(TO_JSON, yaml)).unwrap()
 }
 
 /// Replaces each text, which must occur this number of times.
@@ -122,10 +114,10 @@ fn the_example_configuration_is_valid_as_it_is_and_leads_to_a_429() {
 #[test]
 fn the_page_about_envoy_shows_parts_of_the_example() {
     let page = fs::read_to_string(root().join("docs/envoy.md")).unwrap();
-    let blocks = crate::docs::blocks(&page, "yaml");
+    let parts = blocks(&page, "yaml");
     let unindented = |text: &str| text.lines().map(str::trim_start).collect::<Vec<_>>().join("\n");
     let config = unindented(&example("envoy/envoy.yaml"));
-    for block in &blocks[..3] {
+    for block in &parts[..3] {
         assert!(config.contains(&unindented(block)), "{block}");
     }
 }
@@ -187,40 +179,6 @@ fn the_envoy_of_the_compose_file_differs_from_the_example_only_in_its_addresses(
     assert_eq!(documents(&example("compose/envoy.yaml"))[0], expected);
 }
 
-/// Istio adds these patches to the configuration of its gateway.
-#[test]
-fn the_filter_and_the_actions_of_the_istio_example_lead_to_a_429() {
-    let patches = documents(&example("gateways/istio.yaml"));
-    let patch = |index: usize| patches[index]["spec"]["configPatches"][0]["patch"]["value"].clone();
-    let (mut filter, host) = (patch(0), patch(1));
-    let cluster =
-        filter.pointer_mut("/typed_config/rate_limit_service/grpc_service/envoy_grpc/cluster_name");
-    *cluster.unwrap() = json!("tollkeeper");
-
-    let rules = for_a_year(&example("rules.yaml"));
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
-    let folder = TempDir::new().unwrap();
-    let mut config = documents(&example("envoy/envoy.yaml")).remove(0);
-    let mut set =
-        |pointer: &str, value: Value| *config.pointer_mut(pointer).expect(pointer) = value;
-    let any = json!({ "socket_address": { "address": "127.0.0.1", "port_value": 0 } });
-    let upstream = json!({ "pipe": { "path": folder.path().join("upstream") } });
-    let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
-    let endpoint = "load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
-    set("/admin/address", any.clone());
-    set("/static_resources/listeners/0/address", any);
-    set("/static_resources/listeners/1/address", upstream.clone());
-    set(&format!("/static_resources/clusters/1/{endpoint}"), upstream);
-    let port = json!(service.grpc.port());
-    set(&format!("/static_resources/clusters/0/{endpoint}/socket_address/port_value"), port);
-    set(&format!("{manager}/http_filters/0"), filter);
-    let hosts = format!("{manager}/route_config/virtual_hosts/0");
-    set(&format!("{hosts}/routes/0/route"), json!({ "cluster": "upstream" }));
-    let host_config = config.pointer_mut(&hosts).unwrap().as_object_mut().unwrap();
-    host_config.extend(host.as_object().unwrap().clone());
-    denies_after_ten(&Envoy::run(&config.to_string(), folder));
-}
-
 #[test]
 fn manifests_have_the_fields_of_their_types_and_misspelled_ones_are_noticed() {
     let check = |file: &Path| run(Command::new(tool("manifest-check")).arg(file));
@@ -236,40 +194,6 @@ fn manifests_have_the_fields_of_their_types_and_misspelled_ones_are_noticed() {
         fs::write(&misspelled, example(path).replace(field, "misspelled")).unwrap();
         let (code, _, errors) = check(&misspelled);
         assert!(code == Some(1) && errors.contains("misspelled"), "{path}: {errors}");
-    }
-}
-
-#[test]
-fn every_gateway_asks_for_a_domain_and_a_key_of_the_shipped_rules() {
-    let actions = "/spec/configPatches/0/patch/value/rate_limits/0/actions/0/request_headers";
-    for (file, domain, key) in [
-        (
-            "istio.yaml",
-            "/0/spec/configPatches/0/patch/value/typed_config/domain",
-            format!("/1{actions}/descriptor_key"),
-        ),
-        (
-            "contour.yaml",
-            "/1/spec/rateLimitService/domain",
-            "/2/spec/virtualhost/rateLimitPolicy/global/descriptors/0/entries/0/requestHeader/descriptorKey".into(),
-        ),
-        (
-            "kgateway.yaml",
-            "/0/spec/rateLimit/domain",
-            "/1/spec/rateLimit/global/descriptors/0/entries/0/header".into(),
-        ),
-        (
-            "emissary.yaml",
-            "/0/spec/domain",
-            "/1/spec/labels/example/0/by_user/0/request_headers/key".into(),
-        ),
-    ] {
-        let manifests = Value::Array(documents(&example(&format!("gateways/{file}"))));
-        let text = |pointer: &str| manifests.pointer(pointer).expect(file).as_str().unwrap().to_owned();
-        let mut explain = tollkeeper();
-        explain.current_dir(root()).args(["explain", "--rules", "examples/rules.yaml", "--domain"]);
-        let (_, output, _) = run(explain.arg(text(domain)).arg(format!("{}=alice", text(&key))));
-        assert!(output.contains("matches rule user,"), "{file}: {output}");
     }
 }
 

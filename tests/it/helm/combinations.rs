@@ -101,7 +101,7 @@ fn the_schemas_and_a_strict_lint_accept_every_combination_of_three_switches() {
 }
 
 /// The objects in a file of which the schemas refuse something, with the reasons.
-fn invalid(file: &std::path::Path) -> Vec<String> {
+pub fn invalid(file: &std::path::Path) -> Vec<String> {
     let schemas = root().join("target/tools/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json");
     let output = Command::new(tool("kubeconform"))
         .args(["-strict", "-output", "json", "-verbose", "-schema-location"])
