@@ -1,5 +1,6 @@
 //! A real kube-apiserver with its etcd, on private ports; the helpers that talk to it as an administrator.
 
+pub mod contour;
 pub mod release;
 
 use std::{

@@ -1,5 +1,6 @@
-//! The chart on a real API server: installed, upgraded, rolled back and uninstalled by Helm 4 and Helm 3. A test binary of its
-//! own, since the API server takes minutes to build: `tests/kubernetes` builds and runs it.
+//! The chart on a real API server: installed, upgraded, rolled back and uninstalled by Helm 4 and Helm 3. And the page about
+//! Contour, with a real Contour on that server. A test binary of its own, since both take minutes to build: `tests/kubernetes`
+//! builds and runs it.
 //!
 //! No kubelet runs here. The test takes its place: it runs the pods of hooks and of the Deployment as local processes,
 //! with the arguments, variables and mounts that the API server returns.
@@ -19,11 +20,30 @@ mod api_server;
 mod model;
 mod support;
 
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use self::{
-    api_server::{ApiServer, release::Release},
-    support::{eventually, redis_server::Redis},
+    api_server::{
+        ApiServer,
+        contour::{Contour, address_of_machine},
+        release::Release,
+    },
+    support::{
+        eventually,
+        pages::{
+            DescriptorRow, descriptors, documents, page, request_of_row, requests, rules_with,
+        },
+        redis_server::Redis,
+        root,
+        service::{Service, tollkeeper},
+    },
 };
 
 fn rules(limit: u32) -> String {
@@ -94,5 +114,70 @@ fn life_of_a_release(helm: &str) {
         let list = format!("/{kind}?labelSelector=app.kubernetes.io/instance%3Dtollkeeper");
         let left: Value = server.ask("GET", &list, None).unwrap();
         assert_eq!(left["items"], json!([]), "{kind}");
+    }
+}
+
+/// The service, where Contour's Envoy reaches it: not on loopback.
+fn service_for_contour(rules: &str) -> Service {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, rules).unwrap();
+    let mut command = tollkeeper();
+    command.args(["serve", "--grpc-addr", &format!("{}:0", address_of_machine())]);
+    command.args(["--http-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"]);
+    // A test machine may be slow, and no test depends on speed.
+    command.args(["--decision-budget", "10s", "--drain", "0s", "--rules"]).arg(file);
+    Service::spawn(command, folder)
+}
+
+/// An HTTPProxy with a route for each row of the page's table, which the header x-row selects.
+fn proxy_of_rows(rows: &[DescriptorRow]) -> Value {
+    let mut routes = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        let header = json!({ "name": "x-row", "exact": index.to_string() });
+        let global = json!({ "descriptors": [{ "entries": [row.written] }] });
+        routes.push(json!({
+            "conditions": [{ "header": header }],
+            "services": [{ "name": "shop", "port": 80 }],
+            "rateLimitPolicy": { "global": global },
+        }));
+    }
+    json!({
+        "apiVersion": "projectcontour.io/v1", "kind": "HTTPProxy",
+        "metadata": { "name": "rows", "namespace": "default" },
+        "spec": { "virtualhost": { "fqdn": "rows.example" }, "routes": routes },
+    })
+}
+
+fn status_of(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split(' ').nth(1).unwrap().to_owned()
+}
+
+/// The manifest is applied as it is, apart from addresses and the time that Envoy waits.
+#[test]
+fn contour_limits_requests_and_sends_descriptors_as_its_page_says() {
+    let text = page("contour.md");
+    let rows = descriptors(&text);
+    let server = ApiServer::start();
+    let service = service_for_contour(&rules_with(&rows));
+    let example = fs::read_to_string(root().join("examples/gateways/contour.yaml")).unwrap();
+    let mut manifests = documents(&example);
+    assert_eq!(manifests[0]["spec"]["timeoutPolicy"]["response"], "20ms");
+    manifests[0]["spec"]["timeoutPolicy"]["response"] = "30s".into();
+    manifests.push(proxy_of_rows(&rows));
+    let contour = Contour::start(&server, &manifests, service.grpc.port());
+
+    let (shown, expected) = requests(&text, &contour.url);
+    assert_eq!(shown, expected);
+    let address = contour.url.strip_prefix("http://").unwrap();
+    for (index, row) in rows.iter().enumerate() {
+        let request = request_of_row("rows.example", index);
+        let statuses = [(); 2].map(|()| status_of(address, &request));
+        assert_eq!(statuses, ["200", "429"], "{}={}", row.key, row.value);
     }
 }
