@@ -38,10 +38,11 @@ use self::{
     support::{
         eventually,
         pages::{
-            DescriptorRow, descriptors, documents, page, request_of_row, requests, rules_with,
+            DescriptorRow, blocks, descriptors, documents, page, request_of_row, requests,
+            rules_with,
         },
         redis_server::Redis,
-        root,
+        root, run,
         service::{Service, tollkeeper},
     },
 };
@@ -180,4 +181,28 @@ fn contour_limits_requests_and_sends_descriptors_as_its_page_says() {
         let statuses = [(); 2].map(|()| status_of(address, &request));
         assert_eq!(statuses, ["200", "429"], "{}={}", row.key, row.value);
     }
+}
+
+#[test]
+fn the_page_of_contour_has_the_environment_of_its_sample_whose_rules_are_accepted() {
+    let sample = fs::read_to_string(root().join("target/tools/contour-sample.yaml")).unwrap();
+    let sample = documents(&sample);
+    let of = |kind: &str| sample.iter().find(|object| object["kind"] == kind).expect(kind);
+    let pod = &of("Deployment")["spec"]["template"]["spec"];
+    let containers = pod["containers"].as_array().unwrap();
+    let container = containers.iter().find(|container| container["name"] == "ratelimit").unwrap();
+    assert_eq!(container["command"], json!(["/bin/ratelimit"]));
+    let mut environment = String::new();
+    for variable in container["env"].as_array().unwrap() {
+        let [name, value] = ["name", "value"].map(|key| variable[key].as_str().unwrap());
+        environment += &format!("{name}={value}\n");
+    }
+    assert_eq!(environment, blocks(&page("contour.md"), "dotenv")[0]);
+
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("ratelimit-config.yaml");
+    let rules = of("ConfigMap")["data"]["ratelimit-config.yaml"].as_str().unwrap();
+    fs::write(&file, rules).unwrap();
+    let (code, out, error) = run(tollkeeper().arg("check").arg(&file));
+    assert_eq!((code, out.as_str()), (Some(0), "ok: 2 rules in 1 domain\n"), "{error}");
 }
