@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::limit::{EntryLimit, EntryValue};
 
 /// Most limits of all descriptors together: a limit for any value is repeated at each value that others name.
-pub(super) const REPEATED_LIMITS_MAX: usize = 100_000;
+pub(super) const REPEATED_LIMITS_MAX: usize = 40_000;
 
 /// A descriptor of the rules.
 #[derive(Debug)]
@@ -34,15 +34,15 @@ type LimitsOfKey<'limits> = (&'limits str, Vec<(&'limits EntryLimit, &'limits En
 pub(super) fn build<'limits>(
     limits: &[&'limits EntryLimit],
 ) -> Option<Vec<DescriptorNode<'limits>>> {
-    Builder { left: REPEATED_LIMITS_MAX }.level(limits, 0)
+    TreeBuilder { left: REPEATED_LIMITS_MAX }.level(limits, 0)
 }
 
-struct Builder {
+struct TreeBuilder {
     /// Number of limits that may still be added.
     left: usize,
 }
 
-impl Builder {
+impl TreeBuilder {
     /// The descriptors for the entry at `index`, of limits that the entries before it match.
     fn level<'limits>(
         &mut self,
@@ -82,6 +82,7 @@ impl Builder {
             self.left = self.left.checked_sub(matched.len() + any.len() + 1)?;
             let others = any.iter().filter(|(_, value)| !value.excludes(named));
             matched.extend(others.map(|(limit, _)| *limit));
+            matched.sort_by_key(|limit| limit.location);
             found.push((NodeValue::Exact(named), matched));
         }
         if !any.is_empty() {

@@ -1,6 +1,6 @@
-//! Writes descriptors as a rule file, with the location of each limit as a comment.
+//! Writes descriptors as a rule file, with the line of each limit as a comment.
 
-use std::fmt::Write as _;
+use std::{collections::HashSet, fmt::Write as _};
 
 use super::{
     limit::EntryLimit,
@@ -19,15 +19,14 @@ pub(super) fn rules(
     nodes: &[DescriptorNode<'_>],
     refused: &[Problem],
 ) -> String {
-    let mut text = format!(
-        "# The limits of limitador in {file}. For each request that has all entries of one of these lists, Envoy must\n\
-         # send one descriptor with exactly these entries, in this order:\n"
-    );
+    let mut text = format!("# The limits of limitador in {file}, each with its line there.\n");
+    text += "# For each request that has all entries of one of these lists, Envoy must send one descriptor with\n\
+             # exactly these entries, in this order:\n";
     for list in lists_of_keys(limits) {
         text += &format!("#   {list}\n");
     }
     text += &format!("domain: {}\ndescriptors:\n", quoted(domain));
-    let mut writer = RuleWriter { file, text };
+    let mut writer = RuleWriter { text };
     writer.descriptors(nodes, 1);
     let mut text = writer.text;
     if nodes.is_empty() {
@@ -47,7 +46,7 @@ pub(super) fn rules(
 /// The keys of the entries of each descriptor, in the order of the limits.
 fn lists_of_keys(limits: &[&EntryLimit]) -> Vec<String> {
     let mut lists: Vec<String> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for limit in limits {
         let keys: Vec<&str> = limit.entries.iter().map(|(key, _)| key.as_str()).collect();
         if seen.insert(keys.clone()) {
@@ -58,12 +57,11 @@ fn lists_of_keys(limits: &[&EntryLimit]) -> Vec<String> {
     lists
 }
 
-struct RuleWriter<'a> {
-    file: &'a str,
+struct RuleWriter {
     text: String,
 }
 
-impl RuleWriter<'_> {
+impl RuleWriter {
     fn descriptors(&mut self, nodes: &[DescriptorNode<'_>], depth: usize) {
         for node in nodes {
             self.line(depth, &format!("- key: {}", quoted(node.key)));
@@ -78,7 +76,7 @@ impl RuleWriter<'_> {
                 }
             }
             if node.limits.is_empty() && node.below.is_empty() {
-                self.line(depth, "  # No limit.");
+                self.line(depth, "  # no limit");
             }
             self.limits(&node.limits, depth);
             if !node.below.is_empty() {
@@ -99,9 +97,11 @@ impl RuleWriter<'_> {
         }
         for (limit, lines) in limits {
             let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-            let smallest = if lines.len() > 1 { ": the smallest of these" } else { "" };
-            let place = format!("{indent}# {}:{}{smallest}", self.file, lines.join(", "));
-            self.line(depth, &place);
+            let place = match lines.as_slice() {
+                [line] => format!("line {line}"),
+                _ => format!("the smallest of lines {}", lines.join(", ")),
+            };
+            self.line(depth, &format!("{indent}# {place}"));
             self.line(depth, &format!("{indent}{before}{}", spell(limit)));
         }
     }
