@@ -100,9 +100,8 @@ fn translate(
     let Findings { problems, warnings } = findings;
     let (refused, warnings) = (sorted(problems), sorted(warnings));
     let text = write::rules(name, namespace, &limits, &tree, &refused);
-    if let Err(problems) = load::parse("the rules", &text, LoadOptions::default()) {
-        return Err(problems);
-    }
+    // What is printed must pass the check.
+    load::parse("the rules", &text, LoadOptions::default())?;
     Ok(LimitadorRules { text, refused, warnings })
 }
 
