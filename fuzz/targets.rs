@@ -26,7 +26,10 @@ use tollkeeper::{
         json, pb, precheck,
         refusal::Refusal,
     },
-    rules::{self, LoadOptions},
+    rules::{
+        self, LoadOptions,
+        limitador::{self, LimitadorOptions},
+    },
     settings::{self, Environment, TypedFlags},
     store::{
         memory::MemoryStore,
@@ -41,10 +44,11 @@ use tollkeeper::{
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its corpus.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("request", request),
     ("json", json),
     ("rules", rules),
+    ("limitador", limitador),
     ("descriptor", descriptor),
     ("key", key),
     ("reply", reply),
@@ -172,6 +176,19 @@ pub fn rules(input: &[u8]) {
             let judged = MemoryStore::new(|| NOW).charge_at(&plan.charges, NOW);
             plan.settle(judged.tallies, judged.denied);
         }
+    }
+}
+
+/// A limits file of limitador: every problem is one line, and what is translated are valid rules.
+pub fn limitador(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let problems = match limitador::import_text("limits.yaml", text, &LimitadorOptions::default()) {
+        Ok(rules) => [rules.refused, rules.warnings].concat(),
+        Err(problems) => problems,
+    };
+    for problem in problems {
+        assert_eq!(problem.file, "limits.yaml", "{problem}");
+        assert!(!problem.to_string().contains(char::is_control), "{problem}");
     }
 }
 

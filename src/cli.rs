@@ -9,6 +9,7 @@ mod check;
 mod counter;
 mod explain;
 mod healthcheck;
+mod import;
 mod output;
 mod schema;
 mod serve;
@@ -52,6 +53,9 @@ enum Command {
     Schema(schema::SchemaFlags),
     /// Run tests of rules, written in YAML, on simulated time; exit 1 if one fails
     Test(test::TestFlags),
+    /// Translate the limits of another service into rules
+    #[command(subcommand)]
+    Import(import::ImportFrom),
     /// Show the counters of one descriptor, or reset them
     #[command(subcommand)]
     Counter(counter::Action),
@@ -76,6 +80,7 @@ pub fn main() -> ExitCode {
         Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Test(flags)) => test::main(&flags),
         Some(Command::Schema(flags)) => schema::main(&flags),
+        Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, &environment),
         Some(Command::Top(flags)) => top::main(&flags, &environment),
     }

@@ -9,6 +9,7 @@ mod compile;
 mod files;
 mod json_schema;
 mod keys;
+pub mod limitador;
 mod load;
 mod options;
 mod origin;

@@ -260,13 +260,13 @@ pub(super) static CALL: KeyTable = KeyTable {
     ],
 };
 
-const TEXT: Shape = Shape::Text { bytes_max: usize::MAX };
+pub(super) const TEXT: Shape = Shape::Text { bytes_max: usize::MAX };
 
-const fn key(name: &'static str, shape: Shape, help: &'static str) -> Key {
+pub(super) const fn key(name: &'static str, shape: Shape, help: &'static str) -> Key {
     Key { name, need: Need::Optional, shape, help }
 }
 
-const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
+pub(super) const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
     Key { name, need: Need::Required, shape, help }
 }
 

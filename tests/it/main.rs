@@ -47,6 +47,7 @@ mod group_commit;
 mod helm;
 mod http;
 mod image;
+mod import;
 mod incumbent;
 mod invented;
 mod logs;

@@ -1,0 +1,48 @@
+//! `tollkeeper import`: translates the limits of other services into rules.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use super::output::{complain, say};
+use crate::rules::limitador::{self, LimitadorOptions};
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum ImportFrom {
+    /// Translate the limits file of limitador (Kuadrant); exit 1 if there is a limit that rules cannot express
+    Limitador(ImportFlags),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ImportFlags {
+    /// Limits file of limitador
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Namespace whose limits are translated; needed if the file has several
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Order of keys in the descriptors that Envoy sends, such as method,user_id; by default as limits name them
+    #[arg(long, value_name = "KEY,…", value_delimiter = ',')]
+    order: Vec<String>,
+    /// Print the rules even if some limits cannot be expressed, with those limits as comments, and exit 0
+    #[arg(long)]
+    partial: bool,
+}
+
+pub(super) fn main(from: ImportFrom) -> ExitCode {
+    let ImportFrom::Limitador(ImportFlags { file, namespace, order, partial }) = from;
+    let rules = match limitador::import(&file, &LimitadorOptions { namespace, order }) {
+        Ok(rules) => rules,
+        Err(problems) => {
+            problems.iter().for_each(complain);
+            return ExitCode::FAILURE;
+        }
+    };
+    rules.refused.iter().for_each(complain);
+    for warning in &rules.warnings {
+        complain(format_args!("warning: {warning}"));
+    }
+    if rules.refused.is_empty() || partial {
+        return say(&rules.text, ExitCode::SUCCESS);
+    }
+    complain("no rules are printed; with --partial, those of the other limits are");
+    ExitCode::FAILURE
+}
