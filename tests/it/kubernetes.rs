@@ -19,11 +19,13 @@ mod api_server;
 mod model;
 mod support;
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use self::{
     api_server::{ApiServer, release::Release},
-    support::{eventually, redis_server::Redis},
+    support::{eventually, redis_server::Redis, root, run, tool},
 };
 
 fn rules(limit: u32) -> String {
@@ -43,6 +45,42 @@ fn helm_4_installs_upgrades_rolls_back_and_uninstalls_the_chart() {
 #[test]
 fn helm_3_installs_upgrades_rolls_back_and_uninstalls_the_chart() {
     life_of_a_release("helm-3");
+}
+
+/// The pods of a rendered chart, as the controllers would create them.
+fn pods() -> Vec<Value> {
+    const SCRIPT: &str = r#"
+import json, sys, yaml
+pods = []
+for each in yaml.safe_load_all(sys.stdin):
+    if each and each["kind"] in ("Deployment", "Job", "Pod"):
+        spec = each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]["spec"]
+        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": each["metadata"]["name"]}, "spec": spec})
+json.dump(pods, sys.stdout)
+"#;
+    let render = r#""$0" template release "$1" --set bundledRedis.enabled=true,serviceAccount.create=false \
+        | "$2" -c "$3""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", render]).arg(tool("helm")).arg(root().join("helm")).arg(tool("python"));
+    let (_, pods, error) = run(command.arg(SCRIPT));
+    serde_json::from_str(&pods).expect(&error)
+}
+
+#[test]
+fn a_namespace_of_the_standard_restricted_admits_every_pod_of_the_chart() {
+    let server = ApiServer::start();
+    let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
+    let namespace = json!({ "metadata": { "labels": labels } });
+    server.ask("PATCH", "/api/v1/namespaces/default", Some(&namespace)).unwrap();
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    let pods = pods();
+    assert_eq!(pods.len(), 4, "the service, Redis, and the pods of the check and the test");
+    for mut pod in pods {
+        server.ask("POST", path, Some(&pod)).unwrap();
+        pod["spec"]["securityContext"] = json!({});
+        let refusal = server.answer("POST", path, Some(&pod)).unwrap_err();
+        assert!(refusal.contains("violates PodSecurity"), "{refusal}");
+    }
 }
 
 fn life_of_a_release(helm: &str) {
