@@ -98,8 +98,19 @@ impl ApiServer {
         .to_string()
     }
 
-    /// One request; the data of a Secret is decoded. `None` if the server refuses it, or has no such object.
+    /// One request; the data of a Secret is decoded. `None` if the server has no such object.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
+        match self.answer(method, path, body) {
+            Err(refusal) if method != "GET" => panic!("{method} {path}: {refusal}"),
+            answer => answer.ok(),
+        }
+    }
+
+    /// One request.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn answer(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         const ASK: &str = r#"
 import base64, json, ssl, sys, urllib.error, urllib.request
 method, url, token = sys.argv[1:]
@@ -127,10 +138,10 @@ json.dump(answer, sys.stdout)
         let body = body.map(ToString::to_string).unwrap_or_default();
         python.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
         let output = python.wait_with_output().unwrap();
-        if method != "GET" && !output.status.success() {
-            panic!("{method} {path}: {}", String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        serde_json::from_slice(&output.stdout).ok()
+        Ok(serde_json::from_slice(&output.stdout).unwrap())
     }
 }
 

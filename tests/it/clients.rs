@@ -4,12 +4,14 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, channel},
     time::Duration,
 };
 
+use crate::docs::blocks;
 use crate::support::{
     eventually, root, run,
     service::{Options, Service},
@@ -151,26 +153,27 @@ fn the_go_client_limits_and_fails_open() {
     check(|address, deadline| command(&program, &[address, "shop", &deadline.to_string()]));
 }
 
+/// Its modules are made by the commands of the page.
 #[test]
 fn the_python_client_limits_and_fails_open() {
     let folder = empty_folder("python");
-    let out = folder.to_str().unwrap();
-    let mut generate = command(tool("python"), &["-m", "grpc_tools.protoc", "-I", "proto"]);
-    generate.args([&format!("--python_out={out}"), &format!("--grpc_python_out={out}")]);
-    build(generate.args(proto_files()).current_dir(root()));
-    let main = example("python").join("main.py");
+    let copy = folder.join("examples/clients/python");
+    fs::create_dir_all(&copy).unwrap();
+    for file in ["main.py", "rate_limit.py", "requirements.txt"] {
+        fs::copy(example("python").join(file), copy.join(file)).unwrap();
+    }
+    symlink(root().join("proto"), folder.join("proto")).unwrap();
+    let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
+    let python = root().join("target/tools/venv/bin");
+    let path = format!("{}:{}", python.display(), std::env::var("PATH").unwrap());
+    let commands = blocks(&page, "sh")[0];
+    build(command("sh", &["-e", "-c", commands]).current_dir(&folder).env("PATH", path));
     check(|address, deadline| {
+        let main = copy.join("main.py");
         let mut client = command(tool("python"), &[main.to_str().unwrap(), address, "shop"]);
-        client.arg(deadline.to_string()).env("PYTHONPATH", &folder);
+        client.arg(deadline.to_string()).env("PYTHONPATH", copy.join("generated"));
         client
     });
-}
-
-/// The protos, below the folder proto.
-fn proto_files() -> Vec<String> {
-    let (code, files, _) = run(command("find", &["proto", "-name", "*.proto"]).current_dir(root()));
-    assert_eq!(code, Some(0));
-    files.lines().map(str::to_owned).collect()
 }
 
 #[test]

@@ -318,27 +318,92 @@ fn rule_files_are_passed_on_unchanged() {
     assert_eq!(rules["data"]["a.yaml"], text);
 }
 
+/// The pods of all objects, each with its object's name.
+fn pods(objects: &[Value]) -> Vec<(&Value, &Value)> {
+    let mut pods = Vec::new();
+    for object in objects {
+        let pod = match object["kind"].as_str().unwrap() {
+            "Pod" => &object["spec"],
+            "Deployment" | "Job" => &object["spec"]["template"]["spec"],
+            _ => continue,
+        };
+        pods.push((&object["metadata"]["name"], pod));
+    }
+    pods
+}
+
 #[test]
-fn the_pod_has_the_least_privilege() {
+fn every_pod_has_the_least_privilege_and_there_is_no_role() {
+    let files = scenarios();
+    let scenarios = files.iter().map(|file| ["--values", file]);
+    for scenario in scenarios.chain([["--set", "bundledRedis.enabled=true"]]) {
+        let objects = render(&scenario);
+        for (name, pod) in pods(&objects) {
+            assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
+            assert_eq!(pod["enableServiceLinks"], false, "{name}");
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(
+                pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+                "{name}"
+            );
+            assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1), "{name}");
+            let container = &pod["containers"][0];
+            let security = &container["securityContext"];
+            assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+            assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }), "{name}");
+        }
+        let has_role = |object: &Value| object["kind"].as_str().unwrap().contains("Role");
+        assert!(!objects.iter().any(has_role));
+    }
+}
+
+#[test]
+fn an_outage_of_redis_restarts_no_pod_and_the_end_has_time_for_the_drain() {
     for scenario in scenarios() {
-        let pod =
-            &object(&render(&["--values", &scenario]), "Deployment")["spec"]["template"]["spec"];
-        assert_eq!(pod["automountServiceAccountToken"], false);
-        assert_eq!(pod["enableServiceLinks"], false);
-        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
-        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        let deployment = object(&render(&["--values", &scenario]), "Deployment");
+        let pod = &deployment["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
-        let security = &container["securityContext"];
-        assert_eq!(security["readOnlyRootFilesystem"], true);
-        assert_eq!(security["allowPrivilegeEscalation"], false);
-        assert_eq!(security["capabilities"]["drop"][0], "ALL");
-        // A probe of Redis would restart pods in an outage of Redis.
         assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
         let drain = container["args"].as_array().unwrap().iter().find_map(|argument| {
             argument.as_str()?.strip_prefix("--drain=")?.strip_suffix('s')?.parse::<u64>().ok()
         });
         assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > drain.unwrap() + 11);
     }
+}
+
+#[test]
+fn with_clients_the_network_policy_admits_no_one_else_to_the_port_that_decides_calls_over_http() {
+    let clients = "networkPolicy.clients[0].podSelector.matchLabels.app=envoy";
+    let on = ["--set", "networkPolicy.enabled=true", "--set", clients];
+    let policy = object(&render(&on), "NetworkPolicy");
+    for rule in policy["spec"]["ingress"].as_array().unwrap() {
+        assert_eq!(rule["from"][0]["podSelector"]["matchLabels"]["app"], "envoy", "{rule}");
+    }
+    let scrapers = "networkPolicy.scrapers[0].podSelector.matchLabels.app=prometheus";
+    let policy = object(&render(&[&on[..], &["--set", scrapers]].concat()), "NetworkPolicy");
+    let rule = &policy["spec"]["ingress"][1];
+    assert_eq!(rule["ports"], json!([{ "port": "http" }]));
+    assert_eq!(rule["from"][0]["podSelector"]["matchLabels"]["app"], "prometheus");
+}
+
+#[test]
+fn with_a_network_policy_only_the_service_reaches_the_bundled_redis() {
+    let on = ["--set", "networkPolicy.enabled=true", "--set", "bundledRedis.enabled=true"];
+    let objects = render(&on);
+    let is_of_redis = |object: &&Value| {
+        object["kind"] == "NetworkPolicy"
+            && object["metadata"]["name"] == "release-tollkeeper-redis"
+    };
+    let spec = &objects.iter().find(is_of_redis).expect("a policy for Redis")["spec"];
+    let labels = |name: &str| json!({ "app.kubernetes.io/name": name, "app.kubernetes.io/instance": "release" });
+    assert_eq!(spec["podSelector"]["matchLabels"], labels("tollkeeper-redis"));
+    let service = json!([{ "podSelector": { "matchLabels": labels("tollkeeper") } }]);
+    assert_eq!(spec["ingress"], json!([{ "ports": [{ "port": "redis" }], "from": service }]));
+    assert_eq!(
+        (&spec["policyTypes"], &spec["egress"]),
+        (&json!(["Ingress", "Egress"]), &Value::Null)
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The image's root folder, made by the script of the Dockerfile, and entered as a container would be: nothing else can be
-//! seen, nothing can be written, and the user is 65532 without any capability.
+//! seen, nothing can be written, and the user is 65532 without any capability. And the archives of a release.
 
 use std::{
     collections::BTreeSet,
@@ -132,6 +132,67 @@ fn the_image_has_the_cas_that_a_redis_with_tls_needs() {
     fs::remove_dir_all(image.join("etc")).unwrap();
     let (code, _, error) = run(&mut in_image(&image, &command));
     assert_eq!(code, Some(2), "{error}");
+}
+
+/// Makes the archive of a release with the binary that the tests use, by a user whose new files have these permissions.
+fn archive(folder: &Path, umask: &str) -> PathBuf {
+    let binary = tollkeeper().get_program().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"umask "$0"; exec "$@""#, umask]).arg(root().join("image/archive"));
+    command.arg(binary).arg("x86_64-unknown-linux-gnu").arg(folder);
+    let (code, _, error) = run(&mut command);
+    assert_eq!(code, Some(0), "{error}");
+    folder.join(format!("{}.tar.gz", archive_name()))
+}
+
+fn archive_name() -> String {
+    concat!("tollkeeper-", env!("CARGO_PKG_VERSION"), "-x86_64-unknown-linux-gnu").to_owned()
+}
+
+#[test]
+fn a_release_archive_holds_the_binary_its_documents_and_the_list_of_its_crates() {
+    let folder = TempDir::new().unwrap();
+    let archive = archive(folder.path(), "022");
+    let sums = format!("{}.sha256", archive.display());
+    let mut check = Command::new("sha256sum");
+    let (code, _, error) = run(check.args(["--check", &sums]).current_dir(&folder));
+    assert_eq!(code, Some(0), "{error}");
+
+    let (code, _, error) = run(Command::new("tar").arg("-xzf").arg(&archive).current_dir(&folder));
+    assert_eq!(code, Some(0), "{error}");
+    let content = folder.path().join(archive_name());
+    let expected = ["CHANGELOG.md", "LICENSE", "README.md", "sbom.cdx.json", "tollkeeper"];
+    let expected = expected.map(|file| format!("/{file}"));
+    assert_eq!(files(&content, &content), expected.into());
+    let (code, version, _) = run(Command::new(content.join("tollkeeper")).arg("--version"));
+    assert_eq!((code, version.contains(env!("CARGO_PKG_VERSION"))), (Some(0), true), "{version}");
+
+    let bill = fs::read_to_string(content.join("sbom.cdx.json")).unwrap();
+    let bill: serde_json::Value = serde_json::from_str(&bill).unwrap();
+    let components = bill["components"].as_array().unwrap();
+    let listed: BTreeSet<&str> =
+        components.iter().map(|component| component["purl"].as_str().unwrap()).collect();
+    // Another way to ask what the binary is made of.
+    let mut tree = Command::new("cargo");
+    tree.args(["tree", "--locked", "--edges", "normal", "--target", "x86_64-unknown-linux-gnu"]);
+    let (_, tree, error) = run(tree.args(["--prefix", "none"]).current_dir(root()));
+    let mut count = 0;
+    for line in tree.lines().skip(1).filter(|line| !line.is_empty()) {
+        let (name, rest) = line.split_once(" v").unwrap_or_else(|| panic!("{line}{error}"));
+        let version = rest.split(' ').next().unwrap();
+        let purl = format!("pkg:cargo/{name}@{version}");
+        assert!(listed.contains(purl.as_str()), "{purl}");
+        count += 1;
+    }
+    assert!(count > 100, "{error}");
+    assert!(!listed.iter().any(|purl| purl.contains("/proptest@")), "tests are no part of it");
+}
+
+#[test]
+fn two_archives_of_the_same_files_are_the_same() {
+    let folders = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+    let first = fs::read(archive(folders[0].path(), "022")).unwrap();
+    assert!(fs::read(archive(folders[1].path(), "077")).unwrap() == first);
 }
 
 #[test]

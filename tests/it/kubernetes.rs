@@ -1,6 +1,6 @@
 //! The chart on a real API server: installed, upgraded, rolled back and uninstalled by Helm 4 and Helm 3. And the page about
-//! Contour, with a real Contour on that server. A test binary of its own, since both take minutes to build: `tests/kubernetes`
-//! builds and runs it.
+//! Contour, with a real Contour on that server. A test binary of its own, since both take minutes to build:
+//! `tests/kubernetes` builds the server and runs the first part, `tests/contour` the second.
 //!
 //! No kubelet runs here. The test takes its place: it runs the pods of hooks and of the Deployment as local processes,
 //! with the arguments, variables and mounts that the API server returns.
@@ -24,6 +24,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
+    process::Command,
 };
 
 use serde_json::{Value, json};
@@ -44,6 +45,7 @@ use self::{
         redis_server::Redis,
         root, run,
         service::{Service, tollkeeper},
+        tool,
     },
 };
 
@@ -64,6 +66,42 @@ fn helm_4_installs_upgrades_rolls_back_and_uninstalls_the_chart() {
 #[test]
 fn helm_3_installs_upgrades_rolls_back_and_uninstalls_the_chart() {
     life_of_a_release("helm-3");
+}
+
+/// The pods of a rendered chart, as the controllers would create them.
+fn pods() -> Vec<Value> {
+    const SCRIPT: &str = r#"
+import json, sys, yaml
+pods = []
+for each in yaml.safe_load_all(sys.stdin):
+    if each and each["kind"] in ("Deployment", "Job", "Pod"):
+        spec = each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]["spec"]
+        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": each["metadata"]["name"]}, "spec": spec})
+json.dump(pods, sys.stdout)
+"#;
+    let render = r#""$0" template release "$1" --set bundledRedis.enabled=true,serviceAccount.create=false \
+        | "$2" -c "$3""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", render]).arg(tool("helm")).arg(root().join("helm")).arg(tool("python"));
+    let (_, pods, error) = run(command.arg(SCRIPT));
+    serde_json::from_str(&pods).expect(&error)
+}
+
+#[test]
+fn a_namespace_of_the_standard_restricted_admits_every_pod_of_the_chart() {
+    let server = ApiServer::start();
+    let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
+    let namespace = json!({ "metadata": { "labels": labels } });
+    server.ask("PATCH", "/api/v1/namespaces/default", Some(&namespace)).unwrap();
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    let pods = pods();
+    assert_eq!(pods.len(), 4, "the service, Redis, and the pods of the check and the test");
+    for mut pod in pods {
+        server.ask("POST", path, Some(&pod)).unwrap();
+        pod["spec"]["securityContext"] = json!({});
+        let refusal = server.answer("POST", path, Some(&pod)).unwrap_err();
+        assert!(refusal.contains("violates PodSecurity"), "{refusal}");
+    }
 }
 
 fn life_of_a_release(helm: &str) {
@@ -161,6 +199,7 @@ fn status_of(address: &str, request: &str) -> String {
 
 /// The manifest is applied as it is, apart from addresses and the time that Envoy waits.
 #[test]
+#[ignore = "needs a real Contour, which tests/contour builds"]
 fn contour_limits_requests_and_sends_descriptors_as_its_page_says() {
     let text = page("contour.md");
     let rows = descriptors(&text);
@@ -184,6 +223,7 @@ fn contour_limits_requests_and_sends_descriptors_as_its_page_says() {
 }
 
 #[test]
+#[ignore = "needs a real Contour, which tests/contour builds"]
 fn the_page_of_contour_has_the_environment_of_its_sample_whose_rules_are_accepted() {
     let sample = fs::read_to_string(root().join("target/tools/contour-sample.yaml")).unwrap();
     let sample = documents(&sample);

@@ -65,6 +65,7 @@ mod peer_gone;
 mod prometheus;
 mod redis;
 mod reload;
+mod requirements;
 mod rule_tests;
 mod schema;
 mod sentinel;

@@ -1,4 +1,4 @@
-// A real Contour, which tests/kubernetes builds with -modfile.
+// A real Contour, which tests/contour builds with -modfile.
 module tollkeeper-contour
 
 go 1.26.0
