@@ -79,4 +79,5 @@ mod traces;
 mod transport;
 mod without_scripts;
 mod write_refusals;
+mod wrong_peer;
 mod xds;
