@@ -12,7 +12,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::tls::root_cause;
+use crate::tls::{is_end, root_cause};
 
 /// Bytes that show what a server speaks: the fourth of HTTP/2 is the type of its first frame.
 const TELLING_BYTES: usize = 4;
@@ -84,12 +84,6 @@ impl FirstBytes {
 /// Whether bytes begin a record of TLS: an alert or a handshake message, in version 3.
 fn is_tls(first: &[u8]) -> bool {
     matches!(first, [0x15 | 0x16, 3, ..])
-}
-
-/// Whether the server has ended the connection: how that shows depends on what it had not read.
-fn is_end(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 impl<S: AsyncRead + Unpin> ObservedStream<S> {

@@ -14,7 +14,13 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
 
-use super::{certificate::validity, crypto, last_good::LastGood, pem::Pem, words::in_words};
+use super::{
+    certificate::validity,
+    crypto,
+    last_good::LastGood,
+    pem::Pem,
+    words::{in_words, is_end},
+};
 use crate::clock::unix_seconds;
 
 /// Usual upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
@@ -152,6 +158,10 @@ impl TlsClient {
             .map_err(|_| io::Error::other(format!("`{name}` cannot be a certificate's name")))?;
         let handshake = TlsConnector::from(config).connect(name, stream);
         match time::timeout(self.handshake_within, handshake).await {
+            Ok(Err(error)) if is_end(&error) => {
+                let message = "the server ended the TLS handshake: does it speak TLS on this port?";
+                Err(io::Error::new(error.kind(), message))
+            }
             Ok(connected) => connected.map_err(in_words),
             Err(_) => {
                 let message = "no TLS handshake in time: does the server speak TLS on this port?";

@@ -28,6 +28,12 @@ fn sentence_of(error: &io::Error) -> Option<String> {
     error.get_ref()?.downcast_ref::<rustls::Error>().and_then(sentence)
 }
 
+/// Whether an error says that the other side has ended the connection. Which one it is depends on what it had not read.
+pub(crate) fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
 /// A name without rustls's word for its kind: `DnsName("h")` and `IpAddress(::1)`.
 fn bare(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));

@@ -1,6 +1,10 @@
 //! What the commands that are clients say about a server that they cannot talk to.
 
-use std::{net::SocketAddr, path::Path};
+use std::{
+    io::Read as _,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+};
 
 use crate::support::{
     certificates::Authority,
@@ -93,4 +97,20 @@ fn a_certificate_of_an_authority_is_not_that_of_a_server() {
     let cause = "the server's certificate is a CA certificate, not a server certificate";
     fail(&GRPC, peer.grpc, Some(&authority.certificate), cause);
     fail(&ADMIN, peer.admin, Some(&authority.certificate), cause);
+}
+
+/// It ends each connection once it has read something.
+#[test]
+fn a_server_that_ends_the_connection_is_asked_about_its_port() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, authority) = (listener.local_addr().unwrap(), Authority::new());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = (&stream).read(&mut [0]);
+        }
+    });
+    let ended = "the server ended the TLS handshake: does it speak TLS on this port?";
+    fail(&GRPC, address, Some(&authority.certificate), ended);
+    fail(&ADMIN, address, Some(&authority.certificate), ended);
+    fail(&GRPC, address, None, &format!("{NO_HTTP2}, or only with TLS: it ended the connection"));
 }

@@ -130,7 +130,7 @@ impl<'a> TreeBuilder<'a> {
     }
 }
 
-/// The pairs of a limit. On the wire, 0 requests and an absent number are the same.
+/// The pairs of a limit. On the wire, an absent number of requests reads as 0.
 fn limit(at: Location, policy: &RateLimitPolicy) -> Pairs {
     let RateLimitPolicy { unit, requests_per_unit, unlimited, name, replaces } = policy;
     let mut pairs = vec![pair(at, "name", text(at, name))];
