@@ -26,7 +26,7 @@ use crate::{
     printable::printable,
     rls,
     rules::{
-        self, InForce, LoadOptions, Rules, Watched,
+        self, InForce, Rules, Watched,
         xds::{self, ControlPlane},
     },
     settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, Settings},
@@ -214,33 +214,40 @@ impl App {
         ));
         let metrics = FileMetrics::new(&self.telemetry.meter());
         let renewal = renewal::renew(Arc::new(settings.clone()), metrics);
-        let stop = self.stop.clone();
-        tasks.spawn(async move {
-            stop.run_until_cancelled_owned(renewal).await;
-            Ok(())
-        });
-        let (store, stop) = (Arc::clone(&self.store), self.stop.clone());
-        tasks.spawn(async move {
-            stop.run_until_cancelled_owned(store.follow_servers()).await;
-            Ok(())
-        });
-        let (store, stop) = (Arc::clone(&self.store), self.stop.clone());
-        tasks.spawn(async move {
-            stop.run_until_cancelled_owned(store.follow_usage()).await;
-            Ok(())
-        });
+        tasks.spawn(self.until_stopped(renewal));
+        let store = Arc::clone(&self.store);
+        tasks.spawn(self.until_stopped(async move { store.follow_servers().await }));
+        let store = Arc::clone(&self.store);
+        tasks.spawn(self.until_stopped(async move { store.follow_usage().await }));
+        let metrics = RuleMetrics::new(&self.telemetry.meter());
+        let on_load = move |loaded| {
+            metrics.loaded(loaded);
+            limiter.rules_changed();
+        };
         let RuleSettings { source, options } = settings.rules.clone();
-        match (source, self.control_plane.clone()) {
-            (_, Some(control_plane)) => {
-                tasks.spawn(self.follow(control_plane, rules, limiter, options));
-            }
+        if let Some(control_plane) = self.control_plane.clone() {
+            let follow = xds::follow(rules, control_plane, options, on_load);
+            tasks.spawn(self.until_stopped(follow));
+        } else if let RuleSource::Files(paths) = source
             // The built-in rules cannot change.
-            (RuleSource::Files(paths), None) if !paths.is_empty() => {
-                tasks.spawn(self.watch_rules(rules, limiter, Watched { paths, options }));
-            }
-            _ => {}
+            && !paths.is_empty()
+        {
+            let watch = rules::watch(rules, Watched { paths, options }, on_load);
+            tasks.spawn(self.until_stopped(watch));
         }
         Ok(tasks)
+    }
+
+    /// A task that ends when [`App::stop`] is cancelled.
+    fn until_stopped<F: Future<Output = ()>>(
+        &self,
+        task: F,
+    ) -> impl Future<Output = TaskResult> + use<F> {
+        let stop = self.stop.clone();
+        async move {
+            stop.run_until_cancelled_owned(task).await;
+            Ok(())
+        }
     }
 
     fn limiter(&self, settings: &Settings, rules: Arc<Rules>) -> Limiter {
@@ -251,43 +258,6 @@ impl App {
         let names = settings.telemetry.top_keys;
         let top_keys = TopKeys::new(names, settings.process.workers, near_ratio);
         Limiter::new(rules, guard, metrics, top_keys)
-    }
-
-    /// Reloads the rules when their files change, until [`App::stop`] is cancelled.
-    fn watch_rules(
-        &self,
-        rules: Arc<Rules>,
-        limiter: Arc<Limiter>,
-        watched: Watched,
-    ) -> impl Future<Output = TaskResult> + use<> {
-        let (metrics, stop) = (RuleMetrics::new(&self.telemetry.meter()), self.stop.clone());
-        async move {
-            let watch = rules::watch(rules, watched, move |loaded| {
-                metrics.loaded(loaded);
-                limiter.rules_changed();
-            });
-            stop.run_until_cancelled_owned(watch).await;
-            Ok(())
-        }
-    }
-
-    /// Takes the rules from the control plane, until [`App::stop`] is cancelled.
-    fn follow(
-        &self,
-        control_plane: Arc<ControlPlane>,
-        rules: Arc<Rules>,
-        limiter: Arc<Limiter>,
-        options: LoadOptions,
-    ) -> impl Future<Output = TaskResult> + use<> {
-        let (metrics, stop) = (RuleMetrics::new(&self.telemetry.meter()), self.stop.clone());
-        async move {
-            let follow = xds::follow(rules, control_plane, options, move |loaded| {
-                metrics.loaded(loaded);
-                limiter.rules_changed();
-            });
-            stop.run_until_cancelled_owned(follow).await;
-            Ok(())
-        }
     }
 
     /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
@@ -308,7 +278,12 @@ impl App {
         // A control plane without rules never answers.
         let has_rules = async {
             if let Some(control_plane) = &self.control_plane {
-                drop(time::timeout(READY_WITHIN, control_plane.accepted()).await);
+                if time::timeout(READY_WITHIN, control_plane.accepted()).await.is_err() {
+                    let target = &control_plane.target;
+                    tracing::warn!(
+                        "no rules within {READY_WITHIN:?}: every call passes until the control plane {target} has sent some"
+                    );
+                }
             }
         };
         tokio::join!(reached, has_rules);

@@ -1,5 +1,11 @@
-//! gRPC on HTTP/2, as far as the service and `bench` share it: how a message is framed, and the name of
-//! the one method. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
+//! gRPC on HTTP/2, as far as the service and its clients share it: how a message is framed, the name of
+//! the one method, and those of the codes. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
+
+pub(crate) mod channel;
+
+use tonic::{Code, Status};
+
+use crate::{printable::printable, tls::root_cause};
 
 /// The path of a call.
 pub(crate) const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -20,6 +26,40 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 pub(crate) fn prefix(length: usize) -> [u8; PREFIX_BYTES] {
     let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     [0, a, b, c, d]
+}
+
+/// The name of a status as the conventions write it.
+pub(crate) fn status_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+/// A failed call in words: the root cause if the connection failed, else the answer's code and message.
+pub(crate) fn in_words(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => root_cause(source),
+        None => {
+            let message = printable(status.message().as_bytes());
+            format!("{}: {message}", status_name(status.code()))
+        }
+    }
 }
 
 #[cfg(test)]

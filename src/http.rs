@@ -48,7 +48,7 @@ use crate::{
     health::Health,
     limiter::Limiter,
     rls::{decode::Bounds, headers::Headers, refusal::Refusal},
-    rules::{Rules, xds::ControlPlane},
+    rules::{InForce, Rules, xds::ControlPlane},
     telemetry::Telemetry,
     tls::server::Identity,
 };
@@ -242,15 +242,22 @@ async fn rules(State(http): State<Http>) -> Response {
 
 fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
     let in_force = rules.current();
+    let mut shown = rules_state(rules, &in_force);
+    shown["tollkeeper_version"] = json!(VERSION);
+    shown["files"] = json!(in_force.files);
+    shown["control_plane"] = json!(control_plane.map(control_plane_json));
+    let domains = in_force.rules.domains().into_iter();
+    shown["domains"] = domains.map(domain_json).collect();
+    shown
+}
+
+/// The version of the rules in force, when they were loaded, and the problems of newer ones.
+fn rules_state(rules: &Rules, in_force: &InForce) -> Value {
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
-        "tollkeeper_version": VERSION,
         "version": in_force.version.to_string(),
         "loaded_at": since.as_secs(),
-        "files": in_force.files,
-        "control_plane": control_plane.map(control_plane_json),
         "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "domains": in_force.rules.domains().into_iter().map(domain_json).collect::<Vec<_>>(),
     })
 }
 

@@ -43,4 +43,5 @@ mod did_you_mean;
 mod grpc;
 mod panics;
 mod pause;
+mod peer;
 mod printable;

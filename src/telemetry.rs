@@ -28,9 +28,7 @@ pub use metrics::{
     RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_control_plane,
     observe_memory, observe_servers,
 };
-pub(crate) use metrics::{
-    CallsInProgress, RefusedConnection, is_server_error, redis_error_type, status_name,
-};
+pub(crate) use metrics::{CallsInProgress, RefusedConnection, is_server_error, redis_error_type};
 pub use otlp::{OtlpEndpoint, OtlpProtocol};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions};
 pub use status::{RuleDecisions, StatusNumbers};

@@ -7,8 +7,10 @@ pub mod last_good;
 pub mod pem;
 pub mod server;
 mod stream;
+mod words;
 
 pub(crate) use stream::ServerStream;
+pub(crate) use words::{in_words, is_end, root_cause};
 
 use std::sync::Arc;
 

@@ -13,8 +13,15 @@
 {{- if regexMatch "://.*:.*@" .Values.store.url -}}
 {{- fail "store.url contains a password, which anyone who may read the pod would see. Put it into a Secret, and name the Secret in store.passwordSecret." -}}
 {{- end -}}
-{{- if not (or .Values.existingRulesConfigMap (.Values.rules | default dict | values | join "" | trim)) -}}
-{{- fail "rules is empty, and the service does not start without rules. Add a rule file, or name a ConfigMap in existingRulesConfigMap." -}}
+{{- if and .Values.controlPlane.url .Values.existingRulesConfigMap -}}
+{{- fail "controlPlane.url and existingRulesConfigMap name two sources of rules. Remove one of them." -}}
+{{- end -}}
+{{- $xds := .Values.controlPlane.tls -}}
+{{- if and (or $xds.name ($xds.caSecret).name ($xds.certSecret).name) (not (hasPrefix "xds+tls://" .Values.controlPlane.url)) -}}
+{{- fail "controlPlane.tls needs a controlPlane.url that begins with xds+tls://." -}}
+{{- end -}}
+{{- if not (or .Values.controlPlane.url .Values.existingRulesConfigMap (.Values.rules | default dict | values | join "" | trim)) -}}
+{{- fail "rules is empty, and the service does not start without rules. Add a rule file, or name a ConfigMap in existingRulesConfigMap or a control plane in controlPlane.url." -}}
 {{- end -}}
 {{- if and .Values.tls.clientCaSecret.name (not .Values.tls.secret) -}}
 {{- fail "tls.clientCaSecret needs tls.secret." -}}

@@ -3,7 +3,14 @@
 - serve
 - "--grpc-addr=[::]:8081"
 - "--http-addr=[::]:8080"
+{{- with .Values.controlPlane.url }}
+- {{ printf "--rules=%s" . | quote }}
+{{- else }}
 - --rules=/etc/tollkeeper/rules
+{{- end }}
+{{- with .Values.controlPlane.tls.name }}
+- {{ printf "--rules-tls-name=%s" . | quote }}
+{{- end }}
 - {{ include "tollkeeper.storeUrl" . | printf "--store=%s" | quote }}
 - --store-pool-size={{ .Values.store.poolSize }}
 {{- /* Helm reads a large number as a float, and would print 1e+06. */}}
@@ -64,6 +71,14 @@
 {{- with ($store.tls.certSecret).name }}
 - { flag: store-tls-cert, secret: {{ . }}, key: {{ $store.tls.certSecret.certKey }}, path: store.crt }
 - { flag: store-tls-key, secret: {{ . }}, key: {{ $store.tls.certSecret.keyKey }}, path: store.key }
+{{- end }}
+{{- $xds := .Values.controlPlane.tls -}}
+{{- with ($xds.caSecret).name }}
+- { flag: rules-tls-ca, secret: {{ . }}, key: {{ $xds.caSecret.key }}, path: rules-ca.crt }
+{{- end }}
+{{- with ($xds.certSecret).name }}
+- { flag: rules-tls-cert, secret: {{ . }}, key: {{ $xds.certSecret.certKey }}, path: rules.crt }
+- { flag: rules-tls-key, secret: {{ . }}, key: {{ $xds.certSecret.keyKey }}, path: rules.key }
 {{- end }}
 {{- with .Values.tls.secret }}
 - { flag: tls-cert, secret: {{ . }}, key: {{ $.Values.tls.certKey }}, path: tls.crt }

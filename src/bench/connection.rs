@@ -26,7 +26,7 @@ use tokio::{
 use tonic::Code;
 
 use super::answer::{self, OverallCode};
-use crate::{grpc, tls::client::TlsClient};
+use crate::{grpc, peer::observe, tls::client::TlsClient};
 
 /// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -136,9 +136,11 @@ async fn handshake<S>(stream: S) -> Result<SendRequest<Message>, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (stream, first_bytes) = observe(stream);
     let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(in_words)?;
     tokio::spawn(async { drop(connection.await) });
+    first_bytes.http2().await.map_err(in_words)?;
     Ok(sender)
 }
 

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use tonic::Code;
 
 use super::answer::OverallCode;
-use crate::telemetry::status_name;
+use crate::grpc::status_name;
 
 /// Counts and latencies of the calls of a run.
 #[derive(Debug, Clone)]

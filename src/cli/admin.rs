@@ -22,6 +22,7 @@ use super::{
     tls::TlsFlags,
 };
 use crate::{
+    peer::observe,
     printable::printable,
     tls::client::{TlsClient, host_of},
 };
@@ -124,6 +125,17 @@ async fn exchange(
 }
 
 async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Value, Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (stream, first_bytes) = observe(stream);
+    exchange_by_http1(stream, request).await.map_err(|failure| match failure {
+        Failure::NotHttp(_) | Failure::NotTollkeeper => first_bytes.cause().map_or(failure, told),
+        Failure::Told(_) => failure,
+    })
+}
+
+async fn exchange_by_http1<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Value, Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

@@ -1,28 +1,24 @@
 //! `tollkeeper call`: requests one decision from a service and prints it.
 
-use std::{error::Error as _, process::ExitCode, sync::Arc};
-
-use tonic::{Status, transport};
+use std::{process::ExitCode, sync::Arc};
 
 use super::{
     address::ServiceAddr,
-    channel::{connect, innermost},
+    channel::{ADDR_DEFAULT, connect},
     output::{USAGE, complain, say},
     tls::TlsFlags,
 };
 use crate::{
     engine::{descriptor_syntax, request::Entry},
+    grpc,
     printable::printable,
     rls::pb::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
     settings::{self, Environment},
-    telemetry,
     tls::client::TlsClient,
 };
-
-const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
 /// The exit code of a call that is over its limit.
 const OVER_LIMIT: u8 = 3;
@@ -144,19 +140,8 @@ fn ask(
     runtime.block_on(async {
         let channel = connect(addr, tls).await?;
         let response = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
-        response.map(tonic::Response::into_inner).map_err(|status| explain(&status))
+        response.map(tonic::Response::into_inner).map_err(|status| grpc::in_words(&status))
     })
-}
-
-fn explain(status: &Status) -> String {
-    match status.source().and_then(|error| error.downcast_ref::<transport::Error>()) {
-        // The connection ended without an answer, as an HTTP/1.1 server ends it.
-        Some(error) => {
-            let reason = innermost(error);
-            format!("no gRPC answer ({reason}); is this the gRPC address? Default: {ADDR_DEFAULT}")
-        }
-        None => format!("{}: {}", telemetry::status_name(status.code()), status.message()),
-    }
 }
 
 fn describe(response: &RateLimitResponse, descriptors: &[String]) -> String {

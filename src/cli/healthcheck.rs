@@ -13,7 +13,7 @@ use tonic_health::pb::{
 
 use super::{
     address,
-    channel::connect,
+    channel::{ADDR_DEFAULT, connect},
     output::{USAGE, complain, say},
     tls::TlsFlags,
 };
@@ -21,7 +21,6 @@ use crate::{
     grpc,
     printable::printable,
     settings::{self, Environment, TypedFlags},
-    telemetry,
     tls::client::TlsClient,
 };
 
@@ -68,8 +67,7 @@ impl HealthcheckFlags {
     ) -> Result<(String, Option<Arc<TlsClient>>), Vec<String>> {
         let addr = match &self.addr {
             Some(addr) => {
-                address::check("--addr", addr, "127.0.0.1:8081")
-                    .map_err(|problem| vec![problem])?;
+                address::check("--addr", addr, ADDR_DEFAULT).map_err(|problem| vec![problem])?;
                 addr.clone()
             }
             None => self.own_address(environment)?.to_string(),
@@ -103,8 +101,6 @@ fn ask(addr: &str, tls: Option<Arc<TlsClient>>, service: &str) -> Result<Serving
         let channel = connect(addr, tls).await?;
         let request = HealthCheckRequest { service: service.to_owned() };
         let answer = HealthClient::new(channel).check(request).await;
-        answer.map(|answer| answer.into_inner().status()).map_err(|status| {
-            format!("{}: {}", telemetry::status_name(status.code()), status.message())
-        })
+        answer.map(|answer| answer.into_inner().status()).map_err(|status| grpc::in_words(&status))
     })
 }

@@ -12,9 +12,10 @@ use serde_json::json;
 
 use super::{Http, browser};
 use crate::{
+    grpc::status_name,
     rls::{self, refusal::Refusal},
     store::guard::Arrival,
-    telemetry::{CallSpan, in_call, status_name},
+    telemetry::{CallSpan, in_call},
     tls::server::Identity,
 };
 

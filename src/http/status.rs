@@ -2,11 +2,7 @@
 //!
 //! The page holds no data, so it is served to all. `/status` is for those who may use the admin address, and for the page.
 
-use std::{
-    fmt::Write as _,
-    sync::LazyLock,
-    time::{Instant, SystemTime},
-};
+use std::{sync::LazyLock, time::Instant};
 
 use axum::{
     Json,
@@ -14,12 +10,14 @@ use axum::{
     http::{HeaderName, header},
     response::{Html, IntoResponse, Response},
 };
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Http, limits_text};
+use super::{Http, limits_text, rules_state};
 use crate::{
     VERSION,
+    engine::rule_set::RuleSet,
     health::Phase,
     rules::Rules,
     telemetry::{RuleDecisions, StatusNumbers},
@@ -82,15 +80,11 @@ const fn phase_name(phase: Phase) -> &'static str {
 
 fn rules_json(rules: &Rules, numbers: &StatusNumbers) -> Value {
     let in_force = rules.current();
-    let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let listed = ListedRule::all(rules, numbers);
-    json!({
-        "version": in_force.version.to_string(),
-        "loaded_at": since.as_secs(),
-        "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "count": listed.len(),
-        "listed": listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect::<Vec<_>>(),
-    })
+    let listed = ListedRule::all(&in_force.rules, numbers);
+    let mut shown = rules_state(rules, &in_force);
+    shown["count"] = json!(listed.len());
+    shown["listed"] = listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect();
+    shown
 }
 
 /// A rule in force, or another label of decisions.
@@ -104,10 +98,10 @@ struct ListedRule {
 
 impl ListedRule {
     /// All of them, those with the most decisions first.
-    fn all(rules: &Rules, numbers: &StatusNumbers) -> Vec<Self> {
+    fn all(rules: &RuleSet, numbers: &StatusNumbers) -> Vec<Self> {
         let mut listed = Vec::new();
         let mut others = numbers.by_rule.clone();
-        for domain in rules.current().rules.domains() {
+        for domain in rules.domains() {
             for rule in domain.rules() {
                 let (domain, path) = (domain.name.to_string(), rule.path.to_string());
                 listed.push(Self {
@@ -147,40 +141,12 @@ fn source_hash(element: &str) -> String {
     let (start, end) = (format!("<{element}>"), format!("</{element}>"));
     let content = PAGE.split_once(&start).and_then(|(_, rest)| rest.split_once(&end));
     let content = content.map_or("", |(content, _)| content);
-    format!("'sha256-{}'", base64(&Sha256::digest(content.as_bytes())))
-}
-
-/// <https://datatracker.ietf.org/doc/html/rfc4648#section-4>
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let bits = (0..3).fold(0_usize, |bits, index| {
-            bits << 8 | usize::from(group.get(index).copied().unwrap_or(0))
-        });
-        for digit in 0..4 {
-            let index = bits >> (18 - 6 * digit) & 63;
-            let known = DIGITS.get(index).filter(|_| digit <= group.len());
-            // Writing to a string does not fail.
-            let _ = write!(text, "{}", known.map_or('=', |digit| char::from(*digit)));
-        }
-    }
-    text
+    format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(content.as_bytes())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_is_as_in_its_rfc() {
-        for (bytes, text) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")]
-        {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-        assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
-    }
 
     #[test]
     fn the_page_has_one_style_one_script_and_no_other_place_for_code() {

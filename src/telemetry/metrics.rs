@@ -27,7 +27,7 @@ pub use self::{
     store::StoreMetrics,
 };
 pub(crate) use self::{
-    call::{is_server_error, status_name},
+    call::is_server_error,
     edge::{CallsInProgress, RefusedConnection},
     store::redis_error_type,
 };

@@ -11,13 +11,16 @@ use tokio::{net::TcpStream, time};
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
-    rustls::{
-        self, AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore,
-        pki_types::ServerName,
-    },
+    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
 
-use super::{certificate::validity, crypto, last_good::LastGood, pem::Pem};
+use super::{
+    certificate::validity,
+    crypto,
+    last_good::LastGood,
+    pem::Pem,
+    words::{in_words, is_end},
+};
 use crate::clock::unix_seconds;
 
 /// Usual upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
@@ -155,6 +158,10 @@ impl TlsClient {
             .map_err(|_| io::Error::other(format!("`{name}` cannot be a certificate's name")))?;
         let handshake = TlsConnector::from(config).connect(name, stream);
         match time::timeout(self.handshake_within, handshake).await {
+            Ok(Err(error)) if is_end(&error) => {
+                let message = "the server ended the TLS handshake: does it speak TLS on this port?";
+                Err(io::Error::new(error.kind(), message))
+            }
             Ok(connected) => connected.map_err(in_words),
             Err(_) => {
                 let message = "no TLS handshake in time: does the server speak TLS on this port?";
@@ -244,52 +251,4 @@ pub(crate) fn host_of(addr: &str) -> &str {
 /// Whether a certificate can be for this name.
 pub fn is_certificate_name(name: &str) -> bool {
     ServerName::try_from(name).is_ok()
-}
-
-/// An error of a TLS connection in words that name what to change; other errors are returned as they are.
-pub fn in_words(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    match cause.and_then(sentence) {
-        Some(sentence) => io::Error::new(error.kind(), sentence),
-        None => error,
-    }
-}
-
-/// A name without rustls's word for its kind: `DnsName("h")` and `IpAddress(::1)`.
-fn bare(name: &str) -> &str {
-    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
-    inner.unwrap_or(name).trim_matches('"')
-}
-
-fn sentence(error: &rustls::Error) -> Option<String> {
-    Some(match error {
-        rustls::Error::InvalidCertificate(error) => match error {
-            CertificateError::NotValidForNameContext { expected, presented } => {
-                let names = match presented.as_slice() {
-                    [] => "no name".to_owned(),
-                    names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
-                };
-                format!("the server's certificate is for {names}, not for {}", expected.to_str())
-            }
-            // The signature is bad if another CA has the name of one that is trusted.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "the server's certificate is not signed by a trusted CA".to_owned()
-            }
-            error => format!("the server's certificate is not valid: {error}"),
-        },
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            "the server does not speak TLS on this port".to_owned()
-        }
-        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            "the server demands a client certificate".to_owned()
-        }
-        rustls::Error::AlertReceived(
-            AlertDescription::UnknownCA
-            | AlertDescription::BadCertificate
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::DecryptError,
-        ) => format!("the server refused our client certificate ({error})"),
-        _ => return None,
-    })
 }

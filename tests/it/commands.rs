@@ -337,7 +337,8 @@ fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
     let flags = ["call", "--addr", &http, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.starts_with(&format!("{http}: no gRPC answer (")), "{stderr}");
+    let cause = format!("{http}: the server does not speak HTTP/2 (gRPC) on this port");
+    assert!(stderr.starts_with(&cause), "{stderr}");
     assert!(stderr.ends_with("is this the gRPC address? Default: 127.0.0.1:8081\n"), "{stderr}");
 
     let grpc = service.grpc.to_string();

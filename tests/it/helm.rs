@@ -40,7 +40,7 @@ fn helm(arguments: &[&str]) -> Result<String, String> {
 fn scenarios() -> Vec<String> {
     let files = fs::read_dir(root().join("helm/ci")).unwrap();
     let files: Vec<_> = files.map(|file| file.unwrap().path().display().to_string()).collect();
-    assert_eq!(files.len(), 4);
+    assert_eq!(files.len(), 5);
     files
 }
 
@@ -215,9 +215,8 @@ fn every_setting_is_a_value_of_the_chart() {
                 }
             }
             None => {
-                // The chart gives every setting as a flag, and brings its own rules.
-                let without = row.flag == "config" || row.flag.starts_with("rules-tls-");
-                assert!(as_value || without, "{} is no value", row.flag);
+                // The chart gives every setting as a flag.
+                assert!(as_value || row.flag == "config", "{} is no value", row.flag);
             }
         }
     }
@@ -244,6 +243,8 @@ fn misspelled_values_are_refused() {
         "bundledRedis.enable=true",
         "tls.clientCaSecret.nam=x",
         "admin.token=x",
+        "controlPlane.uri=xds://a:1?node=b",
+        "controlPlane.tls.caSecret.nam=x",
         "service.headles=true",
         "test.domian=x",
         "rulesCheck.enable=true",
@@ -283,6 +284,11 @@ fn values_with_which_the_service_would_not_start_are_refused() {
         ("store.overLimitCache=10000001", "/store/overLimitCache"),
         ("store.url=null", "missing property 'url'"),
         ("log=null", "missing property 'log'"),
+        ("controlPlane.url=xds://h?node=a", "/controlPlane/url"),
+        ("controlPlane.url=xds://h:1", "/controlPlane/url"),
+        ("controlPlane.url=http://h:1?node=a", "/controlPlane/url"),
+        ("controlPlane.tls.name=h", "needs a controlPlane.url that begins with xds+tls://"),
+        ("controlPlane.url=xds://h:1?node=a,existingRulesConfigMap=mine", "two sources of rules"),
         ("store.memoryCountersMax=999", "/store/memoryCountersMax"),
         ("store.memoryCountersMax=1000000001", "/store/memoryCountersMax"),
         ("maxMessageBytes=0MiB", "must be from 1KiB to 64MiB"),
@@ -436,6 +442,20 @@ fn the_rules_are_checked_before_an_upgrade_changes_anything() {
     let (code, out, error) = check("domain: shop\ndescriptor: [{ key: user }]\n");
     assert_eq!(code, Some(1), "{out}{error}");
     assert!((out + &error).contains("did you mean `descriptors`?"));
+}
+
+#[test]
+fn rules_from_a_control_plane_need_neither_a_config_map_nor_a_check() {
+    let objects = render(&["--values", "helm/ci/xds-values.yaml", "--set", "rules=null"]);
+    let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert!(!kinds.contains(&"ConfigMap") && !kinds.contains(&"Job"), "{kinds:?}");
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    assert_eq!((volumes.len(), &volumes[0]["name"]), (1, &json!("secrets")), "{volumes:?}");
+    assert_eq!(pod["containers"][0]["volumeMounts"][0]["readOnly"], true);
+    let port = json!({ "port": 18001, "protocol": "TCP" });
+    let egress = &object(&objects, "NetworkPolicy")["spec"]["egress"];
+    assert!(egress.as_array().unwrap().contains(&json!({ "ports": [port] })), "{egress}");
 }
 
 #[test]

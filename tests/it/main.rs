@@ -82,4 +82,5 @@ mod traces;
 mod transport;
 mod without_scripts;
 mod write_refusals;
+mod wrong_peer;
 mod xds;

@@ -2,14 +2,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use tempfile::TempDir;
 use tokio::time::timeout;
 
 use crate::monitoring::{alerts, queries, text};
 use crate::support::{
+    ads::FakeAds,
     eventually,
     prometheus::Prometheus,
     redis_server::Redis,
-    service::{Options, Service, descriptor, request},
+    service::{Options, Service, descriptor, request, serve},
 };
 use crate::tls::Secured;
 
@@ -29,7 +31,11 @@ fn service_with(redis: &Redis) -> Service {
 }
 
 fn job_of(service: &Service) -> String {
-    format!("  - {{ job_name: shop, static_configs: [{{ targets: ['{}'] }}] }}\n", service.http)
+    job_named("shop", service)
+}
+
+fn job_named(name: &str, service: &Service) -> String {
+    format!("  - {{ job_name: {name}, static_configs: [{{ targets: ['{}'] }}] }}\n", service.http)
 }
 
 /// The job of a service whose `/metrics` is on HTTPS.
@@ -59,7 +65,11 @@ fn compared(expression: &str) -> Vec<&str> {
 async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_calls() {
     let redis = Redis::start_with(&["--maxmemory", "1gb"]);
     let (service, secured) = (service_with(&redis), Secured::start(&[]));
-    let jobs = job_of(&service) + &secured_job_of(&secured);
+    let ads = FakeAds::start();
+    let mut subscribed = serve();
+    subscribed.args(["--rules", &ads.url()]);
+    let subscribed = Service::spawn(subscribed, TempDir::new().unwrap());
+    let jobs = job_of(&service) + &secured_job_of(&secured) + &job_named("subscribed", &subscribed);
     let prometheus = Prometheus::start(&jobs, &text(ALERTS));
     let ask = async |key| {
         let user = descriptor(&[(key, "a")]);

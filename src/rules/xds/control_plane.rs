@@ -20,13 +20,14 @@ pub struct ControlPlane {
 /// The state of the subscription.
 #[derive(Debug, Clone, Default)]
 pub struct ControlPlaneReport {
-    /// Whether there is a connection.
+    /// Whether there is a stream that the server has not refused.
     pub connected: bool,
     /// The control plane's version of the last response that was accepted, and when it arrived.
     pub accepted: Option<(String, Timestamp)>,
     /// Its version of the last response, if that was refused.
     pub refused: Option<String>,
-    /// Why the last connection ended or was not made; `None` once a response has arrived since.
+    /// The cause of the last failure to connect, or of the end of the last stream; `None` once a response has arrived
+    /// since.
     pub failure: Option<String>,
     /// Numbers of responses.
     pub responses: Responses,
@@ -50,9 +51,9 @@ pub struct Responses {
 /// Numbers of attempts to connect.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Streams {
-    /// Connections that were made.
+    /// Attempts after which there was a stream.
     pub opened: u64,
-    /// Connections that could not be made.
+    /// The other attempts.
     pub failed: u64,
 }
 
@@ -85,17 +86,28 @@ impl ControlPlane {
         let mut state = self.state();
         state.connected = true;
         state.streams.opened += 1;
+        drop(state);
+        tracing::info!("connected to the control plane {}", self.target);
     }
 
-    /// Records why there is no connection. Returns whether it is another reason than before.
-    pub(super) fn disconnected(&self, failure: &str) -> bool {
+    /// Records a failure to connect, or the end of a stream. The same failure of attempts in a row is logged once.
+    pub(super) fn disconnected(&self, failure: String) {
         let mut state = self.state();
-        if !std::mem::take(&mut state.connected) {
+        let was_connected = std::mem::take(&mut state.connected);
+        if !was_connected {
             state.streams.failed += 1;
         }
-        let is_new = state.failure.as_deref() != Some(failure);
-        state.failure = Some(failure.to_owned());
-        is_new
+        let is_new = was_connected || state.failure.as_ref() != Some(&failure);
+        let rules = match state.accepted {
+            Some(_) => "the rules stay",
+            None => "there are no rules yet",
+        };
+        state.failure = Some(failure.clone());
+        drop(state);
+        if is_new {
+            let target = &self.target;
+            tracing::warn!("no stream from the control plane {target}; {rules}: {failure}");
+        }
     }
 
     pub(super) fn responded(&self, version: &str, outcome: ResponseOutcome) {

@@ -33,18 +33,11 @@ pub async fn follow(
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let began = Instant::now();
-        let why = match connect(&control_plane.target).await {
-            Ok(channel) => {
-                control_plane.connected();
-                tracing::info!("connected to the control plane {}", control_plane.target);
-                stream::run(channel, &mut subscription, &control_plane).await
-            }
-            Err(why) => why,
+        let failure = match connect(&control_plane.target).await {
+            Ok(channel) => stream::run(channel, &mut subscription, &control_plane).await,
+            Err(failure) => failure,
         };
-        if control_plane.disconnected(&why) {
-            let target = &control_plane.target;
-            tracing::warn!("no stream from the control plane {target}; the rules stay: {why}");
-        }
+        control_plane.disconnected(failure);
         if began.elapsed() >= LASTING {
             pause.shortest();
         }

@@ -1,12 +1,13 @@
 //! A resource as the tree that a rule file would be. Its locations are its descriptors, numbered from 1.
 //!
-//! What the message has no field for may be in a descriptor's `metadata`, below `tollkeeper`.
+//! What the message has no field for may be in a descriptor's `metadata`, below `tollkeeper`; a key of the domain, in that
+//! of a descriptor of the top level.
 
 use prost_types::{Struct, Value, value::Kind};
 
 use super::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
 use crate::rules::{
-    keys::{DESCRIPTOR, LIMIT},
+    keys::{DESCRIPTOR, FILE, KeyTable, LIMIT},
     origin::{DescriptorStep, Origin},
     problem::Problem,
     yaml::{Content, Location, Pairs, Style, YamlNode},
@@ -27,10 +28,10 @@ pub(super) fn tree(config: &RateLimitConfig) -> ResourceTree {
     let mut builder = TreeBuilder::default();
     let at = (0, 1);
     let descriptors = builder.descriptors(at, &config.descriptors);
-    let root = map(
-        at,
-        vec![pair(at, "domain", text(at, &config.domain)), pair(at, "descriptors", descriptors)],
-    );
+    let mut pairs =
+        vec![pair(at, "domain", text(at, &config.domain)), pair(at, "descriptors", descriptors)];
+    pairs.extend(builder.of_domain.iter().map(|(at, key, value)| pair(*at, key, json(*at, value))));
+    let root = map(at, pairs);
     let origin = Origin::resource(name(config), builder.steps);
     let problems = builder.problems.into_iter();
     let problems = problems.map(|(location, message)| origin.problem(location, message)).collect();
@@ -47,18 +48,20 @@ pub(super) fn name(config: &RateLimitConfig) -> &str {
 }
 
 #[derive(Default)]
-struct TreeBuilder {
+struct TreeBuilder<'a> {
+    /// Our own keys of the domain, each once with the same value.
+    of_domain: Vec<(Location, &'a str, &'a Value)>,
     steps: Vec<DescriptorStep>,
     problems: Vec<(Location, String)>,
 }
 
-impl TreeBuilder {
-    fn descriptors(&mut self, at: Location, written: &[RateLimitDescriptor]) -> YamlNode {
+impl<'a> TreeBuilder<'a> {
+    fn descriptors(&mut self, at: Location, written: &'a [RateLimitDescriptor]) -> YamlNode {
         let items = written.iter().map(|descriptor| self.descriptor(at.0, descriptor)).collect();
         YamlNode { location: at, content: Content::List(items) }
     }
 
-    fn descriptor(&mut self, parent: usize, written: &RateLimitDescriptor) -> YamlNode {
+    fn descriptor(&mut self, parent: usize, written: &'a RateLimitDescriptor) -> YamlNode {
         let RateLimitDescriptor { key, value, rate_limit, descriptors, .. } = written;
         let value_if_any = Some(value.clone()).filter(|value| !value.is_empty());
         self.steps.push(DescriptorStep { parent, step: (key.clone(), value_if_any) });
@@ -86,19 +89,21 @@ impl TreeBuilder {
     fn metadata(
         &mut self,
         at: Location,
-        metadata: &Struct,
+        metadata: &'a Struct,
         descriptor: &mut Pairs,
         limit: &mut Option<Pairs>,
     ) {
+        let is_top = self.steps.get(at.0 - 1).is_some_and(|step| step.parent == 0);
         let mut others = Vec::new();
         for (name, value) in &metadata.fields {
             match &value.kind {
                 Some(Kind::StructValue(own)) if name == OWN_KEYS => {
                     for (key, value) in &own.fields {
+                        let is_in = |table: &KeyTable| table.find(key).is_some();
                         let pair = pair(at, key, json(at, value));
-                        let is_of_descriptor =
-                            DESCRIPTOR.find(key).is_some() && LIMIT.find(key).is_none();
-                        if is_of_descriptor {
+                        if is_top && is_in(&FILE) && !is_in(&DESCRIPTOR) {
+                            self.add_of_domain(at, key, value);
+                        } else if is_in(&DESCRIPTOR) && !is_in(&LIMIT) {
                             descriptor.push(pair);
                         } else {
                             limit.get_or_insert_default().push(pair);
@@ -116,9 +121,16 @@ impl TreeBuilder {
             descriptor.push(pair(at, "metadata", map(at, others)));
         }
     }
+
+    fn add_of_domain(&mut self, at: Location, key: &'a str, value: &'a Value) {
+        let is_known = self.of_domain.iter().any(|(_, k, v)| (*k, *v) == (key, value));
+        if !is_known {
+            self.of_domain.push((at, key, value));
+        }
+    }
 }
 
-/// The pairs of a limit. On the wire, 0 requests and an absent number are the same.
+/// The pairs of a limit. On the wire, an absent number of requests reads as 0.
 fn limit(at: Location, policy: &RateLimitPolicy) -> Pairs {
     let RateLimitPolicy { unit, requests_per_unit, unlimited, name, replaces } = policy;
     let mut pairs = vec![pair(at, "name", text(at, name))];

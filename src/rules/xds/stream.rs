@@ -1,6 +1,6 @@
 //! One stream: requests, responses, and the answers to them.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, pin::pin, time::Duration};
 
 use futures_util::stream;
 use tokio::{
@@ -10,7 +10,6 @@ use tokio::{
 use tonic::transport::Channel;
 
 use super::{
-    connection::in_words,
     control_plane::{ControlPlane, ResponseOutcome},
     pb::{
         AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status,
@@ -18,10 +17,14 @@ use super::{
     },
     subscription::{Answer, RuleSubscription, Vanished},
 };
-use crate::{VERSION, rules::watch::Loaded};
+use crate::{VERSION, grpc, rules::watch::Loaded};
 
 /// The largest response, in bytes. A larger one ends the stream.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
+
+/// A stream that the server has not refused within this time is open: Go's servers send the headers of their answer with
+/// the first response, and so perhaps never.
+const OPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Requests that may wait for a server that does not read.
 const REQUESTS_MAX: usize = 4;
@@ -78,10 +81,10 @@ pub(super) async fn run<F: Fn(Loaded)>(
     let outgoing = stream::poll_fn(move |context| outgoing.poll_recv(context));
     let client = AggregatedDiscoveryServiceClient::new(channel);
     let mut client = client.max_decoding_message_size(RESPONSE_BYTES_MAX);
-    // Go's servers send headers with their first response, so this waits as long as they have nothing to send.
-    let mut responses = match client.stream_aggregated_resources(outgoing).await {
+    let opening = client.stream_aggregated_resources(outgoing);
+    let mut responses = match open(opening, control_plane).await {
         Ok(response) => response.into_inner(),
-        Err(status) => return in_words(&status),
+        Err(status) => return grpc::in_words(&status),
     };
     loop {
         let nack_at = stream.nack.as_ref().map(|(at, _)| *at);
@@ -90,7 +93,7 @@ pub(super) async fn run<F: Fn(Loaded)>(
             message = responses.message() => match message {
                 Ok(Some(response)) => stream.answer(response).await,
                 Ok(None) => Err("the control plane has ended the stream".to_owned()),
-                Err(status) => Err(in_words(&status)),
+                Err(status) => Err(grpc::in_words(&status)),
             },
             () = until(nack_at) => stream.send_nack(),
             () = until(remove_at) => {
@@ -102,6 +105,21 @@ pub(super) async fn run<F: Fn(Loaded)>(
             return why;
         }
     }
+}
+
+/// Waits for the headers of the server's answer. Once it has not refused the stream, there is a connection.
+async fn open<T>(
+    opening: impl Future<Output = Result<T, tonic::Status>>,
+    control_plane: &ControlPlane,
+) -> Result<T, tonic::Status> {
+    let mut opening = pin!(opening);
+    if let Ok(opened) = time::timeout(OPEN_AFTER, &mut opening).await {
+        let opened = opened?;
+        control_plane.connected();
+        return Ok(opened);
+    }
+    control_plane.connected();
+    opening.await
 }
 
 /// The version in the first request of a stream. A server is silent if it is the server's own, which may by now stand

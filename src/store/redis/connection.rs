@@ -20,7 +20,7 @@ use super::{
     resp,
     server::{Access, Address, Server},
 };
-use crate::tls::client::in_words;
+use crate::tls::in_words;
 
 /// What a batch's reply takes, and more.
 const READ_AT_ONCE: usize = 4096;

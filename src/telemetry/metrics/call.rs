@@ -209,7 +209,7 @@ impl CallMetrics {
 
 /// The attributes of a call with this status.
 fn attributes(code: Code) -> Vec<KeyValue> {
-    let status = status_name(code);
+    let status = grpc::status_name(code);
     let mut attributes = vec![
         KeyValue::new("rpc.system.name", "grpc"),
         KeyValue::new("rpc.method", grpc::METHOD),
@@ -254,29 +254,6 @@ pub(crate) fn is_server_error(code: Code) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     )
-}
-
-/// The name of a status as the conventions write it.
-pub(crate) fn status_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::{
     telemetry::{
         is_server_error,
         matched::{DecidedCode, domain_of, rule_of, verdict_on_call},
-        status_name,
     },
 };
 
@@ -116,9 +115,9 @@ impl CallSpan {
         let of_call = vec![
             KeyValue::new("rpc.system.name", "grpc"),
             KeyValue::new("rpc.method", grpc::METHOD),
-            KeyValue::new("rpc.response.status_code", status_name(code)),
+            KeyValue::new("rpc.response.status_code", grpc::status_name(code)),
         ];
-        let error_type = is_server_error(code).then(|| status_name(code).into());
+        let error_type = is_server_error(code).then(|| grpc::status_name(code).into());
         self.export(grpc::METHOD, of_call, error_type);
     }
 

@@ -13,7 +13,7 @@ use super::{helm, object};
 use crate::support::{root, tool};
 
 /// The switches of the chart, as values that turn each on.
-const SWITCHES: [&str; 25] = [
+const SWITCHES: [&str; 26] = [
     "replicas: 3",
     "autoscaling: { enabled: true }",
     "podDisruptionBudget: { enabled: false }",
@@ -35,6 +35,7 @@ const SWITCHES: [&str; 25] = [
     "store: { url: memory:// }\nbundledRedis: { enabled: true }",
     "rulesCheck: { enabled: false }",
     "existingRulesConfigMap: mine",
+    "existingRulesConfigMap: ''\ncontrolPlane: { url: 'xds+tls://eg:18001?node=a', tls: { name: eg, caSecret: { name: eg }, certSecret: { name: eg } } }",
     "extraArgs: [--shadow-mode]\nsettings: { workers: 2 }",
     "extraEnv: [{ name: A, value: b }]\nextraEnvFrom: [{ configMapRef: { name: env } }]",
     "extraVolumes: [{ name: more, emptyDir: {} }]\nextraVolumeMounts: [{ name: more, mountPath: /more }]",

@@ -62,6 +62,13 @@ impl Authority {
         self.issue(params)
     }
 
+    /// The certificate of another authority, for a host.
+    pub fn authority_named(&self, name: &str) -> Issued {
+        let mut params = server(&[name]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        self.issue(params)
+    }
+
     /// A client's certificate.
     pub fn client(&self) -> Issued {
         self.issue(client())

@@ -154,3 +154,17 @@ fn a_server_without_tls_is_named_as_such() {
     let service = start_with_tls(&server, "envoy-gateway", ours.path());
     wait_for_failure(&service, "does not speak TLS");
 }
+
+#[test]
+fn a_server_with_tls_that_says_nothing_without_it_is_named_as_such() {
+    let (authority, theirs) = (Authority::new(), TempDir::new().unwrap());
+    authority.server(&["envoy-gateway"]).install(theirs.path());
+    let server = ControlPlane::start_with_tls(theirs.path());
+    let service = start(&server.url(), &[]);
+    wait_for_failure(&service, "does not speak HTTP/2 (gRPC) on this port, or only with TLS");
+    eventually("failed attempts", || {
+        let failed = metric(&service, "ratelimit_xds_connections_total{outcome=\"failed\"}");
+        (failed >= 4.0).then_some(())
+    });
+    assert_eq!(service.log().matches("no stream from").count(), 1, "{}", service.log());
+}

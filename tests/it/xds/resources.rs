@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::{ask, rules, shapes::entry, start};
 use crate::support::{
     ads::{self, FakeAds, TYPE_URL},
-    service::Service,
+    run,
+    service::{Service, tollkeeper},
 };
 
 fn config(descriptors: Value) -> Value {
@@ -69,6 +70,14 @@ fn every_problem_is_named_with_its_resource_and_descriptor() {
         (
             config(json!([entry("a", "", &own(json!("token_bucket")))])),
             "shop: a: metadata: `tollkeeper` must be a mapping of rule keys",
+        ),
+        (
+            config(json!([entry("a", "", &own(json!({ "slot_by": "rule" })))])),
+            "shop: a: slot_by: must be one of: domain; not `rule`",
+        ),
+        (
+            config(json!([{ "key": "a", "descriptors": [entry("b", "", &own(json!({ "slot_by": "domain" })))] }])),
+            "shop: a|b: unknown key `slot_by` here; it belongs at the top of the file",
         ),
         (
             config(json!([entry("a\nb", "", &own(json!({ "share_threshold": true })))])),
@@ -160,6 +169,27 @@ async fn our_own_keys_come_in_the_metadata_and_envoy_gets_the_rest_of_it() {
     assert_eq!(ask(&service, "shop", "shared=a1").await, "OK: OK 1/2 YEAR");
     assert_eq!(ask(&service, "shop", "shared=a2").await, "OK: OK 0/2 YEAR");
     assert_eq!(ask(&service, "shop", "several=x").await, "OK: OK 2/3 DAY");
+}
+
+#[test]
+fn slot_by_of_descriptors_of_the_top_level_applies_to_the_domain() {
+    let by_domain = |key: &str| {
+        let limit = json!({ "unit": "YEAR", "requestsPerUnit": 1 });
+        let own = json!({ "tollkeeper": { "slot_by": "domain" } });
+        json!({ "key": key, "rateLimit": limit, "metadata": own })
+    };
+    let without = json!({ "key": "user", "rateLimit": { "unit": "YEAR", "requestsPerUnit": 1 } });
+    let descriptors = json!([by_domain("plan"), by_domain("team"), without]);
+    let (_ads, service) = accepted(&config(descriptors));
+    let admin = service.admin.to_string();
+    for (descriptor, key) in [
+        ("plan=free", "charges 1 to tk1:fw:31536000s:{shop}|plan=free:"),
+        ("user=a", "charges 1 to tk1:fw:31536000s:{shop}|user=a:"),
+    ] {
+        let words = ["explain", "--admin-addr", &admin, "--domain", "shop", descriptor];
+        let (_, stdout, stderr) = run(tollkeeper().args(words));
+        assert!(stdout.contains(key), "{stdout}{stderr}");
+    }
 }
 
 #[tokio::test]

@@ -240,5 +240,5 @@ fn a_stream_that_ends_with_a_status_shows_it() {
     let failure = eventually("the failure", || {
         rules(&service)["control_plane"]["failure"].as_str().map(str::to_owned)
     });
-    assert_eq!(failure, "Unavailable: no snapshot\\x0ayet");
+    assert_eq!(failure, "UNAVAILABLE: no snapshot\\x0ayet");
 }
