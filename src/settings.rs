@@ -73,7 +73,8 @@ pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
     let mut reader = SettingReader::new(flags, environment);
     let mut settings = read(&mut reader);
     reader.warn_unknown_variables();
-    reader.refuse_unknown_names();
+    let rows = std::mem::take(&mut reader.rows);
+    reader.refuse_unknown_names(&rows);
     settings.warnings = reader.warnings;
     Resolved { settings, problems: reader.problems }
 }
@@ -90,6 +91,7 @@ pub fn grpc_address(
     reader.read_file();
     reader.read_compat();
     let address = ListenSettings::read_grpc(&mut reader);
+    reader.refuse_unknown_names(&table());
     if reader.problems.is_empty() { Ok(address) } else { Err(reader.problems) }
 }
 

@@ -6,7 +6,10 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::row::variable;
+use super::{
+    reader::{COMPAT, ENVOYPROXY_RATELIMIT},
+    row::variable,
+};
 
 /// The flags of the command line, without their dashes, with their values.
 pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
@@ -27,6 +30,13 @@ impl Environment {
     /// An environment with these variables. An empty variable counts as unset.
     pub fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
         Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    /// This environment, for a program that is run by the name of envoyproxy/ratelimit's.
+    #[must_use]
+    pub fn of_incumbent(mut self) -> Self {
+        self.0.entry(variable(COMPAT)).or_insert_with(|| ENVOYPROXY_RATELIMIT.into());
+        self
     }
 
     /// This environment, with other values of some variables.

@@ -33,6 +33,9 @@ const NAME: &str = "rules-tls-name";
 /// Longest id of a node, in bytes.
 const NODE_BYTES_MAX: usize = 256;
 
+/// What an id must be.
+pub(super) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
+
 /// Upper bound on a TLS handshake. No call waits for it.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -178,12 +181,15 @@ fn read_node(query: &str) -> Result<String, String> {
     let known = "the id by which the control plane knows this service, such as envoy-ratelimit";
     match node {
         Some(id) if id.is_empty() => Err(format!("node: must not be empty; it is {known}")),
-        Some(id) if id.len() > NODE_BYTES_MAX || id.chars().any(char::is_control) => {
-            Err(format!("node: must be at most {NODE_BYTES_MAX} bytes without control characters"))
-        }
+        Some(id) if !is_node(&id) => Err(format!("node: {NODE_FORM}")),
         Some(id) => Ok(id),
         None => Err(format!("node: missing; it is {known}")),
     }
+}
+
+/// Whether a control plane can be asked by this id.
+pub(super) fn is_node(id: &str) -> bool {
+    id.len() <= NODE_BYTES_MAX && !id.chars().any(char::is_control)
 }
 
 #[cfg(test)]

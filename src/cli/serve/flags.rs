@@ -16,13 +16,6 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in crate::cli) struct ServeFlags(pub TypedFlags);
 
-impl ServeFlags {
-    /// Those with which the service takes the place of envoyproxy/ratelimit.
-    pub(in crate::cli) fn of_incumbent() -> Self {
-        Self(TypedFlags::from([("compat", vec!["envoyproxy-ratelimit".into()])]))
-    }
-}
-
 impl Args for ServeFlags {
     fn augment_args(command: Command) -> Command {
         let command = command.args(settings::table().into_iter().map(argument));
