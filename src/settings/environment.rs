@@ -63,9 +63,9 @@ impl Environment {
         self.text(CALL_ADDR)
     }
 
-    /// The address for `counter`, if it has no `--addr`.
+    /// The address for `counter` and `top`, or `off`, if they have no `--addr`.
     pub fn admin_addr(&self) -> Option<&str> {
-        self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
+        self.text(&variable("admin-addr"))
     }
 }
 

@@ -48,6 +48,9 @@ impl<'a> SettingReader<'a> {
             default: "",
             help: "YAML file with settings by the names of these flags; flags and variables have precedence",
         });
+        if self.flags.get(CONFIG).is_some_and(|paths| paths.len() > 1) {
+            self.problem(CONFIG, "given twice; write all settings into one file");
+        }
         if let Some(path) = path {
             match SettingsFile::load(&path) {
                 Ok(file) => self.file = file,

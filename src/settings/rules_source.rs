@@ -76,9 +76,11 @@ impl RuleSource {
     }
 }
 
-/// Whether a value of `--rules` is a control plane's URL and not a path.
+/// Whether a value of `--rules` is a URL and not a path. Another scheme than that of a control plane is refused later.
 fn is_url(text: &str) -> bool {
-    text.starts_with("xds://") || text.starts_with("xds+")
+    let is_scheme =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
+    text.starts_with("xds+") || text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 /// The settings of TLS to a control plane.
@@ -102,8 +104,8 @@ impl RulesTls {
             help: "Name that the control plane's certificate must have, instead of its host",
         });
         match (&certificate, &key) {
-            (Some(_), None) => reader.problem(CERTIFICATE, "it needs --rules-tls-key"),
-            (None, Some(_)) => reader.problem(KEY, "it needs --rules-tls-cert"),
+            (Some(_), None) => reader.problem(CERTIFICATE, "needs --rules-tls-key"),
+            (None, Some(_)) => reader.problem(KEY, "needs --rules-tls-cert"),
             _ => {}
         }
         Self { files: TlsFiles { ca, identity: certificate.zip(key) }, name }
@@ -175,7 +177,11 @@ fn read_node(query: &str) -> Result<String, String> {
         match parameter.split_once('=') {
             Some(("node", id)) if node.is_none() => node = Some(decoded(id, "node")?),
             Some(("node", _)) => return Err("node: give it once".to_owned()),
-            _ => return Err("unknown query: the URL of a control plane takes only node".to_owned()),
+            _ => {
+                return Err(
+                    "unknown parameter: the URL of a control plane takes only node".to_owned()
+                );
+            }
         }
     }
     let known = "the id by which the control plane knows this service, such as envoy-ratelimit";
@@ -220,6 +226,8 @@ mod tests {
         for (text, expected) in [
             ("xds+ssl://h:1?node=a", "the scheme must be xds or xds+tls"),
             ("xds+tls:h", "the scheme must be"),
+            ("XDS://h:1?node=a", "the scheme must be"),
+            ("http://h:1?node=a", "the scheme must be"),
             ("xds://?node=a", "the host is missing"),
             ("xds://:1?node=a", "the host is missing"),
             ("xds://h?node=a", "the port is missing"),

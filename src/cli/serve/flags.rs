@@ -39,6 +39,10 @@ fn argument(row: Row) -> Arg {
         .allow_negative_numbers(true);
     let name = row.value;
     match row.arity {
+        // Given twice, it is refused: the settings of one of the files would be ignored.
+        Arity::Single if row.flag == settings::CONFIG => {
+            argument.value_name(name).action(ArgAction::Append)
+        }
         Arity::Single => argument.value_name(name),
         Arity::Repeated => argument.value_name(name).action(ArgAction::Append),
         Arity::Switch => argument
