@@ -61,8 +61,8 @@ impl StoreAccess {
             help: "Name that certificates of Redis must have, instead of its host",
         });
         match (&certificate, &key) {
-            (Some(_), None) => reader.problem(CERTIFICATE, "it needs --store-tls-key"),
-            (None, Some(_)) => reader.problem(KEY, "it needs --store-tls-cert"),
+            (Some(_), None) => reader.problem(CERTIFICATE, "needs --store-tls-key"),
+            (None, Some(_)) => reader.problem(KEY, "needs --store-tls-cert"),
             _ => {}
         }
         Self {

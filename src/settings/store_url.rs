@@ -305,7 +305,7 @@ fn read_socket(text: &str) -> Result<Place, String> {
     let database = match query.split_once('=') {
         Some(("db", database)) => database,
         None if query.is_empty() => "",
-        _ => return Err("unknown query: redis+unix:// takes only db".to_owned()),
+        _ => return Err("unknown parameter: redis+unix:// takes only db".to_owned()),
     };
     Ok(Place {
         topology: TopologyKind::Single,
