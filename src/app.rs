@@ -229,7 +229,7 @@ impl App {
             stop.run_until_cancelled_owned(store.follow_usage()).await;
             Ok(())
         });
-        let RuleSettings { source, options } = settings.rules.clone();
+        let RuleSettings { source, options, .. } = settings.rules.clone();
         match (source, self.control_plane.clone()) {
             (_, Some(control_plane)) => {
                 tasks.spawn(self.follow(control_plane, rules, limiter, options));

@@ -6,10 +6,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{
-    reader::{COMPAT, ENVOYPROXY_RATELIMIT},
-    row::variable,
-};
+use super::row::variable;
 
 /// The flags of the command line, without their dashes, with their values.
 pub type TypedFlags = BTreeMap<&'static str, Vec<OsString>>;
@@ -68,6 +65,11 @@ impl Environment {
         self.text(&variable("admin-addr"))
     }
 }
+
+/// The setting that says whose environment is read too.
+pub(super) const COMPAT: &str = "compat";
+
+pub(super) const ENVOYPROXY_RATELIMIT: &str = "envoyproxy-ratelimit";
 
 /// The variable of `call` and `bench`. It is not a setting of the service.
 pub(super) const CALL_ADDR: &str = "TOLLKEEPER_ADDR";

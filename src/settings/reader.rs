@@ -4,7 +4,7 @@
 use std::{env, ffi::OsStr, path::PathBuf};
 
 use super::{
-    environment::{CALL_ADDR, Environment, TypedFlags},
+    environment::{CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, TypedFlags},
     file::SettingsFile,
     form::{Form, OneOf, PATH},
     incumbent::{self, Compat, Translated},
@@ -13,11 +13,6 @@ use super::{
 
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
-
-/// The setting that says whose environment is read too.
-pub(super) const COMPAT: &str = "compat";
-
-pub(super) const ENVOYPROXY_RATELIMIT: &str = "envoyproxy-ratelimit";
 
 const COMPATS: OneOf<Compat> =
     OneOf(&[("none", Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);

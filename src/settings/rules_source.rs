@@ -24,7 +24,7 @@ pub enum RuleSource {
     ControlPlane(Arc<XdsTarget>),
 }
 
-const RULES: &str = "rules";
+pub(super) const RULES: &str = "rules";
 const CA: &str = "rules-tls-ca";
 const CERTIFICATE: &str = "rules-tls-cert";
 const KEY: &str = "rules-tls-key";

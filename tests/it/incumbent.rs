@@ -312,6 +312,18 @@ BACKEND_TYPE: memcache is not supported, since it has no atomic scripts; set it 
     assert_eq!((code, &*problems), (Some(2), expected));
 }
 
+#[test]
+fn a_missing_folder_of_rules_names_its_variable_and_a_bad_variable_has_no_second_problem() {
+    let folder = installed();
+    let mut command = program(folder.path());
+    command.envs([("RUNTIME_ROOT", "/no"), ("REDIS_SOCKET_TYPE", "udp"), ("REDIS_URL", "h:1")]);
+    let problems = "\
+REDIS_SOCKET_TYPE: invalid value `udp`: must be one of: unix, tcp
+RUNTIME_ROOT: /no/config: No such file or directory (os error 2)
+";
+    assert_eq!(run(&mut command), (Some(2), String::new(), problems.to_owned()));
+}
+
 /// Only the writer of the variable knows whether the colon separates a user, or is a part of the password.
 #[tokio::test]
 async fn nothing_of_redis_auth_is_logged() {
