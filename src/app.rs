@@ -224,7 +224,7 @@ impl App {
             metrics.loaded(loaded);
             limiter.rules_changed();
         };
-        let RuleSettings { source, options } = settings.rules.clone();
+        let RuleSettings { source, options, .. } = settings.rules.clone();
         if let Some(control_plane) = self.control_plane.clone() {
             let follow = xds::follow(rules, control_plane, options, on_load);
             tasks.spawn(self.until_stopped(follow));

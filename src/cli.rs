@@ -66,23 +66,29 @@ enum Command {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
-    // The old program has no arguments, and control planes may start it with some.
-    if is_run_as_incumbent() {
-        return serve::main(&ServeFlags::of_incumbent(), &environment);
+    if !is_run_as_incumbent() {
+        return run(Arguments::parse().command, &environment);
     }
-    match Arguments::parse().command {
-        None => serve::main(&ServeFlags::default(), &environment),
-        Some(Command::Serve(flags)) => serve::main(&flags, &environment),
+    let is_healthcheck = env::args_os().nth(1).is_some_and(|word| word == "healthcheck");
+    // The old program has no arguments, and control planes may start it with some.
+    let command = if is_healthcheck { Arguments::parse().command } else { None };
+    run(command, &environment.of_incumbent())
+}
+
+fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
+    match command {
+        None => serve::main(&ServeFlags::default(), environment),
+        Some(Command::Serve(flags)) => serve::main(&flags, environment),
         Some(Command::Check(flags)) => check::main(&flags),
-        Some(Command::Call(flags)) => call::main(&flags, &environment),
-        Some(Command::Healthcheck(flags)) => healthcheck::main(&flags, &environment),
-        Some(Command::Bench(flags)) => bench::main(&flags, &environment),
+        Some(Command::Call(flags)) => call::main(&flags, environment),
+        Some(Command::Healthcheck(flags)) => healthcheck::main(&flags, environment),
+        Some(Command::Bench(flags)) => bench::main(&flags, environment),
         Some(Command::Explain(flags)) => explain::main(&flags),
         Some(Command::Test(flags)) => test::main(&flags),
         Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Import(from)) => import::main(from),
-        Some(Command::Counter(action)) => counter::main(&action, &environment),
-        Some(Command::Top(flags)) => top::main(&flags, &environment),
+        Some(Command::Counter(action)) => counter::main(&action, environment),
+        Some(Command::Top(flags)) => top::main(&flags, environment),
     }
 }
 

@@ -25,7 +25,7 @@ pub use environment::{Environment, TypedFlags};
 pub use form::Arity;
 pub(crate) use form::{duration, whole_number};
 pub use incumbent::{Compat, INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables};
-pub use listen::{ListenSettings, TlsScope};
+pub use listen::{ListenNames, ListenSettings, TlsScope};
 pub use process::{HangUp, ProcessSettings};
 pub use reader::CONFIG;
 pub use row::Row;
@@ -73,7 +73,8 @@ pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
     let mut reader = SettingReader::new(flags, environment);
     let mut settings = read(&mut reader);
     reader.warn_unknown_variables();
-    reader.refuse_unknown_names();
+    let rows = std::mem::take(&mut reader.rows);
+    reader.refuse_unknown_names(&rows);
     settings.warnings = reader.warnings;
     Resolved { settings, problems: reader.problems }
 }
@@ -90,6 +91,7 @@ pub fn grpc_address(
     reader.read_file();
     reader.read_compat();
     let address = ListenSettings::read_grpc(&mut reader);
+    reader.refuse_unknown_names(&table());
     if reader.problems.is_empty() { Ok(address) } else { Err(reader.problems) }
 }
 
@@ -347,7 +349,7 @@ mod tests {
         let unused = "TOLLKEEPER_RULES_TLS_CA has no effect: the rules come from files";
         assert_eq!(good(&[ca]).warnings, [unused]);
         let alone = problems(&[with_tls, ("TOLLKEEPER_RULES_TLS_KEY", "/dev/null")]);
-        assert_eq!(alone[0], "TOLLKEEPER_RULES_TLS_KEY: it needs --rules-tls-cert");
+        assert_eq!(alone[0], "TOLLKEEPER_RULES_TLS_KEY: needs --rules-tls-cert");
     }
 
     #[test]
@@ -378,7 +380,7 @@ mod tests {
         assert_eq!(problems(&[store, (pair.0, "/dev/null"), (pair.1, "/dev/null")]), [problem]);
         let problem = "TOLLKEEPER_STORE_TLS_KEY: /no: No such file or directory (os error 2)";
         assert_eq!(problems(&[store, (pair.0, "/dev/null"), (pair.1, "/no")]), [problem]);
-        let alone = "TOLLKEEPER_STORE_TLS_CERT: it needs --store-tls-key";
+        let alone = "TOLLKEEPER_STORE_TLS_CERT: needs --store-tls-key";
         assert!(missing("TOLLKEEPER_STORE_TLS_CERT").starts_with(alone));
         let empty = ("TOLLKEEPER_STORE_TLS_CA", "/dev/null");
         let problem = "TOLLKEEPER_STORE_TLS_CA: /dev/null: no certificate in PEM format";
@@ -430,7 +432,7 @@ mod tests {
     #[test]
     fn a_setting_that_has_no_effect_is_a_warning() {
         let name = ("TOLLKEEPER_HEADER_RESET", "X-Reset");
-        let unused = "TOLLKEEPER_HEADER_RESET has no effect: it needs --headers ratelimit or both";
+        let unused = "TOLLKEEPER_HEADER_RESET has no effect: --headers is not ratelimit or both";
         assert_eq!(good(&[name]).warnings, [unused]);
         assert_eq!(good(&[name, ("TOLLKEEPER_HEADERS", "draft")]).warnings, [unused]);
         assert_eq!(good(&[name, ("TOLLKEEPER_HEADERS", "both")]).warnings, [""; 0]);

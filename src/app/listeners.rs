@@ -3,11 +3,15 @@
 use std::{
     fmt, io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
 };
 
 use tokio::net::TcpListener;
 
-use crate::settings::ListenSettings;
+use crate::{
+    settings::ListenSettings,
+    tls::server::{TlsServer, TlsUse},
+};
 
 /// The sockets on which the service listens.
 pub(super) struct Listeners {
@@ -16,6 +20,8 @@ pub(super) struct Listeners {
     pub admin: Option<TcpListener>,
     pub metrics: Option<TcpListener>,
     pub debug: Option<TcpListener>,
+    /// The TLS of gRPC.
+    tls: Option<Arc<TlsServer>>,
 }
 
 /// The addresses of the sockets, with the ports that the system has chosen.
@@ -25,17 +31,21 @@ pub(super) struct Addresses {
     pub admin: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
     pub debug: Option<SocketAddr>,
+    /// The flags with which `tollkeeper call` reaches gRPC.
+    pub call_flags: String,
 }
 
 impl Listeners {
     pub(super) async fn bind(settings: &ListenSettings) -> Result<Self, String> {
-        let grpc = bind("--grpc-addr", settings.grpc).await?;
-        let http = bind("--http-addr", settings.http).await?;
-        let admin = bind_optional("--admin-addr", settings.admin).await?;
+        let names = &settings.names;
+        let grpc = bind(&names.grpc, settings.grpc).await?;
+        let http = bind(&names.http, settings.http).await?;
+        let admin = bind_optional(&names.admin, settings.admin).await?;
         let metrics = settings.metrics.as_ref().map(|(address, _)| *address);
-        let metrics = bind_optional("--metrics-addr", metrics).await?;
-        let debug = bind_optional("--debug-addr", settings.debug).await?;
-        Ok(Self { grpc, http, admin, metrics, debug })
+        let metrics = bind_optional(&names.metrics, metrics).await?;
+        let debug = bind_optional(&names.debug, settings.debug).await?;
+        let tls = settings.tls_of(TlsUse::Grpc);
+        Ok(Self { grpc, http, admin, metrics, debug, tls })
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
@@ -48,6 +58,21 @@ impl Listeners {
             admin: of(&self.admin)?,
             metrics: of(&self.metrics)?,
             debug: of(&self.debug)?,
+            call_flags: self.call_flags()?,
+        })
+    }
+}
+
+impl Listeners {
+    /// The files are for the reader to replace.
+    fn call_flags(&self) -> io::Result<String> {
+        let address = self.grpc.local_addr()?;
+        Ok(match &self.tls {
+            None => format!("--addr {address}"),
+            Some(tls) if tls.identifies_clients() => {
+                format!("--addr {address} --tls-ca CA.pem --tls-cert CERT.pem --tls-key KEY.pem")
+            }
+            Some(_) => format!("--addr {address} --tls-ca CA.pem"),
         })
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct ReadyLine {
 impl ReadyLine {
     pub(super) fn format(&self, format: LogFormat) -> String {
         let Self { addresses, store, rules, call } = self;
-        let call = format!("tollkeeper call --addr {} {call}", addresses.grpc);
+        let call = format!("tollkeeper call {} {call}", addresses.call_flags);
         match format {
             LogFormat::Text => {
                 let rules = rules.join(" ");
@@ -67,10 +67,23 @@ pub(super) fn rule_sources(source: &RuleSource) -> Vec<String> {
 pub(super) fn example_call(rules: &RuleSet) -> String {
     for domain in rules.domains() {
         if let Some(rule) = domain.rules().into_iter().next() {
-            return format!("--domain {} {}", domain.name, descriptor(&rule.path));
+            return format!(
+                "--domain {} {}",
+                quoted(&domain.name),
+                quoted(&descriptor(&rule.path))
+            );
         }
     }
     "--domain NAME key=value".to_owned()
+}
+
+/// A word of a shell's command line.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// A descriptor that matches a rule's path. It is only a hint: a configured value is cut at a `|`.
@@ -81,4 +94,23 @@ fn descriptor(path: &str) -> String {
         entries.push(format!("{step}{value}"));
     }
     entries.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_with_a_meaning_for_the_shell_is_quoted() {
+        for (word, expected) in [
+            ("shop", "shop"),
+            ("path=/login,user=alice", "path=/login,user=alice"),
+            ("a b", "'a b'"),
+            ("$(id);*", "'$(id);*'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
 }

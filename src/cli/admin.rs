@@ -18,14 +18,18 @@ use tokio::{
 };
 
 use super::{
+    address::ServiceAddr,
     output::{complain, say},
     tls::TlsFlags,
 };
 use crate::{
     peer::observe,
     printable::printable,
+    settings::Environment,
     tls::client::{TlsClient, host_of},
 };
+
+const VARIABLE: &str = "TOLLKEEPER_ADMIN_ADDR";
 
 pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
@@ -40,6 +44,21 @@ pub(super) struct AdminAccess {
     token_file: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsFlags,
+}
+
+/// The address: the flag, else the one of a service with the same environment.
+///
+/// # Errors
+/// If it is not HOST:PORT, or such a service has none.
+pub(super) fn address<'text>(
+    flag: Option<&'text str>,
+    environment: &'text Environment,
+) -> Result<&'text str, String> {
+    let variable = environment.admin_addr();
+    if flag.is_none() && variable == Some("off") {
+        return Err(format!("{VARIABLE} is off; give the address of a service by --addr"));
+    }
+    ServiceAddr { flag, variable: (VARIABLE, variable), default: ADDR_DEFAULT }.checked()
 }
 
 /// Sends one request, and returns the JSON of its answer.

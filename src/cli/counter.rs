@@ -6,7 +6,6 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::{
-    address::ServiceAddr,
     admin,
     output::{USAGE, complain},
 };
@@ -44,10 +43,7 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         complain(format_args!("{}: {problem}", printable(flags.descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
-    let variable = ("TOLLKEEPER_ADMIN_ADDR", environment.admin_addr());
-    let address =
-        ServiceAddr { flag: flags.addr.as_deref(), variable, default: admin::ADDR_DEFAULT };
-    let addr = match address.checked() {
+    let addr = match admin::address(flags.addr.as_deref(), environment) {
         Ok(addr) => addr,
         Err(problem) => {
             complain(problem);

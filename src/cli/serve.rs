@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use super::output::{USAGE, complain};
 use crate::{
     app,
-    rules::{self, InForce, xds},
-    settings::{self, Environment, Resolved, RuleSource, Settings, TypedFlags},
+    rules::{self, InForce, Problem, xds},
+    settings::{self, Environment, Resolved, RuleSettings, RuleSource, Settings, TypedFlags},
 };
 
 pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) -> ExitCode {
@@ -56,8 +56,18 @@ fn prepare(
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),
         Err(more) => {
-            problems.extend(more.iter().map(ToString::to_string));
+            problems.extend(more.iter().map(|problem| named(problem, &settings.rules)));
             Err(problems)
         }
     }
+}
+
+/// A problem with rules. One with a path that no flag has named, such as that it does not exist, names what did.
+fn named(problem: &Problem, settings: &RuleSettings) -> String {
+    let text = problem.to_string();
+    let RuleSource::Files(paths) = &settings.source else { return text };
+    let name = &settings.source_name;
+    let is_path = problem.location.is_none()
+        && paths.iter().any(|path| problem.file == rules::file_name(path));
+    if is_path && !name.starts_with("--") { format!("{name}: {text}") } else { text }
 }

@@ -1,4 +1,4 @@
-//! `tollkeeper top`: the keys that lead now, once or as a view that renews itself.
+//! `tollkeeper top`: the keys that lead now, once or as a view that refreshes itself.
 
 mod table;
 
@@ -15,7 +15,6 @@ use serde_json::Value;
 
 use self::table::{TextWidth, describe};
 use super::{
-    address::ServiceAddr,
     admin,
     output::{USAGE, complain, say},
 };
@@ -51,10 +50,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {
-    let variable = ("TOLLKEEPER_ADMIN_ADDR", environment.admin_addr());
-    let address =
-        ServiceAddr { flag: flags.addr.as_deref(), variable, default: admin::ADDR_DEFAULT };
-    let addr = match address.checked() {
+    let addr = match admin::address(flags.addr.as_deref(), environment) {
         Ok(addr) => addr,
         Err(problem) => {
             complain(problem);

@@ -67,7 +67,10 @@ async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Res
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
-async fn show_top_keys(State(http): State<Http>) -> Response {
+async fn show_top_keys(State(http): State<Http>, RawQuery(query): RawQuery) -> Response {
+    if query.is_some_and(|query| !query.is_empty()) {
+        return refuse(StatusCode::BAD_REQUEST, "/top takes no parameters");
+    }
     match http.limiter.top_keys().report(Instant::now()) {
         Some(report) => Json(report).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "keys are not counted: --top-keys is off"),
@@ -86,20 +89,24 @@ async fn change_log(
 ) -> Result<Json<Value>, Response> {
     let filter = log_filter(&query.unwrap_or_default());
     let filter = filter.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    tracing::info!(%filter, "the log filter changes");
+    tracing::info!(%filter, "log filter changed");
     http.telemetry.set_log_filter(filter);
     Ok(show_log(State(http)).await)
 }
 
 /// Reads the query of `/log`: `filter=FILTER`, percent-encoded.
 fn log_filter(query: &str) -> Result<LogFilter, String> {
-    let mut parameters = form_urlencoded::parse(query.as_bytes());
-    match (parameters.next(), parameters.next()) {
-        (Some((name, filter)), None) if name == "filter" => {
-            filter.parse().map_err(|problem| format!("filter: {problem}"))
+    let mut filter = None;
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if name != "filter" {
+            return Err("filter: /log takes no other parameter".to_owned());
         }
-        _ => Err("filter: it must be the only parameter".to_owned()),
+        if filter.replace(value).is_some() {
+            return Err("filter: given twice".to_owned());
+        }
     }
+    let filter = filter.ok_or("filter: missing, such as POST /log?filter=info")?;
+    filter.parse().map_err(|problem| format!("filter: {problem}"))
 }
 
 async fn stats(State(http): State<Http>) -> Response {
@@ -212,10 +219,13 @@ async fn refuse_strangers(
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    if let Some(token) = &http.admin_token
-        && !bearer(headers).is_some_and(|shown| token.is(shown))
-    {
-        let mut response = refuse(StatusCode::UNAUTHORIZED, "a bearer token is required");
+    let token_problem = http.admin_token.as_ref().and_then(|token| match bearer(headers) {
+        None => Some("a bearer token is required"),
+        Some(shown) if !token.is(shown) => Some("the bearer token is not the right one"),
+        Some(_) => None,
+    });
+    if let Some(problem) = token_problem {
+        let mut response = refuse(StatusCode::UNAUTHORIZED, problem);
         let bearer = HeaderValue::from_static("Bearer");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
         return response;

@@ -20,7 +20,7 @@ pub struct WrittenSetting {
     pub values: Vec<String>,
 }
 
-/// Reads a file of settings. A setting without a value counts as absent.
+/// Reads a file of settings.
 ///
 /// # Errors
 /// Every problem, with file, line and column.
@@ -43,9 +43,11 @@ fn parse(file: &str, text: &str) -> Result<Vec<WrittenSetting>, Vec<Problem>> {
             problems.push(Problem::at(file, key.location, format!("{name}: duplicate setting")));
         }
         if value.is_null() {
+            let message = format!("{name}: has no value; write one, or remove the setting");
+            problems.push(Problem::at(file, key.location, message));
             continue;
         }
-        let Some(values) = texts(value) else {
+        let Some(values) = texts(value).filter(|values| !values.is_empty()) else {
             let message = format!("{name}: must be text, or a list of texts");
             problems.push(Problem::at(file, value.location, message));
             continue;
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn values_are_read_as_written() {
-        let text = "drain: 5s\nshadow-mode: on\nworkers: 010\nrules: [a, 'b c']\nheaders:\n";
+        let text = "drain: 5s\nshadow-mode: on\nworkers: 010\nrules: [a, 'b c']\n";
         let expected = [
             "s.yaml:1:1 drain=5s",
             "s.yaml:2:1 shadow-mode=on",
@@ -109,11 +111,15 @@ mod tests {
 
     #[test]
     fn every_problem_is_reported_with_its_location() {
-        let text = "drain: 5s\ndrain: 6s\nlog: { level: info }\n[a]: b\n";
+        let text =
+            "drain: 5s\ndrain: 6s\nlog: { level: info }\n[a]: b\nstore:\nrules: []\nconfig: ~\n";
         let expected = [
             "s.yaml:2:1: drain: duplicate setting",
             "s.yaml:3:6: log: must be text, or a list of texts",
             "s.yaml:4:1: the name of a setting must be text",
+            "s.yaml:5:1: store: has no value; write one, or remove the setting",
+            "s.yaml:6:8: rules: must be text, or a list of texts",
+            "s.yaml:7:1: config: has no value; write one, or remove the setting",
         ];
         assert_eq!(read(text).unwrap_err(), expected);
         let message = "s.yaml:1:1: must be a mapping from settings to values, such as `drain: 5s`";

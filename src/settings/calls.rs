@@ -101,7 +101,7 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
     let classic = matches!(set, HeaderSet::Classic | HeaderSet::Both);
     if !classic {
         for flag in ["header-limit", "header-remaining", "header-reset"] {
-            reader.warn_unused(flag, "it needs --headers ratelimit or both");
+            reader.warn_unused(flag, "--headers is not ratelimit or both");
         }
     }
     Headers {

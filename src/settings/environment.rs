@@ -29,6 +29,13 @@ impl Environment {
         Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
     }
 
+    /// This environment, for a program that is run by the name of envoyproxy/ratelimit's.
+    #[must_use]
+    pub fn of_incumbent(mut self) -> Self {
+        self.0.entry(variable(COMPAT)).or_insert_with(|| ENVOYPROXY_RATELIMIT.into());
+        self
+    }
+
     /// This environment, with other values of some variables.
     pub(super) fn with(&self, others: &[(String, OsString)]) -> Self {
         let mut variables = self.0.clone();
@@ -53,11 +60,16 @@ impl Environment {
         self.text(CALL_ADDR)
     }
 
-    /// The address for `counter`, if it has no `--addr`.
+    /// The address for `counter` and `top`, or `off`, if they have no `--addr`.
     pub fn admin_addr(&self) -> Option<&str> {
-        self.text(&variable("admin-addr")).filter(|addr| *addr != "off")
+        self.text(&variable("admin-addr"))
     }
 }
+
+/// The setting that says whose environment is read too.
+pub(super) const COMPAT: &str = "compat";
+
+pub(super) const ENVOYPROXY_RATELIMIT: &str = "envoyproxy-ratelimit";
 
 /// The variable of `call` and `bench`. It is not a setting of the service.
 pub(super) const CALL_ADDR: &str = "TOLLKEEPER_ADDR";

@@ -18,7 +18,8 @@ use std::{
 };
 
 use self::variable::Effect;
-use super::environment::{Environment, TypedFlags};
+use super::environment::Environment;
+use crate::store::redis::server::AclUser;
 
 /// The file name of its program. A program that is run by this name reads its environment.
 pub const INCUMBENT_PROGRAM: &str = "ratelimit";
@@ -46,28 +47,38 @@ pub(super) struct Translated {
     pub otel: Vec<(String, OsString)>,
     /// What describes this service in spans.
     pub resource: Vec<(&'static str, String)>,
-    /// The user, if there is one, and the password at the Sentinels.
-    pub sentinel_login: Option<(Option<String>, String)>,
+    /// The login at Redis, unless its URL has one.
+    pub login: Option<Login>,
+    /// The login at the Sentinels.
+    pub sentinel_login: Option<Login>,
     pub problems: Vec<String>,
     pub warnings: Vec<String>,
 }
 
 /// A value of one of our settings.
 pub(super) struct TranslatedValue {
-    /// The variable that it comes from, for messages.
-    pub variable: &'static str,
-    /// Whether that variable is set; if not, the value is the default of envoyproxy/ratelimit.
-    pub is_set: bool,
+    /// The variables that it comes from; the first one is for messages.
+    pub variables: Vec<&'static str>,
     /// As it is written for our flag.
     pub value: OsString,
 }
 
+/// A user, if there is one, and a password.
+pub(super) struct Login {
+    pub user: Option<AclUser>,
+    pub password: String,
+}
+
+/// The name of what gives one of our settings, such as `--store`, unless it is the environment of envoyproxy/ratelimit.
+pub(super) type Given<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// Translates the environment. A bad value is a problem, and counts as unset.
-pub(super) fn translate(flags: &TypedFlags, environment: &Environment) -> Translated {
+pub(super) fn translate(environment: &Environment, given: Given<'_>) -> Translated {
     let mut translator = Translator {
-        flags,
+        given,
         environment,
         values: BTreeMap::new(),
+        bad: BTreeSet::new(),
         warned: BTreeSet::new(),
         out: Translated::default(),
     };
@@ -77,14 +88,17 @@ pub(super) fn translate(flags: &TypedFlags, environment: &Environment) -> Transl
     translator.store();
     translator.answers();
     translator.telemetry();
+    translator.warn_overridden();
     translator.out
 }
 
 struct Translator<'a> {
-    flags: &'a TypedFlags,
+    given: Given<'a>,
     environment: &'a Environment,
     /// The good values of the variables that are set.
     values: BTreeMap<&'static str, &'a str>,
+    /// The variables with bad values.
+    bad: BTreeSet<&'static str>,
     /// The variables that a warning names: each is named once.
     warned: BTreeSet<String>,
     out: Translated,
@@ -98,10 +112,12 @@ impl<'a> Translator<'a> {
                 continue;
             };
             let Some(text) = self.environment.text(name) else {
+                self.bad.insert(row.name);
                 self.problem(name, "not UTF-8 text");
                 continue;
             };
             if let Err(problem) = row.form.check(text) {
+                self.bad.insert(row.name);
                 self.problem(name, &problem);
                 continue;
             }
@@ -124,6 +140,11 @@ impl<'a> Translator<'a> {
         self.text(name).and_then(go::boolean).unwrap_or(false)
     }
 
+    /// Whether one of our own flags, variables or files gives a setting.
+    fn is_given(&self, flag: &str) -> bool {
+        (self.given)(flag).is_some()
+    }
+
     fn problem(&mut self, name: &str, problem: &str) {
         self.out.problems.push(format!("{name}: {problem}"));
     }
@@ -141,24 +162,78 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Gives one of our settings a value, which comes from `variable`.
-    fn set(&mut self, flag: &'static str, variable: &'static str, value: impl Into<OsString>) {
-        let is_set = self.values.contains_key(variable);
-        let value = TranslatedValue { variable, is_set, value: value.into() };
+    /// Warns about the variables that are set, but whose settings are all given by our own flags, variables or file.
+    fn warn_overridden(&mut self) {
+        let mut overridden: BTreeMap<&'static str, Option<String>> = BTreeMap::new();
+        for (flag, value) in &self.out.settings {
+            let given = (self.given)(flag);
+            for variable in &value.variables {
+                let by = overridden.entry(variable).or_insert_with(|| given.clone());
+                if given.is_none() {
+                    *by = None;
+                }
+            }
+        }
+        for (variable, by) in overridden {
+            if let Some(by) = by {
+                self.warn(variable, &format!("{by} is set"));
+            }
+        }
+    }
+
+    /// Gives one of our settings a value, which comes from `variables`.
+    fn set(&mut self, flag: &'static str, variables: &[&'static str], value: impl Into<OsString>) {
+        let value = TranslatedValue { variables: variables.to_vec(), value: value.into() };
         self.out.settings.insert(flag, value);
+    }
+
+    /// The value of a variable within the bounds of our setting. One beyond them is a warning, since the old service
+    /// accepts it.
+    fn clamp<T: PartialOrd + Copy>(
+        &mut self,
+        (flag, variable): (&'static str, &'static str),
+        value: T,
+        (min, max): (T, T),
+        spelled: fn(T) -> String,
+    ) -> String {
+        let (bound, limit) = if value < min {
+            (min, "less than the minimum")
+        } else if value > max {
+            (max, "more than the maximum")
+        } else {
+            return spelled(value);
+        };
+        let bound = spelled(bound);
+        if !self.is_given(flag) {
+            let text = self.text(variable).unwrap_or_default();
+            let warning = format!("{variable}: `{text}` is {limit} here: {bound} is used");
+            self.out.warnings.push(warning);
+        }
+        bound
     }
 
     /// Gives one of our settings the text of a variable, if that is set.
     fn copy(&mut self, flag: &'static str, variable: &'static str) {
         if let Some(text) = self.text(variable) {
-            self.set(flag, variable, text);
+            self.set(flag, &[variable], text);
+        }
+    }
+
+    /// Gives our settings the texts of variables, which have an effect only if a switch is on.
+    fn copy_if_on(&mut self, switch: &'static str, settings: &[(&'static str, &'static str)]) {
+        for (flag, variable) in settings {
+            if !self.is_on(switch) {
+                self.warn(variable, &format!("{switch} is not true"));
+            } else if let Some(text) = self.text(variable) {
+                self.set(flag, &[variable, switch], text);
+            }
         }
     }
 
     /// Gives one of our switches the value of a variable, if that is set.
     fn copy_switch(&mut self, flag: &'static str, variable: &'static str) {
         if self.text(variable).is_some() {
-            self.set(flag, variable, if self.is_on(variable) { "on" } else { "off" });
+            self.set(flag, &[variable], if self.is_on(variable) { "on" } else { "off" });
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct ListenSettings {
     pub metrics: Option<(SocketAddr, Arc<str>)>,
     /// The address of `/rlconfig`, if it is served.
     pub debug: Option<SocketAddr>,
+    /// What gives each address.
+    pub names: ListenNames,
     /// Whether gRPC reflection is served.
     pub reflection: bool,
     /// Bounds on connections to gRPC.
@@ -40,6 +42,21 @@ pub struct ListenSettings {
     pub admin_token: Option<Arc<AdminToken>>,
 }
 
+/// What gives each address, for messages: a flag, a variable or a place in the file.
+#[derive(Debug, Clone)]
+pub struct ListenNames {
+    /// For gRPC.
+    pub grpc: String,
+    /// For HTTP.
+    pub http: String,
+    /// For the admin API.
+    pub admin: String,
+    /// For metrics alone.
+    pub metrics: String,
+    /// For `/rlconfig`.
+    pub debug: String,
+}
+
 /// Which addresses speak TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsScope {
@@ -51,6 +68,10 @@ pub enum TlsScope {
 
 const TLS_SCOPES: OneOf<TlsScope> = OneOf(&[("all", TlsScope::All), ("grpc", TlsScope::Grpc)]);
 
+const GRPC: &str = "grpc-addr";
+const HTTP: &str = "http-addr";
+const METRICS: &str = "metrics-addr";
+const DEBUG: &str = "debug-addr";
 const ADMIN: &str = "admin-addr";
 const CERTIFICATE: &str = "tls-cert";
 const KEY: &str = "tls-key";
@@ -62,7 +83,7 @@ impl ListenSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let grpc = Self::read_grpc(reader);
         let http = reader.read(&Setting {
-            flag: "http-addr",
+            flag: HTTP,
             form: ADDRESS,
             default: "127.0.0.1:8080",
             help: "Address on which HTTP is served: /json, health, /metrics and /rules",
@@ -75,7 +96,7 @@ impl ListenSettings {
         });
         let metrics = read_metrics(reader);
         let debug = reader.read(&Setting {
-            flag: "debug-addr",
+            flag: DEBUG,
             form: ADDRESS_OR_OFF,
             default: "off",
             help: "Address on which /rlconfig is served without TLS: the rules in force, as envoyproxy/ratelimit lists them",
@@ -92,10 +113,10 @@ impl ListenSettings {
             flag: "tls-scope",
             form: TLS_SCOPES,
             default: "all",
-            help: "Which addresses speak TLS: all, or the one of gRPC alone",
+            help: "Which addresses speak TLS: all, or only the one of gRPC",
         });
         if tls.is_none() {
-            reader.warn_unused("tls-scope", "it needs --tls-cert and --tls-key");
+            reader.warn_unused("tls-scope", "--tls-cert and --tls-key are not set");
         }
         let access = read_path(
             reader,
@@ -106,12 +127,13 @@ impl ListenSettings {
             read_path(reader, TOKEN, "File that holds the bearer token of the admin address");
         let identified = tls.as_ref().is_some_and(|tls| tls.identifies_clients());
         if access.is_some() && !identified {
-            reader.problem(DOMAINS, "it needs --tls-client-ca");
+            reader.problem(DOMAINS, "needs --tls-client-ca");
         }
         let is_open = admin.is_some_and(|address| !address.ip().is_loopback());
         let admin_identifies = identified && tls_scope == TlsScope::All;
         if is_open && !admin_identifies && admin_token.is_none() {
-            let problem = "beyond loopback it needs --admin-token-file or --tls-client-ca";
+            let problem =
+                "must be a loopback address, unless --admin-token-file or --tls-client-ca is set";
             reader.problem(ADMIN, problem);
         }
         Self {
@@ -120,6 +142,13 @@ impl ListenSettings {
             admin,
             metrics,
             debug,
+            names: ListenNames {
+                grpc: reader.name_of(GRPC),
+                http: reader.name_of(HTTP),
+                admin: reader.name_of(ADMIN),
+                metrics: reader.name_of(METRICS),
+                debug: reader.name_of(DEBUG),
+            },
             reflection,
             connections,
             tls,
@@ -133,7 +162,7 @@ impl ListenSettings {
 impl ListenSettings {
     pub(super) fn read_grpc(reader: &mut SettingReader<'_>) -> SocketAddr {
         reader.read(&Setting {
-            flag: "grpc-addr",
+            flag: GRPC,
             form: ADDRESS,
             default: "127.0.0.1:8081",
             help: "Address on which gRPC is served",
@@ -156,7 +185,7 @@ impl ListenSettings {
 
 fn read_metrics(reader: &mut SettingReader<'_>) -> Option<(SocketAddr, Arc<str>)> {
     let address = reader.read(&Setting {
-        flag: "metrics-addr",
+        flag: METRICS,
         form: ADDRESS_OR_OFF,
         default: "off",
         help: "Further address on which metrics are served, without TLS",
@@ -168,7 +197,7 @@ fn read_metrics(reader: &mut SettingReader<'_>) -> Option<(SocketAddr, Arc<str>)
         help: "Path of the metrics on --metrics-addr",
     });
     if address.is_none() {
-        reader.warn_unused("metrics-path", "it needs --metrics-addr");
+        reader.warn_unused("metrics-path", "--metrics-addr is off");
     }
     address.map(|address| (address, path.into()))
 }
@@ -216,16 +245,16 @@ fn read_tls(reader: &mut SettingReader<'_>) -> Option<Arc<TlsServer>> {
             loaded.map(Arc::new).map_err(|problem| reader.problem(CERTIFICATE, &problem)).ok()
         }
         (Some(_), None) => {
-            reader.problem(CERTIFICATE, "it needs --tls-key");
+            reader.problem(CERTIFICATE, "needs --tls-key");
             None
         }
         (None, Some(_)) => {
-            reader.problem(KEY, "it needs --tls-cert");
+            reader.problem(KEY, "needs --tls-cert");
             None
         }
         (None, None) => {
             if client_ca.is_some() {
-                reader.problem(CLIENT_CA, "it needs --tls-cert and --tls-key");
+                reader.problem(CLIENT_CA, "needs --tls-cert and --tls-key");
             }
             None
         }

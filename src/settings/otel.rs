@@ -258,7 +258,7 @@ impl<'a> OtelReader<'a> {
         }
         if is_half {
             let name = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE";
-            self.problem(name, "it needs OTEL_EXPORTER_OTLP_CLIENT_KEY, and the other way round");
+            self.problem(name, "must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY");
         }
         if let Some(Err(problem)) = endpoint.tls_client().map(|tls| tls.check()) {
             self.problem(&format!("TLS for {given}"), problem);

@@ -4,7 +4,7 @@
 use std::{env, ffi::OsStr, path::PathBuf};
 
 use super::{
-    environment::{CALL_ADDR, Environment, TypedFlags},
+    environment::{CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, TypedFlags},
     file::SettingsFile,
     form::{Form, OneOf, PATH},
     incumbent::{self, Compat, Translated},
@@ -15,7 +15,7 @@ use super::{
 pub const CONFIG: &str = "config";
 
 const COMPATS: OneOf<Compat> =
-    OneOf(&[("none", Compat::Off), ("envoyproxy-ratelimit", Compat::EnvoyproxyRatelimit)]);
+    OneOf(&[("none", Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
 
 pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
@@ -43,6 +43,9 @@ impl<'a> SettingReader<'a> {
             default: "",
             help: "YAML file with settings by the names of these flags; flags and variables have precedence",
         });
+        if self.flags.get(CONFIG).is_some_and(|paths| paths.len() > 1) {
+            self.problem(CONFIG, "given twice; write all settings into one file");
+        }
         if let Some(path) = path {
             match SettingsFile::load(&path) {
                 Ok(file) => self.file = file,
@@ -51,9 +54,9 @@ impl<'a> SettingReader<'a> {
         }
     }
 
-    /// Adds a problem for each setting of the file that does not exist; call it after all were read.
-    pub(super) fn refuse_unknown_names(&mut self) {
-        let known: Vec<&Row> = self.rows.iter().filter(|row| row.flag != CONFIG).collect();
+    /// Adds a problem for each setting of the file that does not exist.
+    pub(super) fn refuse_unknown_names(&mut self, rows: &[Row]) {
+        let known: Vec<&Row> = rows.iter().filter(|row| row.flag != CONFIG).collect();
         self.problems.extend(self.file.problems(&known));
     }
 
@@ -61,23 +64,16 @@ impl<'a> SettingReader<'a> {
     /// environment gives the others.
     pub(super) fn read_compat(&mut self) -> Compat {
         let compat = self.read(&Setting {
-            flag: "compat",
+            flag: COMPAT,
             form: COMPATS,
             default: "none",
             help: "Other program whose environment variables are read too; our flags and variables have precedence",
         });
         if compat == Compat::EnvoyproxyRatelimit {
-            let mut translated = incumbent::translate(self.flags, self.environment);
+            let given = |flag: &str| Some(self.given(flag)?.0);
+            let mut translated = incumbent::translate(self.environment, &given);
             self.problems.append(&mut translated.problems);
             self.warnings.append(&mut translated.warnings);
-            for (flag, value) in &translated.settings {
-                if let Some((name, _)) = self.given(flag)
-                    && value.is_set
-                {
-                    let variable = value.variable;
-                    self.warnings.push(format!("{variable} has no effect: {name} is set"));
-                }
-            }
             self.incumbent = translated;
         }
         compat
@@ -143,7 +139,8 @@ impl<'a> SettingReader<'a> {
             return Some(given);
         }
         let value = self.incumbent.settings.get(flag)?;
-        Some((value.variable.to_owned(), &value.value))
+        let variable = value.variables.first().copied().unwrap_or("--compat");
+        Some((variable.to_owned(), &value.value))
     }
 
     /// What gives a setting; the flag if nothing does.

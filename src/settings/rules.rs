@@ -4,7 +4,7 @@ use super::{
     form::{Arity, OnOff, OneOf, SWITCH},
     reader::SettingReader,
     row::Setting,
-    rules_source::RuleSource,
+    rules_source::{RULES, RuleSource},
 };
 use crate::{
     engine::rule::{Defaults, ExhaustedLooks, ModeOverride, OnStoreFailure, WhenDenied},
@@ -16,6 +16,8 @@ use crate::{
 pub struct RuleSettings {
     /// Where they come from.
     pub source: RuleSource,
+    /// What gives the source, for messages: a flag, a variable or a place in the file.
+    pub source_name: String,
     /// The defaults for all rules.
     pub options: LoadOptions,
 }
@@ -64,7 +66,8 @@ impl RuleSettings {
             help: "off is for a Redis that forbids scripts, and allows only fixed windows",
         });
         let defaults = Defaults { when_denied, exhausted_looks, on_store_failure, mode_override };
-        Self { source, options: LoadOptions { defaults, algorithms } }
+        let source_name = reader.name_of(RULES);
+        Self { source, source_name, options: LoadOptions { defaults, algorithms } }
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {

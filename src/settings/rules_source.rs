@@ -24,7 +24,7 @@ pub enum RuleSource {
     ControlPlane(Arc<XdsTarget>),
 }
 
-const RULES: &str = "rules";
+pub(super) const RULES: &str = "rules";
 const CA: &str = "rules-tls-ca";
 const CERTIFICATE: &str = "rules-tls-cert";
 const KEY: &str = "rules-tls-key";
@@ -32,6 +32,9 @@ const NAME: &str = "rules-tls-name";
 
 /// Longest id of a node, in bytes.
 const NODE_BYTES_MAX: usize = 256;
+
+/// What an id must be.
+pub(super) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
 
 /// Upper bound on a TLS handshake. No call waits for it.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -73,9 +76,11 @@ impl RuleSource {
     }
 }
 
-/// Whether a value of `--rules` is a control plane's URL and not a path.
+/// Whether a value of `--rules` is a URL and not a path. Another scheme than that of a control plane is refused later.
 fn is_url(text: &str) -> bool {
-    text.starts_with("xds://") || text.starts_with("xds+")
+    let is_scheme =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
+    text.starts_with("xds+") || text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 /// The settings of TLS to a control plane.
@@ -99,8 +104,8 @@ impl RulesTls {
             help: "Name that the control plane's certificate must have, instead of its host",
         });
         match (&certificate, &key) {
-            (Some(_), None) => reader.problem(CERTIFICATE, "it needs --rules-tls-key"),
-            (None, Some(_)) => reader.problem(KEY, "it needs --rules-tls-cert"),
+            (Some(_), None) => reader.problem(CERTIFICATE, "needs --rules-tls-key"),
+            (None, Some(_)) => reader.problem(KEY, "needs --rules-tls-cert"),
             _ => {}
         }
         Self { files: TlsFiles { ca, identity: certificate.zip(key) }, name }
@@ -172,18 +177,25 @@ fn read_node(query: &str) -> Result<String, String> {
         match parameter.split_once('=') {
             Some(("node", id)) if node.is_none() => node = Some(decoded(id, "node")?),
             Some(("node", _)) => return Err("node: give it once".to_owned()),
-            _ => return Err("unknown query: the URL of a control plane takes only node".to_owned()),
+            _ => {
+                return Err(
+                    "unknown parameter: the URL of a control plane takes only node".to_owned()
+                );
+            }
         }
     }
     let known = "the id by which the control plane knows this service, such as envoy-ratelimit";
     match node {
         Some(id) if id.is_empty() => Err(format!("node: must not be empty; it is {known}")),
-        Some(id) if id.len() > NODE_BYTES_MAX || id.chars().any(char::is_control) => {
-            Err(format!("node: must be at most {NODE_BYTES_MAX} bytes without control characters"))
-        }
+        Some(id) if !is_node(&id) => Err(format!("node: {NODE_FORM}")),
         Some(id) => Ok(id),
         None => Err(format!("node: missing; it is {known}")),
     }
+}
+
+/// Whether a control plane can be asked by this id.
+pub(super) fn is_node(id: &str) -> bool {
+    id.len() <= NODE_BYTES_MAX && !id.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -214,6 +226,8 @@ mod tests {
         for (text, expected) in [
             ("xds+ssl://h:1?node=a", "the scheme must be xds or xds+tls"),
             ("xds+tls:h", "the scheme must be"),
+            ("XDS://h:1?node=a", "the scheme must be"),
+            ("http://h:1?node=a", "the scheme must be"),
             ("xds://?node=a", "the host is missing"),
             ("xds://:1?node=a", "the host is missing"),
             ("xds://h?node=a", "the port is missing"),

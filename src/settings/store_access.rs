@@ -4,12 +4,16 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     form::{Custom, PATH, invalid},
+    incumbent::Login,
     reader::SettingReader,
     row::Setting,
     store_url::{RedisUrl, TopologyKind},
 };
 use crate::{
-    store::redis::password::{Password, PasswordFile},
+    store::redis::{
+        password::{Password, PasswordFile},
+        server::{Access, AclUser},
+    },
     tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
 };
 
@@ -57,8 +61,8 @@ impl StoreAccess {
             help: "Name that certificates of Redis must have, instead of its host",
         });
         match (&certificate, &key) {
-            (Some(_), None) => reader.problem(CERTIFICATE, "it needs --store-tls-key"),
-            (None, Some(_)) => reader.problem(KEY, "it needs --store-tls-cert"),
+            (Some(_), None) => reader.problem(CERTIFICATE, "needs --store-tls-key"),
+            (None, Some(_)) => reader.problem(KEY, "needs --store-tls-cert"),
             _ => {}
         }
         Self {
@@ -123,20 +127,26 @@ impl StoreAccess {
             }
             Arc::make_mut(&mut url.access).password = self.password;
         }
+        log_in(&mut url.access, reader.incumbent.login.take());
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
-        (sentinel.user, sentinel.password) = (self.sentinel_user, self.sentinel_password);
-        if let Some((user, password)) = reader.incumbent.sentinel_login.clone()
-            && sentinel.password.is_none()
-        {
-            sentinel.user = sentinel.user.take().or(user);
-            sentinel.password = Some(Password::Text(password));
-        }
+        sentinel.user = self.sentinel_user.map(AclUser::Named);
+        sentinel.password = self.sentinel_password;
+        log_in(&mut url.sentinel_access, reader.incumbent.sentinel_login.take());
         if !matches!(url.topology, TopologyKind::Sentinel { .. }) {
             for flag in [SENTINEL_USER, SENTINEL_PASSWORD] {
                 reader.warn_unused(flag, "only redis+sentinel:// has Sentinels");
             }
         }
         url
+    }
+}
+
+/// Adds the login of the environment of envoyproxy/ratelimit.
+fn log_in(access: &mut Arc<Access>, login: Option<Login>) {
+    if let Some(Login { user, password }) = login {
+        let access = Arc::make_mut(access);
+        access.user = access.user.take().or(user);
+        access.password = Some(Password::Text(password));
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr, sync::Arc};
 use crate::{
     store::redis::{
         password::Password,
-        server::{Access, Address},
+        server::{Access, AclUser, Address},
     },
     tls::client::{TlsClient, TlsFiles},
 };
@@ -70,7 +70,8 @@ impl fmt::Display for RedisUrl {
             (TopologyKind::Cluster, _) => ("+cluster", String::new()),
         };
         let login = match (&self.access.user, &self.access.password) {
-            (Some(user), _) => format!("{user}:***@"),
+            (Some(AclUser::Named(user)), _) => format!("{user}:***@"),
+            (Some(AclUser::BesidePassword { .. }), _) => "***:***@".to_owned(),
             (None, Some(_)) => ":***@".to_owned(),
             (None, None) => String::new(),
         };
@@ -229,7 +230,7 @@ impl Scheme {
 }
 
 /// The user, if there is one, and the password.
-fn read_login(text: &str) -> Result<(Option<String>, Option<Password>), String> {
+fn read_login(text: &str) -> Result<(Option<AclUser>, Option<Password>), String> {
     if text.contains(['/', '?', '#']) {
         return Err("write `/`, `?` and `#` in a user or password as %2F, %3F and %23".to_owned());
     }
@@ -238,6 +239,7 @@ fn read_login(text: &str) -> Result<(Option<String>, Option<Password>), String> 
         None => (text, None),
     };
     let user = Some(decoded(user, "user")?).filter(|user| !user.is_empty());
+    let user = user.map(AclUser::Named);
     Ok((user, password.filter(|password| !password.is_empty()).map(Password::Text)))
 }
 
@@ -303,7 +305,7 @@ fn read_socket(text: &str) -> Result<Place, String> {
     let database = match query.split_once('=') {
         Some(("db", database)) => database,
         None if query.is_empty() => "",
-        _ => return Err("unknown query: redis+unix:// takes only db".to_owned()),
+        _ => return Err("unknown parameter: redis+unix:// takes only db".to_owned()),
     };
     Ok(Place {
         topology: TopologyKind::Single,
@@ -477,9 +479,10 @@ mod tests {
             (url.access.user.clone(), password)
         };
         let text = |text: &str| Some(text.to_owned());
+        let user = |name: &str| Some(AclUser::Named(name.to_owned()));
         assert_eq!(login("redis://h"), (None, None));
         assert_eq!(login("redis://:p+q%2b%C3%A9@h"), (None, text("p+q+\u{e9}")));
-        assert_eq!(login("redis://a%3Ab:c:d%40@h"), (Some("a:b".to_owned()), text("c:d@")));
-        assert_eq!(login("redis://a@h"), (Some("a".to_owned()), None));
+        assert_eq!(login("redis://a%3Ab:c:d%40@h"), (user("a:b"), text("c:d@")));
+        assert_eq!(login("redis://a@h"), (user("a"), None));
     }
 }

@@ -8,6 +8,8 @@ use tracing_subscriber::{
     layer::{Context, Filter},
 };
 
+use crate::did_you_mean::hint;
+
 /// The levels, by their names in a filter.
 const LEVELS: [(&str, LevelFilter); 5] = [
     ("error", LevelFilter::ERROR),
@@ -55,6 +57,7 @@ impl FromStr for LogFilter {
             if number >= TARGETS_MAX || !is_target(target) {
                 return Err(problem());
             }
+            check_crate(target)?;
             targets = targets.with_target(target, level);
             most = most.max(level);
         }
@@ -70,6 +73,17 @@ impl fmt::Display for LogFilter {
 
 fn level(name: &str) -> Option<LevelFilter> {
     LEVELS.iter().find(|(known, _)| *known == name).map(|(_, level)| *level)
+}
+
+/// Refuses a target that is ours but for a typo: it would select nothing.
+fn check_crate(target: &str) -> Result<(), String> {
+    const OURS: &str = "tollkeeper";
+    let name = target.split(':').next().unwrap_or(target);
+    let hint = hint(name, [OURS]);
+    if name == OURS || hint.is_empty() {
+        return Ok(());
+    }
+    Err(format!("unknown target `{name}`{hint}"))
 }
 
 /// Whether this is the path of a module.
@@ -134,6 +148,13 @@ mod tests {
             let filter: LogFilter = filter.parse().unwrap();
             assert_eq!(filter.targets.would_enable(DECISIONS, &Level::DEBUG), expected, "{filter}");
         }
+    }
+
+    #[test]
+    fn a_typo_in_our_name_is_refused() {
+        let problem = "info,tolkeeper::store=debug".parse::<LogFilter>().unwrap_err();
+        assert_eq!(problem, "unknown target `tolkeeper`; did you mean `tollkeeper`?");
+        "info,h2=debug".parse::<LogFilter>().unwrap();
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn a_setting_without_effect_is_a_warning_in_the_log() {
     let service = Service::start(Options { flags, ..Options::default() });
     let log = service.log();
     for warning in [
-        "--header-limit has no effect: it needs --headers ratelimit or both",
+        "--header-limit has no effect: --headers is not ratelimit or both",
         "--store-password-file has no effect: memory:// takes no password",
     ] {
         assert!(log.contains(warning), "{warning}: {log}");
@@ -183,6 +183,23 @@ fn an_address_in_use_ends_the_program_with_1() {
         let (code, stdout, stderr) = run(serve().args([flag, &address]));
         assert_eq!((code, stdout.as_str()), (Some(1), ""));
         assert!(stderr.contains(&format!("{flag} {address}: Address already in use")), "{stderr}");
+    }
+    let mut command = tollkeeper();
+    command.env("TOLLKEEPER_GRPC_ADDR", &address);
+    let stderr = run(&mut command).2;
+    let expected = format!("TOLLKEEPER_GRPC_ADDR {address}: Address already in use");
+    assert!(stderr.contains(&expected), "{stderr}");
+}
+
+#[test]
+fn a_service_without_an_admin_address_is_not_asked_at_the_default_one() {
+    let counter = ["counter", "show", "--domain", "shop", "user=a"];
+    for words in [&["top", "--once"][..], &counter] {
+        let mut command = tollkeeper();
+        command.args(words).env("TOLLKEEPER_ADMIN_ADDR", "off");
+        let problem =
+            "TOLLKEEPER_ADMIN_ADDR is off; give the address of a service by --addr\n".to_owned();
+        assert_eq!(run(&mut command), (Some(2), String::new(), problem));
     }
 }
 

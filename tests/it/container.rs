@@ -213,7 +213,9 @@ fn a_file_of_settings_starts_the_service_and_a_misspelled_name_does_not() {
     let (code, _, error) = run(tollkeeper().args(["serve", "--config", path]));
     let expected =
         format!("{path}:1:1: unknown setting `max-descriptor`; did you mean `max-descriptors`?\n");
-    assert_eq!((code, error), (Some(2), expected));
+    assert_eq!((code, &error), (Some(2), &expected));
+    let (code, _, error) = healthcheck(&["--config", path]);
+    assert_eq!((code, error), (Some(2), expected), "healthcheck reads the same file");
 }
 
 #[test]

@@ -47,31 +47,7 @@ fn sample(page: &str) -> Vec<(&str, &str)> {
 }
 
 /// What Envoy Gateway sets. The files are replaced.
-const ENVOY_GATEWAY: Variables<'_> = &[
-    ("RUNTIME_ROOT", "/data"),
-    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-    ("RUNTIME_IGNOREDOTFILES", "true"),
-    ("RUNTIME_WATCH_ROOT", "false"),
-    ("LOG_LEVEL", "info"),
-    ("USE_STATSD", "false"),
-    ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-    ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
-    ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
-    ("GRPC_SERVER_USE_TLS", "true"),
-    ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
-    ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
-    ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
-    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
-    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
-    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
-    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
-    ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-    ("REDIS_SOCKET_TYPE", "tcp"),
-    ("REDIS_URL", "redis:6379"),
-    ("USE_PROMETHEUS", "true"),
-    ("PROMETHEUS_ADDR", ":19001"),
-    ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
-];
+const ENVOY_GATEWAY: &str = include_str!("../../src/settings/incumbent/envoy-gateway.env");
 
 /// A service in the place of envoyproxy/ratelimit.
 struct Incumbent {
@@ -115,7 +91,11 @@ fn program(folder: &Path) -> Command {
 
 impl Incumbent {
     fn start(variables: Variables<'_>, more: Variables<'_>) -> Self {
-        let (folder, redis) = (installed(), Redis::start());
+        Self::start_on(Redis::start(), variables, more)
+    }
+
+    fn start_on(redis: Redis, variables: Variables<'_>, more: Variables<'_>) -> Self {
+        let folder = installed();
         let mut command = program(folder.path());
         let url = format!("127.0.0.1:{}", redis.port);
         let data = folder.path().to_str().unwrap().to_owned();
@@ -201,9 +181,10 @@ async fn the_environments_of_the_samples_start_the_service_and_it_answers() {
 fn gateway(certificates: &Path, control_plane: &str) -> Vec<(&'static str, String)> {
     let certificates = format!("{}/", certificates.display());
     let mut variables = Vec::new();
-    for (name, value) in ENVOY_GATEWAY {
+    for line in ENVOY_GATEWAY.lines() {
+        let (name, value) = line.split_once('=').unwrap();
         let value = value.replace("/certs/", &certificates);
-        variables.push((*name, value.replace("envoy-gateway:18001", control_plane)));
+        variables.push((name, value.replace("envoy-gateway:18001", control_plane)));
     }
     variables
 }
@@ -289,6 +270,55 @@ SHADOW_MODE: invalid value `yes`: must be true or false, also as 1, t, 0 or f
 BACKEND_TYPE: memcache is not supported, since it has no atomic scripts; set it to redis, and REDIS_URL
 ";
     assert_eq!((code, &*problems), (Some(2), expected));
+}
+
+#[test]
+fn a_missing_folder_of_rules_names_its_variable_and_a_bad_variable_has_no_second_problem() {
+    let folder = installed();
+    let mut command = program(folder.path());
+    command.envs([("RUNTIME_ROOT", "/no"), ("REDIS_SOCKET_TYPE", "udp"), ("REDIS_URL", "h:1")]);
+    let problems = "\
+REDIS_SOCKET_TYPE: invalid value `udp`: must be one of: unix, tcp
+RUNTIME_ROOT: /no/config: No such file or directory (os error 2)
+";
+    assert_eq!(run(&mut command), (Some(2), String::new(), problems.to_owned()));
+}
+
+/// Only the writer of the variable knows whether the colon separates a user, or is a part of the password.
+#[tokio::test]
+async fn nothing_of_redis_auth_is_logged() {
+    let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3:cret"]);
+    let more = [("REDIS_AUTH", "default:s3:cret"), ("LOG_LEVEL", "debug")];
+    let service = Incumbent::start_on(redis, SAMPLES[1].1, &more);
+    let call = request("shop", vec![descriptor(&[("user", "a")])]);
+    assert_eq!(service.ask(call).await, "OK: OK 1/2 YEAR");
+    let ready = fs::read_to_string(service.folder.path().join("ready")).unwrap();
+    assert!(ready.contains("store redis://***:***@127.0.0.1:"), "{ready}");
+    let log = service.log();
+    assert!(!log.contains("s3") && !log.contains("default"), "{log}");
+}
+
+#[test]
+fn healthcheck_is_our_command_under_the_old_name_too() {
+    let service = Incumbent::start(SAMPLES[1].1, &[]);
+    let mut check = Command::new(service.folder.path().join("bin/ratelimit"));
+    check.env_clear().env("GRPC_PORT", service.grpc.port().to_string());
+    let serving = (Some(0), "SERVING\n".to_owned(), String::new());
+    assert_eq!(run(check.arg("healthcheck")), serving);
+    check.env("GRPC_PORT", "x");
+    let problem = "GRPC_PORT: invalid value `x`: must be a whole number from 0 to 65535, without \
+                   leading zeros\n";
+    assert_eq!(run(&mut check), (Some(2), String::new(), problem.to_owned()));
+}
+
+#[test]
+fn our_variable_turns_the_old_environment_off_under_the_old_name() {
+    let folder = installed();
+    let mut command = program(folder.path());
+    command.envs([("TOLLKEEPER_COMPAT", "none"), ("TOLLKEEPER_WORKERS", "0"), ("PORT", "http")]);
+    let problem = "TOLLKEEPER_WORKERS: invalid value `0`: must be a whole number from 1 to 1024\n";
+    assert_eq!(run(&mut command), (Some(2), String::new(), problem.to_owned()));
 }
 
 /// As the old service's own scripts expect: Envoy looks with 0 hits before a stream and debits 1 after it, and of a

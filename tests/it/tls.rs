@@ -248,10 +248,13 @@ fn the_admin_address_asks_for_its_token() {
     let wrong = folder.path().join("wrong");
     fs::write(&wrong, "0123456789abcdeF").unwrap();
     assert_eq!(show(Some(&file)).0, Some(0));
-    for token in [None, Some(wrong.as_path())] {
+    for (token, problem) in [
+        (None, "a bearer token is required"),
+        (Some(wrong.as_path()), "the bearer token is not the right one"),
+    ] {
         let (code, _, stderr) = show(token);
         assert_eq!(code, Some(1));
-        assert!(stderr.contains("a bearer token is required"), "{stderr}");
+        assert!(stderr.contains(problem), "{stderr}");
     }
     fs::write(&file, "0123456789abcdeF").unwrap();
     eventually("the new token is in use", || (show(Some(&wrong)).0 == Some(0)).then_some(()));
@@ -276,16 +279,16 @@ fn flags_that_would_leave_an_address_open_or_without_a_certificate_are_refused()
     let (certificate, key) = (text(&good.certificate), text(&good.key));
     let pair = ["--tls-cert", &certificate, "--tls-key", &key];
     let with = |more: &[&str]| refused(&[&pair[..], more].concat());
-    let beyond = "--admin-addr: beyond loopback it needs --admin-token-file or --tls-client-ca\n";
+    let beyond = "--admin-addr: must be a loopback address, unless --admin-token-file or --tls-client-ca is set\n";
     assert_eq!(refused(&["--admin-addr", "0.0.0.0:0"]), beyond);
     assert_eq!(with(&["--admin-addr", "[::]:0"]), beyond, "TLS alone identifies nobody");
     let domains = with(&["--client-domains", "/dev/null"]);
-    assert!(domains.starts_with("--client-domains: it needs --tls-client-ca\n"), "{domains}");
-    assert_eq!(refused(&pair[..2]), "--tls-cert: it needs --tls-key\n");
-    assert_eq!(refused(&pair[2..]), "--tls-key: it needs --tls-cert\n");
+    assert!(domains.starts_with("--client-domains: needs --tls-client-ca\n"), "{domains}");
+    assert_eq!(refused(&pair[..2]), "--tls-cert: needs --tls-key\n");
+    assert_eq!(refused(&pair[2..]), "--tls-key: needs --tls-cert\n");
     assert_eq!(
         refused(&["--tls-client-ca", &certificate]),
-        "--tls-client-ca: it needs --tls-cert and --tls-key\n"
+        "--tls-client-ca: needs --tls-cert and --tls-key\n"
     );
     let message = "the token must be at least 16 visible ASCII characters";
     assert_eq!(

@@ -16,13 +16,6 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in crate::cli) struct ServeFlags(pub TypedFlags);
 
-impl ServeFlags {
-    /// Those with which the service takes the place of envoyproxy/ratelimit.
-    pub(in crate::cli) fn of_incumbent() -> Self {
-        Self(TypedFlags::from([("compat", vec!["envoyproxy-ratelimit".into()])]))
-    }
-}
-
 impl Args for ServeFlags {
     fn augment_args(command: Command) -> Command {
         let command = command.args(settings::table().into_iter().map(argument));
@@ -46,6 +39,10 @@ fn argument(row: Row) -> Arg {
         .allow_negative_numbers(true);
     let name = row.value;
     match row.arity {
+        // Given twice, it is refused: the settings of one of the files would be ignored.
+        Arity::Single if row.flag == settings::CONFIG => {
+            argument.value_name(name).action(ArgAction::Append)
+        }
         Arity::Single => argument.value_name(name),
         Arity::Repeated => argument.value_name(name).action(ArgAction::Append),
         Arity::Switch => argument

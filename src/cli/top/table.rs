@@ -23,9 +23,10 @@ impl TextWidth {
 
 /// The first `rows` keys of each list.
 pub(super) fn describe(report: &TopReport, rows: usize, width: TextWidth) -> String {
-    let mut text = format!("decisions of this replica in the last {:.0} s\n", report.seconds);
+    let mut text =
+        format!("decisions of this replica in the last {:.0} s\n", report.seconds.max(1.0));
     for (title, empty, keys) in [
-        ("hottest keys", "no key was decided", &report.hottest),
+        ("hottest keys", "no decisions yet", &report.hottest),
         ("most denied keys", "no key was denied", &report.denied),
         ("keys nearest to their limit", "no key is near its limit", &report.nearest),
     ] {

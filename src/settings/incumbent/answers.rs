@@ -18,18 +18,13 @@ impl Translator<'_> {
     pub(super) fn answers(&mut self) {
         self.copy_switch("dynamic-metadata", "RESPONSE_DYNAMIC_METADATA");
         if self.is_on("LIMIT_RESPONSE_HEADERS_ENABLED") {
-            self.set("headers", "LIMIT_RESPONSE_HEADERS_ENABLED", "ratelimit");
-            for (flag, name) in HEADERS {
-                self.copy(flag, name);
-            }
-        } else {
-            let names = HEADERS.map(|(_, name)| name);
-            self.warn_all(&names, "LIMIT_RESPONSE_HEADERS_ENABLED is not true");
+            self.set("headers", &["LIMIT_RESPONSE_HEADERS_ENABLED"], "ratelimit");
         }
+        self.copy_if_on("LIMIT_RESPONSE_HEADERS_ENABLED", &HEADERS);
         if let Some(bytes) = self.text("LOCAL_CACHE_SIZE_IN_BYTES").and_then(go::number) {
             let at_least = bytes.min(1);
             let counters = (bytes / BYTES_OF_COUNTER).clamp(at_least, COUNTERS_MAX);
-            self.set("over-limit-cache", "LOCAL_CACHE_SIZE_IN_BYTES", counters.to_string());
+            self.set("over-limit-cache", &["LOCAL_CACHE_SIZE_IN_BYTES"], counters.to_string());
         }
     }
 }

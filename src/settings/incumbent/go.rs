@@ -19,6 +19,11 @@ pub(super) fn number(text: &str) -> Option<i64> {
     text.parse().ok().filter(|_| is_decimal && !is_octal)
 }
 
+/// A number, which may have a fraction. Infinity and "not a number" are refused.
+pub(super) fn fraction(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
 /// Units of time in nanoseconds. Go accepts two characters for `micro`.
 const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
@@ -143,6 +148,16 @@ mod tests {
             "1e3s",
         ] {
             assert_eq!(duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fraction_is_finite() {
+        for (text, number) in [("0", 0.0), ("+.5", 0.5), ("1e3", 1000.0), ("-1", -1.0)] {
+            assert_eq!(fraction(text), Some(number), "{text}");
+        }
+        for text in ["", "inf", "NaN", "80%", "0,8"] {
+            assert_eq!(fraction(text), None, "{text}");
         }
     }
 

@@ -1,11 +1,23 @@
 //! Addresses, and TLS of gRPC.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use super::{Translator, go, variable::host};
-use crate::settings::row;
+use crate::settings::{form::spelled, row};
 
 const ADDRESS_FORM: &str = "must be an IP address and a port, or a colon and a port, such as :9090";
+
+const AGES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3600));
+
+/// The TLS of gRPC, with our settings.
+const TLS: [(&str, &str); 3] = [
+    ("tls-cert", "GRPC_SERVER_TLS_CERT"),
+    ("tls-key", "GRPC_SERVER_TLS_KEY"),
+    ("tls-client-ca", "GRPC_CLIENT_TLS_CACERT"),
+];
 
 impl Translator<'_> {
     pub(super) fn listeners(&mut self) {
@@ -16,21 +28,33 @@ impl Translator<'_> {
         ] {
             let address = SocketAddr::new(self.host(host), self.port(port).unwrap_or(default));
             let is_host = self.text(port).is_none() && self.text(host).is_some();
-            self.set(flag, if is_host { host } else { port }, address.to_string());
+            let variables = if is_host { [host, port] } else { [port, host] };
+            self.set(flag, &variables, address.to_string());
         }
         // It would need a token on the address of the old debug port.
-        self.set("admin-addr", "DEBUG_PORT", "off");
+        self.set("admin-addr", &[], "off");
         if self.text("GRPC_UDS").is_some() {
-            let problem = "not supported: gRPC is served on TCP only; set GRPC_HOST and GRPC_PORT";
-            self.problem("GRPC_UDS", problem);
+            match (self.given)("grpc-addr") {
+                Some(ours) => self.warn("GRPC_UDS", &format!("{ours} is set")),
+                None => self.problem(
+                    "GRPC_UDS",
+                    "not supported: gRPC is served on TCP only; set GRPC_HOST and GRPC_PORT",
+                ),
+            }
         }
-        if let Some(age) = self.text("GRPC_MAX_CONNECTION_AGE").and_then(go::duration) {
-            let age =
-                if age.is_zero() { "off".to_owned() } else { format!("{}ms", age.as_millis()) };
-            self.set("connection-age", "GRPC_MAX_CONNECTION_AGE", age);
-        }
+        self.connection_age();
         self.tls();
         self.metrics_address();
+    }
+
+    fn connection_age(&mut self) {
+        const NAMES: (&str, &str) = ("connection-age", "GRPC_MAX_CONNECTION_AGE");
+        let Some(age) = self.text(NAMES.1).and_then(go::duration) else { return };
+        let age = match age {
+            Duration::ZERO => "off".to_owned(),
+            age => self.clamp(NAMES, age, AGES, spelled),
+        };
+        self.set(NAMES.0, &[NAMES.1], age);
     }
 
     fn host(&self, name: &'static str) -> IpAddr {
@@ -42,44 +66,33 @@ impl Translator<'_> {
     }
 
     fn tls(&mut self) {
-        const FILES: [(&str, &str); 3] = [
-            ("tls-cert", "GRPC_SERVER_TLS_CERT"),
-            ("tls-key", "GRPC_SERVER_TLS_KEY"),
-            ("tls-client-ca", "GRPC_CLIENT_TLS_CACERT"),
-        ];
-        if !self.is_on("GRPC_SERVER_USE_TLS") {
-            let names = FILES.map(|(_, name)| name);
-            self.warn_all(&names, "GRPC_SERVER_USE_TLS is not true");
-            self.warn("GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_USE_TLS is not true");
-            return;
-        }
-        for (flag, name) in FILES {
-            self.copy(flag, name);
+        const SWITCH: &str = "GRPC_SERVER_USE_TLS";
+        self.copy_if_on(SWITCH, &TLS);
+        if !self.is_on(SWITCH) {
+            return self.warn("GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_USE_TLS is not true");
         }
         // The old service has TLS for gRPC alone, and its probes and scrapers rely on that.
-        self.set("tls-scope", "GRPC_SERVER_USE_TLS", "grpc");
-        for (flag, name) in FILES.into_iter().take(2) {
+        self.set("tls-scope", &[SWITCH], "grpc");
+        for (flag, name) in TLS.into_iter().take(2) {
             if self.text(name).is_none() && !self.is_given(flag) {
-                self.problem("GRPC_SERVER_USE_TLS", &format!("it needs {name}"));
+                self.problem(SWITCH, &format!("needs {name}"));
             }
         }
         if self.text("GRPC_CLIENT_TLS_SAN").is_none() {
             return;
         }
         // Without this check any client of the CA would be let in.
-        let instead = row::variable("client-domains");
-        if self.is_given("client-domains") {
-            self.warn("GRPC_CLIENT_TLS_SAN", &format!("{instead} says which clients may ask"));
-        } else {
-            let problem =
-                format!("not supported: set {instead} to a file with the names of clients");
-            self.problem("GRPC_CLIENT_TLS_SAN", &problem);
+        match (self.given)("client-domains") {
+            Some(ours) => {
+                self.warn("GRPC_CLIENT_TLS_SAN", &format!("{ours} says which clients may ask"));
+            }
+            None => {
+                let instead = row::variable("client-domains");
+                let problem =
+                    format!("not supported: set {instead} to a file with the names of clients");
+                self.problem("GRPC_CLIENT_TLS_SAN", &problem);
+            }
         }
-    }
-
-    /// Whether one of our own flags or variables gives a setting.
-    fn is_given(&self, flag: &'static str) -> bool {
-        self.flags.contains_key(flag) || self.environment.text(&row::variable(flag)).is_some()
     }
 
     fn metrics_address(&mut self) {
@@ -88,17 +101,19 @@ impl Translator<'_> {
             return self.warn_all(&names, "USE_PROMETHEUS is not true");
         }
         let text = self.text("PROMETHEUS_ADDR").unwrap_or(":9090");
-        let address = match text.strip_prefix(':') {
-            Some(port) => port.parse().ok().map(|port| SocketAddr::new(self.host("HOST"), port)),
-            None => text.parse().ok(),
-        };
+        let address = text.rsplit_once(':').and_then(|(name, port)| {
+            let host = if name.is_empty() { Some(self.host("HOST")) } else { host(name) };
+            Some(SocketAddr::new(host?, port.parse().ok()?))
+        });
+        let variables = ["PROMETHEUS_ADDR", "USE_PROMETHEUS"];
         match address {
-            Some(address) => self.set("metrics-addr", "PROMETHEUS_ADDR", address.to_string()),
+            Some(address) => self.set("metrics-addr", &variables, address.to_string()),
+            None if self.is_given("metrics-addr") => self.set("metrics-addr", &variables, "off"),
             None => {
                 self.problem("PROMETHEUS_ADDR", &format!("invalid value `{text}`: {ADDRESS_FORM}"));
             }
         }
         self.copy("metrics-path", "PROMETHEUS_PATH");
-        self.set("metrics-compat", "USE_PROMETHEUS", "envoyproxy");
+        self.set("metrics-compat", &["USE_PROMETHEUS"], "envoyproxy");
     }
 }

@@ -1,8 +1,6 @@
 //! The variables of envoyproxy/ratelimit, from which docs/migrating.md is made: how each is written, and what it sets
 //! here or why it has no effect.
 
-use std::time::Duration;
-
 use super::variable::{
     Effect::{AsAsked, Nothing, Sets},
     IncumbentVariable, VariableForm,
@@ -13,8 +11,7 @@ const TEXT: VariableForm = VariableForm::Text;
 const SECRET: VariableForm = VariableForm::Secret;
 const PORT: VariableForm = VariableForm::Number { min: 0, max: 65_535 };
 const COUNT: VariableForm = VariableForm::Number { min: 0, max: i64::MAX };
-const TIME: VariableForm = VariableForm::Time { max: Duration::from_nanos(i64::MAX as u64) };
-const AGE: VariableForm = VariableForm::Time { max: Duration::from_secs(24 * 3600) };
+const TIME: VariableForm = VariableForm::Time;
 const HOST: VariableForm = VariableForm::Host;
 const TYPES: VariableForm = VariableForm::Among(&["SINGLE", "SENTINEL", "CLUSTER"]);
 const SOCKETS: VariableForm = VariableForm::Among(&["unix", "tcp"]);
@@ -24,6 +21,7 @@ const LEVELS: VariableForm =
 const STATSD: &str = "metrics are scraped, or sent by OTLP";
 const MEMCACHE: &str = "only BACKEND_TYPE=memcache uses it, which is not supported";
 const ONE_REDIS: &str = "one Redis counts all units, so that a call is one atomic step";
+const ON_EMPTY: &str = "a call waits for a connection until its decision budget ends";
 const NO_WINDOW: &str = "calls are batched without a window";
 const STARTS: &str = "the service starts without Redis, and is ready after 10 s at most";
 const RETRIES: &str = "attempts follow after 0.2 s to 10 s";
@@ -41,7 +39,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("GRPC_HOST", HOST, Sets("`--grpc-addr`, by default 0.0.0.0:8081")),
     row("GRPC_PORT", PORT, Sets("`--grpc-addr`")),
     row("GRPC_UDS", TEXT, Sets("refused: gRPC is served on TCP only")),
-    row("GRPC_MAX_CONNECTION_AGE", AGE, Sets("`--connection-age`; 0 is off")),
+    row("GRPC_MAX_CONNECTION_AGE", TIME, Sets("`--connection-age`, 1s to 24h here; 0 is off")),
     row("GRPC_MAX_CONNECTION_AGE_GRACE", TIME, Nothing("the grace is always 30 s")),
     row(
         "GRPC_SERVER_USE_TLS",
@@ -83,7 +81,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row(
         "CONFIG_GRPC_XDS_NODE_METADATA",
         TEXT,
-        Nothing("a control plane is told the id of the node only"),
+        Nothing("the service identifies itself by the id of the node alone"),
     ),
     row(
         "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
@@ -161,7 +159,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("STATSD_PORT", PORT, Nothing(STATSD)),
     row("USE_DOG_STATSD", SWITCH, AsAsked("false", STATSD)),
     row("USE_DOG_STATSD_MOGRIFIERS", TEXT, Nothing(STATSD)),
-    row("DOG_STATSD_MOGRIFIER_…", TEXT, Nothing(STATSD)),
+    row("DOG_STATSD_MOGRIFIER…", TEXT, Nothing(STATSD)),
     row(
         "EXTRA_TAGS",
         TEXT,
@@ -181,11 +179,17 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
         Sets("`--store redis://`, `--store redis+sentinel://` or `--store redis+cluster://`"),
     ),
     row("REDIS_URL", SECRET, Sets("`--store`, by default /var/run/nutcracker/ratelimit.sock")),
-    row("REDIS_AUTH", SECRET, Sets("the password in `--store`, or `user:password`")),
+    row(
+        "REDIS_AUTH",
+        SECRET,
+        Sets(
+            "`password` or `user:password` in `--store`; a password with a colon is `default:password`",
+        ),
+    ),
     row(
         "REDIS_SENTINEL_AUTH",
         SECRET,
-        Sets("`--store-sentinel-user`, and the password of the Sentinels"),
+        Sets("`password` or `user:password` at the Sentinels, as REDIS_AUTH"),
     ),
     row("REDIS_TLS", SWITCH, Sets("`--store rediss://…`")),
     row("REDIS_TLS_CLIENT_CERT", TEXT, Sets("`--store-tls-cert`")),
@@ -199,12 +203,9 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
             "certificates are always verified; TOLLKEEPER_STORE_TLS_NAME is the name to expect instead of the host",
         ),
     ),
-    row("REDIS_POOL_SIZE", VariableForm::Number { min: 1, max: 1000 }, Sets("`--store-pool-size`")),
-    row(
-        "REDIS_POOL_ON_EMPTY_BEHAVIOR",
-        TEXT,
-        AsAsked("WAIT", "a call waits for a connection until its decision budget ends"),
-    ),
+    row("REDIS_POOL_SIZE", COUNT, Sets("`--store-pool-size`, 1 to 1000 here")),
+    row("REDIS_POOL_ON_EMPTY_BEHAVIOR", TEXT, AsAsked("WAIT", ON_EMPTY)),
+    row("REDIS_POOL_ON_EMPTY_WAIT_DURATION", TIME, Nothing(ON_EMPTY)),
     row("REDIS_TIMEOUT", TIME, Nothing("TOLLKEEPER_DECISION_BUDGET bounds the whole decision")),
     row("REDIS_PIPELINE_WINDOW", TIME, Nothing(NO_WINDOW)),
     row("REDIS_PIPELINE_LIMIT", COUNT, Nothing(NO_WINDOW)),
@@ -226,6 +227,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", COUNT, Nothing(ONE_REDIS)),
     row("REDIS_PERSECOND_TIMEOUT", TIME, Nothing(ONE_REDIS)),
     row("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", TEXT, Nothing(ONE_REDIS)),
+    row("REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", TIME, Nothing(ONE_REDIS)),
     row("MEMCACHE_HOST_PORT", TEXT, Nothing(MEMCACHE)),
     row("MEMCACHE_MAX_IDLE_CONNS", COUNT, Nothing(MEMCACHE)),
     row("MEMCACHE_SRV", TEXT, Nothing(MEMCACHE)),
@@ -253,7 +255,12 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
         SWITCH,
         Sets("`--count-denied`: true is off, and by default it is on"),
     ),
-    row("NEAR_LIMIT_RATIO", VariableForm::Ratio, Sets("`--near-limit-ratio`")),
+    row(
+        "DESCRIPTOR_KEY_CONFIG",
+        TEXT,
+        Nothing("in metrics, limits that requests bring have no values of entries"),
+    ),
+    row("NEAR_LIMIT_RATIO", VariableForm::Fraction, Sets("`--near-limit-ratio`, 0 to 1 here")),
     row("SHADOW_MODE", SWITCH, Sets("`--shadow-mode`")),
     row("QUOTA_MODE", SWITCH, Sets("`--quota-mode`")),
     row("RESPONSE_DYNAMIC_METADATA", SWITCH, Sets("`--dynamic-metadata`")),
@@ -286,7 +293,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     ),
     row(
         "TRACING_SAMPLING_RATE",
-        VariableForm::Ratio,
-        Sets("`OTEL_TRACES_SAMPLER_ARG` of `parentbased_traceidratio`"),
+        VariableForm::Fraction,
+        Sets("`OTEL_TRACES_SAMPLER_ARG` of `parentbased_traceidratio`, 0 to 1 here"),
     ),
 ];

@@ -1,6 +1,6 @@
 //! Log lines, metrics, and traces, which the standard variables of OpenTelemetry describe here.
 
-use super::Translator;
+use super::{Translator, go};
 
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"];
@@ -23,11 +23,13 @@ impl Translator<'_> {
             "trace" => "debug",
             level => level,
         };
-        self.set("log-level", "LOG_LEVEL", level);
+        self.set("log-level", &["LOG_LEVEL"], level);
         if let Some(format) = self.text("LOG_FORMAT") {
-            self.set("log-format", "LOG_FORMAT", format.to_ascii_lowercase());
+            self.set("log-format", &["LOG_FORMAT"], format.to_ascii_lowercase());
         }
-        self.copy("near-limit-ratio", "NEAR_LIMIT_RATIO");
+        if let Some(ratio) = self.ratio("near-limit-ratio", "NEAR_LIMIT_RATIO") {
+            self.set("near-limit-ratio", &["NEAR_LIMIT_RATIO"], ratio);
+        }
         // It sends spans alone, so a collector may have no pipeline for metrics.
         if self.lacks(&["OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"]) {
             self.set_otel("OTEL_METRICS_EXPORTER", "none");
@@ -54,8 +56,8 @@ impl Translator<'_> {
         }
         if self.lacks(&["OTEL_TRACES_SAMPLER"]) {
             self.set_otel("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
-            let rate = self.text("TRACING_SAMPLING_RATE").unwrap_or("1");
-            self.set_otel("OTEL_TRACES_SAMPLER_ARG", rate);
+            let rate = self.ratio("", "TRACING_SAMPLING_RATE");
+            self.set_otel("OTEL_TRACES_SAMPLER_ARG", rate.as_deref().unwrap_or("1"));
         }
         if self.lacks(&["OTEL_SERVICE_NAME"]) {
             let name = self.text("TRACING_SERVICE_NAME").unwrap_or("RateLimit");
@@ -69,6 +71,12 @@ impl Translator<'_> {
                 self.out.resource.push((key, value.to_owned()));
             }
         }
+    }
+
+    /// A number from 0 to 1.
+    fn ratio(&mut self, flag: &'static str, variable: &'static str) -> Option<String> {
+        let ratio = self.text(variable).and_then(go::fraction)?;
+        Some(self.clamp((flag, variable), ratio, (0.0, 1.0), |ratio| ratio.to_string()))
     }
 
     /// Whether none of these variables is set.

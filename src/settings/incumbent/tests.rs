@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::{
     engine::rule::{ExhaustedLooks, ModeOverride, WhenDenied},
-    settings::{HangUp, ReadyNeeds, Resolved, RuleSource, Settings, StoreUrl, resolve},
+    settings::{HangUp, ReadyNeeds, Resolved, RuleSource, Settings, StoreUrl, TypedFlags, resolve},
     store::redis::password::Password,
     telemetry::{MetricsCompat, OtlpProtocol, ParentUse, RootSampling, Sampling},
 };
@@ -81,19 +81,50 @@ fn its_environment_is_read_only_on_request() {
 fn our_own_variables_have_precedence_and_the_others_are_named() {
     let settings = good(&[
         ("TOLLKEEPER_STORE", "memory://"),
-        ("REDIS_URL", "/socket"),
+        ("REDIS_URL", "rediss://not-read"),
+        ("REDIS_AUTH", "s3cret"),
+        ("REDIS_TYPE", "SINGLE"),
+        ("BACKEND_TYPE", "memcache"),
         ("TOLLKEEPER_GRPC_ADDR", "127.0.0.1:1"),
         ("GRPC_PORT", "2"),
+        ("GRPC_HOST", "::"),
+        ("GRPC_UDS", "/socket"),
         ("TOLLKEEPER_COUNT_DENIED", "off"),
     ]);
     assert_eq!(settings.store.url.to_string(), "memory://");
     assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:1");
     assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Free);
     let expected = [
+        "GRPC_UDS has no effect: TOLLKEEPER_GRPC_ADDR is set",
+        "REDIS_AUTH has no effect: TOLLKEEPER_STORE is set",
+        "BACKEND_TYPE has no effect: TOLLKEEPER_STORE is set",
+        "GRPC_HOST has no effect: TOLLKEEPER_GRPC_ADDR is set",
         "GRPC_PORT has no effect: TOLLKEEPER_GRPC_ADDR is set",
+        "REDIS_TYPE has no effect: TOLLKEEPER_STORE is set",
         "REDIS_URL has no effect: TOLLKEEPER_STORE is set",
     ];
     assert_eq!(settings.warnings, expected);
+}
+
+#[test]
+fn a_variable_with_two_effects_is_reported_only_if_both_are_overridden() {
+    let admin = ("TOLLKEEPER_ADMIN_ADDR", "127.0.0.1:1");
+    let debug = silent(&[admin, ("DEBUG_PORT", "7")]).listen.debug.unwrap();
+    assert_eq!(debug.to_string(), "0.0.0.0:7");
+    let metrics = ("TOLLKEEPER_METRICS_ADDR", "127.0.0.1:1");
+    silent(&[metrics, ("USE_PROMETHEUS", "true"), ("HOST", "::")]);
+    let address = ("PROMETHEUS_ADDR", "nowhere");
+    let why = "PROMETHEUS_ADDR has no effect: TOLLKEEPER_METRICS_ADDR is set";
+    warned(&[metrics, ("USE_PROMETHEUS", "true"), address], &[why]);
+}
+
+#[test]
+fn a_password_file_has_precedence_over_a_password_in_a_variable() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "s3cret").unwrap();
+    let ours = ("TOLLKEEPER_STORE_PASSWORD_FILE", file.path().to_str().unwrap());
+    let auth = "REDIS_AUTH has no effect: TOLLKEEPER_STORE_PASSWORD_FILE is set";
+    warned(&[ours, ("REDIS_AUTH", "a:b")], &[auth]);
 }
 
 #[test]
@@ -135,6 +166,8 @@ fn metrics_have_an_address_if_they_are_asked_for() {
             "PROMETHEUS_PATH has no effect: USE_PROMETHEUS is not true",
         ],
     );
+    assert_eq!(metrics(&[("PROMETHEUS_ADDR", "localhost:1"), path]), "127.0.0.1:1/stats/all");
+    assert_eq!(metrics(&[("PROMETHEUS_ADDR", "[::1]:1"), path]), "[::1]:1/stats/all");
     let address = "PROMETHEUS_ADDR: invalid value `h:1`: must be an IP address and a port, or a \
                    colon and a port, such as :9090";
     refused(&[on, ("PROMETHEUS_ADDR", "h:1")], address);
@@ -155,7 +188,7 @@ fn tls_is_for_grpc_and_needs_its_switch() {
     let name_problem = "GRPC_CLIENT_TLS_SAN: not supported: set TOLLKEEPER_CLIENT_DOMAINS to a \
                         file with the names of clients";
     assert_eq!(resolved(&[on, certificate, key, name]).problems, [name_problem, missing]);
-    let alone = "GRPC_SERVER_USE_TLS: it needs GRPC_SERVER_TLS_CERT";
+    let alone = "GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT";
     assert_eq!(resolved(&[on, key]).problems[0], alone);
 }
 
@@ -163,8 +196,16 @@ fn store(variables: &[(&str, &str)]) -> String {
     let settings = good(variables);
     let StoreUrl::Redis(url) = &settings.store.url else { panic!("no Redis") };
     let password = url.access.password.as_ref().map(|password| password.read().unwrap());
-    let user = url.access.user.clone();
-    format!("{url} {}:{}", user.unwrap_or_default(), password.unwrap_or_default())
+    let user = name_of(&url.access.user);
+    format!("{url} {}:{}", user, password.unwrap_or_default())
+}
+
+/// The name of a user, if there is one, which is never shown.
+fn name_of(user: &Option<AclUser>) -> &str {
+    match user {
+        Some(AclUser::Named(name) | AclUser::BesidePassword { name, .. }) => name,
+        None => "",
+    }
 }
 
 #[test]
@@ -176,16 +217,30 @@ fn every_form_of_redis_url_is_read() {
     let cluster = ("REDIS_TYPE", "cluster");
     let tls = ("REDIS_TLS", "1");
     assert_eq!(store(&[tcp, url("redis:6379")]), "redis://redis:6379/0 :");
-    assert_eq!(store(&[tcp, url("h:1"), auth("p@:ss/%")]), "redis://p@:***@h:1/0 p@:ss/%");
+    assert_eq!(store(&[tcp, url("h:1"), auth("p@:ss/%")]), "redis://***:***@h:1/0 p@:ss/%");
     assert_eq!(store(&[tcp, url("h:1"), auth("s3cret")]), "redis://:***@h:1/0 :s3cret");
     assert_eq!(store(&[tcp, url("redis://h:1/11"), auth("p")]), "redis://:***@h:1/11 :p");
     assert_eq!(store(&[tcp, url("redis://u:p@h:1/2")]), "redis://u:***@h:1/2 u:p");
     assert_eq!(store(&[tcp, url("h:1"), tls]), "rediss://h:1/0 :");
     assert_eq!(store(&[url("/run/a?b.sock")]), "redis+unix:///run/a?b.sock?db=0 :");
     let sentinels = url("main,a:26379,b:26380");
-    let expected = "redis+sentinel://u:***@a:26379,b:26380/main/0 u:p";
+    let expected = "redis+sentinel://***:***@a:26379,b:26380/main/0 u:p";
     assert_eq!(store(&[sentinel, sentinels, auth("u:p")]), expected);
     assert_eq!(store(&[cluster, url("a:1,b:2"), tls]), "rediss+cluster://a:1,b:2 :");
+    assert_eq!(store(&[cluster, url("redis://a:1,redis://b")]), "redis+cluster://a:1,b:6379 :");
+}
+
+#[test]
+fn nothing_of_redis_auth_is_shown_since_all_of_it_may_be_a_password() {
+    let tcp = ("REDIS_SOCKET_TYPE", "tcp");
+    let settings = good(&[tcp, ("REDIS_URL", "h:1"), ("REDIS_AUTH", "s3:cret")]);
+    let StoreUrl::Redis(url) = &settings.store.url else { panic!("no Redis") };
+    assert_eq!(url.to_string(), "redis://***:***@h:1/0");
+    let user = url.access.user.as_ref().unwrap();
+    assert_eq!(user.to_string(), "the user in REDIS_AUTH");
+    assert!(!format!("{settings:?}").contains("s3"), "{settings:?}");
+    let with_colon = [tcp, ("REDIS_URL", "h:1"), ("REDIS_AUTH", "default:s3:cret")];
+    assert_eq!(store(&with_colon), "redis://***:***@h:1/0 default:s3:cret");
 }
 
 #[test]
@@ -200,7 +255,14 @@ fn a_bad_redis_url_is_refused_without_its_text() {
         ),
         (&[tcp], "must be set: host and port"),
         (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "s3cret")], "must be the master's name"),
-        (&[("REDIS_TYPE", "CLUSTER")], "must be set: nodes"),
+        (&[("REDIS_TYPE", "CLUSTER")], "must be nodes of the cluster"),
+        (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "redis://:s3cret@a:1")], "must be nodes"),
+        (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", ",a:1")], "must be the master's name"),
+        (&[tcp, ("REDIS_URL", "rediss://:s3cret@h")], "rediss:// is not supported here: write"),
+        (&[tcp, ("REDIS_URL", "http://:s3cret@h")], "must be host:port, such as redis:6379, or"),
+        (&[tcp, ("REDIS_URL", "/s3cret")], "must be host:port, such as redis:6379, since"),
+        (&[tcp, ("REDIS_URL", "h:1?s3cret")], "takes no query"),
+        (&[tcp, ("REDIS_URL", "a:1,b:2")], "has several hosts: for these set REDIS_TYPE"),
         (&[("REDIS_TLS", "true")], "a Unix socket has no TLS"),
     ] {
         let problems = resolved(variables).problems.join("\n");
@@ -209,6 +271,7 @@ fn a_bad_redis_url_is_refused_without_its_text() {
             "{variables:?}: {problems}"
         );
         assert!(!problems.contains("s3cret"), "{problems}");
+        assert!(!problems.contains("redis+"), "{problems}");
     }
 }
 
@@ -219,10 +282,11 @@ fn sentinels_have_a_login_of_their_own() {
             [("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "main,a:1"), ("REDIS_SENTINEL_AUTH", auth)];
         let StoreUrl::Redis(url) = silent(&variables).store.url else { panic!("no Redis") };
         let access = url.sentinel_access;
-        (access.user.clone(), access.password.as_ref().map(Password::read).unwrap().unwrap())
+        let password = access.password.as_ref().map(Password::read).unwrap().unwrap();
+        format!("{} {password}", name_of(&access.user))
     };
-    assert_eq!(of("p"), (None, "p".to_owned()));
-    assert_eq!(of("u:p:q"), (Some("u".to_owned()), "p:q".to_owned()));
+    assert_eq!(of("p"), " p");
+    assert_eq!(of("u:p:q"), "u p:q");
     warned(
         &[("REDIS_SENTINEL_AUTH", "p")],
         &["REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL"],
@@ -283,19 +347,11 @@ fn a_bad_value_names_its_variable_its_form_and_its_bound() {
         ("GRPC_PORT", "08081", "a whole number from 0 to 65535, without leading zeros"),
         ("HOST", "example.com", "an IP address, such as 0.0.0.0 or ::"),
         ("REDIS_TLS", "yes", "true or false, also as 1, t, 0 or f"),
-        (
-            "GRPC_MAX_CONNECTION_AGE",
-            "48h",
-            "a duration with units, such as 10s or 1h30m, from 0s to 24h",
-        ),
-        (
-            "GRPC_MAX_CONNECTION_AGE",
-            "30",
-            "a duration with units, such as 10s or 1h30m, from 0s to 24h",
-        ),
+        ("GRPC_MAX_CONNECTION_AGE", "30", "a duration with units, such as 10s or 1h30m"),
         ("REDIS_TIMEOUT", "10", "a duration with units, such as 10s or 1h30m"),
-        ("REDIS_POOL_SIZE", "1001", "a whole number from 1 to 1000, without leading zeros"),
-        ("NEAR_LIMIT_RATIO", "1.5", "a number from 0 to 1, such as 0.8"),
+        ("REDIS_POOL_SIZE", "-1", "a whole number of 0 or more, without leading zeros"),
+        ("NEAR_LIMIT_RATIO", "80%", "a number, such as 0.8"),
+        ("REDIS_SOCKET_TYPE", "udp", "one of: unix, tcp"),
         ("REDIS_TYPE", "RING", "one of: SINGLE, SENTINEL, CLUSTER"),
         ("CONFIG_TYPE", "XDS", "one of: FILE, GRPC_XDS_SOTW"),
         ("BACKEND_TYPE", "dynamo", "one of: redis, memcache"),
@@ -304,6 +360,26 @@ fn a_bad_value_names_its_variable_its_form_and_its_bound() {
     ] {
         refused(&[(name, value)], &format!("{name}: invalid value `{value}`: must be {allowed}"));
     }
+}
+
+#[test]
+fn a_value_beyond_our_bound_is_read_as_the_bound_with_a_warning() {
+    for (name, value, bound, limit) in [
+        ("GRPC_MAX_CONNECTION_AGE", "48h", "24h", "more than the maximum"),
+        ("GRPC_MAX_CONNECTION_AGE", "100us", "1s", "less than the minimum"),
+        ("REDIS_POOL_SIZE", "2000", "1000", "more than the maximum"),
+        ("REDIS_POOL_SIZE", "0", "1", "less than the minimum"),
+        ("NEAR_LIMIT_RATIO", "1.5", "1", "more than the maximum"),
+    ] {
+        let warning = format!("{name}: `{value}` is {limit} here: {bound} is used");
+        warned(&[(name, value)], &[&warning]);
+    }
+    let settings = good(&[("GRPC_MAX_CONNECTION_AGE", "25h"), ("REDIS_POOL_SIZE", "1001")]);
+    assert_eq!(settings.listen.connections.age, Some(Duration::from_secs(24 * 3600)));
+    assert_eq!(settings.store.pool_size, 1000);
+    let overridden = "GRPC_MAX_CONNECTION_AGE has no effect: TOLLKEEPER_CONNECTION_AGE is set";
+    let ours = ("TOLLKEEPER_CONNECTION_AGE", "1m");
+    warned(&[ours, ("GRPC_MAX_CONNECTION_AGE", "48h")], &[overridden]);
 }
 
 #[test]
@@ -317,7 +393,7 @@ fn each_variable_without_effect_is_one_warning() {
         let value = match (&row.form, &row.effect) {
             (_, Effect::AsAsked("true", _)) => "false",
             (variable::VariableForm::Switch, _) => "true",
-            (variable::VariableForm::Time { .. }, _) => "1s",
+            (variable::VariableForm::Time, _) => "1s",
             (variable::VariableForm::Number { .. }, _) => "1",
             (variable::VariableForm::Among(values), _) => values[0],
             _ => "s3cret",
@@ -382,42 +458,29 @@ fn rule_files_are_in_a_folder_of_three_parts() {
         ("RUNTIME_IGNOREDOTFILES", "true"),
     ]);
     assert_eq!(files(&settings), [std::path::Path::new("/data/ratelimit/config")]);
+    let settings = silent(&[("RUNTIME_SUBDIRECTORY", "/sub/"), ("RUNTIME_APPDIRECTORY", "/app")]);
+    let folder = "/srv/runtime_data/current/sub/app";
+    assert_eq!(files(&settings), [std::path::Path::new(folder)]);
+    let settings = silent(&[("RUNTIME_ROOT", "/"), ("RUNTIME_APPDIRECTORY", "/")]);
+    assert_eq!(files(&settings), [std::path::Path::new("/")]);
     warned(
         &[("CONFIG_GRPC_XDS_NODE_ID", "a")],
         &["CONFIG_GRPC_XDS_NODE_ID has no effect: CONFIG_TYPE is not GRPC_XDS_SOTW"],
     );
 }
 
-/// What Envoy Gateway sets. Only files are read here, so they are not checked.
-const ENVOY_GATEWAY: &[(&str, &str)] = &[
-    ("RUNTIME_ROOT", "/data"),
-    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-    ("RUNTIME_IGNOREDOTFILES", "true"),
-    ("RUNTIME_WATCH_ROOT", "false"),
-    ("LOG_LEVEL", "info"),
-    ("USE_STATSD", "false"),
-    ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-    ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
-    ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
-    ("GRPC_SERVER_USE_TLS", "true"),
-    ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
-    ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
-    ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
-    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
-    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
-    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
-    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
-    ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-    ("REDIS_SOCKET_TYPE", "tcp"),
-    ("REDIS_URL", "redis:6379"),
-    ("USE_PROMETHEUS", "true"),
-    ("PROMETHEUS_ADDR", ":19001"),
-    ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
-];
+/// What Envoy Gateway sets. Its files do not exist here, so only the translation is looked at.
+const ENVOY_GATEWAY: &str = include_str!("envoy-gateway.env");
+
+fn translated(variables: &[(&str, &str)]) -> Translated {
+    translate(&environment(variables), &|_| None)
+}
 
 #[test]
 fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
-    let translated = translate(&TypedFlags::new(), &environment(ENVOY_GATEWAY));
+    let variables: Vec<_> =
+        ENVOY_GATEWAY.lines().map(|line| line.split_once('=').unwrap()).collect();
+    let translated = translated(&variables);
     assert_eq!(translated.problems, [""; 0]);
     let value = |flag: &'static str| translated.settings[flag].value.to_str().unwrap();
     assert_eq!(value("rules"), "xds+tls://envoy-gateway:18001?node=envoy-ratelimit");
@@ -441,8 +504,7 @@ fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
 fn a_control_plane_without_tls_has_the_defaults_of_the_old_client() {
     let kind = ("CONFIG_TYPE", "GRPC_XDS_SOTW");
     let rules = |variables: &[(&str, &str)]| {
-        let variables = environment(&[&[kind], variables].concat());
-        let translated = translate(&TypedFlags::new(), &variables);
+        let translated = translated(&[&[kind], variables].concat());
         translated.settings["rules"].value.to_str().unwrap().to_owned()
     };
     assert_eq!(rules(&[]), "xds://localhost:18000?node=default");
@@ -453,6 +515,20 @@ fn a_control_plane_without_tls_has_the_defaults_of_the_old_client() {
         panic!("the rules come from files")
     };
     assert_eq!(target.to_string(), "xds://ai:18002?node=a b&c");
-    let bad = "CONFIG_GRPC_XDS_SERVER_URL: the port is missing: xds://host:port?node=ID";
-    refused(&[kind, ("CONFIG_GRPC_XDS_SERVER_URL", "ai")], bad);
+    let bad = "must be a host and a port, such as localhost:18000";
+    for (written, problem) in [
+        ("ai", bad.to_owned()),
+        ("ai:x", bad.to_owned()),
+        ("user@ai:1", bad.to_owned()),
+        ("http://ai:18002", format!("{bad}, without a scheme")),
+        (
+            "https://ai:18002",
+            format!("{bad}, without https://; for TLS set CONFIG_GRPC_XDS_SERVER_USE_TLS to true"),
+        ),
+    ] {
+        let name = "CONFIG_GRPC_XDS_SERVER_URL";
+        refused(&[kind, (name, written)], &format!("{name}: {problem}"));
+    }
+    let node = "CONFIG_GRPC_XDS_NODE_ID: must be at most 256 bytes without control characters";
+    refused(&[kind, ("CONFIG_GRPC_XDS_NODE_ID", "a\nb")], node);
 }

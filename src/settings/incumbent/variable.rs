@@ -1,9 +1,9 @@
 //! One variable of envoyproxy/ratelimit: its form, and its effect.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use super::go;
-use crate::settings::form::{invalid, spelled};
+use crate::settings::form::invalid;
 
 /// A variable of envoyproxy/ratelimit.
 #[derive(Debug)]
@@ -32,10 +32,10 @@ pub(super) enum VariableForm {
     Switch,
     /// A whole number in this range.
     Number { min: i64, max: i64 },
-    /// A number from 0 to 1.
-    Ratio,
-    /// A duration of at most this.
-    Time { max: Duration },
+    /// A number, which may have a fraction.
+    Fraction,
+    /// A duration.
+    Time,
     /// An IP address.
     Host,
     /// One of these, in any case.
@@ -61,9 +61,8 @@ impl IncumbentVariable {
             VariableForm::Switch => "true, false".to_owned(),
             VariableForm::Number { min, max: i64::MAX } => format!("{min} or more"),
             VariableForm::Number { min, max } => format!("{min} to {max}"),
-            VariableForm::Ratio => "0 to 1".to_owned(),
-            VariableForm::Time { max } if is_unbounded(*max) => "time".to_owned(),
-            VariableForm::Time { max } => format!("time, 0s to {}", spelled(*max)),
+            VariableForm::Fraction => "number".to_owned(),
+            VariableForm::Time => "time".to_owned(),
             VariableForm::Host => "IP address".to_owned(),
             VariableForm::Among(values) => values.join(", "),
             VariableForm::Text | VariableForm::Secret => "text".to_owned(),
@@ -92,21 +91,16 @@ impl VariableForm {
             }
             Self::Number { min, max } => {
                 let is_good = go::number(text).is_some_and(|number| (min..=max).contains(&&number));
-                (is_good, format!("a whole number from {min} to {max}, without leading zeros"))
-            }
-            Self::Ratio => {
-                let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
-                (ratio.is_some(), "a number from 0 to 1, such as 0.8".to_owned())
-            }
-            Self::Time { max } => {
-                let is_good = go::duration(text).is_some_and(|time| time <= *max);
-                let form = "a duration with units, such as 10s or 1h30m";
-                let bound = if is_unbounded(*max) {
-                    String::new()
-                } else {
-                    format!(", from 0s to {}", spelled(*max))
+                let range = match *max {
+                    i64::MAX => format!("of {min} or more"),
+                    max => format!("from {min} to {max}"),
                 };
-                (is_good, format!("{form}{bound}"))
+                (is_good, format!("a whole number {range}, without leading zeros"))
+            }
+            Self::Fraction => (go::fraction(text).is_some(), "a number, such as 0.8".to_owned()),
+            Self::Time => {
+                let form = "a duration with units, such as 10s or 1h30m".to_owned();
+                (go::duration(text).is_some(), form)
             }
             Self::Host => (host(text).is_some(), "an IP address, such as 0.0.0.0 or ::".to_owned()),
             Self::Among(values) => {
@@ -118,17 +112,13 @@ impl VariableForm {
         if is_good { Ok(()) } else { Err(invalid(text, allowed)) }
     }
 
-    /// Whether two good values mean the same.
+    /// Whether two good values have the same effect.
     pub(super) fn is_same(&self, one: &str, other: &str) -> bool {
         match self {
             Self::Switch => go::boolean(one) == go::boolean(other),
             _ => one.eq_ignore_ascii_case(other),
         }
     }
-}
-
-fn is_unbounded(max: Duration) -> bool {
-    max > Duration::from_secs(365 * 24 * 3600)
 }
 
 /// The address of a listener; `localhost` is the one name that needs no resolver.

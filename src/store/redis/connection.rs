@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     password::Password,
     resp,
-    server::{Access, Address, Server},
+    server::{Access, AclUser, Address, Server},
 };
 use crate::tls::in_words;
 
@@ -105,7 +105,7 @@ impl Connection {
 
     async fn log_in(&mut self, access: &Access) -> RedisResult<()> {
         if access.user.is_some() || access.password.is_some() {
-            let user = access.user.as_deref();
+            let user = access.user.as_ref().map(AclUser::name);
             let mut password = read(access.password.as_ref())?;
             let mut answer = self.authenticate(user, &password).await;
             if let (Err(error), Some(file @ Password::File(_))) = (&answer, &access.password)

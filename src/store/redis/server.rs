@@ -30,11 +30,51 @@ impl fmt::Display for Address {
     }
 }
 
+/// An ACL user. It is shown without a name that may be a part of a password.
+#[derive(Clone, PartialEq, Eq)]
+pub enum AclUser {
+    /// The user that a URL or a setting names.
+    Named(String),
+    /// What is before the first colon of a variable with `user:password` or a password, which may have a colon too.
+    BesidePassword {
+        /// The user.
+        name: String,
+        /// The variable.
+        variable: &'static str,
+    },
+}
+
+impl AclUser {
+    /// The name, which must not be shown.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Named(name) | Self::BesidePassword { name, .. } => name,
+        }
+    }
+}
+
+/// For log lines.
+impl fmt::Display for AclUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => write!(f, "the user `{}`", printable(name.as_bytes())),
+            Self::BesidePassword { variable, .. } => write!(f, "the user in {variable}"),
+        }
+    }
+}
+
+/// As `Display`.
+impl fmt::Debug for AclUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// What is the same for all servers of a topology.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     /// The ACL user; without one, and with a password, the default user.
-    pub user: Option<String>,
+    pub user: Option<AclUser>,
     /// The user's password.
     pub password: Option<Password>,
     /// The number of the database.
@@ -46,10 +86,7 @@ pub struct Access {
 impl Access {
     /// The user, for log lines.
     pub(super) fn user_in_words(&self) -> String {
-        match &self.user {
-            Some(user) => format!("the user `{}`", printable(user.as_bytes())),
-            None => "the default user".to_owned(),
-        }
+        self.user.as_ref().map_or_else(|| "the default user".to_owned(), ToString::to_string)
     }
 }
 

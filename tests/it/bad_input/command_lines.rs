@@ -23,6 +23,16 @@ const CASES: &[(&str, &str, &str)] = &[
         "--drain: invalid value ``: must be a duration from 0s to 10m",
     ),
     ("an_argument_of_serve", "serve rules.yaml", "error: unexpected argument `rules.yaml`"),
+    (
+        "two_files_of_settings",
+        "serve --config /dev/null --config /dev/null",
+        "--config: given twice; write all settings into one file",
+    ),
+    (
+        "rules_of_another_scheme",
+        "serve --rules http://h:1",
+        "--rules: the scheme must be xds or xds+tls: xds://host:port?node=ID",
+    ),
     ("an_empty_path_of_rules", "serve --rules=", "--rules: must not be empty"),
     (
         "a_missing_rule_file",
