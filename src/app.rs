@@ -277,13 +277,13 @@ impl App {
         };
         // A control plane without rules never answers.
         let has_rules = async {
-            if let Some(control_plane) = &self.control_plane {
-                if time::timeout(READY_WITHIN, control_plane.accepted()).await.is_err() {
-                    let target = &control_plane.target;
-                    tracing::warn!(
-                        "no rules within {READY_WITHIN:?}: every call passes until the control plane {target} has sent some"
-                    );
-                }
+            if let Some(control_plane) = &self.control_plane
+                && time::timeout(READY_WITHIN, control_plane.accepted()).await.is_err()
+            {
+                let target = &control_plane.target;
+                tracing::warn!(
+                    "no rules within {READY_WITHIN:?}: every call passes until the control plane {target} has sent some"
+                );
             }
         };
         tokio::join!(reached, has_rules);

@@ -242,23 +242,25 @@ async fn rules(State(http): State<Http>) -> Response {
 
 fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
     let in_force = rules.current();
-    let mut shown = rules_state(rules, &in_force);
-    shown["tollkeeper_version"] = json!(VERSION);
-    shown["files"] = json!(in_force.files);
-    shown["control_plane"] = json!(control_plane.map(control_plane_json));
-    let domains = in_force.rules.domains().into_iter();
-    shown["domains"] = domains.map(domain_json).collect();
-    shown
+    let domains = in_force.rules.domains().into_iter().map(domain_json);
+    let others = [
+        ("tollkeeper_version", json!(VERSION)),
+        ("files", json!(in_force.files)),
+        ("control_plane", json!(control_plane.map(control_plane_json))),
+        ("domains", domains.collect()),
+    ];
+    rules_state(rules, &in_force).into_iter().chain(others).collect()
 }
 
 /// The version of the rules in force, when they were loaded, and the problems of newer ones.
-fn rules_state(rules: &Rules, in_force: &InForce) -> Value {
+fn rules_state(rules: &Rules, in_force: &InForce) -> [(&'static str, Value); 3] {
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    json!({
-        "version": in_force.version.to_string(),
-        "loaded_at": since.as_secs(),
-        "problems": rules.problems().iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
+    let problems = rules.problems().iter().map(ToString::to_string).collect();
+    [
+        ("version", json!(in_force.version.to_string())),
+        ("loaded_at", json!(since.as_secs())),
+        ("problems", problems),
+    ]
 }
 
 fn control_plane_json(control_plane: &ControlPlane) -> Value {

@@ -81,10 +81,11 @@ const fn phase_name(phase: Phase) -> &'static str {
 fn rules_json(rules: &Rules, numbers: &StatusNumbers) -> Value {
     let in_force = rules.current();
     let listed = ListedRule::all(&in_force.rules, numbers);
-    let mut shown = rules_state(rules, &in_force);
-    shown["count"] = json!(listed.len());
-    shown["listed"] = listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect();
-    shown
+    let others = [
+        ("count", json!(listed.len())),
+        ("listed", listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect()),
+    ];
+    rules_state(rules, &in_force).into_iter().chain(others).collect()
 }
 
 /// A rule in force, or another label of decisions.
