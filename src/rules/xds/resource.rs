@@ -25,7 +25,7 @@ pub(super) struct ResourceTree {
 
 /// Reads a resource.
 pub(super) fn tree(config: &RateLimitConfig) -> ResourceTree {
-    let mut builder = TreeBuilder::default();
+    let mut builder = ResourceTreeBuilder::default();
     let at = (0, 1);
     let descriptors = builder.descriptors(at, &config.descriptors);
     let mut pairs =
@@ -48,14 +48,14 @@ pub(super) fn name(config: &RateLimitConfig) -> &str {
 }
 
 #[derive(Default)]
-struct TreeBuilder<'a> {
+struct ResourceTreeBuilder<'a> {
     /// Our own keys of the domain, each once with the same value.
     of_domain: Vec<(Location, &'a str, &'a Value)>,
     steps: Vec<DescriptorStep>,
     problems: Vec<(Location, String)>,
 }
 
-impl<'a> TreeBuilder<'a> {
+impl<'a> ResourceTreeBuilder<'a> {
     fn descriptors(&mut self, at: Location, written: &'a [RateLimitDescriptor]) -> YamlNode {
         let items = written.iter().map(|descriptor| self.descriptor(at.0, descriptor)).collect();
         YamlNode { location: at, content: Content::List(items) }
