@@ -34,15 +34,15 @@ type LimitsOfKey<'limits> = (&'limits str, Vec<(&'limits EntryLimit, &'limits En
 pub(super) fn build<'limits>(
     limits: &[&'limits EntryLimit],
 ) -> Option<Vec<DescriptorNode<'limits>>> {
-    TreeBuilder { left: REPEATED_LIMITS_MAX }.level(limits, 0)
+    LimitTree { left: REPEATED_LIMITS_MAX }.level(limits, 0)
 }
 
-struct TreeBuilder {
+struct LimitTree {
     /// Number of limits that may still be added.
     left: usize,
 }
 
-impl TreeBuilder {
+impl LimitTree {
     /// The descriptors for the entry at `index`, of limits that the entries before it match.
     fn level<'limits>(
         &mut self,
