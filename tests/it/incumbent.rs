@@ -290,7 +290,7 @@ async fn nothing_of_redis_auth_is_logged() {
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3:cret"]);
     let more = [("REDIS_AUTH", "default:s3:cret"), ("LOG_LEVEL", "debug")];
-    let service = Incumbent::start_on(redis, SAMPLES[1].1, &more);
+    let service = Incumbent::start_on(redis, &sample(&page("contour.md")), &more);
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
     assert_eq!(service.ask(call).await, "OK: OK 1/2 YEAR");
     let ready = fs::read_to_string(service.folder.path().join("ready")).unwrap();
@@ -301,7 +301,7 @@ async fn nothing_of_redis_auth_is_logged() {
 
 #[test]
 fn healthcheck_is_our_command_under_the_old_name_too() {
-    let service = Incumbent::start(SAMPLES[1].1, &[]);
+    let service = Incumbent::start(&sample(&page("contour.md")), &[]);
     let mut check = Command::new(service.folder.path().join("bin/ratelimit"));
     check.env_clear().env("GRPC_PORT", service.grpc.port().to_string());
     let serving = (Some(0), "SERVING\n".to_owned(), String::new());
