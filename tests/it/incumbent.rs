@@ -1,6 +1,8 @@
 //! The service in the place of envoyproxy/ratelimit: run by the name of its program, with the environments in which
 //! control planes and samples run it.
 
+mod ai_gateway;
+
 use std::{
     fs,
     net::SocketAddr,

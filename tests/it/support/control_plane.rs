@@ -31,21 +31,26 @@ pub enum Semantics {
 
 impl ControlPlane {
     pub fn start(semantics: Semantics) -> Self {
-        Self::start_with(semantics, &[])
+        Self::start_with(semantics, NODE, &[])
+    }
+
+    /// For clients with another id.
+    pub fn start_for(node: &str) -> Self {
+        Self::start_with(Semantics::New, node, &[])
     }
 
     /// With TLS 1.3, and a client certificate required: the folder has `tls.crt`, `tls.key` and `ca.crt`.
     pub fn start_with_tls(folder: &Path) -> Self {
-        Self::start_with(Semantics::New, &["-certs", folder.to_str().unwrap()])
+        Self::start_with(Semantics::New, NODE, &["-certs", folder.to_str().unwrap()])
     }
 
-    fn start_with(semantics: Semantics, flags: &[&str]) -> Self {
+    fn start_with(semantics: Semantics, node: &str, flags: &[&str]) -> Self {
         let name = match semantics {
             Semantics::New => "control-plane",
             Semantics::Old => "control-plane-0.13",
         };
         let mut command = Command::new(tool(name));
-        command.args(["-node", NODE]).args(flags);
+        command.args(["-node", node]).args(flags);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Process(command.spawn().unwrap());
         let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
