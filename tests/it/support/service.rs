@@ -167,11 +167,26 @@ pub fn exchange(
     path: &str,
     body: &[u8],
 ) -> (u16, String, String) {
+    exchange_with(address, method, path, &[], body)
+}
+
+/// Like [`exchange`], with further headers.
+pub fn exchange_with(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    let mut head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n"
     );
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += "\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     // A server that refuses may close before it has read everything.
     let _ = stream.write_all(body);
