@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use tempfile::TempDir;
 
-use super::{Gateway, theirs};
+use super::{Gateway, theirs, yaml};
 use crate::support::{eventually, root, run, tool};
 
 fn page(name: &str) -> String {
@@ -94,4 +94,16 @@ fn the_policy_of_the_page_gives_the_statuses_rules_and_answer_that_the_page_show
 /// The answer without the seconds until the limit's window ends.
 fn without_time(answer: &str) -> &str {
     answer.split_once("\"durationUntilReset\"").expect(answer).0
+}
+
+/// The tests that run without Envoy Gateway use this list.
+#[test]
+fn the_list_of_its_variables_is_that_of_its_deployment() {
+    let deployment = yaml(&theirs("deployment.yaml"));
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let written = container["env"].as_array().unwrap().iter();
+    let written: Vec<&str> = written.map(|each| each["name"].as_str().unwrap()).collect();
+    let list = include_str!("../../../src/settings/incumbent/envoy-gateway.env").lines();
+    let list: Vec<&str> = list.filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert_eq!(list, written);
 }
