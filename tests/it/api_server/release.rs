@@ -103,7 +103,8 @@ impl<'a> Release<'a> {
             ("job", "/apis/batch/v1/namespaces/default/jobs"),
             ("pod", "/api/v1/namespaces/default/pods"),
         ] {
-            let objects = self.server.ask("GET", list, None).unwrap();
+            // A busy API server may refuse a list; the next round asks again.
+            let Some(objects) = self.server.ask("GET", list, None) else { continue };
             for object in objects["items"].as_array().unwrap() {
                 let is_waiting = object["status"].get("conditions").is_none();
                 let phase = &object["status"]["phase"];
@@ -114,7 +115,12 @@ impl<'a> Release<'a> {
                     let succeeded = self.run_pod(pod, service);
                     let name = object["metadata"]["name"].as_str().unwrap();
                     let status = if is_job { job_status(succeeded) } else { pod_status(succeeded) };
-                    self.server.ask("PATCH", &format!("{list}/{name}/status"), Some(&status));
+                    let (object, status_path) =
+                        (format!("{list}/{name}"), format!("{list}/{name}/status"));
+                    if let Err(refusal) = self.server.answer("PATCH", &status_path, Some(&status)) {
+                        let still = self.server.ask("GET", &object, None);
+                        assert_eq!(still, None, "{object} has not been deleted, and {refusal}");
+                    }
                 }
             }
         }
