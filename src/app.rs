@@ -76,7 +76,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let telemetry = Telemetry::start(&settings.telemetry.export)?;
     telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
-    tracing::info!("tollkeeper {VERSION} starts with {} workers", settings.process.workers);
+    tracing::info!(workers = settings.process.workers, "tollkeeper {VERSION} starts");
     for warning in &settings.warnings {
         tracing::warn!("{}", printable(warning.as_bytes()));
     }
@@ -317,7 +317,7 @@ impl App {
 
     /// Reports NOT_SERVING, continues to serve for `drain`, and then closes the listeners.
     async fn drain(&self, tasks: &mut Tasks, drain: Duration) {
-        tracing::info!("draining for {drain:?}");
+        tracing::info!(seconds = drain.as_secs_f64(), "draining");
         self.health.enter(Phase::Draining).await;
         time::sleep(drain).await;
         self.stop.cancel();

@@ -45,8 +45,8 @@ fn workers(cgroup: &str, files: &[(&str, &str)], mounts: &str) -> usize {
         .env("FILES", files.join(" "))
         .env("MOUNTS", mounts);
     let log = Service::spawn(command, TempDir::new().unwrap()).log();
-    let (_, rest) = log.split_once(" starts with ").unwrap_or_else(|| panic!("{log}"));
-    rest.split(' ').next().unwrap().parse().unwrap()
+    let (_, rest) = log.split_once(" starts workers=").unwrap_or_else(|| panic!("{log}"));
+    rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn cores() -> usize {
