@@ -1,7 +1,7 @@
 //! The load generator, against a real service. The tests check its counts, never a speed.
 
 use std::{
-    io::Read as _,
+    io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Output, Stdio},
     thread,
@@ -152,12 +152,34 @@ fn errors_are_counted_by_their_status() {
     assert_eq!(report["errors"], serde_json::json!({ "INVALID_ARGUMENT": 9 }));
 }
 
-#[test]
-fn a_lost_connection_is_an_error_and_is_opened_again() {
-    // The listener accepts each connection and closes it.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+const SETTINGS_ACK: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
+
+/// The address of a server that shows HTTP/2 on each connection, and then does this with it.
+fn http2_server(serve: fn(TcpStream)) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || listener.incoming().for_each(drop::<std::io::Result<TcpStream>>));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(&SETTINGS).unwrap();
+            serve(stream);
+        }
+    });
+    addr
+}
+
+#[test]
+fn a_lost_connection_is_an_error_and_is_opened_again() {
+    // Each connection ends once the client has acknowledged the settings of HTTP/2.
+    let addr = http2_server(|mut stream| {
+        let mut received: Vec<u8> = Vec::new();
+        let mut bytes = [0_u8; 1024];
+        while !received.windows(SETTINGS_ACK.len()).any(|frame| frame == SETTINGS_ACK) {
+            let Ok(count @ 1..) = stream.read(&mut bytes) else { return };
+            received.extend(&bytes[..count]);
+        }
+    });
     let flags = ["--json", "--concurrency", "2", "--calls", "20", "user=a"];
     let (code, stdout, _) = bench(&addr, &flags);
     assert_eq!(code, Some(1));
@@ -168,9 +190,8 @@ fn a_lost_connection_is_an_error_and_is_opened_again() {
 
 #[test]
 fn calls_that_get_no_answer_end_at_a_deadline_and_are_counted() {
-    // The system accepts the connections, and no program reads from them.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
+    // The server reads nothing, and keeps its connections open.
+    let addr = http2_server(std::mem::forget);
     let (code, stdout, _) =
         bench(&addr, &["--json", "--concurrency", "3", "--duration", "1s", "a=b"]);
     assert_eq!(code, Some(1));
