@@ -61,9 +61,7 @@ impl Listeners {
             call_flags: self.call_flags()?,
         })
     }
-}
 
-impl Listeners {
     /// The files are for the reader to replace.
     fn call_flags(&self) -> io::Result<String> {
         let address = self.grpc.local_addr()?;
