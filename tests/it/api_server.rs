@@ -6,14 +6,13 @@ pub mod release;
 use std::{
     fs,
     io::Write as _,
-    net::TcpListener,
     process::{Command, Stdio},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Process, eventually, pod::Source, run, tool};
+use crate::support::{Process, eventually, pod::Source, redis_server::free_port, run, tool};
 
 /// The token of the administrator.
 const TOKEN: &str = "administrator";
@@ -23,11 +22,6 @@ pub struct ApiServer {
     port: u16,
     pub folder: TempDir,
     _processes: [Process; 2],
-}
-
-/// A port that is free now.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl ApiServer {

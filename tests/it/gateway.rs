@@ -13,7 +13,7 @@ use std::{
     fs,
     io::Write as _,
     net::{SocketAddr, TcpListener},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     thread,
 };
@@ -24,6 +24,7 @@ use tempfile::TempDir;
 use self::{backend::Backend, pod::Pod};
 use crate::support::{
     Process, eventually,
+    pages::documents,
     redis_server::{Redis, free_port},
     root,
     service::exchange_with,
@@ -213,12 +214,7 @@ pub fn theirs(name: &str) -> PathBuf {
     root().join("target/tools/envoy-gateway").join(name)
 }
 
-/// A YAML file as JSON.
-pub fn yaml(file: &Path) -> Value {
-    const TO_JSON: &str =
-        "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
-    let (code, json, problem) =
-        crate::support::run(Command::new(tool("python")).args(["-c", TO_JSON]).arg(file));
-    assert_eq!(code, Some(0), "{problem}");
-    serde_json::from_str(&json).unwrap()
+/// Its Deployment of the rate-limit service.
+pub fn deployment() -> Value {
+    documents(&fs::read_to_string(theirs("deployment.yaml")).unwrap()).remove(0)
 }

@@ -3,11 +3,7 @@
 pub mod combinations;
 mod readme;
 
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::{fs, process::Command};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -15,17 +11,13 @@ use tollkeeper::settings::{self, Arity, Row};
 
 use crate::support::{
     certificates::{Authority, Issued},
-    pages::{blocks, page},
+    pages::{blocks, documents, page},
     pod::{self, Source},
     redis_server::Redis,
     root, run,
     service::{Options, Service},
     tool,
 };
-
-/// A Python script that turns a YAML document into JSON.
-pub const TO_JSON: &str =
-    "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
 
 /// Runs helm in the project's folder; returns stdout, or stderr if helm fails.
 fn helm(arguments: &[&str]) -> Result<String, String> {
@@ -46,21 +38,10 @@ fn scenarios() -> Vec<String> {
 
 /// The rendered objects, as JSON.
 pub fn render(arguments: &[&str]) -> Vec<Value> {
-    const ALL_TO_JSON: &str = "import json, sys, yaml; json.dump([each for each in yaml.safe_load_all(sys.stdin) if each], sys.stdout)";
     let yaml = helm(&[&["template", "release", "helm"], arguments].concat()).unwrap();
-    serde_json::from_value(python(ALL_TO_JSON, &yaml)).unwrap()
-}
-
-/// Runs a Python script that turns YAML into JSON.
-pub fn python(script: &str, yaml: &str) -> Value {
-    let mut python = Command::new(tool("python"))
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    python.stdin.take().unwrap().write_all(yaml.as_bytes()).unwrap();
-    serde_json::from_slice(&python.wait_with_output().unwrap().stdout).unwrap()
+    let mut objects = documents(&yaml);
+    objects.retain(|object| !object.is_null());
+    objects
 }
 
 /// The service's object of a kind, which is not that of the bundled Redis or of a hook.
@@ -125,7 +106,7 @@ fn leading_name(text: &str, separator: char) -> String {
 
 /// The default and the schema of one of the chart's values.
 fn value_and_schema(path: &str) -> (Value, Value) {
-    let values = python(TO_JSON, &helm(&["show", "values", "helm"]).unwrap());
+    let values = documents(&helm(&["show", "values", "helm"]).unwrap()).remove(0);
     let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let in_values = format!("/{}", path.replace('.', "/"));

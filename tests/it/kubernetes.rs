@@ -70,21 +70,22 @@ fn helm_3_installs_upgrades_rolls_back_and_uninstalls_the_chart() {
 
 /// The pods of a rendered chart, as the controllers would create them.
 fn pods() -> Vec<Value> {
-    const SCRIPT: &str = r#"
-import json, sys, yaml
-pods = []
-for each in yaml.safe_load_all(sys.stdin):
-    if each and each["kind"] in ("Deployment", "Job", "Pod"):
-        spec = each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]["spec"]
-        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": each["metadata"]["name"]}, "spec": spec})
-json.dump(pods, sys.stdout)
-"#;
-    let render = r#""$0" template release "$1" --set bundledRedis.enabled=true,serviceAccount.create=false \
-        | "$2" -c "$3""#;
-    let mut command = Command::new("sh");
-    command.args(["-c", render]).arg(tool("helm")).arg(root().join("helm")).arg(tool("python"));
-    let (_, pods, error) = run(command.arg(SCRIPT));
-    serde_json::from_str(&pods).expect(&error)
+    let mut helm = Command::new(tool("helm"));
+    helm.args(["template", "release"]).arg(root().join("helm"));
+    helm.args(["--set", "bundledRedis.enabled=true,serviceAccount.create=false"]);
+    let (code, yaml, error) = run(&mut helm);
+    assert_eq!(code, Some(0), "{error}");
+    let mut pods = Vec::new();
+    for object in documents(&yaml) {
+        let spec = match object["kind"].as_str() {
+            Some("Deployment" | "Job") => &object["spec"]["template"]["spec"],
+            Some("Pod") => &object["spec"],
+            _ => continue,
+        };
+        let metadata = json!({ "name": object["metadata"]["name"] });
+        pods.push(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }));
+    }
+    pods
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::{
 
 use serde_json::Value;
 
-use crate::helm::{TO_JSON, object, python, render};
+use crate::helm::{object, render};
 use crate::metrics::scrapes;
-use crate::support::{root, run, tool};
+use crate::support::{pages::documents, root, run, tool};
 
 pub fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
@@ -27,7 +27,7 @@ fn promtool(arguments: &[&str]) -> String {
 
 /// The alerts, by name.
 pub fn alerts() -> BTreeMap<String, Value> {
-    let file = python(TO_JSON, &text("helm/files/alerts.yaml"));
+    let file = documents(&text("helm/files/alerts.yaml")).remove(0);
     let rules = file["groups"][0]["rules"].as_array().unwrap().clone();
     let named = |rule: Value| (rule["alert"].as_str().unwrap().to_owned(), rule);
     rules.into_iter().map(named).collect()
@@ -142,7 +142,7 @@ fn the_chart_deploys_the_alerts_and_the_dashboard_only_if_asked() {
     let rule = object(&deployed, "PrometheusRule");
     let expected = text("helm/files/alerts.yaml")
         .replace("docs/operations.md", "https://wiki.example/runbook");
-    assert_eq!(rule["spec"], python(TO_JSON, &expected));
+    assert_eq!(rule["spec"], documents(&expected)[0]);
     let dashboard = dashboards(&deployed).remove(0);
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
     let dashboard: Value =

@@ -11,8 +11,10 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{ApiServer, free_port};
-use crate::support::{Process, eventually, pages::documents, root, run, tool};
+use super::ApiServer;
+use crate::support::{
+    Process, eventually, pages::documents, redis_server::free_port, root, run, tool,
+};
 
 /// Contour, its Envoy, and the application behind it.
 pub struct Contour {

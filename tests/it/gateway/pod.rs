@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{theirs, yaml};
+use super::deployment;
 use crate::support::{Process, eventually, redis_server::Redis, service::exchange};
 
 /// The port of the Deployment's probes.
@@ -44,7 +44,7 @@ pub struct Pod {
 impl Pod {
     pub fn start(certificates: &Path, redis: &Redis) -> Self {
         let folder = TempDir::new().unwrap();
-        let deployment = yaml(&theirs("deployment.yaml"));
+        let deployment = deployment();
         let container = deployment["spec"]["template"]["spec"]["containers"][0].clone();
         assert_eq!(container["command"], serde_json::json!(["/bin/ratelimit"]));
         assert_eq!(container["args"], Value::Null);

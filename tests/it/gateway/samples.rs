@@ -4,18 +4,12 @@ use std::{fs, process::Command};
 
 use tempfile::TempDir;
 
-use super::{Gateway, theirs, yaml};
-use crate::support::{eventually, root, run, tool};
-
-fn page(name: &str) -> String {
-    fs::read_to_string(root().join("docs").join(name)).unwrap()
-}
-
-/// The fenced blocks of this language.
-fn blocks<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
-    let fence = format!("```{language}\n");
-    page.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
-}
+use super::{Gateway, deployment, theirs};
+use crate::support::{
+    eventually,
+    pages::{blocks, page},
+    run, tool,
+};
 
 /// Envoy Gateway's own opinion of a manifest.
 fn check(text: &str) -> Result<(), String> {
@@ -99,7 +93,7 @@ fn without_time(answer: &str) -> &str {
 /// The tests that run without Envoy Gateway use this list.
 #[test]
 fn the_list_of_its_variables_is_that_of_its_deployment() {
-    let deployment = yaml(&theirs("deployment.yaml"));
+    let deployment = deployment();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let written = container["env"].as_array().unwrap().iter();
     let written: Vec<&str> = written.map(|each| each["name"].as_str().unwrap()).collect();

@@ -4,14 +4,13 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{TO_JSON, python};
-use crate::support::root;
+use crate::support::{pages::documents, root};
 
 /// The rows of the table: path, default and comment of each value that has a comment, and of those without one that are
 /// not part of such a value.
 fn rows() -> Vec<String> {
     let text = fs::read_to_string(root().join("helm/values.yaml")).unwrap();
-    let defaults = python(TO_JSON, &text);
+    let defaults = documents(&text).remove(0);
     let mut rows = Vec::new();
     let mut path: Vec<(usize, String)> = Vec::new();
     let mut comment = String::new();

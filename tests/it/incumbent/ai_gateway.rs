@@ -1,18 +1,14 @@
 //! The service in the place of the one that users of Envoy AI Gateway deploy for its QuotaPolicies.
 
-use std::fs;
-
 use serde_json::json;
 
 use super::{Incumbent, Variables, get};
-use crate::{
-    docs::blocks,
-    helm::python,
-    support::{
-        control_plane::ControlPlane,
-        eventually, root, run,
-        service::{descriptor, hits, request, tollkeeper},
-    },
+use crate::support::{
+    control_plane::ControlPlane,
+    eventually,
+    pages::{blocks, documents, page},
+    run,
+    service::{descriptor, hits, request, tollkeeper},
 };
 
 const NODE: &str = "envoy-ai-gateway-ratelimit";
@@ -91,10 +87,8 @@ fn without_time(output: &str) -> &str {
 
 #[tokio::test]
 async fn the_deployment_of_the_page_starts_a_service_that_answers_as_the_page_shows() {
-    const TO_JSON: &str =
-        "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
-    let page = fs::read_to_string(root().join("docs/ai-gateway.md")).unwrap();
-    let manifests = python(TO_JSON, blocks(&page, "yaml")[0]);
+    let page = page("ai-gateway.md");
+    let manifests = documents(blocks(&page, "yaml")[0]);
     let container = &manifests[0]["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["command"], json!(["/bin/ratelimit"]));
     let variables = container["env"].as_array().unwrap().iter();
