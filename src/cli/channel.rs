@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Connects to HOST:PORT.
 ///
 /// # Errors
-/// Why there is no connection within [`TIMEOUT`], in words.
+/// The cause as text, if connecting fails or takes longer than [`TIMEOUT`].
 pub(super) async fn connect(addr: &str, tls: Option<Arc<TlsClient>>) -> Result<Channel, String> {
     let endpoint = Channel::from_shared(format!("http://{addr}"))
         .map_err(|_| "not HOST:PORT".to_owned())?

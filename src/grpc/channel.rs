@@ -31,7 +31,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ClientStream for T {}
 /// `within` is the upper bound on all of it. A connection that ends is not made again.
 ///
 /// # Errors
-/// Why there is no connection.
+/// If connecting fails, the server does not speak HTTP/2, or `within` has passed.
 pub(crate) async fn connect(
     endpoint: Endpoint,
     tls: Option<&TlsClient>,

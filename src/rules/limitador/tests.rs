@@ -5,7 +5,7 @@ fn import(limits: &str, order: &[&str]) -> LimitadorRules {
     import_text("limits.yaml", limits, &LimitadorOptions { namespace: None, order }).unwrap()
 }
 
-/// Compares the rules without their first lines, which are always the same.
+/// Compares the rules after the sentence that begins each file.
 #[track_caller]
 fn check(limits: &str, expected: &str) {
     let rules = import(limits, &[]);

@@ -26,7 +26,7 @@ impl Translator<'_> {
         let url = if self.is_given(STORE) { Ok(String::new()) } else { self.backend() };
         match url {
             Ok(url) => self.set(STORE, &OF_STORE, url),
-            // A bad variable counts as unset, and what follows from that is no second problem.
+            // A bad variable counts as unset. Its own problem is reported already; an error caused by it is not.
             Err(_) if OF_STORE.iter().any(|name| self.bad.contains(name)) => {}
             Err((name, problem)) => self.problem(name, problem),
         }

@@ -69,7 +69,7 @@ pub fn rules_with(rows: &[DescriptorRow]) -> String {
     rules
 }
 
-/// A request that has what the rows ask for, of a host. `x-row` tells the route of a row.
+/// A request to this host with the headers that all rows need. The header `x-row` selects the route of one row.
 pub fn request_of_row(host: &str, row: usize) -> String {
     format!(
         "GET /cart HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\nx-row: {row}\r\nx-user: bob\r\n\
