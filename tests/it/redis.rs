@@ -26,7 +26,7 @@ use crate::{
     algorithms,
     support::{
         eventually,
-        redis_server::Redis,
+        redis_server::{Redis, Version},
         redis_store,
         service::{Options, Service, descriptor, hits, refund, request, spell},
     },
@@ -510,6 +510,28 @@ async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
     let log = service.log();
     assert_eq!(log.matches("is unusable: login refused for the default user").count(), 1, "{log}");
     assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[tokio::test]
+async fn a_server_that_requires_a_login_is_said_to_when_no_password_is_given() {
+    for version in Version::ALL {
+        let redis = Redis::start_version(version);
+        redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
+        let store = format!("redis://127.0.0.1:{}", redis.port);
+        let flags = &["--decision-budget", "200ms"];
+        let service = Service::start(Options { store: &store, flags, ..Options::default() });
+        for _ in 0..3 {
+            let call = request("shop", vec![descriptor(&[("user", "a")])]);
+            assert_eq!(service.ask(call).await.expect_err("none").code(), Code::Unavailable);
+        }
+        let log = service.log();
+        assert_eq!(
+            log.matches("is unusable: it requires a login").count(),
+            1,
+            "{version:?}: {log}"
+        );
+        assert_eq!(log.matches("is unusable").count(), 1, "{version:?}: {log}");
+    }
 }
 
 #[test]

@@ -120,11 +120,22 @@ impl Connection {
             if let Some(known) = &access.password {
                 known.accepted(password);
             }
+        } else {
+            self.need_no_login().await?;
         }
         if access.database != 0 {
             self.query::<()>(redis::cmd("SELECT").arg(access.database)).await?;
         }
         Ok(())
+    }
+
+    /// Whether the server wants a login shows only in the answer to a short command: Redis 7 closes the connection of a
+    /// client that has not logged in and sends more than ten arguments. Other refusals are for the checks to explain.
+    async fn need_no_login(&mut self) -> RedisResult<()> {
+        match self.query::<()>(&redis::cmd("PING")).await {
+            Err(error) if error.code().is_none_or(|code| code == "NOAUTH") => Err(error),
+            _ => Ok(()),
+        }
     }
 
     async fn authenticate(&mut self, user: Option<&str>, password: &str) -> RedisResult<()> {
