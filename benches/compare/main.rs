@@ -1,12 +1,13 @@
 //! Measures what a decision costs against lower bounds of that cost: `cargo bench --bench compare`.
 //!
 //! One run measures, in turns, an empty gRPC handler, tollkeeper on memory and on Redis, the same
-//! served by tonic, and Redis on its own. docs/bench.md describes the scenarios and backends.
+//! served by tonic, and Redis on its own; where it is there, also envoyproxy/ratelimit. docs/bench.md describes the scenarios and backends.
 
 mod baseline;
 mod cpu;
 mod empty;
 mod processes;
+mod ratelimit;
 mod report;
 mod scenarios;
 mod servers;
@@ -53,6 +54,9 @@ struct Flags {
     /// Run only the scenarios whose name contains this; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Program of envoyproxy/ratelimit, which is measured only where this is given
+    #[arg(long, value_name = "FILE")]
+    ratelimit: Option<PathBuf>,
     /// Print Markdown tables
     #[arg(long)]
     markdown: bool,
@@ -111,9 +115,9 @@ fn serve(served: Served, flags: &Flags) -> Result<()> {
 
 fn compare(flags: &Flags) -> Result<()> {
     let (rounds, slice) = if flags.quick { (1, 200) } else { (flags.rounds, flags.slice) };
-    let scenarios = selected(&flags.only)?;
+    let scenarios = selected(flags)?;
     let interrupted = watch_signals()?;
-    let backends = Backends::start(&scenarios)?;
+    let backends = Backends::start(&scenarios, flags.ratelimit.as_deref())?;
     let mut table = Table::default();
     for round in 0..rounds {
         for scenario in &scenarios {
@@ -146,15 +150,21 @@ fn compare(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// The scenarios whose name contains one of these; all of them if there are none.
-fn selected(only: &[String]) -> Result<Vec<&'static Scenario>> {
+/// The scenarios whose name contains one of `--only`, or all; those of envoyproxy/ratelimit only with its program.
+fn selected(flags: &Flags) -> Result<Vec<&'static Scenario>> {
     let mut scenarios: Vec<&Scenario> = SCENARIOS.iter().collect();
-    if !only.is_empty() {
-        scenarios.retain(|scenario| only.iter().any(|part| scenario.name.contains(part)));
+    if !flags.only.is_empty() {
+        scenarios.retain(|scenario| flags.only.iter().any(|part| scenario.name.contains(part)));
     }
     if scenarios.is_empty() {
         let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
         return Err(format!("--only: must be part of one of: {}", names.join(", ")).into());
+    }
+    if flags.ratelimit.is_none() {
+        scenarios.retain(|scenario| !scenario.measures_ratelimit());
+    }
+    if scenarios.is_empty() {
+        return Err("--only: these scenarios need --ratelimit".into());
     }
     Ok(scenarios)
 }

@@ -4,13 +4,14 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{BufRead as _, BufReader},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
 use tempfile::TempDir;
 
 use crate::{
-    Result,
+    Result, ratelimit,
     scenarios::{Backend, Scenario, rules},
     servers,
 };
@@ -49,7 +50,8 @@ impl Drop for Process {
 }
 
 impl Backends {
-    pub(crate) fn start(scenarios: &[&Scenario]) -> Result<Self> {
+    /// Starts all of these scenarios; `ratelimit` is the program of envoyproxy/ratelimit.
+    pub(crate) fn start(scenarios: &[&Scenario], ratelimit: Option<&Path>) -> Result<Self> {
         let folder = TempDir::new()?;
         let (redis, server) = servers::single(folder.path())?;
         let (mut services, mut clusters) = (BTreeMap::new(), BTreeMap::new());
@@ -65,6 +67,13 @@ impl Backends {
                 }
                 None => server.store(*backend),
             };
+            if let (Backend::Ratelimit | Backend::TunedRatelimit, Some(program)) =
+                (*backend, ratelimit)
+            {
+                let service = ratelimit::start(program, *backend, folder.path(), server.port)?;
+                services.insert(*backend, service);
+                continue;
+            }
             if let Some(command) = command(*backend, &folder, &store)? {
                 services.insert(*backend, Service::start(command)?);
             }
@@ -82,9 +91,12 @@ impl Backends {
     /// The Redis servers that a backend's service asks.
     pub(crate) fn redis_of(&self, backend: Backend) -> Vec<&Process> {
         match backend {
-            Backend::Redis | Backend::UnixSocket | Backend::Tls | Backend::TonicRedis => {
-                vec![&self.redis]
-            }
+            Backend::Redis
+            | Backend::UnixSocket
+            | Backend::Tls
+            | Backend::TonicRedis
+            | Backend::Ratelimit
+            | Backend::TunedRatelimit => vec![&self.redis],
             _ => self.clusters.get(&backend).into_iter().flatten().collect(),
         }
     }
@@ -145,7 +157,9 @@ fn command(backend: Backend, folder: &TempDir, store: &[String]) -> Result<Optio
         | Backend::Replicas => with_store(tollkeeper(), folder, 0, store)?,
         Backend::FewRules => with_store(tollkeeper(), folder, 10, store)?,
         Backend::ManyRules => with_store(tollkeeper(), folder, 10_000, store)?,
-        Backend::Pairs | Backend::Script => return Ok(None),
+        Backend::Pairs | Backend::Script | Backend::Ratelimit | Backend::TunedRatelimit => {
+            return Ok(None);
+        }
     };
     let mut command = without_settings(command);
     match backend {

@@ -58,6 +58,10 @@ pub(crate) enum Backend {
     FewRules,
     /// The memory store, with 10,000 rules to search.
     ManyRules,
+    /// envoyproxy/ratelimit with its defaults.
+    Ratelimit,
+    /// envoyproxy/ratelimit with the settings that its documents advise for speed.
+    TunedRatelimit,
     /// Redis itself: `INCRBY` and `EXPIRE` on plain connections.
     Pairs,
     /// Redis itself: a script that does nothing, one call at a time.
@@ -84,6 +88,8 @@ impl fmt::Display for Backend {
             Self::NoTopKeys => "no top keys",
             Self::FewRules => "10 rules",
             Self::ManyRules => "10,000 rules",
+            Self::Ratelimit => "ratelimit",
+            Self::TunedRatelimit => "ratelimit, tuned",
             Self::Pairs => "INCRBY+EXPIRE",
             Self::Script => "bare EVALSHA",
         })
@@ -92,14 +98,16 @@ impl fmt::Display for Backend {
 
 use Backend::{
     ClusterOfOne, ClusterOfSix, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-    NoTopKeys, OneInHundred, Pairs, Redis, Replicas, Script, Tls, TonicMemory, TonicRedis,
-    UnixSocket, Unsampled,
+    NoTopKeys, OneInHundred, Pairs, Ratelimit, Redis, Replicas, Script, Tls, TonicMemory,
+    TonicRedis, TunedRatelimit, UnixSocket, Unsampled,
 };
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
+const OVER: &[(&str, &str)] = &[("denied", "d{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
 const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
 const STORES: &[Backend] = &[Redis, UnixSocket, Tls, ClusterOfOne, ClusterOfThree, ClusterOfSix];
+const RATELIMIT: &[Backend] = &[Redis, Ratelimit, TunedRatelimit];
 const ALL_AND_TONIC: &[Backend] =
     &[Empty, EmptyOnWorkers, TonicMemory, Memory, TonicRedis, Redis, Pairs];
 
@@ -111,7 +119,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("hot 256", HOT, 1, LoadShape::UnderWay(256), ALL),
     scenario("load B", HOT, 1, LoadShape::UnderWay(200), &[Empty, Memory, Redis]),
     scenario("three 64", THREE, 10_000, LoadShape::UnderWay(64), ALL),
-    scenario("over 64", &[("denied", "d{}")], 10, LoadShape::UnderWay(64), &[Empty, Memory, Redis]),
+    scenario("over 64", OVER, 10, LoadShape::UnderWay(64), &[Empty, Memory, Redis]),
     scenario("lone", SPREAD, 10_000, LoadShape::UnderWay(1), &[Empty, Memory, Redis, Script]),
     scenario("paced", SPREAD, 10_000, LoadShape::Paced(30_000.0), &[Empty, Redis, Pairs]),
     scenario("half", SPREAD, 10_000, LoadShape::HalfOfMaximum, &[Empty, Memory, Redis]),
@@ -138,6 +146,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("traces", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, Unsampled, OneInHundred]),
     scenario("top keys", SPREAD, 10_000, LoadShape::UnderWay(64), &[Memory, NoTopKeys]),
     scenario("replicas", SPREAD, 10_000, LoadShape::UnderWay(64), &[Redis, Replicas]),
+    scenario("ratelimit 64", SPREAD, 10_000, LoadShape::UnderWay(64), RATELIMIT),
+    scenario("ratelimit 256", SPREAD, 10_000, LoadShape::UnderWay(256), RATELIMIT),
+    scenario("ratelimit three 64", THREE, 10_000, LoadShape::UnderWay(64), RATELIMIT),
+    scenario("ratelimit over 64", OVER, 10, LoadShape::UnderWay(64), RATELIMIT),
+    scenario("ratelimit lone", SPREAD, 10_000, LoadShape::UnderWay(1), RATELIMIT),
+    scenario("ratelimit paced", SPREAD, 10_000, LoadShape::Paced(5_000.0), RATELIMIT),
 ];
 
 const THREE: &[(&str, &str)] = &[("user", "u{}"), ("address", "a{}"), ("token", "t{}")];
@@ -166,6 +180,13 @@ const fn scenario(
 /// `scenario` on another number of connections.
 const fn on(connections: usize, scenario: Scenario) -> Scenario {
     Scenario { connections, ..scenario }
+}
+
+impl Scenario {
+    /// Whether it measures envoyproxy/ratelimit, which has to be built first.
+    pub(crate) fn measures_ratelimit(&self) -> bool {
+        self.backends.contains(&Ratelimit)
+    }
 }
 
 /// The rules of a service; `paths` of them are for exact values of one key.

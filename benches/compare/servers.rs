@@ -117,7 +117,7 @@ fn meet(hosts: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

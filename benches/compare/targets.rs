@@ -4,7 +4,8 @@ use crate::{
     report::{Table, TableStyle, line},
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
-        NoTopKeys, OneInHundred, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis, Unsampled,
+        NoTopKeys, OneInHundred, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
+        TunedRatelimit, Unsampled,
     },
     trial::Sample,
 };
@@ -199,6 +200,36 @@ const TARGETS: &[Target] = &[
         ("stores three 64", ClusterOfThree, SERVICE),
         3.5,
         &[("stores 64", ClusterOfThree, SERVICE)],
+    ),
+    target(
+        "service CPU, spread, 64 under way / tuned ratelimit's",
+        ("ratelimit 64", Redis, SERVICE),
+        0.33,
+        &[("ratelimit 64", TunedRatelimit, SERVICE)],
+    ),
+    target(
+        "Redis CPU, spread, 64 under way / tuned ratelimit's",
+        ("ratelimit 64", Redis, REDIS),
+        0.50,
+        &[("ratelimit 64", TunedRatelimit, REDIS)],
+    ),
+    target(
+        "service CPU, three descriptors, 64 under way / tuned ratelimit's",
+        ("ratelimit three 64", Redis, SERVICE),
+        0.33,
+        &[("ratelimit three 64", TunedRatelimit, SERVICE)],
+    ),
+    target(
+        "service CPU, over limit, 64 under way / tuned ratelimit's",
+        ("ratelimit over 64", Redis, SERVICE),
+        0.50,
+        &[("ratelimit over 64", TunedRatelimit, SERVICE)],
+    ),
+    target(
+        "p50 of a lone call / tuned ratelimit's",
+        ("ratelimit lone", Redis, P50),
+        1.0,
+        &[("ratelimit lone", TunedRatelimit, P50)],
     ),
 ];
 
