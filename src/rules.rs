@@ -28,5 +28,5 @@ pub use load::{InForce, load, parse};
 pub use options::{Algorithms, LoadOptions};
 pub use problem::Problem;
 pub(crate) use problem::file_name;
-pub use settings_file::{WrittenSetting, read_settings};
+pub use settings_file::{WrittenSetting, WrittenSettings, read_settings};
 pub use watch::{Loaded, Rules, Watched, watch};

@@ -75,8 +75,8 @@ pub fn resolve(flags: &TypedFlags, environment: &Environment) -> Resolved {
     reader.warn_unknown_variables();
     let rows = std::mem::take(&mut reader.rows);
     reader.refuse_unknown_names(&rows);
-    settings.warnings = reader.warnings;
-    Resolved { settings, problems: reader.problems }
+    settings.warnings = std::mem::take(&mut reader.warnings);
+    Resolved { settings, problems: reader.into_problems() }
 }
 
 /// The address of gRPC that a service with these flags and variables has, for its health checks.
@@ -92,7 +92,7 @@ pub fn grpc_address(
     reader.read_compat();
     let address = ListenSettings::read_grpc(&mut reader);
     reader.refuse_unknown_names(&table());
-    if reader.problems.is_empty() { Ok(address) } else { Err(reader.problems) }
+    if reader.problems.is_empty() { Ok(address) } else { Err(reader.into_problems()) }
 }
 
 /// Every setting, in the order of help and docs/settings.md.
@@ -220,15 +220,49 @@ mod tests {
 
     #[test]
     fn problems_of_a_file_of_settings_name_their_location() {
-        let text = "grpc_addr: x\nconfig: y\ndrain: soon\nworkers: [1, 2]\nreflection: yes\n";
+        let text = "\
+grpc_addr: x
+config:
+drain: soon
+workers: [1, 2]
+reflection: yes
+[a]: b
+drain: 6s
+store:
+rules: []
+tls-cert: [~]
+log: { level: info }
+log-level: { tollkeeper: debug }
+admin-token-file: ''
+";
         let expected = [
-            "t.yaml:5:1: reflection: invalid value `yes`: must be on or off",
-            "t.yaml:3:1: drain: invalid value `soon`: must be a duration from 0s to 10m",
-            "t.yaml:2:1: unknown setting `config`",
             "t.yaml:1:1: unknown setting `grpc_addr`; did you mean `grpc-addr`?",
+            "t.yaml:2:1: unknown setting `config`",
+            "t.yaml:3:1: drain: invalid value `soon`: must be a duration from 0s to 10m",
             "t.yaml:4:1: workers: must be one value, not a list",
+            "t.yaml:5:1: reflection: invalid value `yes`: must be on or off",
+            "t.yaml:6:1: the name of a setting must be text",
+            "t.yaml:7:1: drain: duplicate setting",
+            "t.yaml:8:1: store: has no value; write one, or remove the setting",
+            "t.yaml:9:8: rules: the list must not be empty; write a value, or remove the setting",
+            "t.yaml:10:12: tls-cert: each item of the list must be a value; write one, or remove the item",
+            "t.yaml:11:1: unknown setting `log`",
+            "t.yaml:12:12: log-level: must be a value, not a mapping",
+            "t.yaml:13:1: admin-token-file: must not be empty",
         ];
         assert_eq!(with_file(text, &[]).1, expected);
+        assert_eq!(
+            with_file("rules: [a, null, { b: c }]\nstore:\n", &[("drain", "x")]).1,
+            [
+                "--drain: invalid value `x`: must be a duration from 0s to 10m",
+                "t.yaml:1:12: rules: each item of the list must be a value; write one, or remove the item",
+                "t.yaml:2:1: store: has no value; write one, or remove the setting",
+            ]
+        );
+        let item = "t.yaml:1:12: rules: each item of the list must be a value; write one, or remove the item";
+        assert_eq!(with_file("rules: [a, [b]]\n", &[]).1, [item]);
+        let file = ["t.yaml:1:1: must be a mapping from settings to values, such as `drain: 5s`"];
+        assert_eq!(with_file("- drain\n", &[]).1, file);
         assert_eq!(with_file("drain: [", &[]).1.len(), 1);
         let missing = flags(&[("config", "/no")]);
         let problems = resolve(&missing, &Environment::default()).problems;
@@ -302,6 +336,26 @@ mod tests {
     fn tests_and_explain_have_the_default_bound_of_the_service() {
         let max = crate::rls::decode::Bounds::default().descriptors_max;
         assert_eq!(good(&[]).calls.bounds.descriptors_max, max);
+    }
+
+    #[test]
+    fn an_empty_path_and_standard_input_are_refused() {
+        for row in table().into_iter().filter(|row| row.value == "PATH") {
+            for (path, problem) in [
+                ("", "must not be empty"),
+                ("-", "must be a path; standard input is not supported here"),
+            ] {
+                if row.flag == "metrics-path" {
+                    continue;
+                }
+                let typed = flags(&[(row.flag, path)]);
+                let problems = resolve(&typed, &Environment::default()).problems;
+                assert_eq!(problems[0], format!("--{}: {problem}", row.flag));
+            }
+        }
+        let problems = problems(&[("TOLLKEEPER_RULES", "a:-")]);
+        let expected = "TOLLKEEPER_RULES: must be a path; standard input is not supported here";
+        assert_eq!(problems, [expected]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl ClientDomains {
 }
 
 fn text_of(file: &str, node: &YamlNode) -> Result<String, Problem> {
-    let text = node.name().filter(|text| !text.is_empty());
+    let text = node.text().filter(|text| !text.is_empty());
     text.map(str::to_owned).ok_or_else(|| Problem::at(file, node.location, "must be a text"))
 }
 
@@ -97,6 +97,9 @@ mod tests {
             ("[a]", "c.yaml:1:1: must be a mapping from names of clients to lists of domains"),
             ("a: b", "c.yaml:1:4: must be a list of domains"),
             ("a: [[b]]", "c.yaml:1:5: must be a text"),
+            ("a: [b, ~]", "c.yaml:1:8: must be a text"),
+            ("null: [b]", "c.yaml:1:1: must be a text"),
+            ("a:", "c.yaml:1:2: must be a list of domains"),
             ("a: []\na: []", "c.yaml:2:1: duplicate client"),
         ] {
             assert_eq!(ClientDomains::parse("c.yaml", text).unwrap_err().to_string(), expected);

@@ -99,6 +99,11 @@ impl<'node> Fields<'node> {
 }
 
 impl YamlNode {
+    /// The text of a scalar that is not null.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.name().filter(|_| !self.is_null())
+    }
+
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.content, Content::Scalar(text, Style::Plain)
             if scalar::resolve(text) == Plain::Null)
@@ -302,7 +307,13 @@ fn way(here: usize, there: usize) -> &'static str {
     }
 }
 
-/// The text in a form for messages: on one line, at most 60 characters.
+/// Most characters of a text in a message.
+const SHOWN_MAX: usize = 100;
+
+/// The beginning of a text, for messages; [`Problem`](super::problem::Problem) escapes control characters.
 pub(super) fn shown(text: &str) -> String {
-    text.chars().take(60).flat_map(char::escape_debug).collect()
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
 }

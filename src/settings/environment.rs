@@ -1,4 +1,4 @@
-//! What settings are read from: the flags as they were typed, and the environment.
+//! What settings are read from: the flags as they were typed, and the environment; and what gives one.
 
 use std::{
     collections::BTreeMap,
@@ -64,6 +64,15 @@ impl Environment {
     pub fn admin_addr(&self) -> Option<&str> {
         self.text(&variable("admin-addr"))
     }
+}
+
+/// What gives a setting.
+pub(super) struct GivenSetting<'a> {
+    /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit.
+    pub name: String,
+    pub value: &'a OsStr,
+    /// Line and column in the file.
+    pub location: Option<(usize, usize)>,
 }
 
 /// The setting that says whose environment is read too.

@@ -2,7 +2,13 @@
 //!
 //! Each reads its text, and says in its error which values are allowed.
 
-use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    fmt::Display,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 /// How a flag is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -298,8 +304,24 @@ impl<T: Copy> Form for OnOff<T> {
 }
 
 /// A file.
-pub(super) const PATH: Custom<PathBuf> =
-    Custom { name: "PATH", read: |path| Ok(PathBuf::from(path)) };
+pub(super) const PATH: Custom<PathBuf> = Custom { name: "PATH", read: path };
+
+fn path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    check_path(&path)?;
+    Ok(path)
+}
+
+/// Refuses standard input, since most files are read again.
+pub(super) fn check_path(path: &Path) -> Result<(), &'static str> {
+    if path.as_os_str().is_empty() {
+        return Err("must not be empty");
+    }
+    if path == Path::new("-") {
+        return Err("must be a path; standard input is not supported here");
+    }
+    Ok(())
+}
 
 /// The name of a header.
 pub(super) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: header_name };

@@ -1,15 +1,16 @@
 //! Reads settings one by one: the flag, else the environment variable, else the file, else the variable of
 //! envoyproxy/ratelimit, else the default. Collects the rows of all settings, and every problem.
 
-use std::{env, ffi::OsStr, path::PathBuf};
+use std::{env, path::PathBuf};
 
 use super::{
-    environment::{CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, TypedFlags},
+    environment::{CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, GivenSetting, TypedFlags},
     file::SettingsFile,
-    form::{Form, OneOf, PATH},
+    form::{Form, OneOf, PATH, check_path},
     incumbent::{self, Compat, Translated},
     row::{Row, Setting, is_ours, variable},
 };
+use crate::rules::{self, Problem, WrittenSettings};
 
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
@@ -24,7 +25,8 @@ pub(super) struct SettingReader<'a> {
     /// What the environment of envoyproxy/ratelimit says; empty unless it is read.
     pub incumbent: Translated,
     pub rows: Vec<Row>,
-    pub problems: Vec<String>,
+    /// With line and column if they are in the file.
+    pub problems: Vec<(Option<(usize, usize)>, String)>,
     pub warnings: Vec<String>,
 }
 
@@ -47,17 +49,28 @@ impl<'a> SettingReader<'a> {
             self.problem(CONFIG, "given twice; write all settings into one file");
         }
         if let Some(path) = path {
-            match SettingsFile::load(&path) {
-                Ok(file) => self.file = file,
-                Err(problems) => self.problems.extend(problems),
-            }
+            let WrittenSettings { settings, problems } = rules::read_settings(&path);
+            self.file = SettingsFile(settings);
+            self.add_problems_of_file(problems);
         }
     }
 
-    /// Adds a problem for each setting of the file that does not exist.
+    /// Adds a problem for each setting of the file that does not exist, or has no value.
     pub(super) fn refuse_unknown_names(&mut self, rows: &[Row]) {
         let known: Vec<&Row> = rows.iter().filter(|row| row.flag != CONFIG).collect();
-        self.problems.extend(self.file.problems(&known));
+        self.add_problems_of_file(self.file.problems(&known));
+    }
+
+    fn add_problems_of_file(&mut self, problems: Vec<Problem>) {
+        for problem in problems {
+            self.problems.push((problem.location, problem.to_string()));
+        }
+    }
+
+    /// Every problem: those of flags and variables, and those of the file by line.
+    pub(super) fn into_problems(mut self) -> Vec<String> {
+        self.problems.sort_by_key(|(location, _)| *location);
+        self.problems.into_iter().map(|(_, problem)| problem).collect()
     }
 
     /// Reads the environment of envoyproxy/ratelimit, if it is to be read. It is the next setting, since that
@@ -70,9 +83,9 @@ impl<'a> SettingReader<'a> {
             help: "Other program whose environment variables are read too; our flags and variables have precedence",
         });
         if compat == Compat::EnvoyproxyRatelimit {
-            let given = |flag: &str| Some(self.given(flag)?.0);
+            let given = |flag: &str| Some(self.given(flag)?.name);
             let mut translated = incumbent::translate(self.environment, &given);
-            self.problems.append(&mut translated.problems);
+            self.add_problems(std::mem::take(&mut translated.problems));
             self.warnings.append(&mut translated.warnings);
             self.incumbent = translated;
         }
@@ -90,17 +103,16 @@ impl<'a> SettingReader<'a> {
     /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
         self.rows.push(setting.row());
-        let (name, value) = self.given(setting.flag)?;
-        let read = match value.to_str() {
+        let read = match self.given(setting.flag)?.value.to_str() {
             Some(text) => setting.form.read(text),
             None => Err("not UTF-8 text".to_owned()),
         };
-        read.map_err(|problem| self.problems.push(format!("{name}: {problem}"))).ok()
+        read.map_err(|problem| self.problem(setting.flag, &problem)).ok()
     }
 
     /// Files and folders; a variable holds several, separated by `:`, or one text that is `whole`. A file has a list.
     pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Vec<PathBuf> {
-        let mut paths: Vec<PathBuf> =
+        let given: Vec<PathBuf> =
             match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
                 (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
                 (None, Some(variable)) if variable.to_str().is_some_and(whole) => {
@@ -109,9 +121,12 @@ impl<'a> SettingReader<'a> {
                 (None, Some(variable)) => env::split_paths(variable).collect(),
                 (None, None) => self.file_or_incumbent(row.flag),
             };
-        if paths.iter().any(|path| path.as_os_str().is_empty()) {
-            self.problem(row.flag, "must not be empty");
-            paths.retain(|path| !path.as_os_str().is_empty());
+        let mut paths = Vec::new();
+        for path in given {
+            match check_path(&path) {
+                Ok(()) => paths.push(path),
+                Err(problem) => self.problem(row.flag, problem),
+            }
         }
         self.rows.push(row);
         paths
@@ -126,37 +141,42 @@ impl<'a> SettingReader<'a> {
         of_file.iter().map(PathBuf::from).collect()
     }
 
-    /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit that gives a setting, and its text.
-    fn given(&self, flag: &str) -> Option<(String, &OsStr)> {
+    fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
+        let outside = |name, value| Some(GivenSetting { name, value, location: None });
         if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
-            return Some((format!("--{flag}"), value));
+            return outside(format!("--{flag}"), value);
         }
         let variable = variable(flag);
         if let Some(value) = self.environment.get(&variable) {
-            return Some((variable, value));
+            return outside(variable, value);
         }
         if let Some(given) = self.file.given(flag) {
             return Some(given);
         }
         let value = self.incumbent.settings.get(flag)?;
         let variable = value.variables.first().copied().unwrap_or("--compat");
-        Some((variable.to_owned(), &value.value))
+        outside(variable.to_owned(), &value.value)
     }
 
     /// What gives a setting; the flag if nothing does.
     pub(super) fn name_of(&self, flag: &str) -> String {
-        self.given(flag).map_or_else(|| format!("--{flag}"), |(name, _)| name)
+        self.given(flag).map_or_else(|| format!("--{flag}"), |given| given.name)
     }
 
     /// Adds a problem of a setting that was given.
     pub(super) fn problem(&mut self, flag: &str, problem: &str) {
-        let name = self.name_of(flag);
-        self.problems.push(format!("{name}: {problem}"));
+        let location = self.given(flag).and_then(|given| given.location);
+        self.problems.push((location, format!("{}: {problem}", self.name_of(flag))));
+    }
+
+    /// Adds problems of variables that are not ours.
+    pub(super) fn add_problems(&mut self, problems: Vec<String>) {
+        self.problems.extend(problems.into_iter().map(|problem| (None, problem)));
     }
 
     /// Warns about a setting that was given and has no effect.
     pub(super) fn warn_unused(&mut self, flag: &str, why: &str) {
-        if let Some((name, _)) = self.given(flag) {
+        if let Some(GivenSetting { name, .. }) = self.given(flag) {
             self.warnings.push(format!("{name} has no effect: {why}"));
         }
     }

@@ -74,7 +74,9 @@ impl TelemetrySettings {
             help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
         });
         let environment = reader.environment.with(&reader.incumbent.otel);
-        let export = otel::read(&environment, &mut reader.problems, &mut reader.warnings);
+        let mut problems = Vec::new();
+        let export = otel::read(&environment, &mut problems, &mut reader.warnings);
+        reader.add_problems(problems);
         let mut export = TelemetryOptions { compat, ..export };
         // The last of several values counts.
         export.resource.extend(reader.incumbent.resource.iter().cloned());

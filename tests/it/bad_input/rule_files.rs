@@ -464,7 +464,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_escape_sequence_as_key",
         Text::File("domain: d\n\"\\e[31m\": 1\n"),
-        "2:1: unknown key `\\u{1b}[31m`; allowed here: domain, descriptors, slot_by",
+        "2:1: unknown key `\\x1b[31m`; allowed here: domain, descriptors, slot_by",
     ),
     (
         "a_kubernetes_object",
