@@ -9,7 +9,7 @@ use crate::rules::{self, LoadOptions, Problem};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckFlags {
-    /// Files and folders of rules
+    /// Files and folders of rules; `-` is standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Format of the report

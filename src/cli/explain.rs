@@ -25,7 +25,7 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainFlags {
-    /// Rule file or folder; may be repeated [default: the shipped example]
+    /// Rule file or folder, or `-` for standard input; may be repeated [default: the shipped example]
     #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
     rules: Vec<PathBuf>,
     /// Admin address of a running service, to use its rules and counters instead of files

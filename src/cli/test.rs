@@ -32,7 +32,7 @@ const NO_RULE: &str = "none";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TestFlags {
-    /// Files of tests, and folders: there, every *.test.yaml and *.test.yml at any depth
+    /// Files of tests, and folders: there, every *.test.yaml and *.test.yml at any depth; `-` is standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Format of the report

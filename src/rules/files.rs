@@ -1,13 +1,14 @@
 //! Finds files in folders and reads them, within bounds.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
-use super::problem::{Problem, file_name};
+use super::problem::{Problem, STANDARD_INPUT, file_name};
 
-/// Largest size of a file; a larger one is refused unread.
+/// Largest size of a file.
 const BYTES_MAX: u64 = 8 << 20;
 
 /// One file's text.
@@ -25,9 +26,9 @@ pub(super) struct FoundFiles {
     pub(super) problems: Vec<Problem>,
 }
 
-/// Finds files: each path that is a file and, in each folder, at any depth and in the order of their paths,
-/// the files that are `wanted`. Names that start with a dot are skipped, since Kubernetes and editors keep
-/// copies there.
+/// Finds files: standard input, each path that is a file and, in each folder, at any depth and in the order of
+/// their paths, the files that are `wanted`. Names that start with a dot are skipped, since Kubernetes and editors
+/// keep copies there.
 ///
 /// A folder without such a file is a problem, with the message `none`.
 pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> FoundFiles {
@@ -45,6 +46,10 @@ pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> 
 }
 
 fn find_below(path: &Path, wanted: fn(&Path) -> bool, found: &mut FoundFiles) {
+    if path == Path::new(STANDARD_INPUT) {
+        found.files.push(path.to_owned());
+        return;
+    }
     let folder = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => read_folder(path, wanted, &[], found),
         Ok(_) => {
@@ -103,20 +108,29 @@ fn read_entry(
     read_folder(path, wanted, above, found)
 }
 
+/// Reads a file, or standard input.
 pub(super) fn read(path: &Path) -> Result<Source, Problem> {
-    let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-    if !metadata.is_file() {
-        return Err(Problem::of_file(path, "not a regular file"));
+    let mut bytes = Vec::new();
+    let read = open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+    let size = read.map_err(|error| unreadable(path, &error))?;
+    if size as u64 > BYTES_MAX {
+        return Err(Problem::of_file(path, format!("more than {BYTES_MAX} bytes (8 MiB)")));
     }
-    if metadata.len() > BYTES_MAX {
-        let message = format!("{} bytes exceed {BYTES_MAX} (8 MiB)", metadata.len());
-        return Err(Problem::of_file(path, message));
-    }
-    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Source { name: file_name(path), text }),
         Err(_) => Err(Problem::of_file(path, "not UTF-8 text")),
     }
+}
+
+fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    if path == Path::new(STANDARD_INPUT) {
+        return Ok(Box::new(io::stdin()));
+    }
+    // A pipe could block.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(Box::new(fs::File::open(path)?))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Problem {

@@ -38,8 +38,14 @@ impl fmt::Display for Problem {
     }
 }
 
+/// The path that is standard input to commands that read rules, tests or limits once.
+pub(super) const STANDARD_INPUT: &str = "-";
+
 /// The path as given, with control characters escaped.
 pub(crate) fn file_name(path: &Path) -> String {
+    if path == Path::new(STANDARD_INPUT) {
+        return "standard input".to_owned();
+    }
     printable(path.as_os_str().as_encoded_bytes())
 }
 

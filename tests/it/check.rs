@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 use crate::support::{
-    root, run,
+    root, run, run_with_input,
     service::{serve, tollkeeper},
 };
 
@@ -612,4 +612,32 @@ fn an_unreadable_entry_of_a_folder_is_reported_by_path_and_the_others_are_read()
          rules/more/d: a link to one of its parent folders\n\
          rules/z.yaml:1:9: domain: must not be empty\n"
     );
+}
+
+#[test]
+fn rules_are_read_from_standard_input() {
+    let rules = "domain: d\ndescriptors:\n  - { key: k, rate_limit: { unit: day } }\n";
+    let run = |words: &[&str], text: &str| run_with_input(tollkeeper().args(words), text);
+    let (code, stdout, stderr) = run(&["check", "-"], rules);
+    assert_eq!((code, stdout.as_str()), (Some(0), "ok: 1 rule in 1 domain\n"), "{stderr}");
+    let (code, stdout, stderr) = run(&["explain", "--rules", "-", "--domain", "d", "k=v"], rules);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("matches rule k, written at standard input:3\n"), "{stdout}");
+    let tests = "rules: [examples/rules.yaml]\ntests:\n  - { name: a, domain: x, calls: [{ call: k=v, rule: none }] }\n";
+    let (code, stdout, stderr) =
+        run_with_input(tollkeeper().current_dir(root()).args(["test", "-"]), tests);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stdout, "standard input\n  ok: a\n1 passed, 0 failed\n");
+
+    for (text, expected) in [
+        ("domain: ''", "standard input:1:9: domain: must not be empty\n"),
+        ("", "standard input:1:1: the file is empty; a rule file starts with `domain:`\n"),
+    ] {
+        let (code, stdout, stderr) = run(&["check", "-"], text);
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(1), "", expected));
+    }
+    let mut long = tollkeeper();
+    long.args(["check", "-"]).stdin(std::fs::File::open("/dev/zero").unwrap());
+    let expected = "standard input: more than 8388608 bytes (8 MiB)\n";
+    assert_eq!(crate::support::run(&mut long), (Some(1), String::new(), expected.to_owned()));
 }

@@ -21,6 +21,7 @@ pub mod service;
 
 use std::{
     fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -39,6 +40,14 @@ pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
+}
+
+/// Runs a command whose standard input is a pipe with this text, of less than 64 KiB.
+pub fn run_with_input(command: &mut Command, text: &str) -> (Option<i32>, String, String) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    writer.write_all(text.as_bytes()).unwrap();
+    drop(writer);
+    run(command.stdin(reader))
 }
 
 /// The root folder of the repository.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     cli::check,
-    rules::{Problem, cases::Case},
+    rules::{self, Problem, cases::Case},
 };
 
 /// The results of all tests.
@@ -35,7 +35,7 @@ pub(super) struct CaseReport {
 impl CaseReport {
     pub(super) fn new(file: &Path, case: &Case, result: Result<(), String>) -> Self {
         Self {
-            file: file.display().to_string(),
+            file: rules::file_name(file),
             name: case.name.clone(),
             location: case.location.clone(),
             status: if result.is_ok() { "passed" } else { "failed" },

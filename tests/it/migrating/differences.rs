@@ -158,7 +158,7 @@ fn the_page_lists_what_is_refused_here_and_accepted_by_the_incumbent() {
             "key: 257 bytes exceed 256",
             "keys of any length",
         ),
-        (big, "8388621 bytes exceed 8388608 (8 MiB)", "files of any size"),
+        (big, "more than 8388608 bytes (8 MiB)", "files of any size"),
         (
             "domain: d\ndescriptors: [{ key: 'k*', share_threshold: true }]\n".to_owned(),
             "share_threshold: needs a `value` with a `*`",
