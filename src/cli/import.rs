@@ -1,8 +1,8 @@
 //! `tollkeeper import`: translates the limits of other services into rules.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::HashSet, path::PathBuf, process::ExitCode};
 
-use super::output::{complain, say};
+use super::output::{USAGE, complain, say};
 use crate::rules::limitador::{self, LimitadorOptions};
 
 #[derive(Debug, clap::Subcommand)]
@@ -13,7 +13,7 @@ pub(super) enum ImportFrom {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportFlags {
-    /// Limits file of limitador
+    /// Limits file of limitador; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Namespace whose limits are translated; needed if the file has several
@@ -29,6 +29,11 @@ pub(super) struct ImportFlags {
 
 pub(super) fn main(from: ImportFrom) -> ExitCode {
     let ImportFrom::Limitador(ImportFlags { file, namespace, order, partial }) = from;
+    let mut seen = HashSet::new();
+    if let Some(key) = order.iter().find(|key| !seen.insert(*key)) {
+        complain(format_args!("--order: `{key}` is given twice"));
+        return ExitCode::from(USAGE);
+    }
     let rules = match limitador::import(&file, &LimitadorOptions { namespace, order }) {
         Ok(rules) => rules,
         Err(problems) => {

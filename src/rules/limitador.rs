@@ -12,7 +12,7 @@ mod tree;
 mod write;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     path::Path,
 };
 
@@ -26,6 +26,7 @@ use super::{
     reader::{Reader, shown},
     yaml::{Content, YamlNode},
 };
+use crate::did_you_mean::hint;
 
 /// Most limits of a namespace. limitador looks at all of them for each call.
 const LIMITS_MAX: usize = 10_000;
@@ -83,25 +84,37 @@ fn translate(
     let mut reader = Reader { origin: &origin, findings: &mut findings };
     let root = reader.root(text, "limitador's is a list of limits", of_kubernetes);
     let chosen = root.as_ref().and_then(|root| choose(root, options, &mut reader));
-    let Some((namespace, nodes)) = chosen.filter(|_| reader.findings.problems.is_empty()) else {
-        return Err(sorted(findings.problems));
-    };
+    let Some((namespace, nodes)) = chosen else { return Err(sorted(findings.problems)) };
+    let is_sound = reader.findings.problems.is_empty();
     let mut limits = read(&nodes, &mut reader);
     complete(&mut limits, &mut reader);
-    order(&mut limits, &options.order);
+    order(&mut limits, &options.order, &mut reader);
     let limits = compatible(&limits, &mut reader);
-    let Some(tree) = tree::build(&limits) else {
+    let tree = tree::build(&limits);
+    if tree.is_none() {
         let message = format!(
-            "limits for any value, repeated at each value that others name, exceed {}",
+            "too many limits: counted for each of their entries, and those for any value again for each value \
+             that others name, they exceed {}",
             tree::REPEATED_LIMITS_MAX
         );
-        return Err(vec![origin.problem((1, 1), message)]);
-    };
+        reader.problem((1, 1), message);
+    }
     let Findings { problems, warnings } = findings;
-    let (refused, warnings) = (sorted(problems), sorted(warnings));
+    let (mut refused, warnings) = (sorted(problems), sorted(warnings));
+    if limits.is_empty() {
+        let message = "no limit can be translated, and a rule file needs at least one";
+        refused.push(Problem::of_file(Path::new(name), message));
+    }
+    let Some(tree) = tree.filter(|tree| is_sound && !tree.is_empty()) else { return Err(refused) };
     let text = write::rules(name, namespace, &limits, &tree, &refused);
     // What is printed must pass the check.
-    load::parse("the rules", &text, LoadOptions::default())?;
+    if let Err(bugs) = load::parse("the rules", &text, LoadOptions::default()) {
+        for bug in bugs {
+            let message = format!("a bug in tollkeeper: {bug}; please report it");
+            refused.push(Problem::of_file(Path::new(name), message));
+        }
+        return Err(refused);
+    }
     Ok(LimitadorRules { text, refused, warnings })
 }
 
@@ -123,7 +136,8 @@ fn of_kubernetes(root: &YamlNode) -> Option<String> {
 /// The text of a key in a mapping.
 fn text_of<'node>(node: &'node YamlNode, key: &str) -> Option<&'node str> {
     let Content::Map(pairs) = &node.content else { return None };
-    pairs.iter().find(|(name, _)| name.name() == Some(key))?.1.name()
+    let (_, value) = pairs.iter().find(|(name, _)| name.name() == Some(key))?;
+    value.text().filter(|text| !text.is_empty())
 }
 
 /// The namespace to translate, and its limits. Limits without a namespace are among them, to be refused.
@@ -132,32 +146,34 @@ fn choose<'node>(
     options: &'node LimitadorOptions,
     reader: &mut Reader<'_>,
 ) -> Option<(&'node str, Vec<&'node YamlNode>)> {
-    let Content::List(items) = &root.content else {
-        reader.problem(root.location, "must be a list of limits");
-        return None;
+    let items = match &root.content {
+        Content::List(items) if !items.is_empty() => items,
+        _ => {
+            reader.problem(root.location, "must be a list of at least one limit");
+            return None;
+        }
     };
     let namespaces: BTreeSet<&str> =
         items.iter().filter_map(|item| text_of(item, "namespace")).collect();
-    let namespace = match (&options.namespace, namespaces.first()) {
-        (Some(namespace), _) if namespaces.contains(namespace.as_str()) => namespace.as_str(),
-        (None, Some(only)) if namespaces.len() == 1 => only,
-        (_, None) => {
-            reader.problem(root.location, "no limit has a namespace");
-            return None;
+    let problem = match &options.namespace {
+        // Each limit is refused for that.
+        _ if namespaces.is_empty() => None,
+        Some(name) if !namespaces.contains(name.as_str()) => {
+            Some(format!("no limit has the namespace `{}`", shown(name)))
         }
-        (chosen, Some(_)) => {
-            let known: Vec<String> = namespaces.iter().take(20).map(|name| shown(name)).collect();
-            let what = match chosen {
-                Some(name) => format!("no limit has the namespace `{}`", shown(name)),
-                None => {
-                    "the limits have several namespaces, and a rule file has one domain".to_owned()
-                }
-            };
-            let message = format!("{what}; --namespace must be one of: {}", known.join(", "));
-            reader.problem(root.location, message);
-            return None;
+        None if namespaces.len() > 1 => {
+            Some("the limits have several namespaces, and a rule file has one domain".to_owned())
         }
+        _ => None,
     };
+    if let Some(problem) = problem {
+        let known: Vec<String> = namespaces.iter().take(20).map(|name| shown(name)).collect();
+        let message = format!("{problem}; --namespace must be one of: {}", known.join(", "));
+        reader.problem(root.location, message);
+        return None;
+    }
+    let namespace = options.namespace.as_deref().or(namespaces.first().copied());
+    let namespace = namespace.unwrap_or_default();
     let mut chosen = Vec::new();
     for item in items {
         if text_of(item, "namespace").is_none_or(|name| name == namespace) {
@@ -167,6 +183,7 @@ fn choose<'node>(
     if chosen.len() > LIMITS_MAX {
         let message = format!("{} limits of one namespace exceed {LIMITS_MAX}", chosen.len());
         reader.problem(root.location, message);
+        return None;
     }
     Some((namespace, chosen))
 }
@@ -176,17 +193,20 @@ fn read(nodes: &[&YamlNode], reader: &mut Reader<'_>) -> Vec<EntryLimit> {
     let mut limits = Vec::new();
     let mut seen = HashMap::new();
     for node in nodes {
-        let Some(written) = limit::read(node, reader) else { continue };
-        let (line, _) = written.location();
-        if let Some(first) = seen.get(&written.identity()) {
-            let message = format!(
-                "left out: to limitador it is the limit in line {first}, which applies instead"
-            );
-            reader.warning(written.location(), message);
-            continue;
+        let Some((identity, limit)) = limit::read(node, reader) else { continue };
+        match seen.entry(identity) {
+            Entry::Vacant(entry) => {
+                entry.insert(limit.location.0);
+                limits.push(limit);
+            }
+            Entry::Occupied(first) => {
+                let message = format!(
+                    "left out: to limitador it is the limit in line {}, which applies instead",
+                    first.get()
+                );
+                reader.warning(limit.location, message);
+            }
         }
-        seen.insert(written.identity(), line);
-        limits.extend(written.translate(reader));
     }
     limits
 }
@@ -213,7 +233,16 @@ fn complete(limits: &mut Vec<EntryLimit>, reader: &mut Reader<'_>) {
 }
 
 /// Orders the entries of each limit: first the keys that are named, then as the first limit with these keys does.
-fn order(limits: &mut [EntryLimit], named: &[String]) {
+///
+/// A named key that no limit has is a warning, since one order may be for several namespaces.
+fn order(limits: &mut [EntryLimit], named: &[String], reader: &mut Reader<'_>) {
+    let known: BTreeSet<&str> =
+        limits.iter().flat_map(|limit| &limit.entries).map(|(key, _)| key.as_str()).collect();
+    for key in named.iter().filter(|key| !known.contains(key.as_str())) {
+        let hint = hint(key, known.iter().copied());
+        let message = format!("no translated limit has the key `{}`{hint}", shown(key));
+        reader.findings.warnings.push(Problem::of_file(Path::new("--order"), message));
+    }
     let mut orders: HashMap<BTreeSet<String>, HashMap<String, usize>> = HashMap::new();
     for limit in limits {
         let keys: Vec<String> = limit.entries.iter().map(|(key, _)| key.clone()).collect();

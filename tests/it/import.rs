@@ -5,7 +5,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use crate::support::{
-    root, run,
+    root, run, run_with_input,
     service::{Options, Service, descriptor, request, tollkeeper},
 };
 
@@ -117,7 +117,8 @@ fn a_file_of_several_namespaces_needs_a_choice_and_a_bad_file_is_reported() {
                     a, b\n";
     assert_eq!(stderr, format!("{file}:{expected}"));
     let (code, stdout, stderr) = import(&[file, "--namespace", "a", "--order", "y,x"]);
-    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let warning = "warning: --order: no translated limit has the key `y`; did you mean `x`?\n";
+    assert_eq!((code, stderr.as_str()), (Some(0), warning));
     assert!(stdout.contains("\ndomain: a\n"), "{stdout}");
 
     for (text, expected) in
@@ -134,4 +135,24 @@ fn a_file_of_several_namespaces_needs_a_choice_and_a_bad_file_is_reported() {
         (Some(1), "gone.yaml: No such file or directory (os error 2)\n")
     );
     assert_eq!(import(&[]).0, Some(2));
+}
+
+#[test]
+fn limits_are_read_from_standard_input() {
+    let limits = fs::read_to_string(root().join(LIMITS)).unwrap();
+    let (code, stdout, stderr) =
+        run_with_input(tollkeeper().args(["import", "limitador", "-", "--partial"]), &limits);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.starts_with("standard input:33:7: "), "{stderr}");
+    assert_eq!(stdout.replace("standard input", LIMITS), import(&[LIMITS, "--partial"]).1);
+}
+
+#[test]
+fn limits_that_are_all_refused_give_no_rules_with_partial_either() {
+    let limits = "- { namespace: '', max_value: 1, seconds: 1, conditions: [], variables: [] }\n";
+    let (code, stdout, stderr) =
+        run_with_input(tollkeeper().args(["import", "limitador", "-", "--partial"]), limits);
+    let expected = "standard input:1:16: namespace: must not be empty\n\
+                    standard input: no limit can be translated, and a rule file needs at least one\n";
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(1), "", expected));
 }

@@ -1,6 +1,8 @@
 //! Reads limitador's CEL expressions as far as rules can express them: comparisons of entries of the first
 //! descriptor with texts, joined by `&&`.
 
+use crate::rules::reader::shown;
+
 /// Deepest nesting of parentheses.
 const DEPTH_MAX: usize = 32;
 
@@ -78,7 +80,8 @@ impl<'text> CelExpression<'text> {
             if !self.take("(") {
                 comparisons.push(self.comparison()?);
             } else if depth == DEPTH_MAX {
-                return Err(self.beyond());
+                let text = shown(self.text);
+                return Err(format!("`{text}`: parentheses are nested deeper than {DEPTH_MAX}"));
             } else {
                 self.conjunction(comparisons, depth + 1)?;
                 self.expect(")")?;
@@ -91,9 +94,9 @@ impl<'text> CelExpression<'text> {
 
     fn comparison(&mut self) -> Result<EntryComparison, String> {
         let left = self.operand()?;
-        let relation = match self.tokens.next() {
-            Some(Token::Symbol("==")) => Relation::Equal,
-            Some(Token::Symbol("!=")) => Relation::NotEqual,
+        let relation = match self.next("`==` or `!=`")? {
+            Token::Symbol("==") => Relation::Equal,
+            Token::Symbol("!=") => Relation::NotEqual,
             _ => return Err(self.beyond()),
         };
         match (left, self.operand()?) {
@@ -107,10 +110,10 @@ impl<'text> CelExpression<'text> {
 
     /// `descriptors[0].key`, `descriptors[0]['key']`, or a text.
     fn operand(&mut self) -> Result<Operand, String> {
-        match self.tokens.next() {
-            Some(Token::Text(text)) => return Ok(Operand::Text(text)),
-            Some(Token::Name(name)) if name == "descriptors" => {}
-            Some(Token::Name(name)) if is_old_variable(&name) && !self.belongs_to_next() => {
+        match self.next("an entry or a text")? {
+            Token::Text(text) => return Ok(Operand::Text(text)),
+            Token::Name(name) if name == "descriptors" => {}
+            Token::Name(name) if is_old_variable(&name) && !self.belongs_to_next() => {
                 return Err(format!(
                     "`{}`: limitador has matched no name alone since version 2; write \
                      descriptors[0]['{}']",
@@ -121,9 +124,9 @@ impl<'text> CelExpression<'text> {
             _ => return Err(self.beyond()),
         }
         self.expect("[")?;
-        match self.tokens.next() {
-            Some(Token::Number(index)) if index == "0" => {}
-            Some(Token::Number(index)) => {
+        match self.next("an index")? {
+            Token::Number(index) if index == "0" => {}
+            Token::Number(index) => {
                 return Err(format!(
                     "descriptors[{}]: a rule sees one descriptor, wherever it is in the call; let Envoy put the \
                      entries of this limit into one descriptor, and write descriptors[0]",
@@ -133,22 +136,20 @@ impl<'text> CelExpression<'text> {
             _ => return Err(self.beyond()),
         }
         self.expect("]")?;
-        if self.take(".") {
-            return match self.tokens.next() {
-                Some(Token::Name(key)) => Ok(Operand::Entry(key)),
-                _ => Err(self.beyond()),
-            };
+        match (self.next("a key")?, self.next("a key")?) {
+            (Token::Symbol("."), Token::Name(key)) => Ok(Operand::Entry(key)),
+            (Token::Symbol("["), Token::Text(key)) => {
+                self.expect("]")?;
+                Ok(Operand::Entry(key))
+            }
+            _ => Err(self.beyond()),
         }
-        self.expect("[")?;
-        let Some(Token::Text(key)) = self.tokens.next() else { return Err(self.beyond()) };
-        self.expect("]")?;
-        Ok(Operand::Entry(key))
     }
 
-    /// Whether the name before the next token is that of a function, of an object, or the `r` of a raw text.
+    /// Whether the name before the next token is that of a function or of an object.
     fn belongs_to_next(&self) -> bool {
         let next = self.tokens.as_slice().first();
-        matches!(next, Some(Token::Symbol("(" | "." | "[") | Token::Text(_)))
+        matches!(next, Some(Token::Symbol("(" | "." | "[")))
     }
 
     fn take(&mut self, symbol: &'static str) -> bool {
@@ -159,8 +160,16 @@ impl<'text> CelExpression<'text> {
         is_next
     }
 
+    /// The next token; `expected` is for the message if there is none.
+    fn next(&mut self, expected: &str) -> Result<Token, String> {
+        self.tokens.next().ok_or_else(|| {
+            format!("`{}` is incomplete: {expected} is missing at its end", shown(self.text))
+        })
+    }
+
     fn expect(&mut self, symbol: &'static str) -> Result<(), String> {
-        if self.take(symbol) { Ok(()) } else { Err(self.beyond()) }
+        let next = self.next(&format!("`{symbol}`"))?;
+        if next == Token::Symbol(symbol) { Ok(()) } else { Err(self.beyond()) }
     }
 
     fn end(&mut self) -> Result<(), String> {
@@ -186,9 +195,10 @@ fn beyond(text: &str) -> String {
     )
 }
 
-/// The text for messages: at most 100 characters.
-fn shown(text: &str) -> String {
-    text.chars().take(100).collect()
+/// The message for a part of the text that is not supported; `rest` begins with it.
+fn unsupported(text: &str, rest: &str, problem: &str) -> String {
+    let character = text.chars().count().saturating_sub(rest.chars().count()) + 1;
+    format!("`{}`, character {character}: {problem}", shown(text))
 }
 
 fn tokens(text: &str) -> Result<Vec<Token>, String> {
@@ -201,10 +211,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 let number = prefix(rest, |c| c.is_ascii_alphanumeric() || c == '.');
                 (Token::Number(number.to_owned()), number.len())
             }
-            'a'..='z' | 'A'..='Z' | '_' => {
-                let name = prefix(rest, |c| c.is_ascii_alphanumeric() || c == '_');
-                (Token::Name(name.to_owned()), name.len())
-            }
+            'a'..='z' | 'A'..='Z' | '_' => name(text, rest)?,
             _ => {
                 let symbols = ["==", "!=", "&&", "(", ")", "[", "]", "."];
                 let symbol = symbols.into_iter().find(|symbol| rest.starts_with(symbol));
@@ -223,14 +230,33 @@ fn prefix(text: &str, is_part: fn(char) -> bool) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
+/// A name, and its length. It is none if it is the prefix of a text, such as the `r` of a raw one.
+fn name(text: &str, rest: &str) -> Result<(Token, usize), String> {
+    let name = prefix(rest, |c| c.is_ascii_alphanumeric() || c == '_');
+    let is_prefix = name.bytes().all(|byte| b"bBrR".contains(&byte))
+        && rest.get(name.len()..).is_some_and(|behind| behind.starts_with(['\'', '"']));
+    if is_prefix {
+        let problem =
+            format!("the prefix `{name}` of a text is not supported; write the text without it");
+        return Err(unsupported(text, rest, &problem));
+    }
+    Ok((Token::Name(name.to_owned()), name.len()))
+}
+
 /// A text in quotes, and its length with them.
 fn quoted(text: &str, rest: &str, quote: char) -> Result<(Token, usize), String> {
-    let (value, _) = rest
-        .get(1..)
-        .and_then(|rest| rest.split_once(quote))
-        .ok_or_else(|| format!("`{}` is not CEL: a quote is missing", shown(text)))?;
-    if value.contains('\\') {
-        return Err(format!("`{}`: escapes in texts are not supported", shown(text)));
+    let inside = rest.get(1..).unwrap_or_default();
+    let Some((value, behind)) = inside.split_once(quote) else {
+        return Err(unsupported(text, rest, &format!("the quote `{quote}` is not closed")));
+    };
+    if value.is_empty() && behind.starts_with(quote) {
+        return Err(unsupported(text, rest, "three quotes are not supported; write one"));
+    }
+    if let Some(escape) = value.find('\\').and_then(|at| inside.get(at..)) {
+        let shown: String = escape.chars().take(2).collect();
+        let problem =
+            format!("the escape `{shown}` is not supported; let Envoy send a word without it");
+        return Err(unsupported(text, escape, &problem));
     }
     Ok((Token::Text(value.to_owned()), value.len() + 2))
 }
@@ -266,7 +292,6 @@ mod tests {
     #[test]
     fn other_expressions_are_refused_with_a_way_out() {
         for text in [
-            "",
             "()",
             "descriptors[0].a == 'x' || descriptors[0].b == 'y'",
             "!(descriptors[0].a == 'x')",
@@ -278,40 +303,102 @@ mod tests {
             "descriptors[0].a == 5",
             "descriptors[0].a == descriptors[0].b",
             "'x' == 'x'",
-            "'x'",
             "true",
             "limit.name == 'x'",
             "int(descriptors[0].a) > 5",
             "descriptors.exists(d, d.a == 'x')",
             "descriptors[x].a == 'x'",
-            "descriptors[0].a == '''x'''",
-            "descriptors[0].a == r'x'",
-            "descriptors[0].a == 'x' &&",
-            "descriptors[0].a ==",
             "descriptors[0].a == 'x' 'y'",
             "\u{0}",
         ] {
             let message = spell(text).unwrap_err();
             assert!(message.contains("is more than comparisons"), "{text}: {message}");
         }
-        let nested = format!("{}descriptors[0].a == 'x'{}", "(".repeat(40), ")".repeat(40));
-        assert!(spell(&nested).unwrap_err().contains("is more than comparisons"));
         for (text, expected) in [
             (
                 "user_id == 'x'",
                 "`user_id == 'x'`: limitador has matched no name alone since version 2",
             ),
             ("descriptors[1].a == 'x'", "descriptors[1]: a rule sees one descriptor"),
-            ("descriptors[0].a == 'x", "is not CEL: a quote is missing"),
-            (r"descriptors[0].a == '\n'", "escapes in texts are not supported"),
         ] {
             let message = spell(text).unwrap_err();
             assert!(message.contains(expected), "{text}: {message}");
         }
-        for text in ["descriptors[0]", "'100'", "descriptors[0].a == 'x'", "size(descriptors[0].a)"]
-        {
+        for text in ["'100'", "descriptors[0].a == 'x'", "size(descriptors[0].a)"] {
             assert!(variable(text).unwrap_err().contains("is more than comparisons"), "{text}");
         }
         assert!(variable("user_id").unwrap_err().ends_with("write descriptors[0]['user_id']"));
+    }
+
+    #[test]
+    fn a_text_that_is_not_supported_is_named_with_its_place() {
+        for (text, expected) in [
+            (
+                r"descriptors[0]['ä'] == 'a\nb'",
+                r"`descriptors[0]['ä'] == 'a\nb'`, character 26: the escape `\n` is not supported; let Envoy send a word without it",
+            ),
+            (
+                r"descriptors[0].a == 'it\'s'",
+                r"`descriptors[0].a == 'it\'s'`, character 24: the escape `\'` is not supported; let Envoy send a word without it",
+            ),
+            (
+                "descriptors[0].a == r'x'",
+                "`descriptors[0].a == r'x'`, character 21: the prefix `r` of a text is not supported; write the text without it",
+            ),
+            (
+                "descriptors[0][bR\"a\"] == 'x'",
+                "`descriptors[0][bR\"a\"] == 'x'`, character 16: the prefix `bR` of a text is not supported; write the text without it",
+            ),
+            (
+                "descriptors[0].a == '''x'''",
+                "`descriptors[0].a == '''x'''`, character 21: three quotes are not supported; write one",
+            ),
+            (
+                "descriptors[0].a == 'x",
+                "`descriptors[0].a == 'x`, character 21: the quote `'` is not closed",
+            ),
+        ] {
+            assert_eq!(spell(text).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn an_expression_that_is_cut_off_is_refused_with_what_is_missing() {
+        for (text, expected) in [
+            ("", "an entry or a text"),
+            ("descriptors", "`[`"),
+            ("descriptors[", "an index"),
+            ("descriptors[0", "`]`"),
+            ("descriptors[0]", "a key"),
+            ("descriptors[0].", "a key"),
+            ("descriptors[0][", "a key"),
+            ("descriptors[0]['a'", "`]`"),
+            ("descriptors[0].a", "`==` or `!=`"),
+            ("'x'", "`==` or `!=`"),
+            ("descriptors[0].a ==", "an entry or a text"),
+            ("descriptors[0].a == 'x' &&", "an entry or a text"),
+            ("(descriptors[0].a == 'x'", "`)`"),
+        ] {
+            let expected = format!("`{text}` is incomplete: {expected} is missing at its end");
+            assert_eq!(spell(text), Err(expected));
+        }
+        assert_eq!(variable("descriptors[0]"), spell("descriptors[0]"));
+    }
+
+    #[test]
+    fn parentheses_are_read_up_to_a_depth() {
+        let nested =
+            |depth| format!("{}descriptors[0].a == 'x'{}", "(".repeat(depth), ")".repeat(depth));
+        assert_eq!(spell(&nested(32)).as_deref(), Ok("a is x"));
+        let message = spell(&nested(33)).unwrap_err();
+        assert!(message.ends_with("`: parentheses are nested deeper than 32"), "{message}");
+    }
+
+    #[test]
+    fn a_long_expression_is_shown_in_part() {
+        let text = format!("descriptors[0].a == 5 || {}", "x".repeat(200));
+        let message = spell(&text).unwrap_err();
+        let shown: String = text.chars().take(100).collect();
+        assert!(message.starts_with(&format!("`{shown}…` is more than comparisons")), "{message}");
     }
 }

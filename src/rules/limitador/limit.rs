@@ -83,35 +83,41 @@ pub(super) struct LimitIdentity {
     variables: BTreeSet<String>,
 }
 
-/// A limit as it is written: its expressions are still text.
-pub(super) struct WrittenLimit<'node> {
-    fields: Fields<'node>,
-    requests: u32,
-    seconds: u32,
-    conditions: Vec<(Location, &'node str)>,
-    variables: Vec<(Location, &'node str)>,
-}
-
-/// Reads a limit; `None` if it has a problem.
-pub(super) fn read<'node>(
-    node: &'node YamlNode,
+/// Reads a limit; `None` if rules cannot express it.
+pub(super) fn read(
+    node: &YamlNode,
     reader: &mut Reader<'_>,
-) -> Option<WrittenLimit<'node>> {
+) -> Option<(LimitIdentity, EntryLimit)> {
     let before = reader.findings.problems.len();
     let fields = reader.fields(node, &LIMITADOR_LIMIT)?;
+    let location = fields.location;
     let conditions = expressions(&fields, "conditions", reader);
     let variables = expressions(&fields, "variables", reader);
+    let entries = entries(location, &conditions, &variables, reader);
+    if entries.len() > ENTRIES_MAX {
+        let message =
+            format!("{} entries exceed {ENTRIES_MAX}, the most of a descriptor", entries.len());
+        reader.problem(location, message);
+    }
     let (requests, seconds) = (fields.whole("max_value"), fields.whole("seconds"));
+    if let Some(seconds) = &seconds
+        && u64::from(seconds.value) > Window::SECONDS_MAX
+    {
+        let message = format!("seconds: {} exceed 100 years", seconds.value);
+        reader.problem(seconds.location, message);
+    }
     if reader.findings.problems.len() > before {
         return None;
     }
-    Some(WrittenLimit {
-        requests: requests?.value,
-        seconds: seconds?.value,
-        fields,
-        conditions,
-        variables,
-    })
+    let (requests, seconds) = (requests?.value, seconds?.value);
+    let texts = |expressions: Vec<(Location, &str)>| {
+        expressions.into_iter().map(|(_, text)| text.to_owned()).collect()
+    };
+    let identity =
+        LimitIdentity { seconds, conditions: texts(conditions), variables: texts(variables) };
+    let (unit, unit_multiplier) = unit_of(seconds);
+    let name = fields.text("name").map(|name| name.value);
+    Some((identity, EntryLimit { location, requests, unit, unit_multiplier, name, entries }))
 }
 
 fn expressions<'node>(
@@ -133,91 +139,58 @@ fn expressions<'node>(
     expressions
 }
 
-impl WrittenLimit<'_> {
-    pub(super) fn location(&self) -> Location {
-        self.fields.location
+/// What the entries of a limit at `limit` must be, by its conditions and variables.
+fn entries(
+    limit: Location,
+    conditions: &[(Location, &str)],
+    variables: &[(Location, &str)],
+    reader: &mut Reader<'_>,
+) -> Vec<(String, EntryValue)> {
+    let mut entries = NamedEntries::default();
+    for (location, text) in conditions {
+        match cel::condition(text) {
+            Err(message) => reader.problem(*location, message),
+            Ok(comparisons) => {
+                for comparison in comparisons {
+                    check_key(*location, &comparison.key, reader);
+                    check_value(*location, &comparison.value, reader);
+                    let tests = entries.of(comparison.key);
+                    match comparison.relation {
+                        Relation::Equal => tests.equal.insert(comparison.value),
+                        Relation::NotEqual => tests.not_equal.insert(comparison.value),
+                    };
+                }
+            }
+        }
     }
-
-    pub(super) fn identity(&self) -> LimitIdentity {
-        let texts = |expressions: &[(Location, &str)]| {
-            expressions.iter().map(|(_, text)| (*text).to_owned()).collect()
+    for (location, text) in variables {
+        match cel::variable(text) {
+            Err(message) => reader.problem(*location, message),
+            Ok(key) => {
+                check_key(*location, &key, reader);
+                entries.of(key).is_variable = true;
+            }
+        }
+    }
+    let mut values = Vec::new();
+    for EntryTests { key, is_variable, equal, not_equal } in entries.tests {
+        let mut equal = equal.into_iter();
+        let value = match equal.next() {
+            Some(value) if equal.next().is_some() || not_equal.contains(&value) => {
+                let message = format!(
+                    "never applies: its conditions on `{}` contradict each other",
+                    shown(&key)
+                );
+                reader.problem(limit, message);
+                continue;
+            }
+            Some(value) => EntryValue::Exact(value),
+            None if is_variable => EntryValue::Each(not_equal),
+            None => EntryValue::Together(not_equal),
         };
-        LimitIdentity {
-            seconds: self.seconds,
-            conditions: texts(&self.conditions),
-            variables: texts(&self.variables),
-        }
+        values.push((key, value));
     }
-
-    /// The limit in terms of entries; `None` if it has a problem.
-    pub(super) fn translate(&self, reader: &mut Reader<'_>) -> Option<EntryLimit> {
-        let before = reader.findings.problems.len();
-        let location = self.location();
-        let (unit, unit_multiplier) = unit_of(self.seconds);
-        if u64::from(self.seconds) > Window::SECONDS_MAX {
-            let message = format!("seconds: {} exceed 100 years", self.seconds);
-            reader.problem(location, message);
-        }
-        let entries = self.entries(reader);
-        if entries.len() > ENTRIES_MAX {
-            let message =
-                format!("{} entries exceed {ENTRIES_MAX}, the most of a descriptor", entries.len());
-            reader.problem(location, message);
-        }
-        if reader.findings.problems.len() > before {
-            return None;
-        }
-        let name = self.fields.text("name").map(|name| name.value);
-        Some(EntryLimit { location, requests: self.requests, unit, unit_multiplier, name, entries })
-    }
-
-    fn entries(&self, reader: &mut Reader<'_>) -> Vec<(String, EntryValue)> {
-        let mut entries = NamedEntries::default();
-        for (location, text) in &self.conditions {
-            match cel::condition(text) {
-                Err(message) => reader.problem(*location, message),
-                Ok(comparisons) => {
-                    for comparison in comparisons {
-                        check_key(*location, &comparison.key, reader);
-                        check_value(*location, &comparison.value, reader);
-                        let tests = entries.of(comparison.key);
-                        match comparison.relation {
-                            Relation::Equal => tests.equal.insert(comparison.value),
-                            Relation::NotEqual => tests.not_equal.insert(comparison.value),
-                        };
-                    }
-                }
-            }
-        }
-        for (location, text) in &self.variables {
-            match cel::variable(text) {
-                Err(message) => reader.problem(*location, message),
-                Ok(key) => {
-                    check_key(*location, &key, reader);
-                    entries.of(key).is_variable = true;
-                }
-            }
-        }
-        let mut values = Vec::new();
-        for EntryTests { key, is_variable, equal, not_equal } in entries.tests {
-            let mut equal = equal.into_iter();
-            let value = match equal.next() {
-                Some(value) if equal.next().is_some() || not_equal.contains(&value) => {
-                    let message = format!(
-                        "never applies: its conditions on `{}` contradict each other",
-                        shown(&key)
-                    );
-                    reader.problem(self.location(), message);
-                    continue;
-                }
-                Some(value) => EntryValue::Exact(value),
-                None if is_variable => EntryValue::Each(not_equal),
-                None => EntryValue::Together(not_equal),
-            };
-            values.push((key, value));
-        }
-        values
-    }
+    values
 }
 
 /// The comparisons of one entry.

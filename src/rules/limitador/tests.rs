@@ -15,16 +15,27 @@ fn check(limits: &str, expected: &str) {
     assert_eq!(text, expected.trim_start());
 }
 
+/// The problems of a file that gives no rules.
+fn problems(limits: &str, namespace: Option<&str>) -> Vec<String> {
+    let namespace = namespace.map(str::to_owned);
+    let options = LimitadorOptions { namespace, order: Vec::new() };
+    let problems = import_text("limits.yaml", limits, &options).unwrap_err();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// A limit that rules can express.
+const GOOD: &str = "- { namespace: shop, max_value: 1, seconds: 1, conditions: [], variables: ['descriptors[0].ok'] }\n";
+
 /// Compares what is refused of a limit with these conditions and variables.
 #[track_caller]
 fn refused(conditions: &str, variables: &str, expected: &str) {
     let limit = format!(
         "- namespace: shop\n  max_value: 1\n  seconds: 60\n  conditions: {conditions}\n  variables: {variables}\n"
     );
-    let rules = import(&limit, &[]);
+    let rules = import(&(limit + GOOD), &[]);
     let [problem] = rules.refused.as_slice() else { panic!("{:?}", rules.refused) };
     assert_eq!(problem.to_string(), expected);
-    assert!(rules.text.ends_with(&format!("descriptors: []\n# Not imported:\n#   {problem}\n")));
+    assert!(rules.text.ends_with(&format!("# Not imported:\n#   {problem}\n")));
 }
 
 #[test]
@@ -211,6 +222,12 @@ fn the_order_of_entries_is_the_named_one_and_else_that_of_the_first_limit_with_t
     assert_eq!(lists(&[]), "b, a; c, a");
     assert_eq!(lists(&["a"]), "a, b; a, c");
     assert_eq!(lists(&["c", "b", "x"]), "b, a; c, a");
+    let warnings = import(limits, &["c", "user", "b"]).warnings;
+    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, ["--order: no translated limit has the key `user`"]);
+    let warnings = import(GOOD, &["okk"]).warnings;
+    let expected = "--order: no translated limit has the key `okk`; did you mean `ok`?";
+    assert_eq!(warnings[0].to_string(), expected);
 }
 
 #[test]
@@ -397,9 +414,9 @@ fn a_file_that_is_no_list_of_limits_of_one_namespace_gives_no_rules() {
     });
     for (text, namespace, expected) in [
         ("", None, "limits.yaml:1:1: the file is empty; limitador's is a list of limits"),
-        ("a: 1", None, "limits.yaml:1:1: must be a list of limits"),
-        ("[]", None, "limits.yaml:1:1: no limit has a namespace"),
-        ("- 1", None, "limits.yaml:1:1: no limit has a namespace"),
+        ("a: 1", None, "limits.yaml:1:1: must be a list of at least one limit"),
+        ("[]", None, "limits.yaml:1:1: must be a list of at least one limit"),
+        ("- 1", None, "limits.yaml:1:3: a limit must be a mapping with the keys "),
         ("[", None, "limits.yaml:2:1: not YAML: "),
         (&bomb, None, "more than 1000000 nodes, aliases included"),
         (&"[".repeat(200), None, "limits.yaml:1:129: nested deeper than 128"),
@@ -420,11 +437,61 @@ fn a_file_that_is_no_list_of_limits_of_one_namespace_gives_no_rules() {
             "limits.yaml:1:1: no limit has the namespace `c`; --namespace must be one of: a, b",
         ),
     ] {
-        let namespace = namespace.map(str::to_owned);
-        let options = LimitadorOptions { namespace, order: Vec::new() };
-        let problems = import_text("limits.yaml", text, &options).unwrap_err();
-        assert!(problems[0].to_string().contains(expected), "{}", problems[0]);
+        let problems = problems(text, namespace);
+        assert!(problems[0].contains(expected), "{}", problems[0]);
     }
+}
+
+#[test]
+fn a_missing_or_empty_namespace_is_named_beside_all_other_problems() {
+    let limits = "
+- { namespace: '', max_value: 1, seconds: 0, conditions: [], variables: [] }
+- { namespace: ~, max_value: 1, seconds: 1, conditions: [], variables: [user] }
+- { max_value: 1, seconds: 1, conditions: [yes], variables: ['descriptors[0].a'] }
+";
+    let old_name = |name: &str| {
+        format!(
+            "`{name}`: limitador has matched no name alone since version 2; write descriptors[0]['{name}']"
+        )
+    };
+    let expected = [
+        "limits.yaml:2:16: namespace: must not be empty",
+        "limits.yaml:2:43: seconds: must be a whole number from 1 to 4294967295",
+        "limits.yaml:3:16: namespace: missing",
+        &format!("limits.yaml:3:73: {}", old_name("user")),
+        "limits.yaml:4:3: namespace: missing",
+        &format!("limits.yaml:4:44: {}", old_name("yes")),
+        "limits.yaml: no limit can be translated, and a rule file needs at least one",
+    ];
+    assert_eq!(problems(limits, None), expected);
+    assert_eq!(problems(limits, Some("shop")), expected);
+    // Beside a namespace, they are problems of their limits alone.
+    let rules = import(&(GOOD.to_owned() + limits), &[]);
+    let refused: Vec<String> =
+        rules.refused.iter().map(|problem| problem.message.clone()).collect();
+    assert_eq!(refused.len(), 6);
+    assert_eq!(refused[0], "namespace: must not be empty");
+}
+
+#[test]
+fn a_problem_of_the_file_is_reported_beside_those_of_its_limits() {
+    let limits = "- { namespace: shop, max_value: 1, seconds: 0 }\n---\n[]\n";
+    let expected = [
+        "limits.yaml:1:45: seconds: must be a whole number from 1 to 4294967295",
+        "limits.yaml:2:1: one YAML document per file; move this one into its own file",
+        "limits.yaml: no limit can be translated, and a rule file needs at least one",
+    ];
+    assert_eq!(problems(limits, None), expected);
+}
+
+#[test]
+fn a_file_whose_limits_are_all_refused_gives_no_rules_and_says_so() {
+    let limit = "- { namespace: shop, max_value: 1, seconds: 1, conditions: [], variables: [\"limit.id\"] }";
+    let problems = problems(limit, None);
+    assert_eq!(problems.len(), 2);
+    assert!(problems[0].starts_with("limits.yaml:1:76: `limit.id` is more than"), "{problems:?}");
+    let expected = "limits.yaml: no limit can be translated, and a rule file needs at least one";
+    assert_eq!(problems[1], expected);
 }
 
 #[test]
@@ -456,10 +523,21 @@ fn limits_that_multiply_are_bounded() {
             number + 1
         );
     }
-    let problems = import_text("limits.yaml", &limits, &LimitadorOptions::default()).unwrap_err();
-    let expected = "limits.yaml:1:1: limits for any value, repeated at each value that others name, exceed 40000";
-    assert_eq!(problems[0].to_string(), expected);
+    limits += "- { namespace: n, max_value: 1, seconds: 0 }";
+    let too_many = "limits.yaml:1:1: too many limits: counted for each of their entries, and those for any value \
+                    again for each value that others name, they exceed 40000";
+    let expected =
+        [too_many, "limits.yaml:4001:42: seconds: must be a whole number from 1 to 4294967295"];
+    assert_eq!(problems(&limits, None), expected);
     let many = "- { namespace: n }\n".repeat(LIMITS_MAX + 1);
-    let problems = import_text("limits.yaml", &many, &LimitadorOptions::default()).unwrap_err();
-    assert_eq!(problems[0].message, "10001 limits of one namespace exceed 10000");
+    let expected = "limits.yaml:1:1: 10001 limits of one namespace exceed 10000";
+    assert_eq!(problems(&many, None), [expected]);
+    let keys: String = (0..31).map(|key| format!(" && descriptors[0].k{key} == 'v'")).collect();
+    let of_32_entries = |value: usize| {
+        format!(
+            "- {{ namespace: n, max_value: 1, seconds: 1, conditions: [\"descriptors[0].a == '{value}'{keys}\"] }}\n"
+        )
+    };
+    let limits: String = (0..1300).map(of_32_entries).collect();
+    assert_eq!(problems(&limits, None), [too_many]);
 }

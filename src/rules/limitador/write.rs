@@ -29,11 +29,6 @@ pub(super) fn rules(
     let mut writer = RuleWriter { text };
     writer.descriptors(nodes, 1);
     let mut text = writer.text;
-    if nodes.is_empty() {
-        // A list, though an empty one.
-        text.truncate(text.trim_end().len());
-        text += " []\n";
-    }
     if !refused.is_empty() {
         text += "# Not imported:\n";
     }

@@ -28,6 +28,17 @@ const CASES: &[(&str, &str, &str)] = &[
         "serve --config /dev/null --config /dev/null",
         "--config: given twice; write all settings into one file",
     ),
+    ("an_empty_path_of_settings", "serve --config=", "--config: must not be empty"),
+    (
+        "rules_from_standard_input",
+        "serve --rules -",
+        "--rules: must be a path; standard input is not supported here",
+    ),
+    (
+        "a_key_twice_in_the_order",
+        "import limitador - --order user,path,user",
+        "--order: `user` is given twice",
+    ),
     (
         "rules_of_another_scheme",
         "serve --rules http://h:1",
