@@ -30,6 +30,32 @@ fn every_reader_of_outside_input_keeps_its_promises_on_its_corpus_and_on_mutatio
     }
 }
 
+/// A stale lock file stops `fuzz/run` before it builds.
+#[test]
+fn the_fuzz_targets_lock_the_dependencies_of_the_program_in_its_versions() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let (manifest, lock, of_targets) =
+        (read("Cargo.toml"), read("Cargo.lock"), read("fuzz/Cargo.lock"));
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let (dependencies, _) = dependencies.split_once("\n[dev-dependencies]\n").unwrap();
+    for line in dependencies.lines() {
+        let Some((name, _)) = line.split_once(" = ") else { continue };
+        let package = format!("name = \"{name}\"\nversion = ");
+        let versions = |lock: &str| {
+            let found =
+                lock.split("[[package]]\n").filter_map(|block| block.strip_prefix(&package));
+            found.map(|block| block.lines().next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        // Tests may need another version beside ours.
+        let (all, ours) = (versions(&lock), versions(&of_targets));
+        assert!(
+            !ours.is_empty(),
+            "{name}: copy Cargo.lock to fuzz/, and run `cargo metadata` there"
+        );
+        assert!(ours.iter().all(|version| all.contains(version)), "{name}: {ours:?}, not {all:?}");
+    }
+}
+
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = root().join("fuzz/corpus").join(name);
     let mut files: Vec<_> =
