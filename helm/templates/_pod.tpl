@@ -23,8 +23,8 @@
 - --on-store-failure={{ .Values.onStoreFailure }}
 - --replicas={{ include "tollkeeper.replicas" . }}
 - --headers={{ .Values.headers }}
-{{- if .Values.countDenied }}
-- --count-denied
+{{- if kindIs "bool" .Values.countDenied }}
+- --count-denied={{ .Values.countDenied | ternary "on" "off" }}
 {{- end }}
 {{- if .Values.reflection }}
 - --reflection
@@ -49,7 +49,7 @@
 - "--admin-addr=[::]:6070"
 {{- end }}
 {{- range $flag, $value := .Values.settings }}
-- {{ printf "--%s=%v" $flag $value | quote }}
+- {{ printf "--%s=%s" $flag (kindIs "float64" $value | ternary (toJson $value) (toString $value)) | quote }}
 {{- end }}
 {{- with .Values.extraArgs }}
 {{ toYaml . }}

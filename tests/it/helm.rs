@@ -81,6 +81,38 @@ fn replicas_and_the_failure_mode_reach_the_service() {
     refused(&["--set", "onStoreFailure=maybe"], "onStoreFailure");
 }
 
+/// The arguments of the service's container.
+fn arguments_of_the_service(arguments: &[&str]) -> Vec<String> {
+    let deployment = object(&render(arguments), "Deployment");
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    args.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn whether_denied_calls_are_charged_is_set_only_where_a_value_says_so() {
+    for source in ["rulesCheck.enabled=true", "controlPlane.url=xds://h:1?node=a"] {
+        for (value, flag) in [
+            ("countDenied=true", Some("--count-denied=on")),
+            ("countDenied=false", Some("--count-denied=off")),
+            // Files and a control plane have different defaults, which the service knows.
+            ("countDenied=null", None),
+        ] {
+            let args = arguments_of_the_service(&["--set", source, "--set", value]);
+            let found = args.iter().find(|argument| argument.starts_with("--count-denied"));
+            assert_eq!(found.map(String::as_str), flag, "{source}, {value}");
+        }
+    }
+}
+
+#[test]
+fn a_million_in_a_file_of_values_is_written_with_all_its_digits() {
+    let file = "helm/ci/everything-values.yaml";
+    let args = arguments_of_the_service(&["--values", file]);
+    for flag in ["--max-connections=1000000", "--near-limit-ratio=0.9", "--quota-mode=true"] {
+        assert!(args.iter().any(|argument| argument == flag), "{flag}: {args:?}");
+    }
+}
+
 /// The chart's value and the flag of each setting, as the template names them.
 fn values_of_flags() -> Vec<(String, String)> {
     let template = fs::read_to_string(root().join("helm/templates/_pod.tpl")).unwrap();
@@ -130,6 +162,8 @@ fn each_value_has_the_default_and_the_bounds_of_its_setting() {
             (seconds, "drainSeconds") => (format!("{seconds}s"), row.default),
             // A pod's log is read by machines.
             (Value::String(text), "log.format") => (text.clone(), "json"),
+            // The service's default depends on where the rules come from.
+            (Value::Null, "countDenied") => (row.default.to_owned(), row.default),
             (Value::Bool(on), _) => ((if *on { "on" } else { "off" }).to_owned(), row.default),
             (Value::String(text), _) => (text.clone(), row.default),
             (number, _) => (number.to_string(), row.default),
