@@ -71,6 +71,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* What the HTTP port speaks: http or https. */}}
+{{- define "tollkeeper.httpScheme" -}}
+{{- $scope := get (.Values.settings | default dict) "tls-scope" -}}
+{{- if and .Values.tls.secret (ne $scope "grpc") -}}
+https
+{{- else -}}
+http
+{{- end -}}
+{{- end -}}
+
 {{- define "tollkeeper.storeUrl" -}}
 {{- if .Values.bundledRedis.enabled -}}
 redis://{{ include "tollkeeper.fullname" . }}-redis:6379

@@ -441,6 +441,32 @@ fn readiness_asks_for_the_service_by_its_name_and_by_https_where_it_speaks_tls()
 }
 
 #[test]
+fn with_tls_for_grpc_alone_everything_asks_for_http_without_tls() {
+    let scrape = "monitoring.scrape.kind=ServiceMonitor";
+    for (tls, scheme) in [
+        ("tls.secret=", "http"),
+        ("tls.secret=cert", "https"),
+        ("tls.secret=cert,settings.tls-scope=all", "https"),
+        ("tls.secret=cert,settings.tls-scope=grpc", "http"),
+    ] {
+        let objects = render(&["--set", scrape, "--set", tls]);
+        let container =
+            &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            let probe = &container[probe];
+            if probe.get("grpc").is_none() {
+                assert_eq!(probe["httpGet"]["scheme"], scheme.to_uppercase(), "{tls}: {probe}");
+            }
+        }
+        let is_grpc = container["readinessProbe"].get("grpc").is_some();
+        assert_eq!(is_grpc, tls == "tls.secret=", "the kubelet's gRPC probe speaks no TLS");
+        assert_eq!(object(&objects, "Service")["spec"]["ports"][1]["appProtocol"], scheme);
+        let monitor = object(&objects, "ServiceMonitor");
+        assert_eq!(monitor["spec"]["endpoints"][0]["scheme"], scheme, "{tls}");
+    }
+}
+
+#[test]
 fn the_rules_are_checked_before_an_upgrade_changes_anything() {
     let objects = render(&[]);
     let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
