@@ -1,45 +1,110 @@
-{{/* Checks that a schema cannot express. */}}
+{{/* Ends the rendering with every problem of the values that their schema does not report, or not in words. */}}
 {{- define "tollkeeper.check" -}}
+{{- $problems := list -}}
+{{- range list "formProblems" "secretProblems" "sourceProblems" "storeProblems" "objectProblems" -}}
+{{- $problems = concat $problems (include (printf "tollkeeper.%s" .) $ | trim | splitList "\n") -}}
+{{- end -}}
+{{- with $problems | compact | uniq -}}
+{{- fail (printf "these values cannot be used:\n%s" (join "\n" .)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the rules come from. */}}
+{{- define "tollkeeper.sourceProblems" -}}
+{{- $text := .Values.rules | default dict | values | join "" | trim -}}
+{{- $sources := list -}}
+{{- range $name, $value := dict "controlPlane.url" .Values.controlPlane.url "existingRulesConfigMap" .Values.existingRulesConfigMap "rules" $text -}}
+{{- if $value -}}
+{{- $sources = append $sources $name -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (len $sources) 1 }}
+- {{ join " and " $sources }} are different sources of rules: keep one of them
+{{- end }}
+{{- if and (kindIs "map" .Values.rules) (not $sources) }}
+- rules is empty, and the service does not start without rules: add a rule file
+{{- end }}
+{{- range $name, $text := .Values.rules }}
+{{- if not (regexMatch `^[A-Za-z0-9_-][A-Za-z0-9._-]*\.ya?ml$` $name) }}
+- rules contains {{ quote $name }}: the name of a rule file must end in .yaml or .yml
+{{- end }}
+{{- end }}
+{{- $tls := .Values.controlPlane.tls -}}
+{{- if and (or $tls.name ($tls.caSecret).name ($tls.certSecret).name) (not (hasPrefix "xds+tls://" .Values.controlPlane.url)) }}
+- controlPlane.tls needs a controlPlane.url that begins with xds+tls://
+{{- end }}
+{{- end -}}
+
+{{/* Where counters are kept, and how many replicas share them. */}}
+{{- define "tollkeeper.storeProblems" -}}
 {{- $replicas := include "tollkeeper.replicas" . | int -}}
-{{- if and (eq (include "tollkeeper.storeUrl" .) "memory://") (gt $replicas 1) -}}
-{{- fail (printf "there may be %d replicas with store.url memory://: each replica would count on its own, which admits %d times the limits. Set store.url to a Redis that they share, or replicas to 1." $replicas $replicas) -}}
+{{- $store := .Values.store -}}
+{{- if and (eq (include "tollkeeper.storeUrl" .) "memory://") (gt $replicas 1) }}
+- there may be {{ $replicas }} replicas with store.url memory://: each replica would count on its own, which admits {{ $replicas }} times the limits. Set store.url to a Redis that they share, or allow only one replica
+{{- end }}
+{{- if and .Values.bundledRedis.enabled (ne $store.url "memory://") }}
+- bundledRedis.enabled is true, and store.url names another store: remove one of them
+{{- end }}
+{{- if regexMatch "://.*:.*@" $store.url }}
+- store.url contains a password, which anyone who may read the pod would see: put it into a Secret, and name the Secret in store.passwordSecret
+{{- end }}
+{{- if and ($store.passwordSecret).name (eq $store.url "memory://") }}
+- store.passwordSecret needs a store.url that names a Redis with a password
+{{- end }}
+{{- if and (or $store.sentinel.user ($store.sentinel.passwordSecret).name) (not (contains "+sentinel://" $store.url)) }}
+- store.sentinel needs a store.url that begins with redis+sentinel:// or rediss+sentinel://
+{{- end }}
+{{- if and (or $store.tls.name ($store.tls.caSecret).name ($store.tls.certSecret).name) (not (regexMatch "^(rediss|valkeys)[+:]" $store.url)) }}
+- store.tls needs a store.url that begins with rediss
+{{- end }}
 {{- end -}}
-{{- if and .Values.bundledRedis.enabled (ne .Values.store.url "memory://") -}}
-{{- fail "bundledRedis.enabled is true, and store.url names another store. Remove one of them." -}}
+
+{{/* What the objects of the chart cannot do together. */}}
+{{- define "tollkeeper.objectProblems" -}}
+{{- if .Values.autoscaling.enabled }}
+{{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) }}
+- autoscaling.minReplicas is greater than autoscaling.maxReplicas
+{{- end }}
+{{- $resources := .Values.resources | default dict }}
+{{- if not (or ($resources.requests).cpu ($resources.limits).cpu) }}
+- autoscaling.targetCPU is a part of resources.requests.cpu, which is missing
+{{- end }}
+{{- end }}
+{{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) }}
+- service.grpcPort and service.httpPort are both {{ .Values.service.grpcPort }}, and must differ
+{{- end }}
+{{- if and .Values.networkPolicy.enabled .Values.networkPolicy.storePorts }}
+{{- range include "tollkeeper.storePorts" . | splitList " " | compact }}
+{{- if not (has . ($.Values.networkPolicy.storePorts | toStrings)) }}
+- networkPolicy.storePorts does not contain {{ . }}, a port of store.url
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and .Values.tls.clientCaSecret.name (not .Values.tls.secret) }}
+- tls.clientCaSecret needs tls.secret
+{{- end }}
+{{- if and .Values.clientDomains (not .Values.tls.clientCaSecret.name) }}
+- clientDomains needs tls.clientCaSecret, since clients are known by their certificates
+{{- end }}
+{{- if and .Values.test.clientSecret (not .Values.tls.secret) }}
+- test.clientSecret needs tls.secret
+{{- end }}
+{{- range $name := list "podLabels" "commonLabels" }}
+{{- range $label, $value := get $.Values $name | default dict }}
+{{- if regexMatch "^(app.kubernetes.io/(name|instance|version|managed-by|component)|helm.sh/chart)$" $label }}
+- {{ $name }} contains {{ $label }}, which the chart sets itself
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
-{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
-{{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas." -}}
+
+{{/* The ports of store.url, separated by spaces. */}}
+{{- define "tollkeeper.storePorts" -}}
+{{- $url := include "tollkeeper.storeUrl" . -}}
+{{- if not (regexMatch `^memory:|[+]unix:` $url) -}}
+{{- range regexReplaceAll `^.*://(.*@)?|/.*$` $url "" | splitList "," -}}
+{{- $default := contains "+sentinel:" $url | ternary "26379" "6379" -}}
+{{- regexFind ":[0-9]+$" . | trimPrefix ":" | default $default | printf "%s " -}}
 {{- end -}}
-{{- if regexMatch "://.*:.*@" .Values.store.url -}}
-{{- fail "store.url contains a password, which anyone who may read the pod would see. Put it into a Secret, and name the Secret in store.passwordSecret." -}}
-{{- end -}}
-{{- if and .Values.controlPlane.url .Values.existingRulesConfigMap -}}
-{{- fail "controlPlane.url and existingRulesConfigMap name two sources of rules. Remove one of them." -}}
-{{- end -}}
-{{- $xds := .Values.controlPlane.tls -}}
-{{- if and (or $xds.name ($xds.caSecret).name ($xds.certSecret).name) (not (hasPrefix "xds+tls://" .Values.controlPlane.url)) -}}
-{{- fail "controlPlane.tls needs a controlPlane.url that begins with xds+tls://." -}}
-{{- end -}}
-{{- if not (or .Values.controlPlane.url .Values.existingRulesConfigMap (.Values.rules | default dict | values | join "" | trim)) -}}
-{{- fail "rules is empty, and the service does not start without rules. Add a rule file, or name a ConfigMap in existingRulesConfigMap or a control plane in controlPlane.url." -}}
-{{- end -}}
-{{- if and .Values.tls.clientCaSecret.name (not .Values.tls.secret) -}}
-{{- fail "tls.clientCaSecret needs tls.secret." -}}
-{{- end -}}
-{{- if and .Values.clientDomains (not .Values.tls.clientCaSecret.name) -}}
-{{- fail "clientDomains needs tls.clientCaSecret, since clients are known by their certificates." -}}
-{{- end -}}
-{{- range $name := list "podLabels" "commonLabels" -}}
-{{- range $label, $value := get $.Values $name | default dict -}}
-{{- if regexMatch "^(app.kubernetes.io/(name|instance|version|managed-by|component)|helm.sh/chart)$" $label -}}
-{{- fail (printf "%s contains %s, which the chart sets itself." $name $label) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- $size := .Values.maxMessageBytes -}}
-{{- $unit := hasSuffix "KiB" $size | ternary 1024 (hasSuffix "MiB" $size | ternary 1048576 1) -}}
-{{- $bytes := mul $unit (regexFind "^[0-9]+" $size | int64) -}}
-{{- if or (lt $bytes 1024) (gt $bytes 67108864) -}}
-{{- fail (printf "maxMessageBytes is %s, and must be from 1KiB to 64MiB." $size) -}}
 {{- end -}}
 {{- end -}}

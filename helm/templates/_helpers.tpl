@@ -98,9 +98,10 @@ redis://{{ include "tollkeeper.fullname" . }}-redis:6379
 {{- end -}}
 {{- end -}}
 
-{{/* The rules as the data of a ConfigMap. */}}
+{{/* The rules as the data of a ConfigMap: the example, if there are none. */}}
 {{- define "tollkeeper.rulesData" -}}
-{{- range $name, $text := .Values.rules }}
+{{- $example := dict "rules.yaml" (.Files.Get "files/example-rules.yaml") }}
+{{- range $name, $text := .Values.rules | default $example }}
 {{- if $text }}
 {{- /* The 2 sets the indentation, since the first line of the text may be indented more. */}}
 {{ $name }}: |2

@@ -2,6 +2,7 @@
 
 pub mod combinations;
 mod readme;
+mod refusals;
 
 use std::{fs, process::Command};
 
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollkeeper::settings::{self, Arity, Row};
 
+use self::refusals::refused;
 use crate::support::{
     certificates::{Authority, Issued},
     pages::{blocks, documents, page},
@@ -53,12 +55,6 @@ pub fn object(objects: &[Value], kind: &str) -> Value {
         object["kind"] == kind && !name.is_some_and(is_other)
     };
     objects.iter().find(ours).unwrap_or_else(|| panic!("no {kind}")).clone()
-}
-
-#[track_caller]
-fn refused(arguments: &[&str], reason: &str) {
-    let error = helm(&[&["template", "release", "helm"], arguments].concat()).expect_err(reason);
-    assert!(error.contains(reason), "{error}");
 }
 
 #[test]
@@ -239,82 +235,6 @@ fn every_setting_is_a_value_of_the_chart() {
         assert!(table.iter().any(|row| row.flag == flag), "{flag} is no setting");
     }
     assert!(table.iter().any(|row| row.arity == Arity::Switch));
-    refused(&["--set", "settings.drain=5s"], "additional properties");
-}
-
-#[test]
-fn misspelled_values_are_refused() {
-    for key in [
-        "replica=2",
-        "store.uri=redis://x",
-        "store.passwordSecret.nam=x",
-        "store.tls.caSecret.nam=x",
-        "log.levle=info",
-        "autoscaling.enable=true",
-        "podDisruptionBudget.minAvailable=1",
-        "networkPolicy.client=x",
-        "serviceAccount.nam=x",
-        "monitoring.scrape.kid=none",
-        "bundledRedis.enable=true",
-        "tls.clientCaSecret.nam=x",
-        "admin.token=x",
-        "controlPlane.uri=xds://a:1?node=b",
-        "controlPlane.tls.caSecret.nam=x",
-        "service.headles=true",
-        "test.domian=x",
-        "rulesCheck.enable=true",
-    ] {
-        refused(&["--set", key], "additional properties");
-    }
-    refused(&["--set-string", r"rules.README\.md=text"], "additional properties");
-}
-
-#[test]
-fn the_memory_store_with_two_replicas_is_refused_with_a_reason() {
-    refused(&["--set", "replicas=2"], "each replica would count on its own");
-}
-
-#[test]
-fn a_password_in_the_store_url_is_refused_with_a_hint() {
-    for url in ["redis://:s3cret@h:6379", "redis://user:s3cret@h", "redis://user:s3/cret@h"] {
-        refused(&["--set", &format!("store.url={url}")], "store.passwordSecret");
-    }
-}
-
-#[test]
-fn values_with_which_the_service_would_not_start_are_refused() {
-    for set in ["rules=null", r"rules.rules\.yaml=null", r"rules.rules\.yaml= "] {
-        refused(&["--set", set], "does not start without rules");
-    }
-    for (set, reason) in [
-        ("decisionBudget=0ms", "/decisionBudget"),
-        ("decisionBudget=000s", "/decisionBudget"),
-        ("decisionBudget=60001ms", "/decisionBudget"),
-        ("decisionBudget=2m", "/decisionBudget"),
-        ("store.url=redis://", "/store/url"),
-        ("store.url=redis://:6379", "/store/url"),
-        ("store.url=redis:///0", "/store/url"),
-        ("store.url=redis://user@", "/store/url"),
-        ("store.url=redis://h:x", "/store/url"),
-        ("store.overLimitCache=10000001", "/store/overLimitCache"),
-        ("store.url=null", "missing property 'url'"),
-        ("log=null", "missing property 'log'"),
-        ("controlPlane.url=xds://h?node=a", "/controlPlane/url"),
-        ("controlPlane.url=xds://h:1", "/controlPlane/url"),
-        ("controlPlane.url=http://h:1?node=a", "/controlPlane/url"),
-        ("controlPlane.tls.name=h", "needs a controlPlane.url that begins with xds+tls://"),
-        ("controlPlane.url=xds://h:1?node=a,existingRulesConfigMap=mine", "two sources of rules"),
-        ("store.memoryCountersMax=999", "/store/memoryCountersMax"),
-        ("store.memoryCountersMax=1000000001", "/store/memoryCountersMax"),
-        ("maxMessageBytes=0MiB", "must be from 1KiB to 64MiB"),
-        ("maxMessageBytes=65537KiB", "must be from 1KiB to 64MiB"),
-    ] {
-        refused(&["--set", set], reason);
-    }
-    refused(&["--set-string", "maxMessageBytes=1023"], "must be from 1KiB to 64MiB");
-    let bounds = "maxMessageBytes=64MiB,decisionBudget=60000ms,store.memoryCountersMax=1000000000,store.url=redis://user@[::1]:6379/15";
-    render(&["--set", bounds]);
-    render(&["--set", "rules=null,existingRulesConfigMap=mine"]);
 }
 
 #[test]
@@ -324,19 +244,18 @@ fn a_chart_without_a_password_secret_is_accepted() {
 }
 
 #[test]
-fn labels_that_the_chart_sets_are_refused_with_a_reason() {
-    for label in ["app\\.kubernetes\\.io/name", "helm\\.sh/chart"] {
-        refused(&["--set", &format!("podLabels.{label}=x")], "which the chart sets itself");
-    }
-    render(&["--set", "podLabels=null"]);
-}
-
-#[test]
 fn rule_files_are_passed_on_unchanged() {
     let text = "   # indented more than the next line\ndomain: a\n";
     let rule_file = format!(r"rules.a\.yaml={text}");
     let rules = object(&render(&["--set-string", &rule_file]), "ConfigMap");
-    assert_eq!(rules["data"]["a.yaml"], text);
+    assert_eq!(rules["data"], json!({ "a.yaml": text }), "without the example");
+}
+
+#[test]
+fn without_rules_the_example_is_in_force() {
+    let example = fs::read_to_string(root().join("helm/files/example-rules.yaml")).unwrap();
+    let rules = object(&render(&[]), "ConfigMap");
+    assert_eq!(rules["data"]["rules.yaml"].as_str().unwrap().trim_end(), example.trim_end());
 }
 
 /// The pods of all objects, each with its object's name.
@@ -487,7 +406,7 @@ fn the_rules_are_checked_before_an_upgrade_changes_anything() {
 
 #[test]
 fn rules_from_a_control_plane_need_neither_a_config_map_nor_a_check() {
-    let objects = render(&["--values", "helm/ci/xds-values.yaml", "--set", "rules=null"]);
+    let objects = render(&["--values", "helm/ci/xds-values.yaml"]);
     let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
     assert!(!kinds.contains(&"ConfigMap") && !kinds.contains(&"Job"), "{kinds:?}");
     let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];

@@ -32,7 +32,7 @@ const SWITCHES: [&str; 26] = [
     "admin: { tokenSecret: { name: token } }",
     "store: { passwordSecret: { name: redis }, sentinel: { user: u, passwordSecret: { name: sentinel } } }",
     "store: { tls: { name: redis, caSecret: { name: ca }, certSecret: { name: client } } }",
-    "store: { url: memory:// }\nbundledRedis: { enabled: true }",
+    "store: { url: memory://, passwordSecret: null, sentinel: { user: '', passwordSecret: null }, tls: { name: '', caSecret: null, certSecret: null } }\nbundledRedis: { enabled: true }",
     "rulesCheck: { enabled: false }",
     "existingRulesConfigMap: mine",
     "existingRulesConfigMap: ''\ncontrolPlane: { url: 'xds+tls://eg:18001?node=a', tls: { name: eg, caSecret: { name: eg }, certSecret: { name: eg } } }",
@@ -43,7 +43,7 @@ const SWITCHES: [&str; 26] = [
 ];
 
 /// What all combinations have: a store that several replicas can share.
-const BASE: &str = "store: { url: 'redis+cluster://redis.example:6379' }";
+const BASE: &str = "store: { url: 'rediss+sentinel://redis.example/main' }";
 
 /// Rows of switches such that any three of them are on and off in all eight ways: the columns of a Hadamard matrix of
 /// 32 rows, and their opposites.

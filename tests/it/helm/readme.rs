@@ -45,12 +45,11 @@ fn rows() -> Vec<String> {
     rows
 }
 
-/// A default in a cell. Texts of several lines are left to values.yaml.
+/// A default in a cell.
 fn shown(default: &Value) -> String {
     match default {
         Value::String(text) if text.is_empty() => String::new(),
         Value::String(text) => format!("`{text}`"),
-        other if other.to_string().contains("\\n") => "see values.yaml".to_owned(),
         other => format!("`{other}`"),
     }
 }

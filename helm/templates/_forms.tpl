@@ -1,0 +1,105 @@
+{{/* Values of a form. A pattern in the schema would be all that Helm shows of it. */}}
+{{- define "tollkeeper.formProblems" -}}
+{{- include "tollkeeper.urlProblems" . }}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" (include "tollkeeper.fullname" .)) }}
+- {{ include "tollkeeper.fullname" . | quote }} cannot be the name of a Service: set fullnameOverride to lower-case letters, digits and -, beginning with a letter
+{{- end }}
+{{- include "tollkeeper.form" (list . "^([a-z]([a-z0-9-]*[a-z0-9])?)?$" "lower-case letters, digits and -, beginning with a letter" "nameOverride") }}
+{{- include "tollkeeper.form" (list . "^(sha256:[0-9a-f]{64})?$" "sha256: and 64 hexadecimal digits" "image.digest") }}
+{{- $name := list . "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$" "the name of an object: lower-case letters, digits, - and ." }}
+{{- include "tollkeeper.form" (concat $name (list "existingRulesConfigMap" "serviceAccount.name" "priorityClassName" "test.clientSecret")) }}
+{{- include "tollkeeper.form" (list . "^([1-9][0-9]*|[1-9][0-9]?%|100%)$" "at least 1 or 1%, since no node could be drained with 0" "podDisruptionBudget.maxUnavailable") }}
+{{- include "tollkeeper.form" (list . "^0*([1-9][0-9]{0,3}ms|[1-5][0-9]{4}ms|60000ms|[1-9]s|[1-5][0-9]s|60s|1m)$" "a duration from 1ms to 1m, such as 15ms" "decisionBudget") }}
+{{- include "tollkeeper.form" (list . "^[1-9][0-9]*(ms|s|m)$" "a duration such as 30s" "monitoring.scrape.interval") }}
+{{- include "tollkeeper.form" (list . "^([0-9]+(ms|s|m|h)|off)?$" "a duration such as 30m, or off" "settings.connection-age") }}
+{{- include "tollkeeper.form" (list . "^([0-9]+([KM]iB)?)?$" "a size such as 256MiB" "settings.max-arriving-bytes") }}
+{{- include "tollkeeper.form" (list . "^(([0-9.]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]+|off)?$" "an IP address and a port, such as 0.0.0.0:9090, or off" "settings.debug-addr" "settings.metrics-addr") }}
+{{- include "tollkeeper.form" (list . "^[A-Za-z0-9!#$%&'*+.^_`|~-]*$" "the name of a header" "settings.header-limit" "settings.header-remaining" "settings.header-reset") }}
+{{- include "tollkeeper.form" (list . "^[!-z|~]*$" "visible ASCII characters without braces" "settings.key-prefix") }}
+{{- include "tollkeeper.form" (list . `^(/[!-"$->@-~]*)?$` "a path such as /metrics" "settings.metrics-path") }}
+{{- include "tollkeeper.form" (list . "^[A-Za-z0-9.:_-]*$" "a DNS name or an IP address" "store.tls.name" "controlPlane.tls.name") }}
+{{- include "tollkeeper.form" (list . "^(error|warn|info|debug|off)(,[A-Za-z0-9_:]+=(error|warn|info|debug|off)){0,32}$" "error, warn, info, debug or off, and at most 32 of ,TARGET=LEVEL" "log.level") }}
+{{- include "tollkeeper.form" (list . `^[^\s"]+$` "a URL or a path, without spaces and quotes" "monitoring.alerts.runbook") }}
+{{- include "tollkeeper.form" (list . "=" "a descriptor such as user=alice" "test.descriptor") }}
+{{- $size := .Values.maxMessageBytes -}}
+{{- $unit := hasSuffix "KiB" $size | ternary 1024 (hasSuffix "MiB" $size | ternary 1048576 1) -}}
+{{- $bytes := mul $unit (regexFind "^[0-9]+" $size | int64) -}}
+{{- if or (not (regexMatch "^[0-9]{1,8}([KM]iB)?$" $size)) (lt $bytes 1024) (gt $bytes 67108864) }}
+- maxMessageBytes is {{ quote $size }}, and must be a size from 1KiB to 64MiB, such as 4MiB
+{{- end }}
+{{- range .Values.extraArgs }}
+{{- if not (hasPrefix "--" .) }}
+- extraArgs contains {{ quote . }}: each must be --flag or --flag=value
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The problems of values of a form: the root, the form as a pattern and in words, and the paths of the values. */}}
+{{- define "tollkeeper.form" -}}
+{{- $root := first . -}}
+{{- $form := index . 1 -}}
+{{- $words := index . 2 -}}
+{{- range $path := slice . 3 }}
+{{- $value := include "tollkeeper.valueAt" (list $root $path) }}
+{{- if not (regexMatch $form $value) }}
+- {{ $path }} is {{ quote $value }}, and must be {{ $words }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The value at a path, as text: the root, and the path. Empty if there is none. */}}
+{{- define "tollkeeper.valueAt" -}}
+{{- $value := (first .).Values -}}
+{{- range last . | splitList "." -}}
+{{- $value = get ($value | default dict) . -}}
+{{- end -}}
+{{- $value -}}
+{{- end -}}
+
+{{/* The URLs. Their problems do not repeat them, since a password may be in a bad one. */}}
+{{- define "tollkeeper.urlProblems" -}}
+{{- $port := ":([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])" -}}
+{{- $host := `(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)` -}}
+{{- $server := printf "%s(%s)?" $host $port -}}
+{{- $servers := printf "%s(,%s)*" $server $server -}}
+{{- $stores := list
+  "memory://"
+  (printf "(redis|valkey)s?://(.*@)?%s(/[0-9]*)?" $server)
+  (printf "(redis|valkey)s?[+]sentinel://(.*@)?%s/[A-Za-z0-9._-]+(/[0-9]*)?" $servers)
+  (printf "(redis|valkey)s?[+]cluster://(.*@)?%s(/0?)?" $servers)
+  "(redis|valkey)[+]unix://(.*@)?/[^?#]+([?]db=[0-9]*)?"
+-}}
+{{- if not (regexMatch (printf "^(%s)$" (join "|" $stores)) .Values.store.url) }}
+- store.url must be memory://, redis://host:port[/db], redis+sentinel://host:port,host:port/name[/db], redis+cluster://host:port,host:port or redis+unix:///path, and with TLS begin with rediss instead of redis
+{{- end }}
+{{- if not (regexMatch (printf "^(xds([+]tls)?://%s%s[?]node=[^&#]+)?$" $host $port) .Values.controlPlane.url) }}
+- controlPlane.url must be xds://host:port?node=ID, or with TLS xds+tls://host:port?node=ID
+{{- end }}
+{{- end -}}
+
+{{/* The problems of the Secrets: of each the path of its name, of its key, and the default of the key. */}}
+{{- define "tollkeeper.secretProblems" -}}
+{{- range list
+  (list "store.passwordSecret.name" "store.passwordSecret.key" "password")
+  (list "store.sentinel.passwordSecret.name" "store.sentinel.passwordSecret.key" "password")
+  (list "store.tls.caSecret.name" "store.tls.caSecret.key" "ca.crt")
+  (list "store.tls.certSecret.name" "store.tls.certSecret.certKey" "tls.crt")
+  (list "store.tls.certSecret.name" "store.tls.certSecret.keyKey" "tls.key")
+  (list "controlPlane.tls.caSecret.name" "controlPlane.tls.caSecret.key" "ca.crt")
+  (list "controlPlane.tls.certSecret.name" "controlPlane.tls.certSecret.certKey" "tls.crt")
+  (list "controlPlane.tls.certSecret.name" "controlPlane.tls.certSecret.keyKey" "tls.key")
+  (list "tls.secret" "tls.certKey" "tls.crt")
+  (list "tls.secret" "tls.keyKey" "tls.key")
+  (list "tls.clientCaSecret.name" "tls.clientCaSecret.key" "ca.crt")
+  (list "admin.tokenSecret.name" "admin.tokenSecret.key" "token")
+}}
+{{- $name := include "tollkeeper.valueAt" (list $ (index . 0)) }}
+{{- $key := include "tollkeeper.valueAt" (list $ (index . 1)) }}
+{{- if $name }}
+{{- include "tollkeeper.form" (list $ "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$" "the name of a Secret: lower-case letters, digits, - and ." (index . 0)) }}
+{{- include "tollkeeper.form" (list $ "^[A-Za-z0-9._-]+$" "a key of a Secret: letters, digits, -, _ and ." (index . 1)) }}
+{{- else if and $key (ne $key (index . 2)) }}
+- {{ index . 1 }} is {{ quote $key }}, but {{ index . 0 }} is empty: name the Secret
+{{- end }}
+{{- end }}
+{{- end -}}
