@@ -1,6 +1,7 @@
 //! The chart, rendered by the real helm.
 
 pub mod combinations;
+mod notes;
 mod readme;
 mod refusals;
 
@@ -17,7 +18,7 @@ use crate::support::{
     pod::{self, Source},
     redis_server::Redis,
     root, run,
-    service::{Options, Service},
+    service::Service,
     tool,
 };
 
@@ -416,28 +417,6 @@ fn rules_from_a_control_plane_need_neither_a_config_map_nor_a_check() {
     let port = json!({ "port": 18001, "protocol": "TCP" });
     let egress = &object(&objects, "NetworkPolicy")["spec"]["egress"];
     assert!(egress.as_array().unwrap().contains(&json!({ "ports": [port] })), "{egress}");
-}
-
-#[test]
-fn the_next_command_of_the_notes_calls_the_service() {
-    let folder = TempDir::new().unwrap();
-    let notes = helm(&["install", "release", "helm", "--dry-run=client"]).unwrap();
-    assert!(notes.contains("helm test release --namespace default --logs"), "{notes}");
-    let objects = render(&[]);
-    let test = objects.iter().find(|object| object["kind"] == "Pod").unwrap();
-    let service = Service::start(Options::default());
-    service.wait_until_ready();
-    let sources = Files { objects: &objects, rules: "", certificates: None };
-    let command = pod::command(&test["spec"], &sources, folder.path());
-    let here = format!("--addr={}", service.grpc);
-    let arguments = command.get_args().map(|argument| argument.to_str().unwrap());
-    let arguments = arguments.map(|argument| match argument {
-        "--addr=release-tollkeeper.default.svc:8081" => here.as_str(),
-        other => other,
-    });
-    let mut call = Command::new(command.get_program());
-    let (code, out, error) = run(call.args(arguments.collect::<Vec<_>>()));
-    assert_eq!((code, out.starts_with("OK")), (Some(0), true), "{out}{error}");
 }
 
 /// The data of the ConfigMaps and Secrets that a test's pods mount.
