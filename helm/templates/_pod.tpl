@@ -12,9 +12,11 @@
 - {{ printf "--rules-tls-name=%s" . | quote }}
 {{- end }}
 - {{ include "tollkeeper.storeUrl" . | printf "--store=%s" | quote }}
+{{- if ne (include "tollkeeper.storeUrl" .) "memory://" }}
 - --store-pool-size={{ .Values.store.poolSize }}
 {{- /* Helm reads a large number as a float, and would print 1e+06. */}}
 - --over-limit-cache={{ .Values.store.overLimitCache | int }}
+{{- end }}
 - --memory-counters-max={{ int64 .Values.store.memoryCountersMax }}
 - --decision-budget={{ .Values.decisionBudget }}
 - --drain={{ .Values.drainSeconds }}s

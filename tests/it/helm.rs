@@ -472,7 +472,9 @@ fn the_rendered_command_line_starts_the_binary() {
         let mut command = Command::new(rendered.get_program());
         command.args(arguments.map(|argument| argument.replace("redis.example:6379", &address)));
         // It listens once settings, rules and files are accepted.
-        Service::spawn(command, folder);
+        let service = Service::spawn(command, folder);
+        let log = service.log();
+        assert!(!log.contains("has no effect"), "{scenario}: {log}");
     }
 }
 
