@@ -176,6 +176,16 @@ fn the_files_tests_and_properties_that_the_pages_cite_exist() {
 }
 
 #[test]
+fn the_readme_names_every_script_that_runs_tests() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for entry in fs::read_dir(root().join("tests")).unwrap().map(Result::unwrap) {
+        let script = format!("tests/{}", entry.file_name().to_str().unwrap());
+        let is_script = entry.file_type().unwrap().is_file();
+        assert!(!is_script || readme.contains(&script), "{script} is not in README.md");
+    }
+}
+
+#[test]
 fn architecture_md_has_at_most_150_lines() {
     let lines = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap().lines().count();
     assert!(lines <= 150, "{lines} lines");
