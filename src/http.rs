@@ -4,10 +4,12 @@
 pub mod admin;
 mod browser;
 mod json;
+mod parameters;
 mod rlconfig;
 mod serve;
 mod status;
 
+use parameters::refused_parameter;
 pub use serve::serve;
 
 use std::{
@@ -235,7 +237,10 @@ async fn metrics(State(http): State<Http>) -> Response {
     http.report(|| (text_format, http.telemetry.scrape()).into_response())
 }
 
-async fn rules(State(http): State<Http>) -> Response {
+async fn rules(State(http): State<Http>, request: Request) -> Response {
+    if let Some(problem) = refused_parameter(&request) {
+        return json::refuse(&Refusal::Invalid(problem));
+    }
     let control_plane = http.control_plane.as_deref();
     http.report(|| Json(rules_json(&http.rules, control_plane)).into_response())
 }

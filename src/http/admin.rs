@@ -16,7 +16,11 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{Http, browser, status};
+use super::{
+    Http, browser,
+    parameters::{quoted, refused_parameter},
+    status,
+};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -42,15 +46,15 @@ enum WebPages {
 pub fn router(http: Http) -> Router {
     let guarded = |pages| middleware::from_fn_with_state((http.clone(), pages), refuse_strangers);
     let page = Router::new()
-        .route("/status", get(status::status))
+        .route("/status", get(status::status).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::StatusPage))
         .route("/", get(status::page));
     Router::new()
         .route("/counters", get(show_counters))
         .route("/counters/reset", post(reset_counters))
-        .route("/explain", post(explain))
-        .route("/top", get(show_top_keys))
-        .route("/log", get(show_log))
+        .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
+        .route("/top", get(show_top_keys).layer(middleware::from_fn(refuse_parameters)))
+        .route("/log", get(show_log).layer(middleware::from_fn(refuse_parameters)))
         .route("/log", post(change_log))
         .route("/stats", get(stats))
         .layer(guarded(WebPages::Refused))
@@ -67,10 +71,7 @@ async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Res
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
-async fn show_top_keys(State(http): State<Http>, RawQuery(query): RawQuery) -> Response {
-    if query.is_some_and(|query| !query.is_empty()) {
-        return refuse(StatusCode::BAD_REQUEST, "/top takes no parameters");
-    }
+async fn show_top_keys(State(http): State<Http>) -> Response {
     match http.limiter.top_keys().report(Instant::now()) {
         Some(report) => Json(report).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "keys are not counted: --top-keys is off"),
@@ -99,7 +100,7 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
     let mut filter = None;
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if name != "filter" {
-            return Err("filter: /log takes no other parameter".to_owned());
+            return Err(format!("filter: the only parameter of /log, not {}", quoted(&name)));
         }
         if filter.replace(value).is_some() {
             return Err("filter: given twice".to_owned());
@@ -173,7 +174,10 @@ pub fn request(query: &str) -> Result<request::Request, String> {
         let parameter = match &*name {
             "domain" => &mut domain,
             "descriptor" => &mut descriptor,
-            _ => return Err("the parameters are `domain` and `descriptor`".to_owned()),
+            _ => {
+                let name = quoted(&name);
+                return Err(format!("{name}: the parameters are `domain` and `descriptor`"));
+            }
         };
         if parameter.replace(value.into_owned()).is_some() {
             return Err(format!("{name}: given twice"));
@@ -209,6 +213,14 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
 
 fn remembered(call: &Remembered) -> Value {
     json!({ "at_ms": call.at.as_millis(), "hits": call.hits, "caller": call.caller })
+}
+
+/// For endpoints that take no parameters.
+async fn refuse_parameters(request: Request<Body>, next: Next) -> Response {
+    match refused_parameter(&request) {
+        Some(problem) => refuse(StatusCode::BAD_REQUEST, &problem),
+        None => next.run(request).await,
+    }
 }
 
 /// Only who shows the token, if there is one, may pass. A web page in an operator's browser may not: without a token

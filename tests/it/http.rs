@@ -369,3 +369,47 @@ fn a_connection_serves_several_requests_and_ends_with_the_service() {
     assert_eq!((rest(kept), rest(idle)), (String::new(), String::new()));
     assert!(!service.log().contains("did not end"), "{}", service.log());
 }
+
+#[test]
+fn a_parameter_that_an_endpoint_of_ours_does_not_take_is_refused_by_name() {
+    let service = Service::start(Options::default());
+    let explained =
+        br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#;
+    for (method, path, body) in [
+        ("GET", "/top", &b""[..]),
+        ("GET", "/log", b""),
+        ("GET", "/status", b""),
+        ("POST", "/explain", explained),
+    ] {
+        let ask = |path: &str| {
+            let (status, _, answer) = service.exchange_at(service.admin, method, path, body);
+            (status, answer)
+        };
+        let refused = format!(r#"{{"error":"`fi lter`: {method} {path} takes no parameters"}}"#);
+        assert_eq!(ask(&format!("{path}?fi+lter=x&y")), (400, refused));
+        assert_eq!(ask(&format!("{path}?")).0, 200, "{path}");
+    }
+    for (method, path, problem) in [
+        ("GET", "/counters?domian=shop", "`domian`: the parameters are `domain` and `descriptor`"),
+        ("POST", "/log?level=info", "filter: the only parameter of /log, not `level`"),
+    ] {
+        let (status, _, answer) = service.exchange_at(service.admin, method, path, b"");
+        assert_eq!((status, answer), (400, json!({ "error": problem }).to_string()));
+    }
+    let (status, _, answer) = service.exchange("GET", "/rules?domain=shop", b"");
+    let message = "`domain`: GET /rules takes no parameters";
+    let refused = json!({ "error": { "code": "INVALID_ARGUMENT", "message": message } });
+    assert_eq!((status, serde_json::from_str(&answer).unwrap()), (400, refused));
+}
+
+#[test]
+fn endpoints_of_others_ignore_parameters_as_theirs_do() {
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    service.wait_until_ready();
+    for path in ["/metrics", "/healthz", "/readyz", "/healthcheck"] {
+        assert_eq!(service.exchange("GET", &format!("{path}?x=y"), b"").0, 200, "{path}");
+    }
+    assert_eq!(service.exchange("POST", "/json?x=y", br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#).0, 200);
+    assert_eq!(service.exchange_at(service.admin, "GET", "/stats?x=y", b"").0, 200);
+}

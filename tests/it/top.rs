@@ -142,13 +142,6 @@ fn the_command_says_why_it_has_no_keys() {
     assert_eq!(stderr, format!("{addr}: keys are not counted: --top-keys is off\n"));
 }
 
-#[test]
-fn a_parameter_is_refused() {
-    let service = Service::start(Options::default());
-    let (status, _, body) = service.exchange_at(service.admin, "GET", "/top?rows=3", b"");
-    assert_eq!((status, &*body), (400, r#"{"error":"/top takes no parameters"}"#));
-}
-
 /// `script` gives the command a terminal.
 #[tokio::test]
 async fn on_a_terminal_the_view_renews_itself_and_says_when_it_is_not_current() {

@@ -469,7 +469,7 @@ fn admin_requests() -> Vec<Case> {
         ("no_query", "GET /counters HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".to_owned(), "400: descriptor: missing"),
         ("no_descriptor", counters("domain=shop"), "400: descriptor: missing"),
         ("no_domain", counters("descriptor=user%3Da"), "400: domain: missing"),
-        ("an_unknown_parameter", counters("domain=shop&descriptor=user%3Da&marker=1"), "400: the parameters are `domain` and `descriptor`"),
+        ("an_unknown_parameter", counters("domain=shop&descriptor=user%3Da&marker=1"), "400: `marker`: the parameters are `domain` and `descriptor`"),
         ("domain_twice", counters("domain=a&domain=b"), "400: domain: given twice"),
         ("descriptor_twice", counters("descriptor=a%3Db&descriptor=a%3Db"), "400: descriptor: given twice"),
         ("a_descriptor_without_a_value", counters("domain=shop&descriptor=user"), "400: descriptor: must be key=value"),
