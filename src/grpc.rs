@@ -16,6 +16,19 @@ pub(crate) const METHOD: &str = METHOD_PATH.split_at(1).1;
 /// The full name of the service.
 pub(crate) const SERVICE: &str = METHOD.split_at(METHOD.len() - "/ShouldRateLimit".len()).0;
 
+/// A method of a server, for messages about it.
+#[derive(Debug)]
+pub(crate) struct GrpcMethod {
+    /// What a server without it lacks, such as `health service`.
+    pub(crate) service: &'static str,
+    /// Its full name.
+    pub(crate) name: &'static str,
+}
+
+/// Our own method.
+pub(crate) const SHOULD_RATE_LIMIT: GrpcMethod =
+    GrpcMethod { service: "rate-limit service", name: METHOD };
+
 /// The content type of calls and answers.
 pub(crate) const CONTENT_TYPE: &str = "application/grpc";
 
@@ -51,14 +64,21 @@ pub(crate) fn status_name(code: Code) -> &'static str {
     }
 }
 
-/// A failed call in words: the root cause if the connection failed, else the answer's code and message.
-pub(crate) fn in_words(status: &Status) -> String {
-    match std::error::Error::source(status) {
-        Some(source) => root_cause(source),
-        None => {
-            let message = printable(status.message().as_bytes());
-            format!("{}: {message}", status_name(status.code()))
+/// A failed call of a method in words: the root cause if the connection failed, else the answer's code and message.
+pub(crate) fn in_words(status: &Status, method: &GrpcMethod) -> String {
+    if let Some(source) = std::error::Error::source(status) {
+        return root_cause(source);
+    }
+    let code = status_name(status.code());
+    let cause = match status.code() {
+        Code::Unimplemented => {
+            format!("the server has no {} ({code} for {})", method.service, method.name)
         }
+        _ => code.to_owned(),
+    };
+    match printable(status.message().as_bytes()).as_str() {
+        "" => cause,
+        message => format!("{cause}: {message}"),
     }
 }
 
@@ -70,6 +90,17 @@ mod tests {
     fn the_names_are_parts_of_the_path() {
         assert_eq!(METHOD_PATH, format!("/{METHOD}"));
         assert_eq!(METHOD, format!("{SERVICE}/ShouldRateLimit"));
+    }
+
+    #[test]
+    fn a_status_without_a_message_ends_with_its_code() {
+        let words = |code, message| in_words(&Status::new(code, message), &SHOULD_RATE_LIMIT);
+        assert_eq!(words(Code::Internal, ""), "INTERNAL");
+        assert_eq!(words(Code::Internal, "a\nb"), "INTERNAL: a\\x0ab");
+        let lacks = format!("the server has no rate-limit service (UNIMPLEMENTED for {METHOD})");
+        assert_eq!(words(Code::Unimplemented, ""), lacks);
+        let unknown = "unknown service";
+        assert_eq!(words(Code::Unimplemented, unknown), format!("{lacks}: {unknown}"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod collector;
 mod compat;
 mod decision_line;
+mod export_failure;
 mod instrument;
 mod labels;
 mod log_filter;

@@ -10,7 +10,7 @@ mod stream;
 mod words;
 
 pub(crate) use stream::ServerStream;
-pub(crate) use words::{in_words, is_end, root_cause};
+pub(crate) use words::{demands_certificate, in_words, is_end, root_cause};
 
 use std::sync::Arc;
 

@@ -20,15 +20,21 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     time,
 };
 use tonic::Code;
 
 use super::answer::{self, OverallCode};
-use crate::{grpc, peer::observe, tls::client::TlsClient};
+use crate::{
+    grpc,
+    peer::{PeerError, observe, reach},
+    tls::{
+        client::{TlsClient, host_of},
+        root_cause,
+    },
+};
 
-/// How long connecting may take.
+/// How long connecting by TCP may take, and how long the rest.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Pause after a failed attempt to connect, so that calls to a service that is gone do not spin.
@@ -48,12 +54,12 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    pub(super) async fn open(addr: &str, tls: Option<Arc<TlsClient>>) -> Result<Self, String> {
+    pub(super) async fn open(addr: &str, tls: Option<Arc<TlsClient>>) -> Result<Self, PeerError> {
         let uri = Uri::builder()
             .scheme(uri::Scheme::HTTP)
             .authority(addr)
             .path_and_query(grpc::METHOD_PATH);
-        let uri = uri.build().map_err(|_| "not HOST:PORT".to_owned())?;
+        let uri = uri.build().map_err(PeerError::not_reached)?;
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static(grpc::CONTENT_TYPE)),
             (header::TE, HeaderValue::from_static("trailers")),
@@ -110,37 +116,36 @@ impl ClientConnection {
     }
 }
 
-async fn connect(addr: &str, tls: Option<&TlsClient>) -> Result<SendRequest<Message>, String> {
-    let connect = async {
+async fn connect(addr: &str, tls: Option<&TlsClient>) -> Result<SendRequest<Message>, PeerError> {
+    let stream = reach(addr, CONNECT_WITHIN).await?;
+    stream.set_nodelay(true).map_err(PeerError::not_reached)?;
+    let handshake = async {
         match tls {
-            Some(tls) => handshake(tls.connect_to(addr).await.map_err(in_words)?).await,
-            None => {
-                let stream = TcpStream::connect(addr).await.map_err(in_words)?;
-                stream.set_nodelay(true).map_err(in_words)?;
-                handshake(stream).await
+            Some(tls) => {
+                let secured = tls.connect(host_of(addr), stream).await;
+                let other_protocol = |error| PeerError::of_tls(error, PeerError::NotHttp2);
+                handshake(secured.map_err(other_protocol)?).await
             }
+            None => handshake(stream).await,
         }
     };
-    time::timeout(CONNECT_WITHIN, connect).await.unwrap_or_else(|_| Err("no answer".to_owned()))
-}
-
-fn in_words(error: impl std::error::Error) -> String {
-    error.to_string()
+    let shown = time::timeout(CONNECT_WITHIN, handshake).await;
+    shown.unwrap_or(Err(PeerError::Silent(CONNECT_WITHIN)))
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the task ends with its socket, or with the runtime of its thread"
 )]
-async fn handshake<S>(stream: S) -> Result<SendRequest<Message>, String>
+async fn handshake<S>(stream: S) -> Result<SendRequest<Message>, PeerError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (stream, first_bytes) = observe(stream);
     let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(in_words)?;
+    let (sender, connection) = handshake.map_err(|error| PeerError::Failed(root_cause(&error)))?;
     tokio::spawn(async { drop(connection.await) });
-    first_bytes.http2().await.map_err(in_words)?;
+    first_bytes.http2().await?;
     Ok(sender)
 }
 

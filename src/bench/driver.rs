@@ -14,6 +14,7 @@ use super::{
     answer::OverallCode, calls::Calls, connection::ClientConnection, load::Pace, report::Report,
     timetable::Timetable, workload::Workload,
 };
+use crate::peer::PeerError;
 
 /// How long to wait for the last answers.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
@@ -36,7 +37,7 @@ struct Work {
 }
 
 impl Driver {
-    pub(super) async fn connect(workload: Arc<Workload>, index: usize) -> Result<Self, String> {
+    pub(super) async fn connect(workload: Arc<Workload>, index: usize) -> Result<Self, PeerError> {
         let load = &workload.load;
         let mut connections = Vec::new();
         for _ in 0..share(load.connections, index, load.threads) {

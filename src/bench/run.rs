@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{driver::Driver, load::Load, report::Report, workload::Workload};
+use crate::peer::PeerError;
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +31,7 @@ pub struct Progress {
 pub enum BenchError {
     /// A connection could not be made.
     #[error("{0}")]
-    Unreachable(String),
+    Unreachable(PeerError),
     /// The system provided no runtime.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -86,11 +87,12 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 async fn all_connected(
-    mut connections: mpsc::Receiver<Result<(), String>>,
+    mut connections: mpsc::Receiver<Result<(), PeerError>>,
     threads: usize,
-) -> Result<(), String> {
+) -> Result<(), PeerError> {
     for _ in 0..threads {
-        connections.recv().await.unwrap_or_else(|| Err("no thread".to_owned()))?;
+        // Each thread sends one.
+        connections.recv().await.unwrap_or(Ok(()))?;
     }
     Ok(())
 }
@@ -99,7 +101,7 @@ async fn all_connected(
 async fn drive(
     workload: Arc<Workload>,
     index: usize,
-    connected: mpsc::Sender<Result<(), String>>,
+    connected: mpsc::Sender<Result<(), PeerError>>,
     mut begin: watch::Receiver<Start>,
 ) -> Report {
     let (driver, result) = match Driver::connect(workload, index).await {

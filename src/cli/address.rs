@@ -1,5 +1,9 @@
 //! The HOST:PORT to which a client command connects.
 
+mod target;
+
+pub(super) use target::{ClientTarget, UsesTls};
+
 use http::uri::Authority;
 
 use crate::printable::printable;

@@ -1,29 +1,28 @@
 //! A client of a service's admin address.
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper::{
     Method, Request, StatusCode,
     body::Bytes,
-    client::conn::http1,
     header::{self, HeaderValue},
 };
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time,
-};
+use tokio::{runtime::Builder, time};
 
 use super::{
-    address::ServiceAddr,
+    address::{ClientTarget, ServiceAddr},
     output::{complain, say},
-    tls::TlsFlags,
+    tls::{TlsFlags, uses_tls},
 };
 use crate::{
-    peer::observe,
+    peer::{PeerError, http1, reach},
     printable::printable,
     settings::Environment,
     tls::client::{TlsClient, host_of},
@@ -33,8 +32,11 @@ const VARIABLE: &str = "TOLLKEEPER_ADMIN_ADDR";
 
 pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 
-/// How long to wait for an answer.
+/// How long to wait for a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most bytes of an answer.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// How a command reaches an admin address that is not open.
 #[derive(Debug, clap::Args)]
@@ -61,35 +63,98 @@ pub(super) fn address<'text>(
     ServiceAddr { flag, variable: (VARIABLE, variable), default: ADDR_DEFAULT }.checked()
 }
 
-/// Sends one request, and returns the JSON of its answer.
-///
-/// # Errors
-/// A message for the user, with the address: the connection failed, something else listens there, or the service refused.
-pub(super) fn ask(
-    addr: &str,
-    access: &AdminAccess,
-    method: Method,
-    path_and_query: &str,
-    body: String,
-) -> Result<Value, String> {
-    let mut request = Request::builder().method(method).uri(path_and_query);
-    if let Some(path) = &access.token_file {
-        let token = fs::read_to_string(path)
-            .map_err(|error| format!("--token-file: {}: {error}", path.display()))?;
-        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+/// The admin address of a service, and how to reach it.
+pub(super) struct AdminServer<'a> {
+    pub(super) addr: &'a str,
+    token_file: Option<&'a Path>,
+    tls: Option<TlsClient>,
+}
+
+impl<'a> AdminServer<'a> {
+    /// The server at HOST:PORT.
+    ///
+    /// # Errors
+    /// A message that names the flag and the file, if one of the files cannot be used.
+    pub(super) fn new(addr: &'a str, access: &'a AdminAccess) -> Result<Self, String> {
+        let tls = access.tls.client(b"http/1.1")?;
+        let server = Self { addr, token_file: access.token_file.as_deref(), tls };
+        server.authorization()?;
+        Ok(server)
     }
-    let tls = access.tls.client(b"http/1.1")?;
-    let request = request.body(Full::from(body)).map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let exchange = async { time::timeout(TIMEOUT, exchange(addr, tls, request)).await };
-    let answer = runtime.block_on(exchange);
-    let answer = answer.unwrap_or_else(|_| Err(Failure::Told("no answer".to_owned())));
-    answer.map_err(|failure| match failure {
-        Failure::Told(problem) => format!("{}: {problem}", printable(addr.as_bytes())),
-        Failure::NotTollkeeper => not_tollkeeper(addr),
-        Failure::NotHttp(error) => format!("{}: {error}", not_tollkeeper(addr)),
-    })
+
+    /// Sends one request, and returns the JSON of its answer.
+    ///
+    /// # Errors
+    /// A message for the user, with the address: the connection failed, something else listens there, or the service
+    /// refused.
+    pub(super) fn ask(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: String,
+    ) -> Result<Value, String> {
+        let mut request = Request::builder().method(method).uri(path_and_query);
+        if let Some(authorization) = self.authorization()? {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let request = request.body(Full::from(body)).map_err(|error| error.to_string())?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let answer = runtime.block_on(exchange(self.addr, self.tls.as_ref(), request));
+        answer.map_err(|failure| self.problem(self.advise(failure)))
+    }
+
+    /// The error when something else answers at the address.
+    pub(super) fn not_tollkeeper(&self) -> String {
+        self.problem(self.advise(Failure::NotTollkeeper))
+    }
+
+    /// Prints an answer, and what it lacks. The exit code is `complete`, or that of a failure if it lacks anything.
+    pub(super) fn say(&self, text: &str, incomplete: Option<&str>, complete: ExitCode) -> ExitCode {
+        let Some(incomplete) = incomplete else { return say(text, complete) };
+        let code = say(text, ExitCode::FAILURE);
+        complain(self.problem(incomplete));
+        code
+    }
+
+    /// The token of the file, which may have changed since the last request.
+    fn authorization(&self) -> Result<Option<HeaderValue>, String> {
+        let Some(path) = self.token_file else { return Ok(None) };
+        let problem = |what: &str| format!("--token-file: {}: {what}", path.display());
+        let bytes = fs::read(path).map_err(|error| problem(&error.to_string()))?;
+        let token = bytes.trim_ascii();
+        if token.is_empty() {
+            return Err(problem("the file is empty"));
+        }
+        if !token.iter().all(u8::is_ascii_graphic) {
+            return Err(problem("the token must be visible ASCII characters"));
+        }
+        let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
+        value.map(Some).map_err(|error| problem(&error.to_string()))
+    }
+
+    fn problem(&self, problem: impl fmt::Display) -> String {
+        format!("{}: {problem}", printable(self.addr.as_bytes()))
+    }
+
+    fn advise(&self, failure: Failure) -> String {
+        let tls = uses_tls(self.tls.as_ref());
+        let target = ClientTarget { name: "admin", default: ADDR_DEFAULT, tls };
+        match (failure, self.token_file) {
+            (Failure::Told(problem), _) => problem,
+            (Failure::Unauthorized(problem), None) => {
+                format!("{problem}; give its file by --token-file")
+            }
+            (Failure::Unauthorized(problem), Some(file)) => {
+                let file = file.display();
+                format!(
+                    "{problem}; --token-file {file} must hold the token of the service's --admin-token-file"
+                )
+            }
+            (Failure::NotTollkeeper, _) => target.ask_about("the answer is not that of tollkeeper"),
+            (Failure::Peer(error), _) => target.advise(&error),
+        }
+    }
 }
 
 /// What an answer lacks, in words, if it lacks anything.
@@ -97,90 +162,47 @@ pub(super) fn incomplete(answer: &Value) -> Option<&str> {
     answer.get("incomplete").and_then(Value::as_str)
 }
 
-/// Prints an answer, and what it lacks. The exit code is `complete`, or that of a failure if it lacks anything.
-pub(super) fn say_answer(
-    addr: &str,
-    text: &str,
-    incomplete: Option<&str>,
-    complete: ExitCode,
-) -> ExitCode {
-    let Some(incomplete) = incomplete else { return say(text, complete) };
-    let code = say(text, ExitCode::FAILURE);
-    complain(format_args!("{}: {incomplete}", printable(addr.as_bytes())));
-    code
-}
-
-/// The error when something else answers at the address.
-pub(super) fn not_tollkeeper(addr: &str) -> String {
-    let addr = printable(addr.as_bytes());
-    format!("{addr} is not a tollkeeper admin address (default: {ADDR_DEFAULT})")
-}
-
 /// Why a request got no usable answer.
 enum Failure {
-    /// For the reason in the text.
+    /// The service refused the request, for the reason in the text.
     Told(String),
+    /// The service asks for another token, as the text says.
+    Unauthorized(String),
     NotTollkeeper,
-    NotHttp(hyper::Error),
+    Peer(PeerError),
 }
 
 async fn exchange(
     addr: &str,
-    tls: Option<TlsClient>,
+    tls: Option<&TlsClient>,
     mut request: Request<Full<Bytes>>,
 ) -> Result<Value, Failure> {
-    let stream = TcpStream::connect(addr).await.map_err(told)?;
+    let stream = reach(addr, TIMEOUT).await.map_err(Failure::Peer)?;
     // The address, since the service refuses names: a web page could have chosen them.
-    let host = stream.peer_addr().map_err(told)?.to_string();
-    let host = HeaderValue::try_from(host).map_err(told)?;
+    let host = stream.peer_addr().map_err(|_| Failure::Peer(PeerError::Ended))?.to_string();
+    let host = HeaderValue::try_from(host).map_err(|error| Failure::Told(error.to_string()))?;
     request.headers_mut().insert(header::HOST, host);
-    match tls {
-        Some(tls) => {
-            let stream = tls.connect(host_of(addr), stream).await.map_err(told)?;
-            send(stream, request).await
-        }
-        None => send(stream, request).await,
-    }
-}
-
-async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Value, Failure>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let (stream, first_bytes) = observe(stream);
-    exchange_by_http1(stream, request).await.map_err(|failure| match failure {
-        Failure::NotHttp(_) | Failure::NotTollkeeper => first_bytes.cause().map_or(failure, told),
-        Failure::Told(_) => failure,
-    })
-}
-
-async fn exchange_by_http1<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Value, Failure>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(Failure::NotHttp)?;
     let answer = async {
-        let answer = sender.send_request(request).await.map_err(Failure::NotHttp)?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(Failure::NotHttp)?.to_bytes();
-        read_answer(status, &body)
+        match tls {
+            Some(tls) => {
+                let secured = tls.connect(host_of(addr), stream).await;
+                let secured = secured.map_err(|e| PeerError::of_tls(e, PeerError::NotHttp1))?;
+                http1::exchange(secured, request, ANSWER_BYTES_MAX).await
+            }
+            None => http1::exchange(stream, request, ANSWER_BYTES_MAX).await,
+        }
     };
-    // The connection makes progress only while it is polled.
-    tokio::select! {
-        biased;
-        answer = answer => answer,
-        ended = connection => Err(ended.map_or_else(Failure::NotHttp, |()| Failure::NotTollkeeper)),
-    }
-}
-
-fn told(error: impl std::error::Error) -> Failure {
-    Failure::Told(error.to_string())
+    let answer = time::timeout(TIMEOUT, answer).await;
+    let answer = answer.unwrap_or(Err(PeerError::Silent(TIMEOUT))).map_err(Failure::Peer)?;
+    read_answer(answer.status(), answer.body())
 }
 
 fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
     let body: Value = serde_json::from_slice(body).map_err(|_| Failure::NotTollkeeper)?;
     match body.get("error").and_then(Value::as_str) {
+        Some(problem) if status == StatusCode::UNAUTHORIZED => {
+            Err(Failure::Unauthorized(problem.to_owned()))
+        }
         Some(problem) => Err(Failure::Told(problem.to_owned())),
         None if status.is_success() || incomplete(&body).is_some() => Ok(body),
         None => Err(Failure::NotTollkeeper),

@@ -12,11 +12,12 @@ use std::{
 use clap::{ArgGroup, value_parser};
 
 use super::{
-    call,
+    call, channel,
     output::{USAGE, complain, say},
+    tls::uses_tls,
 };
 use crate::{
-    bench::{self, Calls, Distribution, Load, Pace},
+    bench::{self, BenchError, Calls, Distribution, Load, Pace},
     printable::printable,
     settings::{self, Environment},
 };
@@ -84,6 +85,12 @@ pub(super) fn main(flags: &BenchFlags, environment: &Environment) -> ExitCode {
             say(&if flags.json { show::json(&report) } else { show::text(&report) }, code)
         }
         Err(problem) => {
+            let problem = match problem {
+                BenchError::Unreachable(error) => {
+                    channel::target(uses_tls(load.tls.as_ref())).advise(&error)
+                }
+                BenchError::System(error) => error.to_string(),
+            };
             complain(format_args!("{}: {problem}", printable(load.addr.as_bytes())));
             ExitCode::FAILURE
         }

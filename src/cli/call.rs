@@ -4,13 +4,13 @@ use std::{process::ExitCode, sync::Arc};
 
 use super::{
     address::ServiceAddr,
-    channel::{ADDR_DEFAULT, connect},
+    channel::{self, ADDR_DEFAULT},
     output::{USAGE, complain, say},
     tls::TlsFlags,
 };
 use crate::{
     engine::{descriptor_syntax, request::Entry},
-    grpc,
+    grpc::SHOULD_RATE_LIMIT,
     printable::printable,
     rls::pb::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
@@ -64,7 +64,10 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match ask(addr, tls, request) {
+    let answer = channel::ask(addr, tls, &SHOULD_RATE_LIMIT, async |channel| {
+        RateLimitServiceClient::new(channel).should_rate_limit(request).await
+    });
+    match answer {
         Ok(response) => {
             let code = match response.overall_code() {
                 Code::OverLimit => ExitCode::from(OVER_LIMIT),
@@ -128,20 +131,6 @@ fn descriptor(entries: Vec<Entry>, hits: Option<i64>) -> RateLimitDescriptor {
         is_negative_hits: hits.is_some_and(i64::is_negative),
         limit: None,
     }
-}
-
-fn ask(
-    addr: &str,
-    tls: Option<Arc<TlsClient>>,
-    request: RateLimitRequest,
-) -> Result<RateLimitResponse, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    runtime.block_on(async {
-        let channel = connect(addr, tls).await?;
-        let response = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
-        response.map(tonic::Response::into_inner).map_err(|status| grpc::in_words(&status))
-    })
 }
 
 fn describe(response: &RateLimitResponse, descriptors: &[String]) -> String {

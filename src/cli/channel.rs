@@ -1,29 +1,64 @@
-//! The gRPC connection of the commands that are clients of a service.
+//! One request of a command to a gRPC address.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error as _, sync::Arc, time::Duration};
 
-use tonic::transport::Channel;
+use tokio::{runtime::Builder, time};
+use tonic::{Code, Response, Status, transport::Channel};
 
-use crate::{grpc::channel, peer::PeerError, tls::client::TlsClient};
+use super::{
+    address::{ClientTarget, UsesTls},
+    tls::uses_tls,
+};
+use crate::{
+    grpc::{self, GrpcMethod, channel},
+    peer::PeerError,
+    tls::client::TlsClient,
+};
 
 pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
 /// How long to wait for a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects to HOST:PORT.
+/// Connects to HOST:PORT, and makes one call of `method`.
 ///
 /// # Errors
-/// The cause as text, if connecting fails or takes longer than [`TIMEOUT`].
-pub(super) async fn connect(addr: &str, tls: Option<Arc<TlsClient>>) -> Result<Channel, String> {
-    let endpoint = Channel::from_shared(format!("http://{addr}"))
-        .map_err(|_| "not HOST:PORT".to_owned())?
-        .timeout(TIMEOUT);
-    let connected = channel::connect(endpoint, tls.as_deref(), TIMEOUT).await;
-    connected.map_err(|error| match error {
-        PeerError::NotHttp2 | PeerError::Ended => {
-            format!("{error}; is this the gRPC address? Default: {ADDR_DEFAULT}")
+/// The cause and what to try, if connecting or the call fails or takes longer than [`TIMEOUT`].
+pub(super) fn ask<T>(
+    addr: &str,
+    tls: Option<Arc<TlsClient>>,
+    method: &GrpcMethod,
+    call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
+) -> Result<T, String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let target = target(uses_tls(tls.as_ref()));
+    runtime.block_on(async {
+        let endpoint = Channel::from_shared(format!("http://{addr}"))
+            .map_err(|_| "not HOST:PORT".to_owned())?;
+        let connected = channel::connect(endpoint, tls.as_deref(), TIMEOUT).await;
+        let channel = connected.map_err(|error| target.advise(&error))?;
+        match time::timeout(TIMEOUT, call(channel)).await {
+            Ok(answer) => {
+                answer.map(Response::into_inner).map_err(|status| failure(&status, method, target))
+            }
+            Err(_) => Err(target.ask_about(PeerError::Silent(TIMEOUT))),
         }
-        _ => error.to_string(),
     })
+}
+
+pub(super) const fn target(tls: UsesTls) -> ClientTarget {
+    ClientTarget { name: "gRPC", default: ADDR_DEFAULT, tls }
+}
+
+/// Why a server that speaks HTTP/2 gave no good answer.
+fn failure(status: &Status, method: &GrpcMethod, target: ClientTarget) -> String {
+    if status.source().is_some() {
+        return target.ask_about(PeerError::Ended);
+    }
+    let cause = grpc::in_words(status, method);
+    match status.code() {
+        Code::Unimplemented => target.ask_about(cause),
+        _ => cause,
+    }
 }

@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::{
-    admin,
+    admin::{self, AdminServer},
     output::{USAGE, complain},
 };
 use crate::{engine::descriptor_syntax, printable::printable, settings::Environment};
@@ -43,23 +43,18 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
         complain(format_args!("{}: {problem}", printable(flags.descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
-    let addr = match admin::address(flags.addr.as_deref(), environment) {
-        Ok(addr) => addr,
+    let addr = admin::address(flags.addr.as_deref(), environment);
+    let server = match addr.and_then(|addr| AdminServer::new(addr, &flags.access)) {
+        Ok(server) => server,
         Err(problem) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
-    match admin::ask(
-        addr,
-        &flags.access,
-        method.clone(),
-        &path_and_query(path, flags),
-        String::new(),
-    ) {
+    match server.ask(method.clone(), &path_and_query(path, flags), String::new()) {
         Ok(answer) => {
             let (text, incomplete) = (describe(&answer, &method), admin::incomplete(&answer));
-            admin::say_answer(addr, &text, incomplete, ExitCode::SUCCESS)
+            server.say(&text, incomplete, ExitCode::SUCCESS)
         }
         Err(problem) => {
             complain(problem);

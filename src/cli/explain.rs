@@ -6,8 +6,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    address, admin, call,
-    output::{USAGE, complain},
+    address,
+    admin::{self, AdminServer},
+    call,
+    output::{USAGE, complain, say},
 };
 use crate::{
     engine::{plan::Plan, request::Request},
@@ -45,24 +47,26 @@ pub(super) struct ExplainFlags {
 }
 
 pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
-    let request = match request(flags) {
-        Ok(request) => request,
+    let (request, server) = match request(flags).and_then(|request| Ok((request, server(flags)?))) {
+        Ok(asked) => asked,
         Err(problem) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
-    let explanation = match &flags.admin_addr {
-        Some(addr) => by_service(addr, &flags.access, &request),
+    let explanation = match &server {
+        Some(server) => by_service(server, &request),
         None => by_files(&flags.rules, request),
     };
     match explanation {
         Ok(explanation) => {
-            let addr = flags.admin_addr.as_deref().unwrap_or_default();
             let complete =
                 if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-            let incomplete = explanation.incomplete.as_deref();
-            admin::say_answer(addr, &text(&explanation), incomplete, complete)
+            let text = text(&explanation);
+            match &server {
+                Some(server) => server.say(&text, explanation.incomplete.as_deref(), complete),
+                None => say(&text, complete),
+            }
         }
         Err(problem) => {
             complain(problem);
@@ -71,11 +75,15 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
     }
 }
 
-/// Reads the flags. Other problems than theirs are left to the service's own checks.
+/// The service to ask, if rule files are not to be read.
+fn server(flags: &ExplainFlags) -> Result<Option<AdminServer<'_>>, String> {
+    let Some(addr) = &flags.admin_addr else { return Ok(None) };
+    address::check("--admin-addr", addr, admin::ADDR_DEFAULT)?;
+    AdminServer::new(addr, &flags.access).map(Some)
+}
+
+/// Reads the flags of the request. Other problems than theirs are left to the service's own checks.
 fn request(flags: &ExplainFlags) -> Result<RateLimitRequest, String> {
-    if let Some(addr) = &flags.admin_addr {
-        address::check("--admin-addr", addr, admin::ADDR_DEFAULT)?;
-    }
     call::request(&flags.domain, flags.hits.as_deref(), &flags.descriptors)
 }
 
@@ -98,13 +106,9 @@ fn decode(message: RateLimitRequest) -> Result<Request, Refusal> {
     decode::request(message, bounds.echo).map(|decoded| decoded.request)
 }
 
-fn by_service(
-    addr: &str,
-    access: &admin::AdminAccess,
-    request: &RateLimitRequest,
-) -> Result<Explanation, String> {
-    let answer = admin::ask(addr, access, Method::POST, "/explain", body(request)?.to_string())?;
-    serde_json::from_value(answer).map_err(|_| admin::not_tollkeeper(addr))
+fn by_service(server: &AdminServer<'_>, request: &RateLimitRequest) -> Result<Explanation, String> {
+    let answer = server.ask(Method::POST, "/explain", body(request)?.to_string())?;
+    serde_json::from_value(answer).map_err(|_| server.not_tollkeeper())
 }
 
 /// The request in protobuf's JSON, in which keys and values are text.

@@ -13,16 +13,19 @@ use tonic_health::pb::{
 
 use super::{
     address,
-    channel::{ADDR_DEFAULT, connect},
+    channel::{self, ADDR_DEFAULT},
     output::{USAGE, complain, say},
     tls::TlsFlags,
 };
 use crate::{
-    grpc,
+    grpc::{self, GrpcMethod},
     printable::printable,
     settings::{self, Environment, TypedFlags},
     tls::client::TlsClient,
 };
+
+const CHECK: GrpcMethod =
+    GrpcMethod { service: "health service", name: "grpc.health.v1.Health/Check" };
 
 #[derive(Debug, clap::Args)]
 pub(super) struct HealthcheckFlags {
@@ -49,7 +52,11 @@ pub(super) fn main(flags: &HealthcheckFlags, environment: &Environment) -> ExitC
             return ExitCode::from(USAGE);
         }
     };
-    match ask(&addr, tls, &flags.service) {
+    let request = HealthCheckRequest { service: flags.service.clone() };
+    let answer = channel::ask(&addr, tls, &CHECK, async |channel| {
+        HealthClient::new(channel).check(request).await
+    });
+    match answer.map(|answer| answer.status()) {
         Ok(ServingStatus::Serving) => say("SERVING\n", ExitCode::SUCCESS),
         Ok(other) => say(&format!("{}\n", other.as_str_name()), ExitCode::FAILURE),
         Err(problem) => {
@@ -92,15 +99,4 @@ fn reachable(mut listener: SocketAddr) -> SocketAddr {
         listener.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
     listener
-}
-
-fn ask(addr: &str, tls: Option<Arc<TlsClient>>, service: &str) -> Result<ServingStatus, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    runtime.block_on(async {
-        let channel = connect(addr, tls).await?;
-        let request = HealthCheckRequest { service: service.to_owned() };
-        let answer = HealthClient::new(channel).check(request).await;
-        answer.map(|answer| answer.into_inner().status()).map_err(|status| grpc::in_words(&status))
-    })
 }

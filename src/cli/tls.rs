@@ -1,8 +1,19 @@
 //! TLS of the commands that are clients of a service.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
-use crate::tls::client::{TlsClient, TlsFiles, TlsPart};
+use super::address::UsesTls;
+use crate::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart};
+
+const ADVICE: TlsAdvice = TlsAdvice {
+    files: "the TLS files",
+    trust: "give its CA by --tls-ca",
+    name: "connect to one of its names",
+    plain: "leave out --tls-ca",
+};
+
+/// Upper bound on a handshake, below that on the whole exchange.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(3);
 
 /// The flags with which a command connects by TLS.
 #[derive(Debug, clap::Args)]
@@ -26,9 +37,19 @@ impl TlsFlags {
     pub(super) fn client(&self, protocol: &'static [u8]) -> Result<Option<TlsClient>, String> {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         let identity = self.tls_cert.clone().zip(self.tls_key.clone());
-        let client = TlsClient::new(TlsFiles { ca: Some(ca), identity }, None).speaking(protocol);
+        let client = TlsClient::new(TlsFiles { ca: Some(ca), identity }, None, &ADVICE)
+            .with_handshake_within(HANDSHAKE_WITHIN)
+            .speaking(protocol);
         client.check().map_err(|problem| format!("{}: {problem}", flag(problem.part)))?;
         Ok(Some(client))
+    }
+}
+
+/// Whether a command connects by TLS.
+pub(super) const fn uses_tls<T>(client: Option<&T>) -> UsesTls {
+    match client {
+        Some(_) => UsesTls::Yes,
+        None => UsesTls::No,
     }
 }
 

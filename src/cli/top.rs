@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::table::{TextWidth, describe};
 use super::{
-    admin,
+    admin::{self, AdminServer},
     output::{USAGE, complain, say},
 };
 use crate::{
@@ -50,58 +50,59 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {
-    let addr = match admin::address(flags.addr.as_deref(), environment) {
-        Ok(addr) => addr,
+    let addr = admin::address(flags.addr.as_deref(), environment);
+    let server = match addr.and_then(|addr| AdminServer::new(addr, &flags.access)) {
+        Ok(server) => server,
         Err(problem) => {
             complain(problem);
             return ExitCode::from(USAGE);
         }
     };
     let is_live = !flags.once && !flags.json && io::stdout().is_terminal();
-    let shown = if is_live { follow(addr, flags) } else { show_once(addr, flags) };
+    let shown = if is_live { follow(&server, flags) } else { show_once(&server, flags) };
     shown.unwrap_or_else(|problem| {
         complain(problem);
         ExitCode::FAILURE
     })
 }
 
-fn show_once(addr: &str, flags: &TopFlags) -> Result<ExitCode, String> {
-    let answer = ask(addr, flags)?;
+fn show_once(server: &AdminServer<'_>, flags: &TopFlags) -> Result<ExitCode, String> {
+    let answer = ask(server)?;
     if flags.json {
         return Ok(say(&format!("{answer:#}\n"), ExitCode::SUCCESS));
     }
-    let text = describe(&report(addr, answer)?, usize::from(flags.rows), TextWidth::Whole);
+    let text = describe(&report(server, answer)?, usize::from(flags.rows), TextWidth::Whole);
     Ok(say(&text, ExitCode::SUCCESS))
 }
 
 /// Renews the view until it is interrupted. A service that was reached once is asked again after a failure, and the
 /// last keys remain.
-fn follow(addr: &str, flags: &TopFlags) -> Result<ExitCode, String> {
-    let mut last = report(addr, ask(addr, flags)?)?;
+fn follow(server: &AdminServer<'_>, flags: &TopFlags) -> Result<ExitCode, String> {
+    let mut last = report(server, ask(server)?)?;
     let mut problem = None;
     loop {
         let keys = describe(&last, usize::from(flags.rows), TextWidth::Cut);
         let head = match &problem {
-            None => format!("{addr}, every {:?}\n\n", flags.interval),
+            None => format!("{}, every {:?}\n\n", server.addr, flags.interval),
             Some(problem) => format!("NOT CURRENT: {problem}\n\n"),
         };
         if draw(&(head + &keys)).is_err() {
             return Ok(ExitCode::FAILURE);
         }
         thread::sleep(flags.interval);
-        match ask(addr, flags).and_then(|answer| report(addr, answer)) {
+        match ask(server).and_then(|answer| report(server, answer)) {
             Ok(report) => (last, problem) = (report, None),
             Err(failure) => problem = Some(failure),
         }
     }
 }
 
-fn ask(addr: &str, flags: &TopFlags) -> Result<Value, String> {
-    admin::ask(addr, &flags.access, Method::GET, "/top", String::new())
+fn ask(server: &AdminServer<'_>) -> Result<Value, String> {
+    server.ask(Method::GET, "/top", String::new())
 }
 
-fn report(addr: &str, answer: Value) -> Result<TopReport, String> {
-    serde_json::from_value(answer).map_err(|_| admin::not_tollkeeper(addr))
+fn report(server: &AdminServer<'_>, answer: Value) -> Result<TopReport, String> {
+    serde_json::from_value(answer).map_err(|_| server.not_tollkeeper())
 }
 
 /// Overwrites the screen from its upper left corner, line by line, so that it does not flicker.

@@ -39,13 +39,12 @@ pub(crate) async fn connect(
 ) -> Result<Channel, PeerError> {
     let deadline = Instant::now() + within;
     let opened = time::timeout_at(deadline, open(endpoint, tls)).await;
-    let (channel, first_bytes) = opened
-        .unwrap_or_else(|_| Err(PeerError::Failed(format!("no connection within {within:?}"))))?;
+    let (channel, first_bytes) = opened.unwrap_or_else(|_| {
+        Err(PeerError::NotReached(format!("no connection within {within:?}")))
+    })?;
     match time::timeout_at(deadline, first_bytes.http2()).await {
         Ok(shown) => shown.map(|()| channel),
-        Err(_) => Err(PeerError::Failed(format!(
-            "the server said nothing within {within:?}; does it speak HTTP/2 (gRPC) on this port?"
-        ))),
+        Err(_) => Err(PeerError::Silent(within)),
     }
 }
 
@@ -58,7 +57,8 @@ async fn open(
         None => Box::new(tcp),
         Some(tls) => {
             let host = endpoint.uri().host().unwrap_or_default().trim_matches(['[', ']']);
-            Box::new(tls.connect(host, tcp).await.map_err(failed)?)
+            let connected = tls.connect(host, tcp).await;
+            Box::new(connected.map_err(|error| PeerError::of_tls(error, PeerError::NotHttp2))?)
         }
     };
     let (stream, first_bytes) = observe(stream);
@@ -67,7 +67,8 @@ async fn open(
         let stream = stream.take().ok_or_else(|| io::Error::other("the connection has ended"));
         async move { stream }
     });
-    let channel = endpoint.connect_with_connector(connector).await.map_err(failed)?;
+    let channel = endpoint.connect_with_connector(connector).await;
+    let channel = channel.map_err(|error| PeerError::Failed(root_cause(&error)))?;
     Ok((channel, first_bytes))
 }
 
@@ -78,9 +79,5 @@ async fn connect_tcp(endpoint: &Endpoint) -> Result<TcpStream, PeerError> {
     tcp.set_keepalive_interval(Some(ALIVE_EVERY));
     tcp.set_keepalive_retries(Some(UNANSWERED_MAX));
     let connected = tcp.oneshot(endpoint.uri().clone()).await;
-    connected.map(TokioIo::into_inner).map_err(failed)
-}
-
-fn failed(error: impl std::error::Error + 'static) -> PeerError {
-    PeerError::Failed(root_cause(&error))
+    connected.map(TokioIo::into_inner).map_err(PeerError::not_reached)
 }

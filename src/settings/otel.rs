@@ -1,7 +1,7 @@
 //! OpenTelemetry's standard variables. Each works, with its value checked here, or is refused by name. They count
 //! only if traces or metrics are exported.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
 
@@ -11,7 +11,7 @@ use crate::{
         MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
         SpanLimits, TelemetryOptions,
     },
-    tls::client::TlsFiles,
+    tls::client::{TlsAdvice, TlsClient, TlsFiles},
 };
 
 /// Which values a variable may have.
@@ -114,6 +114,13 @@ const PREFIX: &str = "OTEL_";
 /// The longest time for one export, unless a variable sets it.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
+const TLS_ADVICE: TlsAdvice = TlsAdvice {
+    files: "the TLS files of OTLP",
+    trust: "set OTEL_EXPORTER_OTLP_CERTIFICATE to its CA",
+    name: "connect to one of its names",
+    plain: "use http:// in the endpoint",
+};
+
 /// Reads the standard variables.
 pub(super) fn read(
     environment: &Environment,
@@ -122,7 +129,16 @@ pub(super) fn read(
 ) -> TelemetryOptions {
     let mut reader = OtelReader { environment, problems: Vec::new() };
     let traces = reader.endpoint("TRACES");
-    let metrics = reader.endpoint("METRICS");
+    let mut metrics = reader.endpoint("METRICS");
+    // What is wrong with files that both signals use is logged once.
+    if let (
+        Some(OtlpEndpoint { tls: Some(first), .. }),
+        Some(OtlpEndpoint { tls: Some(second), .. }),
+    ) = (&traces, &mut metrics)
+        && first.is_like(second)
+    {
+        second.clone_from(first);
+    }
     let options = TelemetryOptions {
         resource: match environment.text("OTEL_SERVICE_NAME") {
             Some(_) => Vec::new(),
@@ -245,10 +261,12 @@ impl<'a> OtelReader<'a> {
         let file = |name| value(name).map(PathBuf::from);
         let (certificate, key) = (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY"));
         let is_half = certificate.is_some() != key.is_some();
+        let url = url(text, protocol, is_insecure).unwrap_or_default();
+        let files = TlsFiles { ca: file("CERTIFICATE"), identity: certificate.zip(key) };
         let endpoint = OtlpEndpoint {
-            url: url(text, protocol, is_insecure).unwrap_or_default(),
+            tls: (url.scheme_str() == Some("https")).then(|| tls(files, protocol)),
+            url,
             protocol,
-            tls: TlsFiles { ca: file("CERTIFICATE"), identity: certificate.zip(key) },
             timeout: timeout.map_or(TIMEOUT_DEFAULT, Duration::from_millis),
             variable,
         };
@@ -260,7 +278,7 @@ impl<'a> OtelReader<'a> {
             let name = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE";
             self.problem(name, "must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY");
         }
-        if let Some(Err(problem)) = endpoint.tls_client().map(|tls| tls.check()) {
+        if let Some(Err(problem)) = endpoint.tls.as_ref().map(|tls| tls.check()) {
             self.problem(&format!("TLS for {given}"), problem);
         }
         Some(endpoint)
@@ -327,6 +345,14 @@ fn url(text: &str, protocol: OtlpProtocol, is_insecure: bool) -> Option<Uri> {
     };
     let url: Uri = text.parse().ok()?;
     matches!(url.scheme_str(), Some("http" | "https")).then_some(url)
+}
+
+fn tls(files: TlsFiles, protocol: OtlpProtocol) -> Arc<TlsClient> {
+    let protocol: &'static [u8] = match protocol {
+        OtlpProtocol::Grpc => b"h2",
+        OtlpProtocol::HttpProtobuf => b"http/1.1",
+    };
+    Arc::new(TlsClient::new(files, None, &TLS_ADVICE).speaking(protocol))
 }
 
 /// Whether this is a header's name and its value.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     rules::xds::XdsTarget,
     store::redis::server::Address,
-    tls::client::{TlsClient, TlsFiles, TlsPart},
+    tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
 };
 
 /// Where the rules come from.
@@ -29,6 +29,13 @@ const CA: &str = "rules-tls-ca";
 const CERTIFICATE: &str = "rules-tls-cert";
 const KEY: &str = "rules-tls-key";
 const NAME: &str = "rules-tls-name";
+
+const ADVICE: TlsAdvice = TlsAdvice {
+    files: "the TLS files of the control plane",
+    trust: "set --rules-tls-ca to its CA",
+    name: "connect to one of its names, or set --rules-tls-name",
+    plain: "use xds:// in --rules",
+};
 
 /// Longest id of a node, in bytes.
 const NODE_BYTES_MAX: usize = 256;
@@ -119,8 +126,7 @@ impl RulesTls {
 
     /// TLS with these files. One that cannot be used is a problem.
     fn client(self, reader: &mut SettingReader<'_>) -> Arc<TlsClient> {
-        let client = TlsClient::new(self.files, self.name)
-            .for_files_of("the TLS files of the control plane")
+        let client = TlsClient::new(self.files, self.name, &ADVICE)
             .with_handshake_within(HANDSHAKE_WITHIN)
             .speaking(b"h2");
         if let Err(problem) = client.check() {

@@ -7,7 +7,7 @@ use super::{
     incumbent::Login,
     reader::SettingReader,
     row::Setting,
-    store_url::{RedisUrl, TopologyKind},
+    store_url::{RedisUrl, TLS_ADVICE, TopologyKind},
 };
 use crate::{
     store::redis::{
@@ -105,7 +105,7 @@ impl StoreAccess {
     /// no use for.
     pub(super) fn add_to(self, mut url: RedisUrl, reader: &mut SettingReader<'_>) -> RedisUrl {
         if url.access.tls.is_some() {
-            let client = TlsClient::new(self.tls_files, self.tls_name);
+            let client = TlsClient::new(self.tls_files, self.tls_name, &TLS_ADVICE);
             if let Err(problem) = client.check() {
                 reader.problem(flag_of(problem.part), &problem.problem);
             }

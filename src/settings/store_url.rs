@@ -7,11 +7,18 @@ use crate::{
         password::Password,
         server::{Access, AclUser, Address},
     },
-    tls::client::{TlsClient, TlsFiles},
+    tls::client::{TlsAdvice, TlsClient, TlsFiles},
 };
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+
+pub(super) const TLS_ADVICE: TlsAdvice = TlsAdvice {
+    files: "the TLS files of Redis",
+    trust: "set --store-tls-ca to its CA",
+    name: "connect to one of its names, or set --store-tls-name",
+    plain: "use redis in place of rediss in --store",
+};
 
 /// Where counters are kept. `Display` masks the password.
 #[derive(Clone)]
@@ -124,7 +131,7 @@ impl FromStr for StoreUrl {
         }
         let (user, password) = login.map(read_login).transpose()?.unwrap_or_default();
         let place = scheme.read_place(rest)?;
-        let tls = || Arc::new(TlsClient::new(TlsFiles::default(), None));
+        let tls = || Arc::new(TlsClient::new(TlsFiles::default(), None, &TLS_ADVICE));
         let tls = scheme.is_tls.then(tls);
         let sentinel_access = Access { tls: tls.clone(), ..Access::default() };
         let access = Access { user, password, database: place.database, tls };

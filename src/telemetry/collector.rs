@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use opentelemetry_sdk::{
@@ -15,6 +15,7 @@ use opentelemetry_sdk::{
     trace::{SpanData, SpanExporter},
 };
 
+use super::export_failure::ExportFailure;
 use crate::clock::system_clock;
 
 /// An endpoint, which may receive both signals.
@@ -39,22 +40,12 @@ impl Collector {
         Arc::new(Self { variable: variable.to_owned(), failing: AtomicU8::new(0) })
     }
 
-    /// Exports, and reports the outcome.
-    async fn export(
+    fn report(
         &self,
         signal: Signal,
-        exported: impl Future<Output = OTelSdkResult>,
-    ) -> OTelSdkResult {
-        let outcome = match system_clock().as_millis() {
-            // The exporter would panic, which ends its thread.
-            0 => Err(OTelSdkError::InternalFailure("the clock is before 1970".to_owned())),
-            1.. => exported.await,
-        };
-        self.report(signal, &outcome);
-        outcome
-    }
-
-    fn report(&self, signal: Signal, outcome: &OTelSdkResult) {
+        outcome: &OTelSdkResult,
+        cause: impl FnOnce(&OTelSdkError) -> String,
+    ) {
         let (variable, bit) = (&self.variable, signal as u8);
         match outcome {
             Ok(()) => {
@@ -63,9 +54,10 @@ impl Collector {
                 }
             }
             Err(OTelSdkError::AlreadyShutdown) => {}
-            // Its text holds a status code or an error of ours, never text of the collector.
             Err(error) => {
                 if self.failing.fetch_or(bit, Ordering::Relaxed) == 0 {
+                    // It holds a status code or an error of ours, never text of the collector.
+                    let error = cause(error);
                     tracing::warn!(
                         variable,
                         %error,
@@ -83,11 +75,31 @@ pub(super) struct Reported<E> {
     pub(super) exporter: E,
     pub(super) signal: Signal,
     pub(super) collector: Arc<Collector>,
+    /// What its connections have shown.
+    pub(super) failure: ExportFailure,
+    /// The time for one export.
+    pub(super) timeout: Duration,
+}
+
+impl<E> Reported<E> {
+    /// Exports, and reports the outcome.
+    async fn report(&self, exported: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
+        let began = Instant::now();
+        let outcome = match system_clock().as_millis() {
+            // The exporter would panic, which ends its thread.
+            0 => Err(OTelSdkError::InternalFailure("the clock is before 1970".to_owned())),
+            1.. => exported.await,
+        };
+        self.collector.report(self.signal, &outcome, |error| {
+            self.failure.cause(error, began.elapsed(), self.timeout)
+        });
+        outcome
+    }
 }
 
 impl<E: SpanExporter> SpanExporter for Reported<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.collector.export(self.signal, self.exporter.export(batch)).await
+        self.report(self.exporter.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -109,7 +121,7 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
 
 impl<E: PushMetricExporter> PushMetricExporter for Reported<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        self.collector.export(self.signal, self.exporter.export(metrics)).await
+        self.report(self.exporter.export(metrics)).await
     }
 
     fn force_flush(&self) -> OTelSdkResult {

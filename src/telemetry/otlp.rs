@@ -1,12 +1,11 @@
 //! Exporters by OTLP, over gRPC or HTTP/protobuf. Their connections and TLS are ours; headers, timeouts and the
 //! preference for a temporality are read by the SDK from its variables.
 
-use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1;
+use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{
@@ -21,7 +20,11 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use crate::tls::client::{TlsClient, TlsFiles};
+use super::export_failure::ExportFailure;
+use crate::{
+    peer::{http1, observe},
+    tls::{client::TlsClient, root_cause},
+};
 
 /// The most bytes of a collector's answer, which says how much it has rejected.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -35,8 +38,8 @@ pub struct OtlpEndpoint {
     pub url: Uri,
     /// How it is spoken to.
     pub protocol: OtlpProtocol,
-    /// Whom to trust, and how to identify ourselves, with `https`.
-    pub tls: TlsFiles,
+    /// What makes its connections secure, with `https`.
+    pub tls: Option<Arc<TlsClient>>,
     /// The time for one export, from the connection to the answer.
     pub timeout: Duration,
 }
@@ -57,65 +60,61 @@ impl fmt::Debug for OtlpEndpoint {
 }
 
 impl OtlpEndpoint {
-    /// What makes its connections secure; `None` without TLS.
-    pub fn tls_client(&self) -> Option<TlsClient> {
-        let tls = TlsClient::new(self.tls.clone(), None).for_files_of("the TLS files of OTLP");
-        let protocol: &'static [u8] = match self.protocol {
-            OtlpProtocol::Grpc => b"h2",
-            OtlpProtocol::HttpProtobuf => b"http/1.1",
-        };
-        (self.url.scheme_str() == Some("https")).then(|| tls.speaking(protocol))
-    }
-
-    /// An exporter of spans. It must be built in a tokio runtime.
+    /// An exporter of spans, which records its failures. It must be built in a tokio runtime.
     ///
     /// # Errors
     /// If the SDK refuses its variables.
-    pub(super) fn span_exporter(&self) -> Result<SpanExporter, ExporterBuildError> {
+    pub(super) fn span_exporter(
+        &self,
+        failure: &ExportFailure,
+    ) -> Result<SpanExporter, ExporterBuildError> {
         match self.protocol {
             OtlpProtocol::Grpc => {
-                SpanExporter::builder().with_tonic().with_channel(self.channel()).build()
+                SpanExporter::builder().with_tonic().with_channel(self.channel(failure)).build()
             }
             OtlpProtocol::HttpProtobuf => SpanExporter::builder()
                 .with_http()
                 .with_protocol(Protocol::HttpBinary)
-                .with_http_client(self.http_client())
+                .with_http_client(self.http_client(failure))
                 .build(),
         }
     }
 
-    /// An exporter of metrics. It must be built in a tokio runtime.
+    /// An exporter of metrics, which records its failures. It must be built in a tokio runtime.
     ///
     /// # Errors
     /// If the SDK refuses its variables.
-    pub(super) fn metric_exporter(&self) -> Result<MetricExporter, ExporterBuildError> {
+    pub(super) fn metric_exporter(
+        &self,
+        failure: &ExportFailure,
+    ) -> Result<MetricExporter, ExporterBuildError> {
         match self.protocol {
             OtlpProtocol::Grpc => {
-                MetricExporter::builder().with_tonic().with_channel(self.channel()).build()
+                MetricExporter::builder().with_tonic().with_channel(self.channel(failure)).build()
             }
             OtlpProtocol::HttpProtobuf => MetricExporter::builder()
                 .with_http()
                 .with_protocol(Protocol::HttpBinary)
-                .with_http_client(self.http_client())
+                .with_http_client(self.http_client(failure))
                 .build(),
         }
     }
 
-    fn channel(&self) -> Channel {
-        let connector = self.connector();
+    fn channel(&self, failure: &ExportFailure) -> Channel {
+        let connector = self.connector(failure);
         Endpoint::from(self.url.clone()).timeout(self.timeout).connect_with_connector_lazy(
             tower::service_fn(move |_| {
                 let connector = connector.clone();
-                async move { connector.connect().await.map(TokioIo::new) }
+                async move { connector.connect_for_grpc().await.map(TokioIo::new) }
             }),
         )
     }
 
-    fn http_client(&self) -> OtlpHttp {
+    fn http_client(&self, failure: &ExportFailure) -> OtlpHttp {
         let authority = self.url.authority().map(|authority| authority.as_str());
         let host = authority.and_then(|text| text.rsplit('@').next()).unwrap_or_default();
         OtlpHttp {
-            connector: self.connector(),
+            connector: self.connector(failure),
             // An authority is visible ASCII.
             host: HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("")),
             runtime: Handle::current(),
@@ -123,11 +122,11 @@ impl OtlpEndpoint {
         }
     }
 
-    fn connector(&self) -> OtlpConnector {
-        let tls = self.tls_client().map(Arc::new);
+    fn connector(&self, failure: &ExportFailure) -> OtlpConnector {
+        let tls = self.tls.clone();
         let host = self.url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = self.url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        OtlpConnector { host, port, tls, timeout: self.timeout }
+        OtlpConnector { host, port, tls, timeout: self.timeout, failure: failure.clone() }
     }
 }
 
@@ -138,6 +137,7 @@ struct OtlpConnector {
     port: u16,
     tls: Option<Arc<TlsClient>>,
     timeout: Duration,
+    failure: ExportFailure,
 }
 
 trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -145,9 +145,22 @@ trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 impl OtlpConnector {
+    /// Connects for gRPC, whose first bytes are observed.
+    async fn connect_for_grpc(&self) -> io::Result<Box<dyn ByteStream>> {
+        let (stream, first_bytes) = observe(self.connect().await?);
+        self.failure.connected(first_bytes);
+        Ok(Box::new(stream))
+    }
+
+    /// Connects within the time for an export. Another failure is recorded.
     async fn connect(&self) -> io::Result<Box<dyn ByteStream>> {
-        let connected = time::timeout(self.timeout, TcpStream::connect((&*self.host, self.port)));
-        let stream = connected.await??;
+        self.failure.forget();
+        let connected = time::timeout(self.timeout, self.open()).await?;
+        connected.inspect_err(|error| self.failure.record(root_cause(error)))
+    }
+
+    async fn open(&self) -> io::Result<Box<dyn ByteStream>> {
+        let stream = TcpStream::connect((&*self.host, self.port)).await?;
         stream.set_nodelay(true)?;
         match &self.tls {
             Some(tls) => Ok(Box::new(tls.connect(&self.host, stream).await?)),
@@ -185,22 +198,13 @@ async fn exchange(
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().cloned();
     head.uri = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
-    let stream = TokioIo::new(connector.connect().await?);
-    let (mut sender, connection) = http1::handshake(stream).await?;
-    let answer = async {
-        let answer = sender.send_request(Request::from_parts(head, Full::new(body))).await?;
-        let (head, body) = answer.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
-        Ok(Response::from_parts(head, body))
-    };
-    // The connection makes progress only while it is polled.
-    tokio::select! {
-        biased;
-        answer = answer => answer,
-        ended = connection => Err(ended.err().map_or_else(closed, Into::into)),
+    let request = Request::from_parts(head, Full::new(body));
+    let stream = connector.connect().await?;
+    let answer = http1::exchange(stream, request, ANSWER_BYTES_MAX).await;
+    match &answer {
+        Ok(answer) if answer.status().is_success() => {}
+        Ok(answer) => connector.failure.record(format!("HTTP status {}", answer.status())),
+        Err(error) => connector.failure.record_peer(error),
     }
-}
-
-fn closed() -> Box<dyn Error + Send + Sync> {
-    "the collector closed the connection before its answer".into()
+    Ok(answer?)
 }

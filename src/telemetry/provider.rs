@@ -27,6 +27,7 @@ use super::{
     LogFilter,
     collector::{Collector, Reported, Signal},
     compat::{self, MetricsCompat},
+    export_failure::ExportFailure,
     metrics,
     otlp::OtlpEndpoint,
     status::StatusNumbers,
@@ -124,8 +125,10 @@ impl Telemetry {
         if let Some(endpoint) = &options.export_traces {
             let collector = Collector::new(&endpoint.variable);
             trace_collector = Some(Arc::clone(&collector));
-            let exporter = endpoint.span_exporter()?;
-            let reported = Reported { exporter, signal: Signal::Traces, collector };
+            let failure = ExportFailure::default();
+            let exporter = endpoint.span_exporter(&failure)?;
+            let (signal, timeout) = (Signal::Traces, endpoint.timeout);
+            let reported = Reported { exporter, signal, collector, failure, timeout };
             let mut processor = BatchSpanProcessor::builder(reported).build();
             processor.set_resource(&resource);
             let TelemetryOptions { sampling, propagators, limits, .. } = options.clone();
@@ -138,9 +141,11 @@ impl Telemetry {
                 Some(shared) if of_traces == Some(&endpoint.variable) => shared,
                 _ => Collector::new(&endpoint.variable),
             };
-            let exporter = endpoint.metric_exporter()?;
-            let signal = Signal::Metrics;
-            meters = meters.with_periodic_exporter(Reported { exporter, signal, collector });
+            let failure = ExportFailure::default();
+            let exporter = endpoint.metric_exporter(&failure)?;
+            let (signal, timeout) = (Signal::Metrics, endpoint.timeout);
+            let reported = Reported { exporter, signal, collector, failure, timeout };
+            meters = meters.with_periodic_exporter(reported);
         }
         let compat = options.compat;
         let telemetry =

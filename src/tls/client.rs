@@ -18,16 +18,18 @@ use super::{
     certificate::validity,
     crypto,
     last_good::LastGood,
-    pem::Pem,
-    words::{in_words, is_end},
+    pem::{BROKEN, Pem},
+    words::{self, is_end, of_handshake},
 };
 use crate::clock::unix_seconds;
+
+pub use super::words::TlsAdvice;
 
 /// Usual upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
 const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 
 /// Whom to trust, and how to identify ourselves.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificates of the CAs to trust, instead of those that the system trusts.
     pub ca: Option<PathBuf>,
@@ -80,6 +82,7 @@ pub struct TlsClient {
     protocol: Option<&'static [u8]>,
     handshake_within: Duration,
     config: LastGood<Contents, Identified>,
+    advice: &'static TlsAdvice,
 }
 
 /// What the files have been made into.
@@ -101,16 +104,9 @@ impl fmt::Debug for TlsClient {
 
 impl TlsClient {
     /// TLS with these files. `name` is the name that all certificates must have, instead of the host's.
-    pub const fn new(files: TlsFiles, name: Option<String>) -> Self {
-        let config = LastGood::new("the TLS files of Redis");
-        Self { files, name, protocol: None, handshake_within: HANDSHAKE_WITHIN, config }
-    }
-
-    /// Names the files in log lines: `the TLS files of Redis` unless this is called.
-    #[must_use]
-    pub fn for_files_of(mut self, name: &'static str) -> Self {
-        self.config = LastGood::new(name);
-        self
+    pub const fn new(files: TlsFiles, name: Option<String>, advice: &'static TlsAdvice) -> Self {
+        let config = LastGood::new(advice.files);
+        Self { files, name, protocol: None, handshake_within: HANDSHAKE_WITHIN, config, advice }
     }
 
     /// Offers a protocol by ALPN, such as `h2`.
@@ -125,6 +121,11 @@ impl TlsClient {
     pub const fn with_handshake_within(mut self, time: Duration) -> Self {
         self.handshake_within = time;
         self
+    }
+
+    /// Whether another client makes the same connections from the same files.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (&self.files, &self.name, self.protocol) == (&other.files, &other.name, other.protocol)
     }
 
     /// Whether the files can be used now.
@@ -150,7 +151,8 @@ impl TlsClient {
     /// Makes a connection to `host` secure.
     ///
     /// # Errors
-    /// Those of the files, of the verification, and of the network, in words.
+    /// Those of the files, of the verification, and of the network, in words that say what to try. It is
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if the server speaks another protocol within TLS.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = self.config().map_err(io::Error::other)?;
         let name = self.name.as_deref().unwrap_or(host);
@@ -159,25 +161,21 @@ impl TlsClient {
         let handshake = TlsConnector::from(config).connect(name, stream);
         match time::timeout(self.handshake_within, handshake).await {
             Ok(Err(error)) if is_end(&error) => {
-                let message = "the server ended the TLS handshake: does it speak TLS on this port?";
+                let plain = self.advice.plain;
+                let message = format!(
+                    "the server ended the TLS handshake: does it speak TLS on this port? If not, {plain}"
+                );
                 Err(io::Error::new(error.kind(), message))
             }
-            Ok(connected) => connected.map_err(in_words),
+            Ok(connected) => connected.map_err(|error| of_handshake(error, self.advice)),
             Err(_) => {
-                let message = "no TLS handshake in time: does the server speak TLS on this port?";
+                let (within, plain) = (self.handshake_within, self.advice.plain);
+                let message = format!(
+                    "no TLS handshake within {within:?}: does the server speak TLS on this port? If not, {plain}"
+                );
                 Err(io::Error::new(io::ErrorKind::TimedOut, message))
             }
         }
-    }
-
-    /// Connects to HOST:PORT, and makes the connection secure.
-    ///
-    /// # Errors
-    /// Those of connecting and of [`TlsClient::connect`].
-    pub async fn connect_to(&self, addr: &str) -> io::Result<TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(addr).await?;
-        stream.set_nodelay(true)?;
-        self.connect(host_of(addr), stream).await
     }
 
     fn config(&self) -> Result<Arc<ClientConfig>, TlsFileProblem> {
@@ -214,10 +212,9 @@ impl Contents {
                 let (chain, pair) =
                     (chain.certificates().map_err(of_chain)?, key.key().map_err(of_key)?);
                 not_after = chain.first().and_then(|ours| validity(ours)).map(|valid| valid.end);
-                let unfit = |error| format!("does not fit the certificate: {error}");
                 config
                     .with_client_auth_cert(chain, pair)
-                    .map_err(|error| of_key(key.problem(&unfit(error))))?
+                    .map_err(|error| of_key(key.problem(&words::of_key(&error))))?
             }
             None => config.with_no_client_auth(),
         };
@@ -230,7 +227,7 @@ impl Contents {
         if let Some(ca) = &self.ca {
             let of_ca = |problem| TlsPart::Ca.problem(problem);
             for certificate in ca.certificates().map_err(of_ca)? {
-                roots.add(certificate).map_err(|error| of_ca(ca.problem(&error.to_string())))?;
+                roots.add(certificate).map_err(|_| of_ca(ca.problem(BROKEN)))?;
             }
             return Ok(roots);
         }

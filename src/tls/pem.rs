@@ -21,6 +21,9 @@ impl fmt::Debug for Pem {
     }
 }
 
+/// What is said about a file with a certificate whose content cannot be read.
+pub(super) const BROKEN: &str = "a certificate in it cannot be read";
+
 impl Pem {
     /// Reads a file.
     ///

@@ -14,8 +14,9 @@ use super::{
     certificate::{names, validity},
     crypto,
     last_good::LastGood,
-    pem::Pem,
+    pem::{BROKEN, Pem},
     stream::ServerStream,
+    words,
 };
 use crate::clock::unix_seconds;
 
@@ -210,7 +211,7 @@ impl ServerContents {
             Some(ca) => {
                 let mut roots = RootCertStore::empty();
                 for certificate in ca.certificates()? {
-                    roots.add(certificate).map_err(|error| ca.problem(&error.to_string()))?;
+                    roots.add(certificate).map_err(|_| ca.problem(BROKEN))?;
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), crypto());
@@ -226,7 +227,7 @@ impl ServerContents {
         };
         let mut config = config
             .with_single_cert(self.certificate.certificates()?, self.key.key()?)
-            .map_err(|error| self.key.problem(&format!("does not fit the certificate: {error}")))?;
+            .map_err(|error| self.key.problem(&words::of_key(&error)))?;
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config))
     }

@@ -204,7 +204,12 @@ fn a_server_that_cannot_be_reached_exits_with_1() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (code, stdout, stderr) = bench(&gone, &["--threads", "2", "user=a"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    assert_eq!(stderr, format!("{gone}: Connection refused (os error 111)\n"));
+    assert_eq!(
+        stderr,
+        format!(
+            "{gone}: Connection refused (os error 111); is this the gRPC address of a service? Default: 127.0.0.1:8081\n"
+        )
+    );
     let (code, _, stderr) = bench("nowhere.invalid:8081", &["user=a"]);
     assert!(code == Some(1) && stderr.starts_with("nowhere.invalid:8081: "), "{stderr}");
 }

@@ -354,16 +354,20 @@ fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
     let flags = ["call", "--addr", &http, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    let cause = format!("{http}: the server does not speak HTTP/2 (gRPC) on this port");
+    let cause =
+        format!("{http}: the server ended the connection instead of speaking HTTP/2 (gRPC)");
     assert!(stderr.starts_with(&cause), "{stderr}");
-    assert!(stderr.ends_with("is this the gRPC address? Default: 127.0.0.1:8081\n"), "{stderr}");
+    assert!(
+        stderr.contains("; is this the gRPC address of a service? Default: 127.0.0.1:8081"),
+        "{stderr}"
+    );
 
     let grpc = service.grpc.to_string();
     let flags = ["counter", "show", "--addr", &grpc, "--domain", "shop", "user=a"];
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(1));
     assert!(
-        stderr.contains("is not a tollkeeper admin address (default: 127.0.0.1:6070)"),
+        stderr.contains("is this the admin address of a service? Default: 127.0.0.1:6070"),
         "{stderr}"
     );
 }

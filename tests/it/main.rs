@@ -26,6 +26,7 @@ mod clean_exit;
 mod clients;
 mod clocks;
 mod cluster;
+mod collector_causes;
 mod commands;
 mod conformance;
 mod container;

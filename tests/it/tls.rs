@@ -245,19 +245,54 @@ fn the_admin_address_asks_for_its_token() {
         }
         run(command.args(["--domain", "shop", "user=a"]))
     };
+    let admin = service.admin;
     let wrong = folder.path().join("wrong");
     fs::write(&wrong, "0123456789abcdeF").unwrap();
     assert_eq!(show(Some(&file)).0, Some(0));
     for (token, problem) in [
-        (None, "a bearer token is required"),
-        (Some(wrong.as_path()), "the bearer token is not the right one"),
+        (None, "a bearer token is required; give its file by --token-file".to_owned()),
+        (
+            Some(wrong.as_path()),
+            format!(
+                "the bearer token is not the right one; --token-file {} must hold the token of the service's --admin-token-file",
+                wrong.display()
+            ),
+        ),
     ] {
-        let (code, _, stderr) = show(token);
-        assert_eq!(code, Some(1));
-        assert!(stderr.contains(problem), "{stderr}");
+        let outcome = (Some(1), String::new(), format!("{admin}: {problem}\n"));
+        assert_eq!(show(token), outcome);
     }
     fs::write(&file, "0123456789abcdeF").unwrap();
     eventually("the new token is in use", || (show(Some(&wrong)).0 == Some(0)).then_some(()));
+}
+
+#[test]
+fn a_token_file_that_cannot_be_used_is_bad_usage_that_names_the_flag_and_the_file() {
+    let service = Service::start(Options::default());
+    let (folder, admin) = (TempDir::new().unwrap(), service.admin.to_string());
+    let file = folder.path().join("token");
+    let path = file.display().to_string();
+    for (content, problem) in [
+        (None, "No such file or directory (os error 2)"),
+        (Some(&b""[..]), "the file is empty"),
+        (Some(b" \n"), "the file is empty"),
+        (Some(b"s3cret\nand more"), "the token must be visible ASCII characters"),
+        (Some(b"s3cr\xc3\xa9t"), "the token must be visible ASCII characters"),
+        (Some(b"s3cret\xff"), "the token must be visible ASCII characters"),
+    ] {
+        if let Some(content) = content {
+            fs::write(&file, content).unwrap();
+        }
+        for command in [
+            &["top", "--addr", &admin][..],
+            &["counter", "show", "--domain", "shop", "user=a", "--addr", &admin],
+            &["explain", "--domain", "shop", "user=a", "--admin-addr", &admin],
+        ] {
+            let outcome = run(tollkeeper().args(command).args(["--token-file", &path]));
+            let line = format!("--token-file: {path}: {problem}\n");
+            assert_eq!(outcome, (Some(2), String::new(), line), "{command:?}");
+        }
+    }
 }
 
 /// What the service says about these flags when it refuses to start.

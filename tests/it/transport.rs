@@ -54,7 +54,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// A Redis with a TLS port, and its URL.
-fn tls_redis(authority: &Authority, server: &Issued, clients: &str) -> (Redis, String) {
+pub fn tls_redis(authority: &Authority, server: &Issued, clients: &str) -> (Redis, String) {
     let port = free_port();
     let redis = Redis::start_with(&[
         "--tls-port",
@@ -125,7 +125,11 @@ async fn a_certificate_of_an_unknown_ca_is_refused() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (_redis, store) = tls_redis(&theirs, &theirs.server(&["127.0.0.1"]), "no");
     let with_ours = service(&store, &["--store-tls-ca", text(&ours.certificate)]);
-    refused(&with_ours, "the server's certificate is not signed by a trusted CA").await;
+    refused(
+        &with_ours,
+        "the server's certificate is not signed by a trusted CA; set --store-tls-ca to its CA",
+    )
+    .await;
     let with_the_systems = service(&store, &[]);
     refused(&with_the_systems, "the server's certificate is not signed by a trusted CA").await;
 }
@@ -137,7 +141,8 @@ async fn a_certificate_for_another_name_is_refused_unless_that_name_is_expected(
     let (_redis, store) = tls_redis(&authority, &server, "no");
     let ca = ["--store-tls-ca", text(&authority.certificate)];
     let by_host = service(&store, &ca);
-    let line = "the server's certificate is for redis.example, 10.0.0.1, not for 127.0.0.1";
+    let line = "the server's certificate is for redis.example, 10.0.0.1, not for 127.0.0.1; \
+                connect to one of its names, or set --store-tls-name";
     refused(&by_host, line).await;
     let by_name = service(&store, &[&ca[..], &["--store-tls-name", "redis.example"]].concat());
     eventually_ok(&by_name).await;
@@ -148,11 +153,12 @@ async fn an_expired_certificate_and_a_server_without_tls_are_refused_in_words() 
     let authority = Authority::new();
     let (redis, store) = tls_redis(&authority, &authority.expired_server(&["127.0.0.1"]), "no");
     let ca = ["--store-tls-ca", text(&authority.certificate)];
-    refused(&service(&store, &ca), "the server's certificate is not valid: certificate expired")
+    refused(&service(&store, &ca), "the server's certificate expired at 2020-01-01T00:00:00Z")
         .await;
     let without_tls = format!("rediss://127.0.0.1:{}", redis.port);
     let service = service(&without_tls, &ca);
-    refused(&service, "no TLS handshake in time").await;
+    let line = "no TLS handshake within 800ms: does the server speak TLS on this port? If not, use redis in place of rediss in --store";
+    refused(&service, line).await;
 }
 
 #[tokio::test]
@@ -266,16 +272,21 @@ async fn the_expiry_of_the_certificate_that_redis_is_shown_is_measured_also_afte
     // The Unix times of the first day of these years.
     for (year, end) in [(2090, 3_786_912_000.0), (2095, 3_944_678_400.0)] {
         issue(year);
-        eventually(&format!("the certificate of {year} is measured"), || {
-            let series =
-                "ratelimit_tls_certificate_expires_in_seconds{files=\"store_certificates\"} ";
-            let metrics = service.get("/metrics");
-            let left: f64 =
-                metrics.lines().find_map(|line| line.strip_prefix(series))?.parse().unwrap();
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-            ((left + now.as_secs_f64() - end).abs() < 3600.0).then_some(())
-        });
+        eventually_expires_at(&service, "store_certificates", end);
     }
+}
+
+/// Waits until the certificate of these files is measured to end at this Unix time.
+#[track_caller]
+fn eventually_expires_at(service: &Service, files: &str, end: f64) {
+    let series = format!("ratelimit_tls_certificate_expires_in_seconds{{files=\"{files}\"}} ");
+    eventually(&format!("the certificate of {files} ends at {end}"), || {
+        let metrics = service.get("/metrics");
+        let left: f64 =
+            metrics.lines().find_map(|line| line.strip_prefix(&series))?.parse().unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        ((left + now.as_secs_f64() - end).abs() < 3600.0).then_some(())
+    });
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
 use super::target::XdsTarget;
-use crate::{VERSION, grpc::channel, tls::root_cause};
+use crate::{VERSION, grpc::channel, peer::PeerError, tls::root_cause};
 
 /// Upper bound on making a connection: name resolution, TCP, TLS, and the server's first frame of HTTP/2.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -16,7 +16,7 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// Connects to a control plane. The files of TLS are read again.
 ///
 /// # Errors
-/// The cause of the failure.
+/// The cause of the failure, and what to try.
 pub(super) async fn connect(target: &XdsTarget) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{}", target.authority()))
         .and_then(|endpoint| endpoint.user_agent(format!("tollkeeper/{VERSION}")))
@@ -24,5 +24,20 @@ pub(super) async fn connect(target: &XdsTarget) -> Result<Channel, String> {
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
     let connected = channel::connect(endpoint, target.tls.as_deref(), CONNECT_WITHIN).await;
-    connected.map_err(|error| error.to_string())
+    connected.map_err(|error| match advice(&error, target) {
+        Some(advice) => format!("{error}; {advice}"),
+        None => error.to_string(),
+    })
+}
+
+/// What to try after an error.
+fn advice(error: &PeerError, target: &XdsTarget) -> Option<&'static str> {
+    match error {
+        PeerError::SpeaksTls => Some("use xds+tls:// in --rules"),
+        PeerError::EndedBeforeHttp2 | PeerError::Silent(_) if target.tls.is_none() => {
+            Some("with TLS, use xds+tls:// in --rules")
+        }
+        PeerError::DemandsCertificate => Some("set --rules-tls-cert and --rules-tls-key"),
+        _ => None,
+    }
 }

@@ -17,7 +17,11 @@ use super::{
     },
     subscription::{Answer, RuleSubscription, Vanished},
 };
-use crate::{VERSION, grpc, rules::watch::Loaded};
+use crate::{
+    VERSION,
+    grpc::{self, GrpcMethod},
+    rules::watch::Loaded,
+};
 
 /// The largest response, in bytes. A larger one ends the stream.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -35,6 +39,11 @@ const KEEP_VANISHED: Duration = Duration::from_secs(10);
 /// Pauses before the second refusal in a row, and the longest. A server answers a refusal at once with the same again.
 const NACK_AFTER: Duration = Duration::from_secs(1);
 const NACK_AFTER_MAX: Duration = Duration::from_secs(10);
+
+const STREAM_RESOURCES: GrpcMethod = GrpcMethod {
+    service: "discovery service",
+    name: "envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+};
 
 /// What a request says about a response.
 struct StreamReply {
@@ -84,7 +93,7 @@ pub(super) async fn run<F: Fn(Loaded)>(
     let opening = client.stream_aggregated_resources(outgoing);
     let mut responses = match open(opening, control_plane).await {
         Ok(response) => response.into_inner(),
-        Err(status) => return grpc::in_words(&status),
+        Err(status) => return grpc::in_words(&status, &STREAM_RESOURCES),
     };
     loop {
         let nack_at = stream.nack.as_ref().map(|(at, _)| *at);
@@ -93,7 +102,7 @@ pub(super) async fn run<F: Fn(Loaded)>(
             message = responses.message() => match message {
                 Ok(Some(response)) => stream.answer(response).await,
                 Ok(None) => Err("the control plane has ended the stream".to_owned()),
-                Err(status) => Err(grpc::in_words(&status)),
+                Err(status) => Err(grpc::in_words(&status, &STREAM_RESOURCES)),
             },
             () = until(nack_at) => stream.send_nack(),
             () = until(remove_at) => {

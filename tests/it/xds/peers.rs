@@ -26,7 +26,7 @@ fn fails_with(service: &Service, attempts: f64, expected: &str) {
     eventually("failed attempts", || (failed(service) >= attempts).then_some(()));
     let control_plane = &rules(service)["control_plane"];
     let failure = control_plane["failure"].as_str().unwrap();
-    assert!(failure.starts_with(expected), "{failure}");
+    assert_eq!(failure, expected);
     assert_eq!(control_plane["connected"], false);
     assert_eq!(metric(service, "ratelimit_xds_connected"), 0.0);
     assert_eq!(metric(service, "ratelimit_xds_connections_total{outcome=\"opened\"}"), 0.0);
@@ -40,28 +40,31 @@ fn fails_with(service: &Service, attempts: f64, expected: &str) {
 fn a_peer_that_says_nothing_is_not_connected_and_its_silence_is_logged() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let service = start(&url(mute.local_addr().unwrap()), &[]);
-    fails_with(&service, 1.0, "the server said nothing within 10s; does it speak HTTP/2 (gRPC)");
+    fails_with(&service, 1.0, "no answer within 10s; with TLS, use xds+tls:// in --rules");
 }
 
 #[test]
 fn a_peer_that_speaks_http_1_has_one_cause() {
     let peer = Service::start(Options::default());
     let service = start(&url(peer.http), &[]);
-    fails_with(&service, 4.0, "the server does not speak HTTP/2 (gRPC) on this port");
+    let ended = "the server ended the connection instead of speaking HTTP/2 (gRPC); with TLS, use xds+tls:// in --rules";
+    fails_with(&service, 4.0, ended);
 }
 
 #[test]
 fn a_peer_that_speaks_tls_has_one_cause() {
     let peer = Secured::start(&[]);
     let service = start(&url(peer.service.grpc), &[]);
-    fails_with(&service, 4.0, "the server speaks TLS on this port; use TLS");
+    fails_with(&service, 4.0, "the server speaks TLS on this port; use xds+tls:// in --rules");
 }
 
 #[test]
 fn a_grpc_server_without_the_discovery_service_is_not_connected_and_its_refusal_stays_visible() {
     let peer = Service::start(Options::default());
     let service = start(&url(peer.grpc), &[]);
-    fails_with(&service, 4.0, "UNIMPLEMENTED");
+    let cause = "the server has no discovery service (UNIMPLEMENTED for \
+                 envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources)";
+    fails_with(&service, 4.0, cause);
 }
 
 #[test]

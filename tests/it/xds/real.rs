@@ -127,7 +127,10 @@ fn with_tls_both_sides_are_verified_and_certificates_that_change_are_used() {
     wait_for(&service, "1");
 
     let wrong_name = start_with_tls(&server, "another", ours.path());
-    wait_for_failure(&wrong_name, "the server's certificate is for envoy-gateway, not for another");
+    wait_for_failure(
+        &wrong_name,
+        "the server's certificate is for envoy-gateway, not for another; connect to one of its names, or set --rules-tls-name",
+    );
 
     // Another authority: first the server's files change, then ours.
     let next = Authority::new();
@@ -135,7 +138,7 @@ fn with_tls_both_sides_are_verified_and_certificates_that_change_are_used() {
     server.stop();
     server.set("2", &[limit("shop", "user", 4)]);
     server.start_again();
-    wait_for_failure(&service, "not signed by a trusted CA");
+    wait_for_failure(&service, "not signed by a trusted CA; set --rules-tls-ca to its CA");
     assert_eq!(rules(&service)["domains"][0]["rules"][0]["limit"], "3 per year");
     fs::copy(&next.certificate, ours.path().join("ca.crt")).unwrap();
     wait_for_failure(&service, "certificate");
@@ -152,7 +155,7 @@ fn a_server_without_tls_is_named_as_such() {
     Authority::new().client().install(ours.path());
     let server = ControlPlane::start(Semantics::New);
     let service = start_with_tls(&server, "envoy-gateway", ours.path());
-    wait_for_failure(&service, "does not speak TLS");
+    wait_for_failure(&service, "the server does not speak TLS on this port; use xds:// in --rules");
 }
 
 #[test]
@@ -161,7 +164,10 @@ fn a_server_with_tls_that_says_nothing_without_it_is_named_as_such() {
     authority.server(&["envoy-gateway"]).install(theirs.path());
     let server = ControlPlane::start_with_tls(theirs.path());
     let service = start(&server.url(), &[]);
-    wait_for_failure(&service, "does not speak HTTP/2 (gRPC) on this port, or only with TLS");
+    wait_for_failure(
+        &service,
+        "the server ended the connection instead of speaking HTTP/2 (gRPC); with TLS, use xds+tls:// in --rules",
+    );
     eventually("failed attempts", || {
         let failed = metric(&service, "ratelimit_xds_connections_total{outcome=\"failed\"}");
         (failed >= 4.0).then_some(())
