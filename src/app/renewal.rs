@@ -8,6 +8,7 @@ use crate::{
     settings::{RuleSource, Settings, StoreUrl},
     store::redis::{password::Password, server::Access},
     telemetry::FileMetrics,
+    tls::client::TlsClient,
 };
 
 /// How often the files are read.
@@ -37,18 +38,32 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     if let RuleSource::ControlPlane(target) = &settings.rules.source
         && let Some(tls) = &target.tls
     {
-        metrics.in_use("rules_certificates", tls.renew());
+        renew_tls("rules_certificates", tls, metrics);
+    }
+    let export = &settings.telemetry.export;
+    for (files, endpoint) in [
+        ("otlp_traces_certificates", &export.export_traces),
+        ("otlp_metrics_certificates", &export.export_metrics),
+    ] {
+        if let Some(tls) = endpoint.as_ref().and_then(|endpoint| endpoint.tls.as_ref()) {
+            renew_tls(files, tls, metrics);
+        }
     }
     if let StoreUrl::Redis(url) = &settings.store.url {
         // Sentinels and Redis use the same files.
         if let Some(tls) = &url.access.tls {
-            metrics.in_use("store_certificates", tls.renew());
-            if let Some(seconds) = tls.expires_in() {
-                metrics.expires_in("store_certificates", seconds);
-            }
+            renew_tls("store_certificates", tls, metrics);
         }
         renew_password("store_password", &url.access, metrics);
         renew_password("store_sentinel_password", &url.sentinel_access, metrics);
+    }
+}
+
+/// Connections read the files too. Between them, this shows what the next one will find.
+fn renew_tls(files: &'static str, tls: &TlsClient, metrics: &FileMetrics) {
+    metrics.in_use(files, tls.renew());
+    if let Some(seconds) = tls.expires_in() {
+        metrics.expires_in(files, seconds);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::support::{
     certificates::{Authority, Issued},
     eventually,
     redis_server::{Redis, free_port},
-    service::{Options, Service, descriptor, hits, request, spell},
+    service::{Options, Service, descriptor, hits, request, serve, spell},
 };
 
 /// Starts a service with few connections.
@@ -287,6 +287,36 @@ fn eventually_expires_at(service: &Service, files: &str, end: f64) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         ((left + now.as_secs_f64() - end).abs() < 3600.0).then_some(())
     });
+}
+
+#[test]
+fn the_expiry_of_the_certificates_that_a_control_plane_and_collectors_are_shown_is_measured() {
+    let authority = Authority::new();
+    let [of_2090, of_2095] = [2090, 2095].map(|year| authority.client_until(year));
+    let ca = text(&authority.certificate);
+    let mut command = serve();
+    command.args(["--rules", "xds+tls://127.0.0.1:1?node=n", "--rules-tls-ca", ca]);
+    command.args(["--rules-tls-cert", text(&of_2090.certificate)]);
+    command.args(["--rules-tls-key", text(&of_2090.key)]);
+    for (name, value) in [
+        ("ENDPOINT", "https://127.0.0.1:1"),
+        ("CERTIFICATE", ca),
+        ("CLIENT_CERTIFICATE", text(&of_2090.certificate)),
+        ("CLIENT_KEY", text(&of_2090.key)),
+        ("METRICS_CLIENT_CERTIFICATE", text(&of_2095.certificate)),
+        ("METRICS_CLIENT_KEY", text(&of_2095.key)),
+    ] {
+        command.env(format!("OTEL_EXPORTER_OTLP_{name}"), value);
+    }
+    let service = Service::spawn(command, TempDir::new().unwrap());
+    for (files, end) in [
+        ("rules_certificates", 3_786_912_000.0),
+        ("otlp_traces_certificates", 3_786_912_000.0),
+        ("otlp_metrics_certificates", 3_944_678_400.0),
+    ] {
+        eventually_expires_at(&service, files, end);
+        eventually_in_use(&service, files, 1);
+    }
 }
 
 #[tokio::test]
