@@ -84,8 +84,11 @@ service:
         // The last line may be incomplete.
         let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
         let mut found = Vec::new();
-        for line in complete.lines() {
-            let line: Value = serde_json::from_str(line).unwrap();
+        // A collector that is stopped may leave an object without the end of its line, and the next one appends to it.
+        let objects = complete.lines().flat_map(|line| {
+            serde_json::Deserializer::from_str(line).into_iter::<Value>().map_while(Result::ok)
+        });
+        for line in objects {
             for resource in list(&line, resources) {
                 for scope in list(resource, scopes) {
                     for item in list(scope, items) {
