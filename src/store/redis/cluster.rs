@@ -112,7 +112,7 @@ async fn read_map(
                 problem
             }
             Ok(Err(error)) => pool::unavailable(&error).to_string(),
-            Err(_) => "no answer".to_owned(),
+            Err(_) => format!("no answer within {ANSWER_WITHIN:?}"),
         };
         problem = format!("{}: {cause}", server.address);
     }

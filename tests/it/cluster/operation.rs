@@ -1,6 +1,6 @@
 //! What operators see and do: counters, explanations, rights, TLS, nodes that come and go.
 
-use std::time::Duration;
+use std::{net::TcpListener, time::Duration};
 
 use serde_json::Value;
 use tollkeeper::rls::pb::rate_limit_response::Code;
@@ -25,6 +25,17 @@ async fn ask(service: &Service, key: &str, value: &str) -> String {
         Ok(response) => spell(&response),
         Err(status) => status.to_string(),
     }
+}
+
+/// The system accepts the connections, and no program answers on them.
+#[test]
+fn a_seed_that_says_nothing_is_logged_with_the_time_that_was_waited() {
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = mute.local_addr().unwrap();
+    let store = format!("redis+cluster://{address}");
+    let service = Service::start(Options { store: &store, ..Options::default() });
+    let cause = format!("the map of the cluster cannot be read: {address}: no answer within 500ms");
+    eventually(&cause, || service.log().contains(&cause).then_some(()));
 }
 
 async fn is_served(service: &Service, key: &str, value: &str) {
