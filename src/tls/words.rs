@@ -7,6 +7,10 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError, pki_types::
 
 use crate::printable::printable;
 
+/// What to try with a certificate whose names are refused for their wildcards.
+const TOO_WIDE: &str = "use a certificate with the server's own name: a wildcard counts only as a whole label before at least \
+                        two others, as in *.example.com";
+
 /// What a user can change about the TLS of a connection, in the terms of its settings.
 #[derive(Debug)]
 pub struct TlsAdvice {
@@ -85,7 +89,10 @@ impl TlsAdvice {
         use CertificateError::{BadSignature, NotValidForNameContext, UnknownIssuer};
         match error {
             rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => Some(self.trust),
-            rustls::Error::InvalidCertificate(NotValidForNameContext { .. }) => Some(self.name),
+            rustls::Error::InvalidCertificate(NotValidForNameContext { presented, .. }) => {
+                let is_too_wide = presented.iter().any(|name| is_refused_wildcard(bare(name)));
+                Some(if is_too_wide { TOO_WIDE } else { self.name })
+            }
             error if is_not_tls(error) => Some(self.plain),
             _ => None,
         }
@@ -153,6 +160,12 @@ fn bare(name: &str) -> &str {
     inner.unwrap_or(name).trim_matches('"')
 }
 
+/// Whether rustls refuses a name for its wildcard, whatever the server's name is. `*.com` would be for too many servers.
+fn is_refused_wildcard(name: &str) -> bool {
+    let labels = name.strip_prefix("*.").unwrap_or(name);
+    name.contains('*') && (labels.contains('*') || !labels.contains('.'))
+}
+
 fn of_certificate(error: &CertificateError) -> String {
     let problem = match error {
         CertificateError::NotValidForNameContext { expected, presented } => {
@@ -190,4 +203,19 @@ fn date(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).ok();
     let time = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
     time.map_or_else(|| "a time that cannot be written".to_owned(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_is_refused_unless_it_is_a_whole_label_before_two_others() {
+        for name in ["*", "*.svc", "*.*.example.com", "a*.example.com", "a.*.example.com"] {
+            assert!(is_refused_wildcard(name), "{name}");
+        }
+        for name in ["*.example.com", "*.a.example.com", "example.com", "svc", ""] {
+            assert!(!is_refused_wildcard(name), "{name}");
+        }
+    }
 }

@@ -149,6 +149,18 @@ async fn a_certificate_for_another_name_is_refused_unless_that_name_is_expected(
 }
 
 #[tokio::test]
+async fn a_wildcard_before_one_label_is_refused_for_a_name_that_it_seems_to_fit() {
+    let authority = Authority::new();
+    let (_redis, store) = tls_redis(&authority, &authority.server(&["*.redis-system"]), "no");
+    let flags = ["--store-tls-ca", text(&authority.certificate), "--store-tls-name"];
+    let service = service(&store, &[&flags[..], &["redis.redis-system"]].concat());
+    let line = "the server's certificate is for *.redis-system, not for redis.redis-system; use a certificate \
+                with the server's own name: a wildcard counts only as a whole label before at least two others, as in \
+                *.example.com";
+    refused(&service, line).await;
+}
+
+#[tokio::test]
 async fn an_expired_certificate_and_a_server_without_tls_are_refused_in_words() {
     let authority = Authority::new();
     let (redis, store) = tls_redis(&authority, &authority.expired_server(&["127.0.0.1"]), "no");

@@ -199,6 +199,14 @@ fn a_certificate_that_is_not_to_be_trusted_is_refused_with_the_reason() {
             "the server's certificate is for other.example, 10.0.0.1, not for 127.0.0.1; \
              connect to one of its names",
         ),
+        // The only name in the certificate of Envoy Gateway's rate-limit service.
+        (
+            authority.server(&["*.envoy-gateway-system"]),
+            &authority,
+            "the server's certificate is for *.envoy-gateway-system, not for 127.0.0.1; use a \
+             certificate with the server's own name: a wildcard counts only as a whole label \
+             before at least two others, as in *.example.com",
+        ),
         (
             authority.authority_named("127.0.0.1"),
             &authority,
