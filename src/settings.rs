@@ -442,6 +442,20 @@ admin-token-file: ''
     }
 
     #[test]
+    fn bad_tls_files_are_not_reported_as_missing_settings_too() {
+        let variables = [
+            ("TOLLKEEPER_TLS_CERT", "/no"),
+            ("TOLLKEEPER_TLS_KEY", "/no"),
+            ("TOLLKEEPER_TLS_CLIENT_CA", "/no"),
+            ("TOLLKEEPER_CLIENT_DOMAINS", "/no"),
+            ("TOLLKEEPER_ADMIN_ADDR", "0.0.0.0:1"),
+        ];
+        let problem = |name| format!("{name}: /no: No such file or directory (os error 2)");
+        let expected = ["TOLLKEEPER_TLS_CERT", "TOLLKEEPER_CLIENT_DOMAINS"].map(problem);
+        assert_eq!(problems(&variables), expected);
+    }
+
+    #[test]
     fn a_password_file_is_checked_at_the_start() {
         let store = ("TOLLKEEPER_STORE", "redis+sentinel://h/m");
         for variable in

@@ -38,6 +38,12 @@ pub fn incumbent_variables() -> &'static [IncumbentVariable] {
     table::VARIABLES
 }
 
+/// The variable of envoyproxy/ratelimit for one of our settings of TLS, if it has one.
+pub(super) fn tls_variable(flag: &str) -> Option<&'static str> {
+    let mut settings = [&listen::TLS[..], &rules::TLS, &store::TLS].concat().into_iter();
+    settings.find(|(ours, _)| *ours == flag).map(|(_, variable)| variable)
+}
+
 /// What its environment says in our terms.
 #[derive(Default)]
 pub(super) struct Translated {

@@ -125,7 +125,8 @@ impl ListenSettings {
         );
         let admin_token =
             read_path(reader, TOKEN, "File that holds the bearer token of the admin address");
-        let identified = tls.as_ref().is_some_and(|tls| tls.identifies_clients());
+        // Also if TLS has a problem of its own, which is reported already.
+        let identified = reader.is_given(CLIENT_CA);
         if access.is_some() && !identified {
             reader.problem(DOMAINS, "needs --tls-client-ca");
         }
@@ -238,27 +239,13 @@ fn read_tls(reader: &mut SettingReader<'_>) -> Option<Arc<TlsServer>> {
         CLIENT_CA,
         "PEM file with the CAs of clients, which then need a certificate",
     );
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => {
-            let files = ServerFiles { certificate, key, client_ca };
-            let loaded = TlsServer::load(files);
-            loaded.map(Arc::new).map_err(|problem| reader.problem(CERTIFICATE, &problem)).ok()
-        }
-        (Some(_), None) => {
-            reader.problem(CERTIFICATE, "needs --tls-key");
-            None
-        }
-        (None, Some(_)) => {
-            reader.problem(KEY, "needs --tls-cert");
-            None
-        }
-        (None, None) => {
-            if client_ca.is_some() {
-                reader.problem(CLIENT_CA, "needs --tls-cert and --tls-key");
-            }
-            None
-        }
+    reader.check_pair(CERTIFICATE, KEY);
+    if client_ca.is_some() && certificate.is_none() && key.is_none() {
+        reader.problem_needs(CLIENT_CA, &[CERTIFICATE, KEY]);
     }
+    let files = ServerFiles { certificate: certificate?, key: key?, client_ca };
+    let loaded = TlsServer::load(files);
+    loaded.map(Arc::new).map_err(|problem| reader.problem(CERTIFICATE, &problem)).ok()
 }
 
 fn read_path(

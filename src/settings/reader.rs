@@ -158,6 +158,11 @@ impl<'a> SettingReader<'a> {
         outside(variable.to_owned(), &value.value)
     }
 
+    /// Whether a setting is given, be its value good or bad.
+    pub(super) fn is_given(&self, flag: &str) -> bool {
+        self.given(flag).is_some()
+    }
+
     /// What gives a setting; the flag if nothing does.
     pub(super) fn name_of(&self, flag: &str) -> String {
         self.given(flag).map_or_else(|| format!("--{flag}"), |given| given.name)
@@ -172,6 +177,28 @@ impl<'a> SettingReader<'a> {
     /// Adds problems of variables that are not ours.
     pub(super) fn add_problems(&mut self, problems: Vec<String>) {
         self.problems.extend(problems.into_iter().map(|problem| (None, problem)));
+    }
+
+    /// Adds a problem if only one of two settings is given, which need each other.
+    pub(super) fn check_pair(&mut self, one: &'static str, other: &'static str) {
+        for (given, missing) in [(one, other), (other, one)] {
+            if self.is_given(given) && !self.is_given(missing) {
+                self.problem_needs(given, &[missing]);
+            }
+        }
+    }
+
+    /// Adds the problem that a setting that was given needs others. They are named as this one is: by their variables of
+    /// envoyproxy/ratelimit if it is given by one of those, else by their flags.
+    pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&'static str]) {
+        let variable = incumbent::tls_variable(flag);
+        let is_variable = variable.is_some_and(|variable| variable == self.name_of(flag));
+        let name = |flag: &&'static str| match incumbent::tls_variable(flag) {
+            Some(variable) if is_variable => variable.to_owned(),
+            _ => format!("--{flag}"),
+        };
+        let names: Vec<String> = missing.iter().map(name).collect();
+        self.problem(flag, &format!("needs {}", names.join(" and ")));
     }
 
     /// Warns about a setting that was given and has no effect.

@@ -85,7 +85,8 @@ impl RuleSettings {
         });
         if shadow {
             if quota {
-                reader.warn_unused("quota-mode", "--shadow-mode is on");
+                let shadow = reader.name_of("shadow-mode");
+                reader.warn_unused("quota-mode", &format!("{shadow} is on"));
             }
             ModeOverride::Shadow
         } else if quota {

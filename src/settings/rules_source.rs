@@ -110,11 +110,7 @@ impl RulesTls {
             default: "",
             help: "Name that the control plane's certificate must have, instead of its host",
         });
-        match (&certificate, &key) {
-            (Some(_), None) => reader.problem(CERTIFICATE, "needs --rules-tls-key"),
-            (None, Some(_)) => reader.problem(KEY, "needs --rules-tls-cert"),
-            _ => {}
-        }
+        reader.check_pair(CERTIFICATE, KEY);
         Self { files: TlsFiles { ca, identity: certificate.zip(key) }, name }
     }
 

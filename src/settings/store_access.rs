@@ -60,11 +60,7 @@ impl StoreAccess {
             default: "",
             help: "Name that certificates of Redis must have, instead of its host",
         });
-        match (&certificate, &key) {
-            (Some(_), None) => reader.problem(CERTIFICATE, "needs --store-tls-key"),
-            (None, Some(_)) => reader.problem(KEY, "needs --store-tls-cert"),
-            _ => {}
-        }
+        reader.check_pair(CERTIFICATE, KEY);
         Self {
             password: password.map(|path| in_file(PASSWORD, path)),
             sentinel_user,

@@ -13,7 +13,7 @@ const ADDRESS_FORM: &str = "must be an IP address and a port, or a colon and a p
 const AGES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
 /// The TLS of gRPC, with our settings.
-const TLS: [(&str, &str); 3] = [
+pub(super) const TLS: [(&str, &str); 3] = [
     ("tls-cert", "GRPC_SERVER_TLS_CERT"),
     ("tls-key", "GRPC_SERVER_TLS_KEY"),
     ("tls-client-ca", "GRPC_CLIENT_TLS_CACERT"),
@@ -73,10 +73,10 @@ impl Translator<'_> {
         }
         // The old service has TLS for gRPC alone, and its probes and scrapers rely on that.
         self.set("tls-scope", &[SWITCH], "grpc");
-        for (flag, name) in TLS.into_iter().take(2) {
-            if self.text(name).is_none() && !self.is_given(flag) {
-                self.problem(SWITCH, &format!("needs {name}"));
-            }
+        // If some of them are given, those are named instead.
+        if TLS.iter().all(|(flag, name)| self.text(name).is_none() && !self.is_given(flag)) {
+            let [(_, certificate), (_, key), _] = TLS;
+            self.problem(SWITCH, &format!("needs {certificate} and {key}"));
         }
         if self.text("GRPC_CLIENT_TLS_SAN").is_none() {
             return;

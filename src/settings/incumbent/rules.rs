@@ -18,7 +18,7 @@ const NODE_ID: &str = "CONFIG_GRPC_XDS_NODE_ID";
 const OF_FILES: [&str; 3] = ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
 
 /// The TLS of a control plane, with our settings.
-const TLS: [(&str, &str); 4] = [
+pub(super) const TLS: [(&str, &str); 4] = [
     ("rules-tls-cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
     ("rules-tls-key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
     ("rules-tls-ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),

@@ -15,7 +15,7 @@ const OF_STORE: [&str; 5] =
     ["REDIS_URL", "REDIS_SOCKET_TYPE", "REDIS_TYPE", "REDIS_TLS", "BACKEND_TYPE"];
 
 /// The TLS of Redis, with our settings.
-const TLS: [(&str, &str); 3] = [
+pub(super) const TLS: [(&str, &str); 3] = [
     ("store-tls-cert", "REDIS_TLS_CLIENT_CERT"),
     ("store-tls-key", "REDIS_TLS_CLIENT_KEY"),
     ("store-tls-ca", "REDIS_TLS_CACERT"),

@@ -188,8 +188,36 @@ fn tls_is_for_grpc_and_needs_its_switch() {
     let name_problem = "GRPC_CLIENT_TLS_SAN: not supported: set TOLLKEEPER_CLIENT_DOMAINS to a \
                         file with the names of clients";
     assert_eq!(resolved(&[on, certificate, key, name]).problems, [name_problem, missing]);
-    let alone = "GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT";
-    assert_eq!(resolved(&[on, key]).problems[0], alone);
+}
+
+#[test]
+fn half_of_a_tls_pair_is_one_problem_with_the_name_of_the_missing_variable() {
+    let on = ("GRPC_SERVER_USE_TLS", "true");
+    let certificate = ("GRPC_SERVER_TLS_CERT", "/no");
+    let key = ("GRPC_SERVER_TLS_KEY", "/no");
+    let ca = ("GRPC_CLIENT_TLS_CACERT", "/no");
+    let both = "GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY";
+    refused(&[on], &format!("GRPC_SERVER_USE_TLS: needs {both}"));
+    refused(&[on, certificate], "GRPC_SERVER_TLS_CERT: needs GRPC_SERVER_TLS_KEY");
+    refused(&[on, key], "GRPC_SERVER_TLS_KEY: needs GRPC_SERVER_TLS_CERT");
+    refused(&[on, ca], &format!("GRPC_CLIENT_TLS_CACERT: needs {both}"));
+    refused(&[on, ca, certificate], "GRPC_SERVER_TLS_CERT: needs GRPC_SERVER_TLS_KEY");
+    let ours = ("TOLLKEEPER_TLS_CERT", "/no");
+    refused(&[on, ours], "TOLLKEEPER_TLS_CERT: needs --tls-key");
+    refused(&[on, ours, certificate], "TOLLKEEPER_TLS_CERT: needs --tls-key");
+
+    let redis = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "h:1"), ("REDIS_TLS", "true")];
+    let [cert, key] = ["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
+    refused(&[&redis[..], &[(cert, "/no")]].concat(), &format!("{cert}: needs {key}"));
+    refused(&[&redis[..], &[(key, "/no")]].concat(), &format!("{key}: needs {cert}"));
+    let ours = ("TOLLKEEPER_STORE_TLS_KEY", "/no");
+    refused(&[&redis[..], &[ours]].concat(), "TOLLKEEPER_STORE_TLS_KEY: needs --store-tls-cert");
+
+    let control_plane =
+        [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")];
+    let [cert, key] = ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"];
+    refused(&[&control_plane[..], &[(cert, "/no")]].concat(), &format!("{cert}: needs {key}"));
+    refused(&[&control_plane[..], &[(key, "/no")]].concat(), &format!("{key}: needs {cert}"));
 }
 
 fn store(variables: &[(&str, &str)]) -> String {
@@ -326,6 +354,10 @@ fn limits_and_answers_follow_their_variables() {
         let settings = silent(&[("LOG_LEVEL", level)]);
         assert_eq!(settings.telemetry.log.filter.to_string(), ours);
     }
+    warned(
+        &[("SHADOW_MODE", "true"), ("QUOTA_MODE", "true")],
+        &["QUOTA_MODE has no effect: SHADOW_MODE is on"],
+    );
     warned(
         &[("LIMIT_RESET_HEADER", "X")],
         &["LIMIT_RESET_HEADER has no effect: LIMIT_RESPONSE_HEADERS_ENABLED is not true"],
