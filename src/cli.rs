@@ -66,13 +66,16 @@ enum Command {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
-    if !is_run_as_incumbent() {
+    if !is_run_as_incumbent() || environment.has_no_compat() {
         return run(Arguments::parse().command, &environment);
     }
-    let is_healthcheck = env::args_os().nth(1).is_some_and(|word| word == "healthcheck");
+    let environment = environment.of_incumbent();
     // The old program has no arguments, and control planes may start it with some.
-    let command = if is_healthcheck { Arguments::parse().command } else { None };
-    run(command, &environment.of_incumbent())
+    match env::args_os().nth(1) {
+        None => run(None, &environment),
+        Some(word) if word == "healthcheck" => run(Arguments::parse().command, &environment),
+        Some(_) => serve::main_without_arguments(&environment),
+    }
 }
 
 fn run(command: Option<Command>, environment: &Environment) -> ExitCode {

@@ -13,8 +13,28 @@ use crate::{
     settings::{self, Environment, Resolved, RuleSettings, RuleSource, Settings, TypedFlags},
 };
 
+/// Said of arguments under the name of envoyproxy/ratelimit's program. It repeats none, since one may be a secret.
+const ARGUMENTS_IGNORED: &str = "command line arguments have no effect, since this program is run \
+    by the name ratelimit, which has none: set environment variables instead, such as TOLLKEEPER_STORE for --store, or \
+    run it by the name tollkeeper";
+
 pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) -> ExitCode {
-    let (settings, rules) = match prepare(flags, environment) {
+    start(prepare(flags, environment))
+}
+
+/// Runs the service by its environment alone, and says that its arguments are ignored.
+pub(super) fn main_without_arguments(environment: &Environment) -> ExitCode {
+    let mut prepared = prepare(&TypedFlags::new(), environment);
+    let lines = match &mut prepared {
+        Ok((settings, _)) => &mut settings.warnings,
+        Err(problems) => problems,
+    };
+    lines.push(ARGUMENTS_IGNORED.to_owned());
+    start(prepared)
+}
+
+fn start(prepared: Result<(Settings, InForce), Vec<String>>) -> ExitCode {
+    let (settings, rules) = match prepared {
         Ok(prepared) => prepared,
         Err(problems) => {
             for problem in problems {

@@ -29,6 +29,11 @@ impl Environment {
         Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
     }
 
+    /// Whether it switches the mode of envoyproxy/ratelimit off.
+    pub fn has_no_compat(&self) -> bool {
+        self.text(&variable(COMPAT)) == Some(NO_COMPAT)
+    }
+
     /// This environment, for a program that is run by the name of envoyproxy/ratelimit's.
     #[must_use]
     pub fn of_incumbent(mut self) -> Self {
@@ -77,6 +82,8 @@ pub(super) struct GivenSetting<'a> {
 
 /// The setting that says whose environment is read too.
 pub(super) const COMPAT: &str = "compat";
+
+pub(super) const NO_COMPAT: &str = "none";
 
 pub(super) const ENVOYPROXY_RATELIMIT: &str = "envoyproxy-ratelimit";
 

@@ -4,7 +4,9 @@
 use std::{env, path::PathBuf};
 
 use super::{
-    environment::{CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, GivenSetting, TypedFlags},
+    environment::{
+        CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, GivenSetting, NO_COMPAT, TypedFlags,
+    },
     file::SettingsFile,
     form::{Form, OneOf, PATH, check_path},
     incumbent::{self, Compat, Translated},
@@ -16,7 +18,7 @@ use crate::rules::{self, Problem, WrittenSettings};
 pub const CONFIG: &str = "config";
 
 const COMPATS: OneOf<Compat> =
-    OneOf(&[("none", Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
+    OneOf(&[(NO_COMPAT, Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
 
 pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
@@ -79,7 +81,7 @@ impl<'a> SettingReader<'a> {
         let compat = self.read(&Setting {
             flag: COMPAT,
             form: COMPATS,
-            default: "none",
+            default: NO_COMPAT,
             help: "Other program whose environment variables are read too; our flags and variables have precedence",
         });
         if compat == Compat::EnvoyproxyRatelimit {

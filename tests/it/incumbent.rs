@@ -86,8 +86,6 @@ fn program(folder: &Path) -> Command {
     let mut command = Command::new(folder.join("bin/ratelimit"));
     // A test machine may have a variable of the old service, such as HOST.
     command.env_clear();
-    // Flags of a sample that was written for another program.
-    command.args(["--no-such-flag", "check", "stray"]);
     command
 }
 
@@ -97,8 +95,18 @@ impl Incumbent {
     }
 
     fn start_on(redis: Redis, variables: Variables<'_>, more: Variables<'_>) -> Self {
+        Self::start_with(redis, &[], variables, more)
+    }
+
+    fn start_with(
+        redis: Redis,
+        arguments: &[&str],
+        variables: Variables<'_>,
+        more: Variables<'_>,
+    ) -> Self {
         let folder = installed();
         let mut command = program(folder.path());
+        command.args(arguments);
         let url = format!("127.0.0.1:{}", redis.port);
         let data = folder.path().to_str().unwrap().to_owned();
         for (name, value) in variables {
@@ -321,6 +329,50 @@ fn our_variable_turns_the_old_environment_off_under_the_old_name() {
     command.envs([("TOLLKEEPER_COMPAT", "none"), ("TOLLKEEPER_WORKERS", "0"), ("PORT", "http")]);
     let problem = "TOLLKEEPER_WORKERS: invalid value `0`: must be a whole number from 1 to 1024\n";
     assert_eq!(run(&mut command), (Some(2), String::new(), problem.to_owned()));
+}
+
+#[test]
+fn arguments_under_the_old_name_are_ours_if_our_variable_turns_the_old_environment_off() {
+    let folder = installed();
+    let ours = |arguments: &[&str]| {
+        let mut command = program(folder.path());
+        // Without the arguments the service would refuse to start.
+        command.envs([("TOLLKEEPER_COMPAT", "none"), ("TOLLKEEPER_WORKERS", "none")]);
+        run(command.args(arguments))
+    };
+    let problem = "--workers: invalid value `0`: must be a whole number from 1 to 1024\n";
+    let serve = ["serve", "--workers", "0"];
+    assert_eq!(ours(&serve), (Some(2), String::new(), problem.to_owned()));
+    let (code, _, problem) = ours(&["--no-such-flag"]);
+    assert_eq!(code, Some(2));
+    assert!(problem.contains("unexpected argument '--no-such-flag'"), "{problem}");
+    let (code, shown, _) = ours(&["check", folder.path().join("ratelimit").to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{shown}");
+}
+
+#[test]
+fn arguments_under_the_old_name_are_ignored_with_one_warning_that_repeats_none() {
+    let page = page("contour.md");
+    let warnings = |arguments: &[&str]| {
+        let service = Incumbent::start_with(Redis::start(), arguments, &sample(&page), &[]);
+        let log = service.log();
+        assert!(!log.contains("s3cret"), "{log}");
+        let warnings = log.lines().filter(|line| line.contains("WARN"));
+        warnings.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(&[]), [""; 0]);
+    let [warning] = &warnings(&["serve", "--workers=0", "s3cret"])[..] else { panic!("one line") };
+    let expected = "command line arguments have no effect, since this program is run by the name \
+                    ratelimit, which has none: set environment variables instead, such as \
+                    TOLLKEEPER_STORE for --store, or run it by the name tollkeeper";
+    assert!(warning.ends_with(expected), "{warning}");
+
+    let folder = installed();
+    let mut command = program(folder.path());
+    command.env("RUNTIME_ROOT", "/no").args(["serve", "--rules", "s3cret"]);
+    let problems =
+        format!("RUNTIME_ROOT: /no/config: No such file or directory (os error 2)\n{expected}\n");
+    assert_eq!(run(&mut command), (Some(2), String::new(), problems));
 }
 
 /// As the old service's own scripts expect: Envoy looks with 0 hits before a stream and debits 1 after it, and of a
