@@ -75,17 +75,22 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
 }
 
 /// The map: from the node to which a hash slot has just moved, since others may still have the old one; else from the
-/// first node that answers and considers the cluster well.
+/// first node that answers and considers the cluster well. A map with an owner for each slot is preferred: for a moment
+/// in a failover, a node may have heard that the old owner is a replica now, and not yet who has taken over.
 async fn read_map(
     topology: &Topology,
     seeds: &[Server],
     wrong_modes: &mut WrongModes,
 ) -> Result<Vec<SlotRange>, String> {
+    let mut incomplete = None;
     if let Some(informed) = topology.take_informed()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
             time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
     {
-        return Ok(ranges);
+        if is_complete(&ranges) {
+            return Ok(ranges);
+        }
+        incomplete = Some(ranges);
     }
     let map = topology.map();
     let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
@@ -102,7 +107,11 @@ async fn read_map(
     let mut of_wrong_mode = HashSet::new();
     while let Some((server, answer)) = answers.next().await {
         let cause = match answer {
-            Ok(Ok(MapAnswer::Map(ranges))) => return Ok(ranges),
+            Ok(Ok(MapAnswer::Map(ranges))) if is_complete(&ranges) => return Ok(ranges),
+            Ok(Ok(MapAnswer::Map(ranges))) => {
+                incomplete.get_or_insert(ranges);
+                continue;
+            }
             Ok(Ok(MapAnswer::Down)) => DOWN.to_owned(),
             Ok(Ok(MapAnswer::WrongMode(problem))) => {
                 // The connections to a node check it themselves.
@@ -116,8 +125,17 @@ async fn read_map(
         };
         problem = format!("{}: {cause}", server.address);
     }
+    if let Some(ranges) = incomplete {
+        return Ok(ranges);
+    }
     wrong_modes.show(of_wrong_mode.len());
     Err(format!("the map of the cluster cannot be read: {problem}"))
+}
+
+/// Whether each hash slot has an owner.
+fn is_complete(ranges: &[SlotRange]) -> bool {
+    let owned: usize = ranges.iter().map(|range| range.slots.len()).sum();
+    owned >= usize::from(HashSlot::COUNT)
 }
 
 /// What a node answers that is asked for the map.

@@ -28,6 +28,20 @@ fn redirections(cluster: &Cluster) -> u64 {
     cluster.nodes.iter().map(|node| of(node.query(&["INFO", "errorstats"]))).sum()
 }
 
+/// So it is for a moment in a failover, on a node that hears of it from the old owner first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_knows_no_owner_of_a_slot_does_not_hide_the_owner() {
+    let cluster = masters(Version::Redis7);
+    let value = values_on(&cluster, 0, "fixed_window", "hidden", 1).remove(0);
+    cluster.forget_node(0);
+    let limit = years(100).remove(0);
+    // Each asks another node first, at random.
+    for _ in 0..10 {
+        let store = follow(&cluster.url(), Duration::from_secs(5));
+        ask(&store, &[charge("fixed_window", &value, Hits::Charge(1), &limit)]).await;
+    }
+}
+
 /// Calls on one counter and on three, on every algorithm, lose nothing and get no wrong answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_that_move_under_load_cost_no_answer_and_no_hit() {

@@ -346,6 +346,13 @@ impl Cluster {
         }
     }
 
+    /// Has the other nodes forget this one, which remembers them: for a minute, nobody can tell them of it.
+    pub fn forget_node(&self, node: usize) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.nodes[other].query::<()>(&["CLUSTER", "FORGET", &self.ids[node]]);
+        }
+    }
+
     /// Takes a slot from its owner, as all nodes see it. Returns when all consider the cluster down; the news of an
     /// owner may still be under way, so `None` asks for another try.
     pub fn forget_slot(&self, slot: &str) -> Option<()> {
