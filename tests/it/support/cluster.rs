@@ -57,6 +57,8 @@ struct Seen {
     /// Its index in [`Cluster::nodes`].
     node: usize,
     flags: String,
+    /// The index of the master that it is a replica of.
+    master: Option<usize>,
     is_linked: bool,
     slots: Slots,
 }
@@ -127,12 +129,12 @@ impl Cluster {
     }
 
     /// Waits until a failover would succeed and lose nothing: all nodes see each other, they agree on the owners of
-    /// all slots, and each master's replica acknowledges a write.
+    /// all slots and on whose replica each node is, and each master's replica acknowledges a write.
     pub fn ready(&self) {
         eventually("all nodes agree and serve", || {
-            let mut owners = self.nodes.iter().map(|node| self.owners_if_well(node));
-            let first = owners.next()??;
-            owners.all(|owners| owners.as_ref() == Some(&first)).then_some(())
+            let mut roles = self.nodes.iter().map(|node| self.roles_if_well(node));
+            let first = roles.next()??;
+            roles.all(|roles| roles.as_ref() == Some(&first)).then_some(())
         });
         for master in self.masters() {
             let key = format!("{{{}}}ready", self.key_on(master));
@@ -147,8 +149,8 @@ impl Cluster {
         }
     }
 
-    /// Each node's slots as this node sees them, if it sees all nodes well and serves.
-    fn owners_if_well(&self, node: &Redis) -> Option<BTreeMap<usize, Slots>> {
+    /// Each node's slots and master as this node sees them, if it sees all nodes well and serves.
+    fn roles_if_well(&self, node: &Redis) -> Option<BTreeMap<usize, (Slots, Option<usize>)>> {
         let seen = self.seen_by(node)?;
         let covered: u16 =
             seen.iter().flat_map(|seen| &seen.slots).map(|(first, last)| last - first + 1).sum();
@@ -157,7 +159,8 @@ impl Cluster {
             && seen.iter().all(Seen::is_well)
             && covered == SLOTS
             && info.contains("cluster_state:ok");
-        is_well.then(|| seen.into_iter().map(|seen| (seen.node, seen.slots)).collect())
+        let role = |seen: Seen| (seen.node, (seen.slots, seen.master));
+        is_well.then(|| seen.into_iter().map(role).collect())
     }
 
     /// Host and port of each node, with commas between.
@@ -199,6 +202,7 @@ impl Cluster {
             Some(Seen {
                 node: self.ids.iter().position(|id| id == words[0])?,
                 flags: words[2].to_owned(),
+                master: self.ids.iter().position(|id| id == words[3]),
                 is_linked: words[7] == "connected",
                 slots: slots.collect(),
             })
