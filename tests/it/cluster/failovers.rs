@@ -113,7 +113,7 @@ async fn check_failovers_in_a_cluster(
             calls.push((0..3).map(|number| (name, format!("r{round}of{number}"))).collect());
         }
         let slot = slot_of(&cluster, calls[0][0].0, &calls[0][0].1);
-        let services: Vec<_> = services.iter().collect();
+        let services = services.each_ref();
         let outcome = fail_over(&mut cluster, &services, calls, slot, fault).await;
         let Outcome { failed, strays, announced, back, acknowledged, beyond } = outcome;
         println!(
@@ -121,7 +121,8 @@ async fn check_failovers_in_a_cluster(
             failed.len()
         );
         if kind == BY_HAND {
-            assert_eq!((failed, beyond), (vec![], 0), "{kind}");
+            let logs = services.map(Service::log).concat();
+            assert_eq!((failed, beyond), (vec![], 0), "{kind}: {logs}");
             continue;
         }
         assert!(back <= BACK_WITHIN, "{kind}: {back:?} after the announcement");
