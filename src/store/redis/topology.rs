@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use super::{
+    batch::Runs,
     batcher::{NotDecided, QueuedCall},
     hash_slot::HashSlot,
     node::{NodeOptions, RedisNode},
@@ -237,7 +238,11 @@ impl Topology {
     fn take_over(&self, mut call: QueuedCall) {
         // This thread hands out the answer: a dispatcher of the call's own thread can be started only there.
         call.mailbox = 0;
-        let node = self.map().owner_of_all(call.work.counters()).cloned();
+        let is_in_one_slot = call.work.is_in_one_slot();
+        // A new node may not be known yet to take several slots at once: then the caller asks for each by itself.
+        let takes_it =
+            |node: &&Arc<RedisNode>| is_in_one_slot || node.batcher.runs() != Runs::PerSlot;
+        let node = self.map().owner_of_all(call.work.counters()).filter(takes_it).cloned();
         let left = match node {
             Some(node) => node.batcher.enqueue(call).err(),
             None => Some(call),

@@ -42,6 +42,12 @@ impl NodeWork {
         self.counters().next().map(HashSlot::of)
     }
 
+    /// Whether all its counters are in one hash slot.
+    pub(super) fn is_in_one_slot(&self) -> bool {
+        let first = self.slot();
+        self.counters().all(|counter| Some(HashSlot::of(counter)) == first)
+    }
+
     /// Number of charges and give-backs.
     pub(super) fn len(&self) -> usize {
         match self {
