@@ -1,7 +1,7 @@
 {{/* Ends the rendering with every problem of the values that their schema does not report, or not in words. */}}
 {{- define "tollkeeper.check" -}}
 {{- $problems := list -}}
-{{- range list "formProblems" "secretProblems" "sourceProblems" "storeProblems" "objectProblems" -}}
+{{- range list "formProblems" "secretProblems" "sourceProblems" "storeProblems" "extraProblems" "objectProblems" -}}
 {{- $problems = concat $problems (include (printf "tollkeeper.%s" .) $ | trim | splitList "\n") -}}
 {{- end -}}
 {{- with $problems | compact | uniq -}}
@@ -26,7 +26,9 @@
 {{- end }}
 {{- range $name, $text := .Values.rules }}
 {{- if not (regexMatch `^[A-Za-z0-9_-][A-Za-z0-9._-]*\.ya?ml$` $name) }}
-- rules contains {{ quote $name }}: the name of a rule file must end in .yaml or .yml
+- rules contains {{ quote $name }}: the name of a rule file must end in .yaml or .yml, and not begin with a dot
+{{- else if regexMatch `\.test\.ya?ml$` $name }}
+- rules contains {{ quote $name }}: a name in .test.yaml or .test.yml is that of tests, which the service does not read
 {{- end }}
 {{- end }}
 {{- $tls := .Values.controlPlane.tls -}}
@@ -56,6 +58,26 @@
 {{- end }}
 {{- if and (or $store.tls.name ($store.tls.caSecret).name ($store.tls.certSecret).name) (not (regexMatch "^(rediss|valkeys)[+:]" $store.url)) }}
 - store.tls needs a store.url that begins with rediss
+{{- end }}
+{{- end -}}
+
+{{/* Flags and variables that would replace those of other values, whose problems are found here, or have no effect. */}}
+{{- define "tollkeeper.extraProblems" -}}
+{{- $own := list -}}
+{{- range include "tollkeeper.ownArgs" . | fromYamlArray -}}
+{{- $own = append $own (splitList "=" . | first) -}}
+{{- end -}}
+{{- range .Values.extraArgs }}
+{{- $flag := splitList "=" . | first }}
+{{- if has $flag $own }}
+- extraArgs contains {{ $flag }}, which another value sets: use that value
+{{- end }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- $flag := .name | trimPrefix "TOLLKEEPER_" | lower | replace "_" "-" | printf "--%s" }}
+{{- if and (hasPrefix "TOLLKEEPER_" .name) (has $flag $own) }}
+- extraEnv contains {{ .name }}, but {{ $flag }} has precedence, which another value sets: use that value
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -1,5 +1,13 @@
 {{/* The arguments of `tollkeeper serve`. */}}
 {{- define "tollkeeper.args" -}}
+{{ include "tollkeeper.ownArgs" . }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Those that other values than extraArgs set. */}}
+{{- define "tollkeeper.ownArgs" -}}
 - serve
 - "--grpc-addr=[::]:8081"
 - "--http-addr=[::]:8080"
@@ -52,9 +60,6 @@
 {{- end }}
 {{- range $flag, $value := .Values.settings }}
 - {{ printf "--%s=%s" $flag (kindIs "float64" $value | ternary (toJson $value) (toString $value)) | quote }}
-{{- end }}
-{{- with .Values.extraArgs }}
-{{ toYaml . }}
 {{- end }}
 {{- end -}}
 

@@ -108,6 +108,7 @@ fn a_value_of_a_bad_form_is_refused_in_words_without_a_pattern() {
             r"rules.README\.md=text",
             "rules contains \"README.md\": the name of a rule file must end",
         ),
+        (r"rules.a\.test\.yaml=text", "rules contains \"a.test.yaml\": a name in .test.yaml"),
         ("maxMessageBytes=4MB", "maxMessageBytes is \"4MB\", and must be a size from 1KiB"),
         ("maxMessageBytes=0MiB", "must be a size from 1KiB to 64MiB"),
         ("maxMessageBytes=65537KiB", "must be a size from 1KiB to 64MiB"),
@@ -127,6 +128,30 @@ fn a_value_of_a_bad_form_is_refused_in_words_without_a_pattern() {
     refused(&["--set-string", "maxMessageBytes=1023"], "must be a size from 1KiB to 64MiB");
     let bounds = "maxMessageBytes=64MiB,decisionBudget=60000ms,store.memoryCountersMax=1000000000,podDisruptionBudget.maxUnavailable=100%,settings.debug-addr=[::1]:6071";
     render(&["--set", bounds]);
+}
+
+#[test]
+fn a_flag_or_a_variable_of_another_value_is_refused_and_its_text_is_not_repeated() {
+    for (set, reason) in [
+        (
+            "extraArgs={--store=redis://:s3cret@h}",
+            "extraArgs contains --store, which another value",
+        ),
+        ("extraArgs={--grpc-addr=0.0.0.0:99}", "extraArgs contains --grpc-addr, which another"),
+        (
+            "extraArgs={--workers=2},settings.workers=3",
+            "extraArgs contains --workers, which another",
+        ),
+        (
+            "extraEnv[0].name=TOLLKEEPER_STORE,extraEnv[0].value=redis://:s3cret@h",
+            "extraEnv contains TOLLKEEPER_STORE, but --store has precedence",
+        ),
+    ] {
+        let error = refusal(&["--set", set]);
+        assert!(error.contains(reason), "{set}: {error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+    render(&["--set", "extraArgs={--workers=2},extraEnv[0].name=TOLLKEEPER_REFLECTION"]);
 }
 
 #[test]
