@@ -11,6 +11,10 @@ use crate::printable::printable;
 const TOO_WIDE: &str = "use a certificate with the server's own name: a wildcard counts only as a whole label before at least \
                         two others, as in *.example.com";
 
+/// What to try with a CA certificate in the place of a server's.
+const NOT_OF_CA: &str =
+    "use one that a CA has signed, or a self-signed one with basicConstraints=CA:FALSE";
+
 /// What a user can change about the TLS of a connection, in the terms of its settings.
 #[derive(Debug)]
 pub struct TlsAdvice {
@@ -93,10 +97,16 @@ impl TlsAdvice {
                 let is_too_wide = presented.iter().any(|name| is_refused_wildcard(bare(name)));
                 Some(if is_too_wide { TOO_WIDE } else { self.name })
             }
+            rustls::Error::InvalidCertificate(error) if is_of_ca(error) => Some(NOT_OF_CA),
             error if is_not_tls(error) => Some(self.plain),
             _ => None,
         }
     }
+}
+
+/// Whether a server has shown a CA certificate, as a self-signed one often is.
+fn is_of_ca(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(error) if error.0.to_string() == "CaUsedAsEndEntity")
 }
 
 /// Whether what a server has sent is no message of TLS.

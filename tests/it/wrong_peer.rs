@@ -210,7 +210,8 @@ fn a_certificate_that_is_not_to_be_trusted_is_refused_with_the_reason() {
         (
             authority.authority_named("127.0.0.1"),
             &authority,
-            "the server's certificate is a CA certificate, not a server certificate",
+            "the server's certificate is a CA certificate, not a server certificate; use one that a \
+             CA has signed, or a self-signed one with basicConstraints=CA:FALSE",
         ),
     ] {
         let (_redis, address) = secured_by(&authority, &certificate);
