@@ -29,9 +29,8 @@ pub(super) struct ImportFlags {
 
 pub(super) fn main(from: ImportFrom) -> ExitCode {
     let ImportFrom::Limitador(ImportFlags { file, namespace, order, partial }) = from;
-    let mut seen = HashSet::new();
-    if let Some(key) = order.iter().find(|key| !seen.insert(*key)) {
-        complain(format_args!("--order: `{key}` is given twice"));
+    if let Err(problem) = check_order(&order) {
+        complain(format_args!("--order: {problem}"));
         return ExitCode::from(USAGE);
     }
     let rules = match limitador::import(&file, &LimitadorOptions { namespace, order }) {
@@ -50,4 +49,17 @@ pub(super) fn main(from: ImportFrom) -> ExitCode {
     }
     complain("no rules are printed; with --partial, those of the other limits are");
     ExitCode::FAILURE
+}
+
+fn check_order(keys: &[String]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for key in keys {
+        if key.is_empty() {
+            return Err("a key is empty".to_owned());
+        }
+        if !seen.insert(key) {
+            return Err(format!("`{key}` is given twice"));
+        }
+    }
+    Ok(())
 }

@@ -541,3 +541,12 @@ fn limits_that_multiply_are_bounded() {
     let limits: String = (0..1300).map(of_32_entries).collect();
     assert_eq!(problems(&limits, None), [too_many]);
 }
+
+/// YAML 1.1 has more line breaks than YAML 1.2.
+#[test]
+fn a_comment_is_one_line_to_readers_of_any_yaml() {
+    let limit = "- namespace: shop\n  max_value: 1\n  seconds: 60\n  conditions: [\"f('\u{2028}evil: 1\u{85}')\"]\n";
+    let text = import(&(limit.to_owned() + GOOD), &[]).text;
+    assert!(text.contains("evil: 1"), "{text}");
+    assert!(!text.contains(['\u{85}', '\u{2028}']), "{text:?}");
+}

@@ -19,6 +19,7 @@ pub(super) fn rules(
     nodes: &[DescriptorNode<'_>],
     refused: &[Problem],
 ) -> String {
+    let file = in_a_line(file);
     let mut text = format!("# The limits of limitador in {file}, each with its line there.\n");
     text += "# For each request that has all entries of one of these lists, Envoy must send one descriptor with\n\
              # exactly these entries, in this order:\n";
@@ -33,9 +34,14 @@ pub(super) fn rules(
         text += "# Not imported:\n";
     }
     for problem in refused {
-        text += &format!("#   {problem}\n");
+        text += &format!("#   {}\n", in_a_line(&problem.to_string()));
     }
     text
+}
+
+/// A text without the line breaks of YAML 1.1, at which a comment would end for older readers than ours.
+fn in_a_line(text: &str) -> String {
+    text.replace(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'], " ")
 }
 
 /// The keys of the entries of each descriptor, in the order of the limits.

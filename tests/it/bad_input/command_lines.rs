@@ -40,6 +40,11 @@ const CASES: &[(&str, &str, &str)] = &[
         "--order: `user` is given twice",
     ),
     (
+        "an_empty_key_in_the_order",
+        "import limitador - --order user,,path",
+        "--order: a key is empty",
+    ),
+    (
         "rules_of_another_scheme",
         "serve --rules http://h:1",
         "--rules: the scheme must be xds or xds+tls: xds://host:port?node=ID",
