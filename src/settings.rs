@@ -266,7 +266,7 @@ admin-token-file: ''
         assert_eq!(with_file("drain: [", &[]).1.len(), 1);
         let missing = flags(&[("config", "/no")]);
         let problems = resolve(&missing, &Environment::default()).problems;
-        assert_eq!(problems, ["/no: No such file or directory (os error 2)"]);
+        assert_eq!(problems, ["--config: /no: No such file or directory (os error 2)"]);
     }
 
     #[test]

@@ -53,7 +53,12 @@ impl<'a> SettingReader<'a> {
         if let Some(path) = path {
             let WrittenSettings { settings, problems } = rules::read_settings(&path);
             self.file = SettingsFile(settings);
-            self.add_problems_of_file(problems);
+            let (in_file, of_file) =
+                problems.into_iter().partition(|problem| problem.location.is_some());
+            self.add_problems_of_file(in_file);
+            for problem in of_file {
+                self.problem(CONFIG, &problem.to_string());
+            }
         }
     }
 
