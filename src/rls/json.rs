@@ -86,6 +86,9 @@ pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
 /// must not be repeated, and the name of an unknown field is from outside.
 fn problem(error: &serde_json::Error) -> String {
     const NAME_BYTES_MAX: usize = 64;
+    if error.is_eof() && error.column() == 0 && error.line() == 1 {
+        return "the body is empty; send a JSON object".to_owned();
+    }
     let text = error.to_string();
     let Some((found, expected)) = text.rsplit_once(", expected ") else { return text };
     if let Some(value) = found.strip_prefix("invalid type: ") {
