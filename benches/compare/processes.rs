@@ -2,10 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
+    error::Error,
+    fs,
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -39,6 +43,24 @@ pub(crate) struct Process(pub(crate) Child);
 impl Process {
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Tries to reach it, for at most 10 s. It is an error if the process ends meanwhile.
+    pub(crate) fn wait_until<T, E: Into<Box<dyn Error>>>(
+        &mut self,
+        reach: impl Fn() -> std::result::Result<T, E>,
+    ) -> Result<()> {
+        let began = Instant::now();
+        while let Err(error) = reach() {
+            if let Some(ended) = self.0.try_wait()? {
+                return Err(format!("the process ended with {ended}").into());
+            }
+            if began.elapsed() > Duration::from_secs(10) {
+                return Err(error.into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 }
 

@@ -1,12 +1,10 @@
 //! envoyproxy/ratelimit, on the Redis of the others and with their rules.
 
 use std::{
-    fs, io,
+    fs,
     net::TcpStream,
     path::Path,
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use crate::{
@@ -44,15 +42,7 @@ pub(crate) fn start(
     }
     let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
     let mut process = Process(child);
-    let began = Instant::now();
-    while let Err(error) = TcpStream::connect(&addr) {
-        if let Some(ended) = process.0.try_wait()? {
-            return Err(format!("{} ended with {ended}", program.display()).into());
-        }
-        if began.elapsed() > Duration::from_secs(10) {
-            return Err(io::Error::from(error.kind()).into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
+    let reached = process.wait_until(|| TcpStream::connect(&addr));
+    reached.map_err(|error| format!("{}: {error}", program.display()))?;
     Ok(Service { addr, process })
 }

@@ -136,15 +136,7 @@ fn start(folder: &Path, configure: impl FnOnce(&mut Command)) -> Result<(Process
     let child = server.spawn().map_err(|error| format!("redis-server: {error}"))?;
     let mut process = Process(child);
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
-    let began = Instant::now();
-    loop {
-        if let Some(ended) = process.0.try_wait()? {
-            return Err(format!("redis-server ended with {ended}").into());
-        }
-        match client.get_connection() {
-            Ok(_) => return Ok((process, port)),
-            Err(error) if began.elapsed() > Duration::from_secs(10) => return Err(error.into()),
-            Err(_) => thread::sleep(Duration::from_millis(20)),
-        }
-    }
+    let reached = process.wait_until(|| client.get_connection());
+    reached.map_err(|error| format!("redis-server: {error}"))?;
+    Ok((process, port))
 }
