@@ -53,12 +53,7 @@ impl<'a> SettingReader<'a> {
         if let Some(path) = path {
             let WrittenSettings { settings, problems } = rules::read_settings(&path);
             self.file = SettingsFile(settings);
-            let (in_file, of_file) =
-                problems.into_iter().partition(|problem| problem.location.is_some());
-            self.add_problems_of_file(in_file);
-            for problem in of_file {
-                self.problem(CONFIG, &problem.to_string());
-            }
+            self.add_problems_of_file(problems);
         }
     }
 
@@ -70,7 +65,10 @@ impl<'a> SettingReader<'a> {
 
     fn add_problems_of_file(&mut self, problems: Vec<Problem>) {
         for problem in problems {
-            self.problems.push((problem.location, problem.to_string()));
+            match problem.location {
+                Some(_) => self.problems.push((problem.location, problem.to_string())),
+                None => self.problem(CONFIG, &problem.to_string()),
+            }
         }
     }
 
