@@ -13,27 +13,21 @@ use super::{PeerError, observe};
 ///
 /// # Errors
 /// If the server speaks another protocol, ends the connection, or sends more.
-pub(crate) async fn exchange<S>(
-    stream: S,
+pub(crate) async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Full<Bytes>>,
     body_bytes_max: usize,
-) -> Result<Response<Bytes>, PeerError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Result<Response<Bytes>, PeerError> {
     let (stream, first_bytes) = observe(stream);
     let answered = send(stream, request, body_bytes_max).await;
     answered.map_err(|error| first_bytes.cause().unwrap_or(error))
 }
 
-async fn send<S>(
-    stream: S,
+async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Full<Bytes>>,
     body_bytes_max: usize,
-) -> Result<Response<Bytes>, PeerError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Result<Response<Bytes>, PeerError> {
     let ended = |_| PeerError::Ended;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ended)?;
     let answer = async {
