@@ -496,18 +496,23 @@ async fn a_new_cause_of_an_outage_is_logged() {
     until_logged("is unusable: login refused for the default user").await;
 }
 
-#[tokio::test]
-async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
-    let redis = Redis::start();
+/// The log after three calls of a service whose login the server does not accept; `login` is that of its URL.
+async fn log_without_login(version: Version, login: &str) -> String {
+    let redis = Redis::start_version(version);
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
-    let store = format!("redis://:s3cret-canary@127.0.0.1:{}", redis.port);
+    let store = format!("redis://{login}127.0.0.1:{}", redis.port);
     let flags = &["--decision-budget", "200ms"];
     let service = Service::start(Options { store: &store, flags, ..Options::default() });
     for _ in 0..3 {
         let call = request("shop", vec![descriptor(&[("user", "a")])]);
-        assert_eq!(service.ask(call).await.expect_err("wrong").code(), Code::Unavailable);
+        assert_eq!(service.ask(call).await.expect_err("no login").code(), Code::Unavailable);
     }
-    let log = service.log();
+    service.log()
+}
+
+#[tokio::test]
+async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
+    let log = log_without_login(Version::default(), ":s3cret-canary@").await;
     assert_eq!(log.matches("is unusable: login refused for the default user").count(), 1, "{log}");
     assert!(!log.contains("s3cret"), "{log}");
 }
@@ -515,16 +520,7 @@ async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
 #[tokio::test]
 async fn a_server_that_requires_a_login_is_said_to_when_no_password_is_given() {
     for version in Version::ALL {
-        let redis = Redis::start_version(version);
-        redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
-        let store = format!("redis://127.0.0.1:{}", redis.port);
-        let flags = &["--decision-budget", "200ms"];
-        let service = Service::start(Options { store: &store, flags, ..Options::default() });
-        for _ in 0..3 {
-            let call = request("shop", vec![descriptor(&[("user", "a")])]);
-            assert_eq!(service.ask(call).await.expect_err("none").code(), Code::Unavailable);
-        }
-        let log = service.log();
+        let log = log_without_login(version, "").await;
         assert_eq!(
             log.matches("is unusable: it requires a login").count(),
             1,
