@@ -199,8 +199,8 @@ fn of_certificate(error: &CertificateError) -> String {
             "may not be used by a server: its extended key usage lacks serverAuth".to_owned()
         }
         CertificateError::BadEncoding => "cannot be read".to_owned(),
+        error if is_of_ca(error) => "is a CA certificate, not a server certificate".to_owned(),
         CertificateError::Other(error) => match error.0.to_string().as_str() {
-            "CaUsedAsEndEntity" => "is a CA certificate, not a server certificate".to_owned(),
             "UnsupportedCertVersion" => "is not of X.509 version 3".to_owned(),
             name => format!("is not valid ({name})"),
         },
