@@ -28,7 +28,7 @@ const SETTINGS: u8 = 4;
 /// Why a connection cannot be used. What to try is known to the caller, in the terms of its settings.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// There is no connection, for the reason in the text.
+    /// The connection could not be made; the text says why.
     #[error("{0}")]
     NotReached(String),
     /// The connection was made without TLS.

@@ -109,7 +109,7 @@ fn is_of_ca(error: &CertificateError) -> bool {
     matches!(error, CertificateError::Other(error) if error.0.to_string() == "CaUsedAsEndEntity")
 }
 
-/// Whether what a server has sent is no message of TLS.
+/// Whether the server sent bytes that are not TLS.
 const fn is_not_tls(error: &rustls::Error) -> bool {
     matches!(
         error,

@@ -160,7 +160,7 @@ impl<'text> CelExpression<'text> {
         is_next
     }
 
-    /// The next token; `expected` is for the message if there is none.
+    /// The next token. At the end of the text, an error that says that `expected` is missing.
     fn next(&mut self, expected: &str) -> Result<Token, String> {
         self.tokens.next().ok_or_else(|| {
             format!("`{}` is incomplete: {expected} is missing at its end", shown(self.text))
@@ -230,7 +230,7 @@ fn prefix(text: &str, is_part: fn(char) -> bool) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// A name, and its length. It is none if it is the prefix of a text, such as the `r` of a raw one.
+/// A name, and its length. The prefix of a text, such as the `r` of `r'x'`, is refused.
 fn name(text: &str, rest: &str) -> Result<(Token, usize), String> {
     let name = prefix(rest, |c| c.is_ascii_alphanumeric() || c == '_');
     let is_prefix = name.bytes().all(|byte| b"bBrR".contains(&byte))

@@ -121,7 +121,7 @@ impl Connection {
                 known.accepted(password);
             }
         } else {
-            self.need_no_login().await?;
+            self.check_no_login_required().await?;
         }
         if access.database != 0 {
             self.query::<()>(redis::cmd("SELECT").arg(access.database)).await?;
@@ -129,9 +129,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the server wants a login shows only in the answer to a short command: Redis 7 closes the connection of a
-    /// client that has not logged in and sends more than ten arguments. Other refusals are for the checks to explain.
-    async fn need_no_login(&mut self) -> RedisResult<()> {
+    /// Fails if the server requires a login. A short command asks, since Redis 7 closes the connection of a client that
+    /// has not logged in and sends more than ten arguments. Other refusals are for the checks to explain.
+    async fn check_no_login_required(&mut self) -> RedisResult<()> {
         match self.query::<()>(&redis::cmd("PING")).await {
             Err(error) if error.code().is_none_or(|code| code == "NOAUTH") => Err(error),
             _ => Ok(()),

@@ -50,7 +50,7 @@ const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
 const UP: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.up",
     &["server"],
-    "1 while the server answers and accepts writes, 0 during an outage. Stays at 1 for a server that has left the cluster or is no longer the master. Absent until the first request to the server",
+    "1 while the server answers and accepts writes, 0 during an outage. For a server that has left the cluster or is no longer the master, the value remains 1. Absent until the first request to the server",
 );
 const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.breaker.open",
