@@ -65,7 +65,7 @@ fn record(rules: &RuleSet, requests: &[Request], names: TopKeyNames) -> f64 {
     let keys = TopKeys::new(names, 1, 0.8);
     let verdict = Verdict::Fits { remaining: 900 };
     let tally = Tally { verdict, reset: std::time::Duration::from_secs(60) };
-    let judgement = Judgement { denied: false, tallies: vec![tally], corrupt: Vec::new() };
+    let judgement = Judgement { tallies: vec![tally], ..Judgement::default() };
     let began = Instant::now();
     for request in requests {
         let plan = Plan::draw(rules, request);

@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:8081");
         assert_eq!(settings.store.url.to_string(), "memory://");
         assert_eq!(settings.store.memory_counters_max, 1_000_000);
-        assert_eq!(settings.store.decision_budget, Duration::from_millis(15));
+        assert_eq!(settings.store.patience.budget, Duration::from_millis(15));
         assert_eq!(settings.store.over_limit_cache, 100_000);
         assert_eq!(settings.calls.message_bytes_max, 4 << 20);
         assert_eq!(settings.warnings, [""; 0]);
@@ -593,7 +593,7 @@ admin-token-file: ''
         assert_eq!(range("drain"), ("0s".to_owned(), "10m".to_owned()));
         assert_eq!(range("max-message-bytes"), ("1KiB".to_owned(), "64MiB".to_owned()));
         for (text, millis) in [("1ms", 1), ("60000ms", 60_000), ("1m", 60_000), ("007s", 7000)] {
-            let budget = good(&[("TOLLKEEPER_DECISION_BUDGET", text)]).store.decision_budget;
+            let budget = good(&[("TOLLKEEPER_DECISION_BUDGET", text)]).store.patience.budget;
             assert_eq!(budget, Duration::from_millis(millis), "{text}");
         }
     }

@@ -3,12 +3,15 @@
 
 pub mod fallback;
 pub mod guard;
+mod lateness;
 pub mod memory;
 pub mod outage;
 pub mod over_limit_cache;
 pub mod redis;
 
 use std::future::pending;
+
+use tokio::time::Instant;
 
 /// The clock that a store is given.
 pub use crate::clock::{Clock, system_clock};
@@ -94,14 +97,18 @@ impl Store {
         }
     }
 
-    /// Makes all charges of one call, or none.
+    /// Makes all charges of one call, or none; its caller waits `until` then.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+    pub async fn charge(
+        &self,
+        charges: &[Charge],
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.charge(charges)),
-            Self::Redis(store) => store.charge(charges).await,
+            Self::Redis(store) => store.charge(charges, until).await,
             Self::Transactions(store) => store.charge(charges).await,
         }
     }
@@ -115,18 +122,24 @@ impl Store {
         &self,
         charges: &[Charge],
         absent: &[usize],
+        until: Instant,
     ) -> Result<Judgement, StoreError> {
         match self {
-            Self::Redis(store) if !absent.is_empty() => store.charge_without(charges, absent).await,
-            Self::Redis(_) | Self::Memory(_) | Self::Transactions(_) => self.charge(charges).await,
+            Self::Redis(store) if !absent.is_empty() => {
+                store.charge_without(charges, absent, until).await
+            }
+            Self::Redis(_) | Self::Memory(_) | Self::Transactions(_) => {
+                self.charge(charges, until).await
+            }
         }
     }
 
-    /// Waits for work that goes on although its callers have gone, at most a second. None may follow.
+    /// Waits for work that goes on although its callers have gone, for some seconds at most. None may follow.
     pub async fn ended(&self) {
         match self {
+            Self::Memory(_) => {}
             Self::Redis(store) => store.ended().await,
-            Self::Memory(_) | Self::Transactions(_) => {}
+            Self::Transactions(store) => store.ended().await,
         }
     }
 

@@ -33,5 +33,7 @@ pub(crate) use metrics::{CallsInProgress, RefusedConnection, is_server_error, re
 pub use otlp::{OtlpEndpoint, OtlpProtocol};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions};
 pub use status::{RuleDecisions, StatusNumbers};
-pub(crate) use trace::{CallSpan, StoreSpan, Wait, current, in_call, in_store_span, with_call};
+pub(crate) use trace::{
+    CallSpan, StoreSpan, Wait, current, in_call, in_span_of_caller, in_store_span, with_call,
+};
 pub use trace::{ParentUse, Propagator, RootSampling, Sampling, SpanLimits, Tracer};

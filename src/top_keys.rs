@@ -263,7 +263,7 @@ mod tests {
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
         let tally = Tally { verdict, reset: Duration::from_secs(20) };
         let denied = verdict == Verdict::Over && mode != Mode::Shadow;
-        let judgement = Judgement { denied, tallies: vec![tally], corrupt: Vec::new() };
+        let judgement = Judgement { denied, tallies: vec![tally], ..Judgement::default() };
         keys.record(&plan, &judgement, keys.began + Duration::from_secs(after_s));
     }
 

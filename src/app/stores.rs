@@ -10,7 +10,7 @@ use crate::{
         fallback::Fallback,
         guard::Guard,
         memory::MemoryStore,
-        over_limit_cache::OverLimitCache,
+        over_limit_cache::{Denials, OverLimitCache},
         redis::{
             RedisStore, TransactionStore,
             node::NodeOptions,
@@ -20,6 +20,7 @@ use crate::{
             server::{Address, Server},
             server_info::{Expected, ServerMode},
             servers::Finder,
+            unsent::Unsent,
         },
         system_clock,
     },
@@ -52,15 +53,17 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
     let replicas = u64::from(settings.store.replicas);
     let clients = replicas * u64::from(settings.store.pool_size);
     let algorithms = settings.rules.options.algorithms;
+    let metrics = StoreMetrics::new(&telemetry.meter());
     let options = NodeOptions {
         expected: Expected { mode, clients, runs_scripts: algorithms == Algorithms::All },
         connections_max: settings.store.pool_size,
         workers: settings.process.workers,
-        timeout: settings.store.decision_budget,
+        timeout: settings.store.patience.budget,
         clock: system_clock,
-        metrics: StoreMetrics::new(&telemetry.meter()),
+        metrics: metrics.clone(),
         scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
         wait_replicas: settings.store.wait_replicas,
+        unsent: Arc::new(Unsent::new(settings.store.debits_queued_max, metrics)),
         probe: match algorithms {
             Algorithms::All => Probe::Script,
             Algorithms::FixedWindow => Probe::Command,
@@ -77,7 +80,8 @@ pub fn guard(settings: &Settings, telemetry: &Telemetry, store: Arc<Store>) -> G
     let fallback =
         Fallback::new(memory_store(settings, telemetry, "fallback"), settings.store.replicas);
     let over_limit = over_limit_cache(settings, telemetry);
-    Guard::new(store, over_limit, fallback, settings.store.decision_budget)
+    let metrics = StoreMetrics::new(&telemetry.meter());
+    Guard::new(store, over_limit, fallback, settings.store.patience, metrics)
 }
 
 /// Disabled for memory, which is as fast as a cache. Also disabled without scripts: there Redis may deny too
@@ -87,7 +91,12 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
         (StoreUrl::Redis(_), Algorithms::All) => settings.store.over_limit_cache,
         (StoreUrl::Memory, _) | (_, Algorithms::FixedWindow) => 0,
     };
-    OverLimitCache::new(entries_max, system_clock, StoreMetrics::new(&telemetry.meter()))
+    let denials = match &settings.store.url {
+        StoreUrl::Redis(url) if url.topology == TopologyKind::Cluster => Denials::MayBeReserved,
+        StoreUrl::Redis(_) | StoreUrl::Memory => Denials::Exact,
+    };
+    let metrics = StoreMetrics::new(&telemetry.meter());
+    OverLimitCache::new(entries_max, system_clock, denials, metrics)
 }
 
 /// Counters in memory, observed as those for this use.

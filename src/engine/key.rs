@@ -131,6 +131,11 @@ impl Counter {
         }
     }
 
+    /// Whether it shares its hash slot with all counters of its domain.
+    pub fn is_in_slot_of_domain(&self) -> bool {
+        self.hash_tag().len() < self.business_id.len()
+    }
+
     /// What it counts: the entries of the descriptor in the form of the key, without the domain.
     pub fn descriptor(&self) -> &str {
         self.business_id.split_once('|').map_or("", |(_, entries)| entries)

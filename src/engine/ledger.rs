@@ -18,7 +18,8 @@ pub use self::{
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
     parts::{
-        PartTally, PartsOutcome, PartsVerdict, judge_parts, past_corrupt_counter, reservation,
+        PartTally, PartsOutcome, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
+        reservation,
     },
     tally::{Tally, Verdict},
     vote::{denies, denies_uncharged},
@@ -56,6 +57,8 @@ pub struct Judgement {
     pub tallies: Vec<Tally>,
     /// The indices of charges on corrupt counters; the `on_store_failure` of their limits was applied.
     pub corrupt: Vec<usize>,
+    /// The indices of charges on counters that gave no answer; the `on_store_failure` of their limits was applied.
+    pub absent: Vec<usize>,
 }
 
 /// Judges one call, and changes `accounts` accordingly.

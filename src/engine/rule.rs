@@ -1,6 +1,6 @@
 //! Rules: what the operator wrote, checked.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
@@ -68,6 +68,15 @@ impl Limit {
             window_ms: self.window.millis(),
             now,
             span: self.window.at(now),
+        }
+    }
+
+    /// How long hits count that were charged at `made`, at most.
+    pub fn left_of_window(&self, made: Timestamp) -> Duration {
+        if self.algorithm.is_aligned() {
+            made.until(self.window.at(made).end)
+        } else {
+            Duration::from_millis(self.window.millis())
         }
     }
 

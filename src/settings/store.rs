@@ -9,6 +9,7 @@ use super::{
     store_access::{STORE, StoreAccess},
     store_url::StoreUrl,
 };
+use crate::store::guard::Patience;
 
 /// Where counters are kept, and how long a decision may wait for them.
 #[derive(Debug, Clone)]
@@ -26,12 +27,16 @@ pub struct StoreSettings {
     /// Maximum number of counters in memory.
     pub memory_counters_max: usize,
     /// Maximum duration of a decision.
-    pub decision_budget: Duration,
+    pub patience: Patience,
+    /// Maximum number of debits and refunds that wait for Redis.
+    pub debits_queued_max: usize,
     /// Number of replicas that share a limit where each counts locally.
     pub replicas: u32,
     /// Whether the service is ready without the store.
     pub ready: ReadyNeeds,
 }
+
+const DECISION_TIME: Time = Time { min: Duration::from_millis(1), max: Duration::from_secs(60) };
 
 /// What the service needs to be ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +76,25 @@ impl StoreSettings {
                 default: "1000000",
                 help: "Maximum number of counters kept in memory",
             }),
-            decision_budget: reader.read(&Setting {
-                flag: "decision-budget",
-                form: Time { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-                default: "15ms",
-                help: "Maximum duration of a decision; Envoy waits 20ms by default",
+            patience: Patience {
+                budget: reader.read(&Setting {
+                    flag: "decision-budget",
+                    form: DECISION_TIME,
+                    default: "15ms",
+                    help: "Maximum duration of a decision for a caller that announces no timeout, and time within which Redis must answer; longer silence is a failure of Redis",
+                }),
+                announced_max: reader.read(&Setting {
+                    flag: "decision-budget-max",
+                    form: DECISION_TIME,
+                    default: "1s",
+                    help: "Maximum duration of a decision for a caller that announces its timeout, of which a decision may take three quarters; Envoy announces 20ms by default",
+                }),
+            },
+            debits_queued_max: reader.read(&Setting {
+                flag: "debits-queued-max",
+                form: WholeNumber { min: 0, max: 10_000_000 },
+                default: "10000",
+                help: "Maximum number of debits and refunds that wait for a Redis that does not answer, of 1KiB each on average; 0 is off",
             }),
             replicas: reader.read(&Setting {
                 flag: "replicas",
@@ -111,6 +130,7 @@ impl StoreSettings {
                 reader.warn_unused("store-pool-size", "memory:// has no connections");
                 reader.warn_unused("store-wait-replicas", "memory:// has no replicas");
                 reader.warn_unused("over-limit-cache", "memory:// needs no cache");
+                reader.warn_unused("debits-queued-max", "memory:// always answers");
                 reader.warn_unused("key-prefix", "memory:// has no keys in Redis");
             }
             StoreUrl::Redis(url) => {

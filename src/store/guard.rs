@@ -4,6 +4,7 @@
 mod without_counter;
 
 use std::{
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,7 +12,8 @@ use std::{
 use tokio::time;
 
 use super::{
-    Clear, CounterReading, Store, StoreError, fallback::Fallback, over_limit_cache::OverLimitCache,
+    Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
+    over_limit_cache::OverLimitCache,
 };
 use crate::{
     engine::{
@@ -19,7 +21,7 @@ use crate::{
         ledger::{Charge, Judgement},
         rule::OnStoreFailure,
     },
-    telemetry::{CallSpan, with_call},
+    telemetry::{CallSpan, StoreMetrics, with_call},
 };
 
 /// When a call arrived, and how long its caller waits if it says so.
@@ -50,7 +52,17 @@ pub struct Guard {
     store: Arc<Store>,
     over_limit: Arc<OverLimitCache>,
     fallback: Arc<Fallback>,
-    budget: Duration,
+    patience: Patience,
+    metrics: StoreMetrics,
+}
+
+/// How long calls wait for a decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Those of callers that announce no timeout.
+    pub budget: Duration,
+    /// Those of callers that do, at most; they wait three quarters of that timeout.
+    pub announced_max: Duration,
 }
 
 impl Arrival {
@@ -61,16 +73,17 @@ impl Arrival {
 }
 
 impl Guard {
-    /// Guards `store`: no call waits longer than `budget`, or than three quarters of its caller's own timeout.
-    /// `over_limit` answers first, and `fallback` if the store fails.
+    /// Guards `store`: no call waits longer than its caller's `patience`. `over_limit` answers first, and `fallback` if
+    /// the store fails.
     pub fn new(
         store: Arc<Store>,
         over_limit: OverLimitCache,
         fallback: Fallback,
-        budget: Duration,
+        patience: Patience,
+        metrics: StoreMetrics,
     ) -> Self {
         let (over_limit, fallback) = (Arc::new(over_limit), Arc::new(fallback));
-        Self { store, over_limit, fallback, budget }
+        Self { store, over_limit, fallback, patience, metrics }
     }
 
     /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
@@ -78,7 +91,8 @@ impl Guard {
     pub async fn charge(&self, charges: &[Charge], arrival: Arrival) -> Answered {
         let judged = self.charge_store(charges, arrival).await;
         let without_store = match &judged {
-            Ok(_) | Err(StoreError::Corrupt(_)) => Vec::new(),
+            Ok(judgement) => judgement.absent.clone(),
+            Err(StoreError::Corrupt(_)) => Vec::new(),
             Err(StoreError::Unreachable { charges, .. }) => charges.clone(),
             Err(_) => (0..charges.len()).collect(),
         };
@@ -93,7 +107,7 @@ impl Guard {
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
     pub fn is_late(&self, arrival: Arrival) -> bool {
         let (part, whole) = DECISION_PART;
-        arrival.at.elapsed() > arrival.timeout.unwrap_or(self.budget * whole / part)
+        arrival.at.elapsed() > arrival.timeout.unwrap_or(self.patience.budget * whole / part)
     }
 
     async fn charge_store(
@@ -108,13 +122,18 @@ impl Guard {
         // The cache's answer says nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
             with_call(CallSpan::denied_by_cache);
-            return Ok(Judgement { denied: true, tallies, corrupt: Vec::new() });
+            return Ok(Judgement { denied: true, tallies, ..Judgement::default() });
         }
         let answer = match self.store.charge_at_once(charges) {
             Some(judgement) => Ok(judgement),
-            None => time::timeout_at(self.deadline(arrival).into(), self.ask(charges, now))
-                .await
-                .unwrap_or(Err(StoreError::TimedOut)),
+            None => {
+                let until = self.deadline(arrival).into();
+                let asked = lateness::until(until, pin!(self.ask(charges, now, until))).await;
+                asked.unwrap_or_else(|late| {
+                    lateness::starved(late, &self.metrics);
+                    Err(StoreError::TimedOut)
+                })
+            }
         };
         // Even without an answer, the refunds of this call may have been applied.
         self.over_limit.forget_refunded(charges, Instant::now());
@@ -123,13 +142,14 @@ impl Guard {
 
     fn deadline(&self, arrival: Arrival) -> Instant {
         let (part, whole) = DECISION_PART;
-        let of_caller = arrival.timeout.map(|timeout| timeout / whole * part);
-        arrival.at + of_caller.map_or(self.budget, |of_caller| of_caller.min(self.budget))
+        let announced = arrival.timeout.map(|timeout| timeout / whole * part);
+        let Patience { budget, announced_max } = self.patience;
+        arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
     }
 
     /// Like [`Store::look`], within the budget.
     pub async fn look(&self, counter: &Counter, clear: Clear) -> CounterReading {
-        let answer = time::timeout(self.budget, self.store.look(counter, clear)).await;
+        let answer = time::timeout(self.patience.budget, self.store.look(counter, clear)).await;
         if clear == Clear::Yes {
             self.over_limit.forget(counter, Instant::now());
         }
@@ -144,8 +164,13 @@ impl Guard {
         }
     }
 
-    async fn ask(&self, charges: &[Charge], sent: Instant) -> Result<Judgement, StoreError> {
-        let mut answer = self.store.charge(charges).await;
+    async fn ask(
+        &self,
+        charges: &[Charge],
+        sent: Instant,
+        until: time::Instant,
+    ) -> Result<Judgement, StoreError> {
+        let mut answer = self.store.charge(charges, until).await;
         let without = match &answer {
             Err(StoreError::Corrupt(charges)) => WithoutCounter::corrupt(charges),
             Err(StoreError::Unreachable { charges, refunded, .. }) => {
@@ -156,7 +181,7 @@ impl Guard {
         let is_local = |index: &usize| failure_mode(charges, *index) == OnStoreFailure::Local;
         if without.charges.iter().any(is_local) {
             // Boxed, so that this rare case does not enlarge the future of every call.
-            answer = Box::pin(self.charge_with_local(charges, without)).await;
+            answer = Box::pin(self.charge_with_local(charges, without, until)).await;
         }
         if let Ok(judgement) = &answer {
             self.over_limit.learn(charges, judgement, sent);

@@ -73,6 +73,12 @@ impl Outage {
         }
     }
 
+    /// The error of a call for which no connection could be opened.
+    pub fn no_connection(&self) -> StoreError {
+        let cause = self.last().connection.as_ref().map(|(_, cause)| cause.clone());
+        cause.map_or(StoreError::NoConnection, StoreError::Unavailable)
+    }
+
     fn report(&self, mut last: MutexGuard<'_, Last>, cause: String) {
         let began = !self.0.is_down.swap(true, Ordering::Relaxed);
         let changed = last.cause != cause;

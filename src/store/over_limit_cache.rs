@@ -38,13 +38,24 @@ pub struct OverLimitCache {
     /// after the last, a call costs a single load of it.
     quiet_from_ms: AtomicU64,
     clock: Clock,
+    denials: Denials,
     metrics: StoreMetrics,
+}
+
+/// What a denial of the store means for later calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denials {
+    /// The counter is over its limit.
+    Exact,
+    /// It is, or another call has reserved hits and gives them back. Only a counter that shares its hash slot with all
+    /// others of its domain is never reserved.
+    MayBeReserved,
 }
 
 impl OverLimitCache {
     /// A cache of at most `entries_max` counters; 0 turns it off. `clock` gives the windows of counters
     /// that have no entry.
-    pub fn new(entries_max: usize, clock: Clock, metrics: StoreMetrics) -> Self {
+    pub fn new(entries_max: usize, clock: Clock, denials: Denials, metrics: StoreMetrics) -> Self {
         let count = entries_max.div_ceil(ENTRIES_PER_LOCK);
         let entries_max = entries_max.checked_div(count).unwrap_or(0);
         Self {
@@ -53,6 +64,7 @@ impl OverLimitCache {
             created: Instant::now(),
             quiet_from_ms: AtomicU64::new(0),
             clock,
+            denials,
             metrics,
         }
     }
@@ -98,11 +110,14 @@ impl OverLimitCache {
             return;
         }
         for (index, (charge, tally)) in charges.iter().zip(&judgement.tallies).enumerate() {
-            // The tally of a corrupt counter is not the store's.
-            if judgement.corrupt.contains(&index) {
+            // The tally of a charge without a counter is not the store's.
+            if judgement.corrupt.contains(&index) || judgement.absent.contains(&index) {
                 continue;
             }
-            let tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);
+            let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);
+            if self.denials == Denials::MayBeReserved && !charge.counter.is_in_slot_of_domain() {
+                tally = tally.unsure();
+            }
             let Some((hash, mut entries)) = self.entries(&charge.counter) else { return };
             if denied {
                 entries.keep(hash, &charge.counter, tally);

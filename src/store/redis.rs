@@ -27,21 +27,28 @@ pub mod server_state;
 pub mod servers;
 mod topology;
 mod transactions;
+pub mod unsent;
 mod work;
 mod wrong_modes;
+
+use tokio::time::Instant;
 
 pub use self::transactions::TransactionStore;
 use self::{
     hash_slot::HashSlot,
+    link::Unanswered,
     node::NodeOptions,
     script::counter::ScriptLook,
     servers::{Finder, Servers},
+    unsent::Resend,
+    work::NodeWork,
 };
 use super::{Clear, StoreError};
 use crate::{
     engine::{
         key::Counter,
         ledger::{Charge, CounterState, Judgement},
+        time::Timestamp,
     },
     telemetry::ServerReport,
 };
@@ -57,15 +64,19 @@ impl RedisStore {
         Self(Servers::new(options, finder))
     }
 
-    /// Makes all charges of one call, or none.
+    /// Makes all charges of one call, or none; its caller waits `until` then.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn charge(&self, charges: &[Charge]) -> Result<Judgement, StoreError> {
+    pub async fn charge(
+        &self,
+        charges: &[Charge],
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        self.0.topology.charge(charges).await
+        self.0.topology.charge(charges, until).await
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
@@ -77,8 +88,9 @@ impl RedisStore {
         &self,
         charges: &[Charge],
         absent: &[usize],
+        until: Instant,
     ) -> Result<Judgement, StoreError> {
-        self.0.topology.charge_without(charges, absent).await
+        self.0.topology.charge_without(charges, absent, until).await
     }
 
     /// The state of one counter; `clear` resets it.
@@ -89,7 +101,7 @@ impl RedisStore {
         let topology = &self.0.topology;
         let scripts = &topology.options.scripts;
         let look = |keys| ScriptLook { scripts, counter, clear, keys };
-        Ok(topology.ask(HashSlot::of(counter), look).await?.answer)
+        Ok(topology.ask(HashSlot::of(counter), None, look).await?.answer)
     }
 
     /// The server that has a counter, in words, as far as is known.
@@ -99,7 +111,7 @@ impl RedisStore {
 
     /// Finds the servers, and follows their changes; never ends.
     pub async fn follow_servers(&self) {
-        self.0.follow().await;
+        tokio::join!(self.0.follow(), self.0.topology.options.unsent.follow(self));
     }
 
     /// Asks the servers, again and again, how much memory and how many clients they have; never ends.
@@ -112,10 +124,9 @@ impl RedisStore {
         self.0.reports()
     }
 
-    /// Waits for work that goes on although its callers have gone, at most a second. None may follow.
+    /// Waits for work that goes on although its callers have gone, at most two seconds. None may follow.
     pub async fn ended(&self) {
-        self.0.topology.outliving.close();
-        self.0.topology.outliving.wait().await;
+        self.0.ended(self).await;
     }
 
     /// Whether no server is in an outage, as far as is known.
@@ -126,5 +137,12 @@ impl RedisStore {
     /// Waits until each server has answered once.
     pub async fn reached(&self) {
         self.0.reached().await;
+    }
+}
+
+impl Resend for RedisStore {
+    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), Unanswered> {
+        let Some(slot) = work.slot() else { return Ok(()) };
+        self.0.topology.do_alone(slot, work, Some(made)).await.map(drop)
     }
 }

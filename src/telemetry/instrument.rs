@@ -138,6 +138,11 @@ impl InstrumentRow {
         counter.with_unit(self.unit.ucum()).build()
     }
 
+    pub(super) fn new_float_counter(&self, meter: &Meter) -> Counter<f64> {
+        let counter = meter.f64_counter(self.name).with_description(self.description);
+        counter.with_unit(self.unit.ucum()).build()
+    }
+
     pub(super) fn new_up_down_counter(&self, meter: &Meter) -> UpDownCounter<i64> {
         let counter = meter.i64_up_down_counter(self.name).with_description(self.description);
         counter.with_unit(self.unit.ucum()).build()

@@ -33,6 +33,10 @@ pub(crate) enum LogCause {
     StoreConnection,
     /// Another cause of an outage of Redis that lasts; the subject is the server and the cause.
     StoreOutage,
+    /// This process was without CPU.
+    Starved,
+    /// Debits and refunds that were dropped; the subject is the reason.
+    DroppedDebits,
     /// An incomplete answer of the admin address.
     AdminAnswer,
     /// Anything beyond [`SUBJECTS_MAX`].

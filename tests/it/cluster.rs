@@ -100,7 +100,10 @@ fn charge(key: &str, value: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
 }
 
 async fn ask(store: &RedisStore, charges: &[Charge]) -> Judgement {
-    store.charge(charges).await.unwrap_or_else(|error| panic!("{error}: {charges:?}"))
+    store
+        .charge(charges, redis_store::soon())
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {charges:?}"))
 }
 
 /// How much of a counter is used.

@@ -19,9 +19,9 @@ use tollkeeper::{
     store::{
         Clock, Store, StoreError,
         fallback::Fallback,
-        guard::{Arrival, Guard},
+        guard::{Arrival, Guard, Patience},
         memory::MemoryStore,
-        over_limit_cache::OverLimitCache,
+        over_limit_cache::{Denials, OverLimitCache},
         redis::RedisStore,
         system_clock,
     },
@@ -111,7 +111,9 @@ fn three_hours_fast() -> Timestamp {
 async fn twenty_calls_share_a_script_run_and_failures_of_some_do_not_affect_the_others() {
     let redis = Redis::start();
     // Loads the script into Redis.
-    let full = store(&redis, system_clock, TIMEOUT).charge(&[charge_hits("full", 5, 5)]).await;
+    let full = store(&redis, system_clock, TIMEOUT)
+        .charge(&[charge_hits("full", 5, 5)], redis_store::soon())
+        .await;
     assert_eq!(verdict(&full), fits(0));
     let poisoned = charge_hits("poisoned", 1, 10);
     let key = redis.key("full").replace("full", "poisoned");
@@ -127,7 +129,8 @@ async fn twenty_calls_share_a_script_run_and_failures_of_some_do_not_affect_the_
     assert_eq!(calls.len(), 20);
 
     let monitor = Monitor::start(&redis);
-    let mut answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+    let mut answers =
+        join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await;
     let commands = monitor.commands(&redis);
     let [all, stale, corrupt, _eval] = &commands[..] else { panic!("two batches: {commands:?}") };
     assert_eq!(all.matches("{shop|user=").count(), 19, "equal counters are sent once: {all}");
@@ -165,7 +168,7 @@ async fn calls_of_different_algorithms_share_a_batch() {
         vec![fixed(), charge_on("bob", 1, bucket_of_3())],
         vec![fixed(), charge_on("bob", 1, bucket_of_3())],
     ];
-    let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+    let answers = join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await;
     let verdicts: Vec<_> = answers.iter().map(verdicts).collect();
     assert_eq!(verdicts[0], [fits(1)]);
     assert_eq!(verdicts[1], [fits(1)]);
@@ -179,7 +182,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
     let store = store(&redis, system_clock, TIMEOUT);
     let monitor = Monitor::start(&redis);
     let many: Vec<_> = (0..1000).map(|user| [charge_hits(&user.to_string(), 1, 10)]).collect();
-    for answer in join_all(many.iter().map(|call| store.charge(call))).await {
+    for answer in join_all(many.iter().map(|call| store.charge(call, redis_store::soon()))).await {
         assert_eq!(verdict(&answer), fits(9));
     }
     let commands = monitor.commands(&redis);
@@ -192,7 +195,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
     let over =
         |user: u32| [charge_on(&user.to_string(), 11, Limit::new(10, Unit::Year, 100).unwrap())];
     let many: Vec<_> = (0..100).map(over).collect();
-    for answer in join_all(many.iter().map(|call| store.charge(call))).await {
+    for answer in join_all(many.iter().map(|call| store.charge(call, redis_store::soon()))).await {
         assert_eq!(verdict(&answer), Verdict::Over);
     }
     let commands = monitor.commands(&redis);
@@ -201,7 +204,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
 
     let monitor = Monitor::start(&redis);
     let calls = vec![[charge_hits("hot", 2, 100)]; 60];
-    let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+    let answers = join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await;
     let admitted = answers.iter().filter(|answer| verdict(answer) != Verdict::Over).count();
     assert_eq!(admitted, 50);
     assert_eq!(monitor.commands(&redis).len(), 1, "one run for all");
@@ -250,7 +253,8 @@ fn calls_of_a_batch_are_each_all_or_nothing_and_none_that_fits_is_denied() {
     let outcome = runner.run(&competing_calls(), |calls| {
         redis.query::<()>(&["FLUSHALL"]);
         let charged: Vec<Vec<Charge>> = calls.iter().map(charges).collect();
-        let answers = runtime.block_on(join_all(charged.iter().map(|call| store.charge(call))));
+        let answers = runtime
+            .block_on(join_all(charged.iter().map(|call| store.charge(call, redis_store::soon()))));
         let is_denied = |number: usize| answers[number].as_ref().unwrap().denied;
         let (denied, admitted): (Vec<usize>, Vec<usize>) =
             (0..calls.len()).partition(|number| is_denied(*number));
@@ -301,7 +305,10 @@ async fn calls_given_up_at_any_moment_mix_up_no_answers_and_leak_no_connection()
             async move {
                 let charge = [charge_hits(&format!("user{user}"), 1, limit(user))];
                 let timeout = Duration::from_micros(timeout_micros);
-                (user, tokio::time::timeout(timeout, store.charge(&charge)).await)
+                (
+                    user,
+                    tokio::time::timeout(timeout, store.charge(&charge, redis_store::soon())).await,
+                )
             }
         };
         for (user, answer) in join_all(plans.into_iter().map(call)).await {
@@ -341,7 +348,7 @@ fn calls_of_all_workers_share_batches_and_get_their_own_answers() {
                 let call = [charge_hits(&format!("user{user}"), 1, 1000 + LIMITS[user])];
                 let mut admitted = 0;
                 for _ in 0..300 {
-                    let answer = store.charge(&call).await;
+                    let answer = store.charge(&call, redis_store::soon()).await;
                     admitted += u32::from(verdict(&answer) != Verdict::Over);
                 }
                 (user, admitted)
@@ -371,16 +378,18 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
     // An answer is late after an eighth of the timeout.
     let store = redis_store::store(&proxy.url, 1, system_clock, Duration::from_secs(4));
     let call = || [charge_hits("alice", 1, 10)];
-    assert_eq!(verdict(&store.charge(&call()).await), fits(9));
+    assert_eq!(verdict(&store.charge(&call(), redis_store::soon()).await), fits(9));
     proxy.set(LOSE_REPLIES);
     let held = call();
-    let mut held = pin!(store.charge(&held));
+    let mut held = pin!(store.charge(&held, redis_store::soon()));
     // The pool's other open connections are held too; a new connection is not.
     let other = async {
         loop {
             let call = call();
             let timeout = Duration::from_millis(1500);
-            if let Ok(answer) = tokio::time::timeout(timeout, store.charge(&call)).await {
+            if let Ok(answer) =
+                tokio::time::timeout(timeout, store.charge(&call, redis_store::soon())).await
+            {
                 return answer;
             }
         }
@@ -397,7 +406,10 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
 async fn a_redis_that_refuses_writes_keeps_its_connections() {
     let redis = Redis::start();
     let store = store(&redis, system_clock, TIMEOUT);
-    assert_eq!(verdict(&store.charge(&[charge_hits("old", 1, 10)]).await), fits(9));
+    assert_eq!(
+        verdict(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
+        fits(9)
+    );
     // Those of the test's own questions apart.
     let connections = || -> Vec<String> {
         let clients: String = redis.query(&["CLIENT", "LIST"]);
@@ -407,11 +419,17 @@ async fn a_redis_that_refuses_writes_keeps_its_connections() {
     let before = connections();
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for user in ["old", "new"].repeat(10) {
-        let refused = store.charge(&[charge_hits(user, 1, 10)]).await.expect_err("no memory");
+        let refused = store
+            .charge(&[charge_hits(user, 1, 10)], redis_store::soon())
+            .await
+            .expect_err("no memory");
         assert!(refused.to_string().contains("out of memory (OOM)"), "{refused}");
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(verdict(&store.charge(&[charge_hits("old", 1, 10)]).await), fits(8));
+    assert_eq!(
+        verdict(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
+        fits(8)
+    );
     // Probes open and close connections of their own.
     let after = connections();
     assert!(
@@ -426,7 +444,9 @@ fn a_store_still_answers_after_the_runtime_that_it_used_has_ended() {
     let store = store(&redis, system_clock, Duration::from_millis(500));
     let ask = |charges: &[Charge]| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { tokio::time::timeout(TIMEOUT, store.charge(charges)).await })
+        runtime.block_on(async {
+            tokio::time::timeout(TIMEOUT, store.charge(charges, redis_store::soon())).await
+        })
     };
     let call = [charge_hits("alice", 1, 10)];
     assert_eq!(verdict(&ask(&call).expect("an answer")), fits(9));
@@ -452,8 +472,8 @@ fn calls_do_not_wait_for_a_leader_whose_thread_is_blocked() {
         let first = Arc::clone(&store);
         workers.spawn(&mut tasks, async move {
             let call = [charge_hits("alice", 1, 10)];
-            assert_eq!(verdict(&first.charge(&call).await), fits(9));
-            let mut next = pin!(first.charge(&call));
+            assert_eq!(verdict(&first.charge(&call, redis_store::soon()).await), fits(9));
+            let mut next = pin!(first.charge(&call, redis_store::soon()));
             // The call is queued; its dispatcher is the leader, and has not run yet.
             assert!(futures_util::poll!(&mut next).is_pending());
             blocked.send(()).unwrap();
@@ -463,7 +483,7 @@ fn calls_do_not_wait_for_a_leader_whose_thread_is_blocked() {
         is_blocked.await.unwrap();
         let second = Arc::clone(&store);
         workers.spawn(&mut tasks, async move {
-            let answer = second.charge(&[charge_hits("bob", 1, 10)]).await;
+            let answer = second.charge(&[charge_hits("bob", 1, 10)], redis_store::soon()).await;
             unblock.send(()).unwrap();
             assert_eq!(verdict(&answer), fits(9));
         });
@@ -474,15 +494,19 @@ fn calls_do_not_wait_for_a_leader_whose_thread_is_blocked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_but_a_debit_is() {
     let redis = Redis::start();
-    let store = store(&redis, system_clock, TIMEOUT);
-    assert_eq!(verdict(&store.charge(&[charge_hits("alice", 1, 10)]).await), fits(9));
+    let store = Arc::new(store(&redis, system_clock, TIMEOUT));
+    let _sends = sends_what_it_keeps(&store);
+    assert_eq!(
+        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fits(9)
+    );
     // All connections are closed, and Redis answers the next one after half a second.
     redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
     redis.query::<()>(&["CLIENT", "PAUSE", "500"]);
     let (given_up, debit) = ([charge_hits("alice", 1, 10)], [debit("carol")]);
     {
-        let mut given_up = pin!(store.charge(&given_up));
-        let mut debit = pin!(store.charge(&debit));
+        let mut given_up = pin!(store.charge(&given_up, redis_store::soon()));
+        let mut debit = pin!(store.charge(&debit, redis_store::soon()));
         let waited = tokio::time::sleep(Duration::from_millis(100));
         tokio::select! {
             biased;
@@ -491,10 +515,21 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
             () = waited => {}
         }
     }
-    assert_eq!(verdict(&store.charge(&[charge_hits("alice", 1, 10)]).await), fits(8));
+    assert_eq!(
+        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fits(8)
+    );
     eventually("the debit is charged", || {
         redis.keys().into_iter().any(|key| key.contains("carol")).then_some(())
     });
+}
+
+/// As in the service, until the test ends.
+fn sends_what_it_keeps(store: &Arc<RedisStore>) -> JoinSet<()> {
+    let store = Arc::clone(store);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { store.follow_servers().await });
+    tasks
 }
 
 fn debit(user: &str) -> Charge {
@@ -506,11 +541,15 @@ fn debit(user: &str) -> Charge {
 #[tokio::test]
 async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
     let redis = Redis::start();
-    let store = store(&redis, system_clock, TIMEOUT);
-    assert_eq!(verdict(&store.charge(&[charge_hits("alice", 1, 10)]).await), fits(9));
+    let store = Arc::new(store(&redis, system_clock, TIMEOUT));
+    let _sends = sends_what_it_keeps(&store);
+    assert_eq!(
+        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fits(9)
+    );
     for _ in 0..5 {
         for call in [[charge_hits("alice", 1, 10)], [debit("carol")]] {
-            let mut given_up = pin!(store.charge(&call));
+            let mut given_up = pin!(store.charge(&call, redis_store::soon()));
             assert!(futures_util::poll!(&mut given_up).is_pending());
         }
     }
@@ -525,7 +564,10 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(debits(), 5);
-    assert_eq!(verdict(&store.charge(&[charge_hits("alice", 1, 10)]).await), fits(8));
+    assert_eq!(
+        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fits(8)
+    );
 }
 
 /// A late answer carries an old time of Redis; the next calls must not be refused as stale for that.
@@ -544,7 +586,10 @@ async fn no_call_fails_if_answers_are_late_and_windows_end_every_second() {
             let limit = Limit::new(1_000_000, Unit::Second, 1).unwrap();
             let call = [charge_on(&user.to_string(), 1, limit)];
             while tokio::time::Instant::now() < until {
-                store.charge(&call).await.expect("a window turns once a second");
+                store
+                    .charge(&call, redis_store::soon())
+                    .await
+                    .expect("a window turns once a second");
             }
         });
     }
@@ -560,9 +605,10 @@ async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
     let local = MemoryStore::new(system_clock);
     let guard = Guard::new(
         store,
-        OverLimitCache::new(100, system_clock, metrics),
+        OverLimitCache::new(100, system_clock, Denials::Exact, metrics.clone()),
         Fallback::new(local, 1),
-        TIMEOUT,
+        Patience { budget: TIMEOUT, announced_max: TIMEOUT },
+        metrics,
     );
     let charge_all =
         async |charges: &[Charge]| guard.charge(charges, Arrival::now()).await.judged.unwrap();

@@ -70,6 +70,7 @@ mod requirements;
 mod rule_tests;
 mod schema;
 mod sentinel;
+mod slow_connects;
 mod status_page;
 mod steps;
 mod support;

@@ -12,7 +12,7 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
     rls::pb::{RateLimitDescriptor, RateLimitUnit},
-    store::over_limit_cache::OverLimitCache,
+    store::over_limit_cache::{Denials, OverLimitCache},
     telemetry::StoreMetrics,
 };
 
@@ -210,7 +210,7 @@ fn limits() -> Vec<Arc<Limit>> {
 fn the_cache_denies_nothing_that_the_store_would_admit() {
     const STEPS: u32 = 50_000;
     let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
-    let (cache, store) = (OverLimitCache::new(100, || BEGIN, metrics), memory());
+    let (cache, store) = (OverLimitCache::new(100, || BEGIN, Denials::Exact, metrics), memory());
     let (limits, began) = (limits(), Instant::now());
     let (mut dice, mut passed_ms, mut cached) = (Dice(7), 0, 0);
     for step in 0..STEPS {

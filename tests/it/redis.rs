@@ -123,12 +123,24 @@ async fn redis_time_decides_whatever_the_services_clock_shows() {
     // A new window between two of these calls would start another count, which is rare with weeks.
     let week = |hits| [charge("alice", Unit::Week, hits, 10)];
     let hour = [charge("bob", Unit::Hour, Hits::Look, 10)];
-    assert_eq!(verdicts(right.charge(&week(Hits::Charge(3))).await.unwrap()), fits(7));
-    assert_eq!(verdicts(wrong.charge(&week(Hits::Charge(3))).await.unwrap()), fits(4));
-    assert_eq!(verdicts(right.charge(&week(Hits::Charge(3))).await.unwrap()), fits(1));
-    assert_eq!(verdicts(wrong.charge(&week(Hits::Charge(3))).await.unwrap()), [Verdict::Over]);
+    assert_eq!(
+        verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        fits(7)
+    );
+    assert_eq!(
+        verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        fits(4)
+    );
+    assert_eq!(
+        verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        fits(1)
+    );
+    assert_eq!(
+        verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        [Verdict::Over]
+    );
 
-    let reset = wrong.charge(&hour).await.unwrap().tallies[0].reset;
+    let reset = wrong.charge(&hour, redis_store::soon()).await.unwrap().tallies[0].reset;
     assert!(reset <= Duration::from_secs(3600), "{reset:?} is longer than the window");
 }
 
@@ -138,9 +150,9 @@ async fn a_stale_call_is_refused_and_sent_once_more() {
     let wrong = store(&redis, three_hours_fast);
     let call = [charge("alice", Unit::Hour, Hits::Charge(1), 10)];
     redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
-    assert_eq!(verdicts(wrong.charge(&call).await.unwrap()), fits(9));
+    assert_eq!(verdicts(wrong.charge(&call, redis_store::soon()).await.unwrap()), fits(9));
     assert_eq!(redis.runs_of("evalsha"), 2, "refused, then sent with Redis's time");
-    wrong.charge(&call).await.unwrap();
+    wrong.charge(&call, redis_store::soon()).await.unwrap();
     assert!(redis.runs_of("evalsha") <= 4, "the clocks' difference is known now");
 }
 
@@ -396,10 +408,10 @@ async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
     for _ in 0..200 {
         tokio::select! {
             biased;
-            _ = store.charge(&big) => {}
+            _ = store.charge(&big, redis_store::soon()) => {}
             () = tokio::task::yield_now() => {}
         }
-        assert_eq!(verdicts(store.charge(&small).await.unwrap()), fits(7));
+        assert_eq!(verdicts(store.charge(&small, redis_store::soon()).await.unwrap()), fits(7));
     }
 }
 
@@ -590,7 +602,7 @@ fn memory_and_redis_agree_step_by_step() {
         let in_memory = MemoryStore::new(system_clock);
         for call in calls {
             let ours = verdicts(in_memory.charge(&call));
-            let theirs = runtime.block_on(in_redis.charge(&call));
+            let theirs = runtime.block_on(in_redis.charge(&call, redis_store::soon()));
             prop_assert_eq!(ours, verdicts(theirs.unwrap()), "for {:?}", call);
         }
         redis.assert_no_key_leaks();

@@ -52,7 +52,7 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
         for call in [[charge_hits("full", 5)], [charge_hits("used", 3)]] {
-            assert_eq!(spell(&store.charge(&call).await), "admitted");
+            assert_eq!(spell(&store.charge(&call, redis_store::soon()).await), "admitted");
         }
         redis.refuse_writes(code);
         let look = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Look);
@@ -75,12 +75,17 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
             (vec![charge_hits("new", 6)], "denied"),
             (vec![refund], code),
         ];
-        let answers = join_all(calls.iter().map(|(call, _)| store.charge(call))).await;
+        let answers =
+            join_all(calls.iter().map(|(call, _)| store.charge(call, redis_store::soon()))).await;
         for ((call, expected), answer) in calls.iter().zip(&answers) {
             assert_eq!(spell(answer), *expected, "{code}: {call:?}");
         }
         redis.accept_writes();
-        assert_eq!(spell(&store.charge(&[charge_hits("used", 2)]).await), "admitted", "{code}");
+        assert_eq!(
+            spell(&store.charge(&[charge_hits("used", 2)], redis_store::soon()).await),
+            "admitted",
+            "{code}"
+        );
         assert_eq!(redis.query::<String>(&["GET", &redis.key("used")]), "5", "{code}");
         assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "5", "{code}");
         redis.assert_no_key_leaks();
@@ -102,8 +107,14 @@ async fn every_algorithm_denies_without_a_write() {
             [charge(user, Hits::Charge(hits)), charge("looked at", Hits::Look)]
         };
         for algorithm in &algorithms {
-            assert_eq!(spell(&store.charge(&call(algorithm, "full", 5)).await), "admitted");
-            assert_eq!(spell(&store.charge(&call(algorithm, "used", 4)).await), "admitted");
+            assert_eq!(
+                spell(&store.charge(&call(algorithm, "full", 5), redis_store::soon()).await),
+                "admitted"
+            );
+            assert_eq!(
+                spell(&store.charge(&call(algorithm, "used", 4), redis_store::soon()).await),
+                "admitted"
+            );
         }
         redis.refuse_writes(code);
         let calls: Vec<_> = algorithms
@@ -113,14 +124,15 @@ async fn every_algorithm_denies_without_a_write() {
                 users.map(|(user, hits)| call(algorithm, user, hits))
             })
             .collect();
-        let answers = join_all(calls.iter().map(|call| store.charge(call))).await;
+        let answers =
+            join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await;
         for (answers, algorithm) in answers.chunks(4).zip(&algorithms) {
             let spelled: Vec<String> = answers.iter().map(spell).collect();
             assert_eq!(spelled, ["denied", code, code, "denied"], "{}", algorithm.name());
         }
         redis.accept_writes();
         for algorithm in &algorithms {
-            let last = store.charge(&call(algorithm, "used", 1)).await;
+            let last = store.charge(&call(algorithm, "used", 1), redis_store::soon()).await;
             assert_eq!(spell(&last), "admitted", "{code}: {}", algorithm.name());
         }
         redis.assert_no_key_leaks();

@@ -72,11 +72,26 @@ pub fn past_corrupt_counter(charge: &Charge) -> Charge {
 
 /// Judges a call by the tallies of its [reservations](reservation). `parts` names each charge's part.
 pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> PartsVerdict {
+    let outcome = outcome(charges, tallies);
+    PartsVerdict { outcome, gives_back: given_back(charges, tallies, parts, outcome) }
+}
+
+/// For each charge: whether its part has charged hits that do not stay in a call with this outcome, which may have been
+/// found before all of these tallies were known.
+pub fn given_back(
+    charges: &[Charge],
+    tallies: &[PartTally],
+    parts: &[usize],
+    outcome: PartsOutcome,
+) -> Vec<bool> {
     let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
-    let outcome = outcome(charges, tallies, &fits);
     let verdict = match outcome {
         PartsOutcome::Admitted => Some(CallVerdict::Admitted),
-        PartsOutcome::Denied => Some(decide(votes(charges, &fits))),
+        PartsOutcome::Denied => Some(match decide(votes(charges, &fits)) {
+            // What denied the call was the want of an answer.
+            CallVerdict::Admitted => CallVerdict::DeniedUncharged,
+            denied => denied,
+        }),
         // Nothing stays of a call that is not decided, but for work that is done.
         PartsOutcome::Failed => Some(CallVerdict::DeniedUncharged),
         PartsOutcome::Again => None,
@@ -91,10 +106,11 @@ pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -
         let stays = verdict.is_some_and(|verdict| vote.is_charged(verdict));
         gives_back.push(is_reserved && !stays);
     }
-    PartsVerdict { outcome, gives_back }
+    gives_back
 }
 
-fn outcome(charges: &[Charge], tallies: &[PartTally], fits: &[Fit]) -> PartsOutcome {
+fn outcome(charges: &[Charge], tallies: &[PartTally]) -> PartsOutcome {
+    let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
     let failures = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
         PartTally::Known(_) => None,
         PartTally::Corrupt | PartTally::Unknown => Some(failure_without_counter(charge)),
@@ -103,7 +119,7 @@ fn outcome(charges: &[Charge], tallies: &[PartTally], fits: &[Fit]) -> PartsOutc
     if failures.contains(&OnStoreFailure::Local) {
         return PartsOutcome::Again;
     }
-    match decide(votes(charges, fits)) {
+    match decide(votes(charges, &fits)) {
         CallVerdict::Admitted if failures.contains(&OnStoreFailure::Error) => PartsOutcome::Failed,
         CallVerdict::Admitted => PartsOutcome::Admitted,
         CallVerdict::Denied | CallVerdict::DeniedUncharged => PartsOutcome::Denied,

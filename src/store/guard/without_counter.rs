@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Guard, WithoutCounter};
 use crate::{
     engine::{
@@ -62,6 +64,7 @@ impl Guard {
         &self,
         charges: &[Charge],
         without: WithoutCounter<'_>,
+        until: Instant,
     ) -> Result<Judgement, StoreError> {
         let is_local =
             |index: &usize| super::failure_mode(charges, *index) == OnStoreFailure::Local;
@@ -85,7 +88,7 @@ impl Guard {
                 charge.hits = Hits::Refund(0);
             }
         }
-        let mut judgement = self.store.charge_without(&resolved, without.absent).await?;
+        let mut judgement = self.store.charge_without(&resolved, without.absent, until).await?;
 
         for (index, tally) in local.iter().zip(&verdict.judgement.tallies) {
             if let Some(resolved) = judgement.tallies.get_mut(*index) {

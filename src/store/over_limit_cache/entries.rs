@@ -21,6 +21,9 @@ pub(super) const LIFE_MAX: Duration = Duration::from_secs(1);
 /// How much too long a reset may be: stores cut their time to milliseconds.
 const RESET_ERROR_MAX: Duration = Duration::from_millis(1);
 
+/// A denial by a reservation that is given back is over by then.
+const TRANSIENT_MAX: Duration = Duration::from_millis(20);
+
 /// The longest business ID of an entry, in bytes, so that the number of entries bounds the memory.
 const ID_BYTES_MAX: usize = 1024;
 
@@ -35,6 +38,8 @@ pub(super) struct CachedTally {
     reset: Duration,
     /// When the question was sent to the store, or earlier.
     pub(super) sent: Instant,
+    /// Whether it answers calls; else it waits for another that says the same.
+    is_sure: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +65,12 @@ impl CachedTally {
             Verdict::Fits { remaining } => CachedVerdict::Fits { remaining },
             Verdict::Over => CachedVerdict::Over { left: asked().saturating_sub(1) },
         };
-        Self { verdict, reset, sent }
+        Self { verdict, reset, sent, is_sure: true }
+    }
+
+    /// The same, if it may be a denial by a reservation that is given back.
+    pub(super) fn unsure(self) -> Self {
+        Self { is_sure: matches!(self.verdict, CachedVerdict::Fits { .. }), ..self }
     }
 
     /// The tally of a charge of `asked` hits at `now`.
@@ -88,8 +98,20 @@ impl CachedTally {
         now.saturating_duration_since(self.sent)
     }
 
+    /// Whether it says again what `known` said so long ago that no reservation can be the cause.
+    fn confirms(&self, known: &Self) -> bool {
+        let is_over = |tally: &Self| matches!(tally.verdict, CachedVerdict::Over { .. });
+        is_over(self)
+            && is_over(known)
+            && known.counts_at(self.sent)
+            && (known.is_sure || known.age(self.sent) >= TRANSIENT_MAX)
+    }
+
     /// Whether it replaces `known`: the later one does, unless it is a weaker denial.
     fn replaces(&self, known: &Self) -> bool {
+        if !self.is_sure && !known.is_sure && known.counts_at(self.sent) {
+            return false;
+        }
         match (self.verdict, known.verdict) {
             _ if self.sent < known.sent => false,
             (CachedVerdict::Over { left }, CachedVerdict::Over { left: known_left }) => {
@@ -153,7 +175,7 @@ impl Entries {
     /// The tally of this counter under its limit, unless it has expired.
     pub(super) fn find(&self, hash: u64, counter: &Counter, now: Instant) -> Option<CachedTally> {
         let entry = self.table.find(hash, |entry| entry.counter.same_counter(counter))?;
-        entry.tally(&counter.limit).filter(|tally| tally.counts_at(now)).copied()
+        entry.tally(&counter.limit).filter(|tally| tally.is_sure && tally.counts_at(now)).copied()
     }
 
     /// Updates the tally of this counter under its limit, if there is one.
@@ -168,12 +190,13 @@ impl Entries {
     }
 
     /// Keeps the tally of this counter under its limit.
-    pub(super) fn keep(&mut self, hash: u64, counter: &Counter, tally: CachedTally) {
+    pub(super) fn keep(&mut self, hash: u64, counter: &Counter, mut tally: CachedTally) {
         let Some(entry) = self.entry_or_new(hash, counter, tally.sent) else { return };
         if !entry.accepts(&tally) {
             return;
         }
         if let Some(known) = entry.tally_mut(&counter.limit) {
+            tally.is_sure |= tally.confirms(known);
             if tally.replaces(known) {
                 *known = tally;
             }

@@ -20,7 +20,12 @@ impl Scene {
     fn of(entries_max: usize) -> Self {
         let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
         // A quarter of the current hour has passed.
-        Self(OverLimitCache::new(entries_max, || Timestamp::from_secs(900), metrics))
+        Self(OverLimitCache::new(
+            entries_max,
+            || Timestamp::from_secs(900),
+            Denials::Exact,
+            metrics,
+        ))
     }
 
     fn at(&self, ms: u64) -> Instant {

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-pub(super) use self::queue::{DEBITS_WAIT, NotDecided, QueuedCall};
+pub(super) use self::queue::{NotDecided, QueuedCall};
 use self::{
     dispatcher::Dispatcher,
     queue::{CallAnswer, SharedQueue},
@@ -25,7 +25,7 @@ use self::{
 use super::{
     batch::{Runs, ScriptKind},
     link::Link,
-    script::Scripts,
+    node::NodeOptions,
     work::NodeWork,
 };
 use crate::{store::StoreError, telemetry::current, workers};
@@ -35,17 +35,18 @@ use crate::{store::StoreError, telemetry::current, workers};
 pub(super) struct Batcher(Arc<SharedQueue>);
 
 impl Batcher {
-    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs, wait_replicas: u32) -> Self {
-        Self(Arc::new(SharedQueue::new(link, scripts, runs, wait_replicas)))
+    pub(super) fn new(link: Link, options: &NodeOptions, runs: Runs) -> Self {
+        Self(Arc::new(SharedQueue::new(link, options, runs)))
     }
 
-    /// Makes all charges of one call, or none, or gives hits back. If the future is dropped before the call is
-    /// sent, it is sent only if it [outlives its caller](NodeWork::outlives_caller).
+    /// Makes all charges of one call, or none, or gives hits back. It is sent if it can be answered `until` then, and
+    /// this future was not dropped; else what [outlives its caller](NodeWork::outlives_caller) is kept.
     ///
     /// # Errors
     /// See [`NotDecided`].
-    pub(super) async fn ask(&self, work: NodeWork) -> CallAnswer {
+    pub(super) async fn ask(&self, work: NodeWork, until: Instant) -> CallAnswer {
         if let Some(error) = self.0.link.state.breaker.refusal() {
+            self.0.keep(work, Instant::now());
             return Err(NotDecided::Failed(error));
         }
         let (answer, answered) = oneshot::channel();
@@ -55,6 +56,7 @@ impl Batcher {
             stale: 0,
             redis_now: None,
             since: Instant::now(),
+            until,
             mailbox: workers::share(self.0.mailboxes.len()),
             answer,
             span: current().map(CallInQueue::new),
@@ -89,8 +91,7 @@ impl Batcher {
 
     /// Number of calls that wait to be sent.
     pub(super) fn queued(&self) -> usize {
-        let queue = self.0.queue();
-        queue.waiting.len() + queue.late.len()
+        self.0.queue().waiting.len()
     }
 
     /// How batches are put into runs.
@@ -108,10 +109,10 @@ impl Batcher {
     pub(super) fn close(&self) -> Vec<QueuedCall> {
         let mut queue = self.0.queue();
         queue.is_closed = true;
-        let (waiting, late) = (mem::take(&mut queue.waiting), mem::take(&mut queue.late));
+        let waiting = mem::take(&mut queue.waiting);
         drop(queue);
         self.0.wake_all();
-        waiting.into_iter().chain(late).collect()
+        waiting.into()
     }
 
     /// Waits until everything has ended that was under way when the batcher was closed.

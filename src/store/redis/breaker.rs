@@ -17,7 +17,7 @@ pub(super) struct Breaker {
     is_open: AtomicBool,
     /// Number of failures since the last answer.
     strikes: AtomicU32,
-    /// The last failure.
+    /// The last failure that counts.
     cause: Mutex<Option<StoreError>>,
 }
 
@@ -33,13 +33,22 @@ impl Breaker {
     }
 
     /// Counts a failure, and returns whether that opens it. A server that takes no writes does not count as failing: it
-    /// still denies what is over its limit.
+    /// still denies what is over its limit. Nor does one to which a connection is still being opened, unless it gives no
+    /// answer on others either.
     pub(super) fn failed(&self, error: &StoreError) -> bool {
-        if matches!(error, StoreError::TakesNoWrites(_) | StoreError::ClockUnsteady) {
-            self.answered();
-            return false;
+        match error {
+            StoreError::TakesNoWrites(_) | StoreError::ClockUnsteady => {
+                self.answered();
+                return false;
+            }
+            StoreError::NoConnection => {
+                let is_silent = matches!(*self.cause(), Some(StoreError::TimedOut));
+                if !is_silent || self.strikes.load(Ordering::Relaxed) == 0 {
+                    return false;
+                }
+            }
+            _ => *self.cause() = Some(error.clone()),
         }
-        *self.cause() = Some(error.clone());
         let strikes = self.strikes.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         strikes >= STRIKES_MAX && !self.is_open.swap(true, Ordering::AcqRel)
     }

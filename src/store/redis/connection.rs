@@ -12,7 +12,7 @@ use redis::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
-    time,
+    time::{self, Instant},
 };
 
 use super::{
@@ -46,8 +46,10 @@ pub struct Connection {
     stream: Box<dyn Stream>,
     received: BytesMut,
     usable: bool,
-    /// How often its pool had discarded all connections when it was opened.
+    /// How often its pool had discarded all connections when it was known to answer.
     pub(super) discards: u64,
+    /// When its pool replaces it.
+    pub(super) replace_at: Instant,
 }
 
 /// What was received may be a secret.
@@ -100,7 +102,8 @@ fn jitter() -> Duration {
 
 impl Connection {
     fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream, received: BytesMut::new(), usable: true, discards: 0 }
+        let replace_at = Instant::now();
+        Self { stream, received: BytesMut::new(), usable: true, discards: 0, replace_at }
     }
 
     async fn log_in(&mut self, access: &Access) -> RedisResult<()> {

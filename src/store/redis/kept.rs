@@ -2,22 +2,26 @@
 
 use std::{io, time::Duration};
 
+use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, RedisResult};
 use tokio::time;
 
 use super::{
     connection::{self, Connection},
+    pool::CONNECT_WITHIN,
     server::Server,
 };
 
 pub(super) struct KeptConnection {
     server: Server,
     kept: Option<Connection>,
+    /// One that is being opened: it may take longer than one question.
+    opening: Option<BoxFuture<'static, RedisResult<Connection>>>,
 }
 
 impl KeptConnection {
     pub(super) const fn new(server: Server) -> Self {
-        Self { server, kept: None }
+        Self { server, kept: None, opening: None }
     }
 
     /// Sends a command, after connecting if need be.
@@ -34,7 +38,13 @@ impl KeptConnection {
         let mut kept = self.kept.take();
         let mut connection = match kept.take_if(|kept| !kept.is_closed()) {
             Some(kept) => kept,
-            None => connection::open(&self.server).await?,
+            None => {
+                let server = &self.server;
+                let opening = self.opening.get_or_insert_with(|| Box::pin(open(server.clone())));
+                let opened = opening.await;
+                self.opening = None;
+                opened?
+            }
         };
         let answer = connection.query(command).await;
         if connection.is_usable() {
@@ -42,4 +52,9 @@ impl KeptConnection {
         }
         answer
     }
+}
+
+async fn open(server: Server) -> RedisResult<Connection> {
+    let opened = time::timeout(CONNECT_WITHIN, connection::open(&server)).await;
+    opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }

@@ -1,8 +1,12 @@
 //! The link to one server: connections, its clock, and whether it answers.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use redis::{RedisError, RedisResult};
@@ -16,13 +20,16 @@ use super::{
 };
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
-    store::{Clock, StoreError},
+    store::{Clock, StoreError, lateness},
     telemetry::{StoreMetrics, in_store_span},
 };
 
 /// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
 /// differ, and once more if the window ends meanwhile.
 pub(super) const QUESTIONS_MAX: u8 = 3;
+
+/// Longer than any question takes.
+const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// The link to one server.
 #[derive(Debug, Clone)]
@@ -60,6 +67,8 @@ pub(super) struct Decided<T> {
 pub(super) enum Unanswered {
     /// The store failed.
     Failed(StoreError),
+    /// The store failed before the question was sent.
+    NotSent(StoreError),
     /// The server does not have all keys of the question now, and has done nothing.
     Elsewhere(RedisError),
 }
@@ -88,37 +97,41 @@ impl Link {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Asks a question, and again while Redis says that its window is stale. It is not asked while the breaker is
-    /// open.
+    /// Asks a question, and again while Redis says that its window is stale; with `made`, only in the windows that hold
+    /// that time, and [`StoreError::ClockUnsteady`] says that they have ended. It is not asked while the breaker is open.
     pub(super) async fn ask<Q: Question>(
         &self,
         question: &Q,
+        made: Option<Timestamp>,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
-        self.ask_as(question, Asked { link: self, is_over: false }).await
+        self.ask_as(question, made, true).await
     }
 
-    /// Like [`ask`](Self::ask), for a server that has just answered the same call without deciding it. If the call's
-    /// time is over before the second answer, that does not count as a failure of the server.
+    /// Like [`ask`](Self::ask), for a server that has just answered the same call without deciding it. If it is late
+    /// now, that does not count as a failure of the server.
     pub(super) async fn ask_again<Q: Question>(
         &self,
         question: &Q,
+        made: Option<Timestamp>,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
-        self.ask_as(question, Asked { link: self, is_over: true }).await
+        self.ask_as(question, made, false).await
     }
 
+    /// Asks a server whose lateness `counts`.
     async fn ask_as<Q: Question>(
         &self,
         question: &Q,
-        mut asked: Asked<'_>,
+        made: Option<Timestamp>,
+        counts: bool,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
         if let Some(error) = self.state.breaker.refusal() {
-            asked.is_over = true;
-            return Err(error.into());
+            return Err(Unanswered::NotSent(error));
         }
-        let answer = self.ask_until_present(question).await;
-        asked.is_over = true;
+        let answer = self.ask_until_present(question, made, counts).await;
         match &answer {
-            Err(Unanswered::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
+            Err(Unanswered::Failed(error) | Unanswered::NotSent(error))
+                if !matches!(error, StoreError::Corrupt(_)) =>
+            {
                 self.state.failed(error);
             }
             Err(Unanswered::Elsewhere(error)) if script::is_cluster_down(error) => {
@@ -129,23 +142,49 @@ impl Link {
         answer
     }
 
+    /// Waits for what the server owes us. If it is not there within `limit`, that counts as this failure.
+    pub(super) async fn owed<F: Future>(
+        &self,
+        answer: F,
+        limit: Duration,
+        failure: StoreError,
+    ) -> F::Output {
+        let mut answer = pin!(answer);
+        match lateness::within(limit, answer.as_mut(), &self.metrics).await {
+            Some(answer) => answer,
+            None => {
+                self.state.failed(&failure);
+                answer.await
+            }
+        }
+    }
+
     async fn ask_until_present<Q: Question>(
         &self,
         question: &Q,
+        made: Option<Timestamp>,
+        counts: bool,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
-        let mut connection = self.state.pool.get().await?;
-        let mut assumed_now = self.clock.now();
+        // Less than a caller's own time, at whose end this is dropped.
+        let limit = match counts {
+            true => self.state.pool.timeout() / 4 * 3,
+            false => FOR_EVER,
+        };
+        let opened = self.owed(self.state.pool.get(), limit, StoreError::NoConnection).await;
+        let mut connection = opened.map_err(Unanswered::NotSent)?;
+        let mut assumed_now = made.unwrap_or_else(|| self.clock.now());
         for _ in 0..QUESTIONS_MAX {
             let sent = self.clock.send();
-            let Reply { now, outcome } =
-                in_store_span("EVALSHA", question.ask(&mut connection, assumed_now, &self.metrics))
-                    .await?;
+            let asked = question.ask(&mut connection, assumed_now, &self.metrics);
+            let answer = self.owed(asked, limit, StoreError::TimedOut);
+            let Reply { now, outcome } = in_store_span("EVALSHA", answer).await?;
             self.clock.learn(now, sent);
             match outcome {
                 RedisOutcome::Decided(answer) => return Ok(Decided { answer, at: now }),
                 RedisOutcome::Corrupt(charges) => return Err(StoreError::Corrupt(charges).into()),
                 RedisOutcome::WriteRefused(refusal) => return Err(StoreError::from(refusal).into()),
                 RedisOutcome::Elsewhere => return Err(script::unexpected_reply().into()),
+                RedisOutcome::Stale if made.is_some() => break,
                 RedisOutcome::Stale => {
                     self.metrics.stale(1);
                     assumed_now = now;
@@ -175,22 +214,8 @@ impl From<RedisError> for Unanswered {
 impl From<Unanswered> for StoreError {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
-            Unanswered::Failed(error) => error,
+            Unanswered::Failed(error) | Unanswered::NotSent(error) => error,
             Unanswered::Elsewhere(error) => pool::unavailable(&error),
-        }
-    }
-}
-
-/// A question under way. Dropped before it is over, it got no answer within the budget of its call.
-struct Asked<'link> {
-    link: &'link Link,
-    is_over: bool,
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.link.state.failed(&StoreError::TimedOut);
         }
     }
 }

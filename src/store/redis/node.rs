@@ -15,6 +15,7 @@ use super::{
     server::Server,
     server_info::{Expected, ServerMode},
     server_state::ServerState,
+    unsent::Unsent,
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -30,7 +31,7 @@ pub struct NodeOptions {
     pub connections_max: u32,
     /// Number of workers. Each keeps connections of its own if there are enough.
     pub workers: usize,
-    /// How long a call may wait for a connection, and then for an answer.
+    /// How long a server may take for an answer.
     pub timeout: Duration,
     /// Our clock, from which Redis's is guessed.
     pub clock: Clock,
@@ -42,6 +43,8 @@ pub struct NodeOptions {
     pub probe: Probe,
     /// Number of replicas that charges are expected on; those that are not there soon are counted. 0 is off.
     pub wait_replicas: u32,
+    /// Debits and refunds that could not be sent.
+    pub unsent: Arc<Unsent>,
 }
 
 /// One Redis server.
@@ -80,8 +83,7 @@ impl RedisNode {
         let probe = ProbeWrite::new(options.probe, &options.scripts.key_prefix);
         let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
-        let batcher =
-            Batcher::new(link.clone(), Arc::clone(&options.scripts), runs, options.wait_replicas);
+        let batcher = Batcher::new(link.clone(), options, runs);
         Self { server, link, batcher }
     }
 

@@ -12,9 +12,13 @@ use std::{
     time::Duration,
 };
 
-use bb8::{ManageConnection, RunError};
+use bb8::ManageConnection;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
-use tokio::time;
+use tokio::{
+    select,
+    sync::Notify,
+    time::{self, Instant},
+};
 
 use super::{
     checks::Checks,
@@ -23,16 +27,18 @@ use super::{
     server_info::ServerInfo,
 };
 use crate::{
+    pause::jittered,
     store::{StoreError, outage::Outage},
     telemetry::{ServerReport, StoreMetrics},
     workers,
 };
 
-/// How long opening a connection may take. Calls do not wait that long: it continues in the background.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long opening a connection may take, also if a packet of the handshake is lost. It belongs to no call, and
+/// continues when those that wait have given up.
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
-/// A connection is replaced after this time, so that a server whose DNS name has moved is found.
-const LIFETIME_MAX: Duration = Duration::from_secs(600);
+/// The least time after which a connection is replaced, so that a server whose DNS name has moved is found.
+const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Minimum number of connections of one worker: it needs several where answers are late.
 const PART_MIN: usize = 4;
@@ -48,7 +54,7 @@ pub struct PoolOptions {
     pub connections_max: u32,
     /// Number of workers. Each keeps connections of its own if there are enough.
     pub workers: usize,
-    /// How long a call may wait for one, and then for an answer.
+    /// How long the server may take for an answer.
     pub timeout: Duration,
     /// Is notified of connections that cannot be opened.
     pub outage: Outage,
@@ -66,6 +72,8 @@ struct PoolInner {
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
     /// How often all connections were discarded.
     discards: Arc<AtomicU64>,
+    /// Rings when a connection could not be opened.
+    failed: Arc<Notify>,
     /// Number of questions that wait for a connection.
     waiting: AtomicU64,
 }
@@ -91,31 +99,60 @@ impl Pool {
             metrics,
             parts,
             discards: Arc::default(),
+            failed: Arc::default(),
             waiting: AtomicU64::new(0),
         }))
     }
 
-    /// A connection for one question. It must be asked for inside a tokio runtime.
+    /// A connection for one question, as soon as there is one. It must be asked for inside a tokio runtime.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if none is free in time.
+    /// [`StoreError::Unavailable`] if there is none, and none could be opened.
     pub async fn get(&self) -> Result<Held<'_>, StoreError> {
-        let Some(part) = self.0.parts.get(workers::share(self.0.parts.len())) else {
+        let Some(connections) = self.part() else {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
         };
-        let connections = part.get_or_init(|| self.0.connect());
         let _waits = Waits::new(&self.0.waiting);
         loop {
-            let mut held = connections.get().await.map_err(|error| match error {
-                RunError::User(error) => unavailable(&error),
-                RunError::TimedOut => StoreError::NoConnection,
-            })?;
-            // One that the server closed while it was idle is dropped here, and not a call with it.
-            if held.discards == self.0.discards.load(Ordering::Relaxed) && !held.is_closed() {
+            let failed = self.0.failed.notified();
+            let held = select! {
+                biased;
+                held = connections.get() => held,
+                () = failed => match connections.state().connections {
+                    0 => return Err(self.0.options.outage.no_connection()),
+                    _ => continue,
+                },
+            };
+            let mut held = held.map_err(|_| StoreError::NoConnection)?;
+            // One that the server closed while it was idle is dropped here, and not a call with it. An old one stays
+            // until there is another.
+            let is_replaced = || connections.state().idle_connections > 0;
+            if held.discards == self.0.discards.load(Ordering::Relaxed)
+                && !held.is_closed()
+                && (Instant::now() < held.replace_at || !is_replaced())
+            {
                 return Ok(held);
             }
             held.retire();
         }
+    }
+
+    /// Adds a connection that was opened outside of the pool, if there is room.
+    pub(super) fn add(&self, connection: Connection) {
+        if let Some(part) = self.part() {
+            drop(part.add(connection));
+        }
+    }
+
+    /// Notes that a connection answers although all were [discarded](Self::discard).
+    pub(super) fn keep(&self, connection: &mut Connection) {
+        connection.discards = self.0.discards.load(Ordering::Relaxed);
+    }
+
+    /// This worker's part of the pool; `None` if no connections are allowed.
+    fn part(&self) -> Option<&bb8::Pool<Manager>> {
+        let part = self.0.parts.get(workers::share(self.0.parts.len()))?;
+        Some(part.get_or_init(|| self.0.connect()))
     }
 
     /// What is known of the connections, and of their server's use.
@@ -168,7 +205,7 @@ impl Pool {
         self.0.options.workers
     }
 
-    /// How long a call waits: for a connection, and for Redis's answer.
+    /// How long the server may take for an answer.
     pub(super) fn timeout(&self) -> Duration {
         self.0.options.timeout
     }
@@ -193,7 +230,7 @@ impl Drop for Waits<'_> {
 impl PoolInner {
     /// One part of the pool, which connects in the background.
     fn connect(&self) -> bb8::Pool<Manager> {
-        let PoolOptions { connections_max, timeout, .. } = self.options;
+        let PoolOptions { connections_max, .. } = self.options;
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let connections_max = (connections_max / parts).max(1);
         bb8::Pool::builder()
@@ -202,9 +239,10 @@ impl PoolInner {
             .min_idle(Some(connections_max.min(2)))
             // A PING would double the round trips, and proves nothing about the next command.
             .test_on_check_out(false)
-            .max_lifetime(Some(LIFETIME_MAX))
+            // `get` replaces old ones.
+            .max_lifetime(None)
             .idle_timeout(None)
-            .connection_timeout(timeout)
+            .connection_timeout(CONNECT_WITHIN)
             // The next call tries again; a retry of bb8's own would only hold its place.
             .retry_connection(false)
             .queue_strategy(bb8::QueueStrategy::Lifo)
@@ -214,7 +252,8 @@ impl PoolInner {
 
     fn manager(&self) -> Manager {
         let PoolOptions { server, checks, outage, .. } = self.options.clone();
-        Manager { server, checks, outage, discards: Arc::clone(&self.discards) }
+        let (discards, failed) = (Arc::clone(&self.discards), Arc::clone(&self.failed));
+        Manager { server, checks, outage, discards, failed }
     }
 }
 
@@ -238,6 +277,7 @@ pub struct Manager {
     checks: Arc<Checks>,
     outage: Outage,
     discards: Arc<AtomicU64>,
+    failed: Arc<Notify>,
 }
 
 /// Only the server is of use.
@@ -255,7 +295,10 @@ impl ManageConnection for Manager {
         let opened = time::timeout(CONNECT_WITHIN, self.open())
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        opened.inspect_err(|error| self.outage.cannot_connect(&unavailable(error)))
+        opened.inspect_err(|error| {
+            self.outage.cannot_connect(&unavailable(error));
+            self.failed.notify_waiters();
+        })
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
@@ -270,10 +313,11 @@ impl ManageConnection for Manager {
 impl Manager {
     /// Connects, and checks that the server is one that we can work with.
     async fn open(&self) -> RedisResult<Connection> {
-        let discards = self.discards.load(Ordering::Relaxed);
         let mut connection = connection::open(&self.server).await?;
-        connection.discards = discards;
         self.checks.run(&mut connection).await?;
+        // It has just answered.
+        connection.discards = self.discards.load(Ordering::Relaxed);
+        connection.replace_at = Instant::now() + jittered(LIFETIME);
         Ok(connection)
     }
 }

@@ -4,10 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{RedisError, ServerErrorKind};
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::{
-    batcher::DEBITS_WAIT,
     hash_slot::HashSlot,
     link::{Decided, Question, Unanswered},
     node::RedisNode,
@@ -16,10 +15,17 @@ use super::{
     topology::Topology,
     work::NodeWork,
 };
-use crate::{engine::ledger::Judgement, store::StoreError};
+use crate::{
+    engine::{ledger::Judgement, time::Timestamp},
+    store::StoreError,
+    telemetry::in_span_of_caller,
+};
 
 /// How often a question follows a redirection.
 const REDIRECTIONS_MAX: usize = 3;
+
+/// How long work may take that goes on although its caller has gone.
+const OUTLIVES_BY: Duration = Duration::from_secs(1);
 
 /// How long a question waits for keys that are being moved, or for a cluster that is down.
 const WAIT: Duration = Duration::from_millis(3);
@@ -36,50 +42,67 @@ impl Topology {
         work: &NodeWork,
     ) -> Result<Decided<Judgement>, StoreError> {
         if !work.outlives_caller() {
-            return self.do_alone(slot, work).await;
+            return Ok(self.do_alone(slot, work, None).await?);
         }
         let (topology, work) = (Arc::clone(self), work.clone());
-        let task = self.outliving.spawn(async move {
-            let done = time::timeout(DEBITS_WAIT, topology.do_alone(slot, &work)).await;
-            done.unwrap_or(Err(StoreError::TimedOut))
-        });
-        task.await.unwrap_or(Err(StoreError::TimedOut))
+        self.outlive(Instant::now(), async move {
+            let made = topology.now(&work);
+            let done = topology.do_alone(slot, &work, None).await;
+            if let Err(Unanswered::NotSent(_)) = &done {
+                topology.options.unsent.keep(work, made);
+            }
+            Ok(done?)
+        })
+        .await
     }
 
-    async fn do_alone(
+    /// Runs work that goes on if this future is dropped, for a second after `until` at most.
+    pub(super) async fn outlive<T: Send + 'static>(
+        &self,
+        until: Instant,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let work = time::timeout_at(until + OUTLIVES_BY, in_span_of_caller(work));
+        let task = self.outliving.spawn(work);
+        task.await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut))
+    }
+
+    /// Does work that was asked for at `made`, if that is known, by itself on the node that has its hash slot.
+    pub(super) async fn do_alone(
         &self,
         slot: HashSlot,
         work: &NodeWork,
-    ) -> Result<Decided<Judgement>, StoreError> {
+        made: Option<Timestamp>,
+    ) -> Result<Decided<Judgement>, Unanswered> {
         let scripts = &self.options.scripts;
-        self.ask(slot, |keys| LoneWork { scripts, work, keys }).await
+        self.ask(slot, made, |keys| LoneWork { scripts, work, keys }).await
     }
 
     /// Asks the node that has this hash slot, as long as the caller waits. `question` is made for
-    /// declared or undeclared keys.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
+    /// declared or undeclared keys, at `made` if that is known.
     pub(super) async fn ask<Q: Question>(
         &self,
         slot: HashSlot,
+        made: Option<Timestamp>,
         question: impl Fn(KeyDeclaration) -> Q,
-    ) -> Result<Decided<Q::Answer>, StoreError> {
+    ) -> Result<Decided<Q::Answer>, Unanswered> {
         self.searched().await;
-        let mut node = self.owner(slot)?;
+        let mut node = self.owner(slot).map_err(Unanswered::NotSent)?;
         let mut keys = KeyDeclaration::Declared;
         let mut redirections = 0;
         let mut answered: Option<Arc<RedisNode>> = None;
         loop {
             let question = question(keys);
             let decided = match &answered {
-                Some(last) if Arc::ptr_eq(last, &node) => node.link.ask_again(&question).await,
-                Some(_) | None => node.link.ask(&question).await,
+                Some(last) if Arc::ptr_eq(last, &node) => {
+                    node.link.ask_again(&question, made).await
+                }
+                Some(_) | None => node.link.ask(&question, made).await,
             };
             let error = match decided {
                 Ok(decided) => return Ok(decided),
                 Err(Unanswered::Elsewhere(error)) => error,
-                Err(Unanswered::Failed(error)) => return Err(error),
+                Err(unanswered) => return Err(unanswered),
             };
             answered = Some(Arc::clone(&node));
             let redirected = redirections < REDIRECTIONS_MAX;
@@ -102,7 +125,8 @@ impl Topology {
                     }
                     self.bell.notify_one();
                     time::sleep(WAIT).await;
-                    (node, keys) = (self.owner(slot)?, KeyDeclaration::Declared);
+                    node = self.owner(slot).map_err(Unanswered::NotSent)?;
+                    keys = KeyDeclaration::Declared;
                 }
             }
         }

@@ -1,12 +1,13 @@
 //! Calls whose counters are on several nodes. Each node's part is reserved as a call of its own, all at once. If
 //! the call is denied, what the other parts charged is given back.
 //!
-//! In between, others may be denied too early. If the service ends before it has given back, or if the answer to
-//! a part is lost, hits count until their windows end. Never is more admitted than a limit allows.
+//! In between, others may be denied too early. A reservation outlives its caller, and listens for the answers to parts
+//! that come too late for it, so that what they charged is given back. If the service ends before it has given back, or
+//! if the answer to a part is lost, hits count until their windows end. Never is more admitted than a limit allows.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{self, Instant};
 
 use super::{
@@ -16,19 +17,22 @@ use super::{
 use crate::{
     engine::{
         ledger::{
-            Charge, GiveBack, Judgement, PartTally, PartsOutcome, Tally, Verdict, judge_parts,
-            past_corrupt_counter, reservation,
+            Charge, GiveBack, Judgement, PartTally, PartsOutcome, Tally, Verdict, given_back,
+            judge_parts, past_corrupt_counter, reservation,
         },
         request::Hits,
     },
     store::StoreError,
 };
 
-/// Eighths of the budget in which all parts must be answered; the rest is for giving back.
+/// Eighths of the caller's time in which all parts must be answered; the rest is for giving back.
 const RESERVED_WITHIN: u32 = 6;
 
-/// Eighths of the budget after which a call does not wait for its give-backs.
+/// Eighths of the caller's time after which a call does not wait for its give-backs.
 const GIVEN_BACK_WITHIN: u32 = 7;
+
+/// How long a give-back may take, though nobody waits for it, until it is kept.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// The index of the part of a charge that is in none.
 const NO_PART: usize = usize::MAX;
@@ -84,56 +88,66 @@ pub(super) fn parts(
 }
 
 /// One call over several nodes.
-pub(super) struct Reservation<'call> {
-    pub(super) topology: &'call Arc<Topology>,
-    pub(super) charges: &'call [Charge],
+#[derive(Clone)]
+pub(super) struct Reservation {
+    pub(super) topology: Arc<Topology>,
+    pub(super) charges: Arc<[Charge]>,
+    /// When its caller gives up.
+    pub(super) until: Instant,
 }
 
-impl Reservation<'_> {
+impl Reservation {
     /// Makes all charges of the call in these parts, or none.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub(super) async fn charge(self, parts: Vec<Part>) -> Result<Judgement, StoreError> {
-        let (began, eighth) = (Instant::now(), self.topology.options.timeout / 8);
-        let reserve_until = began + RESERVED_WITHIN * eighth;
-        let reserved = join_all(parts.into_iter().map(|part| self.reserve(part, reserve_until)));
-        let (parts, answers): (Vec<_>, Vec<_>) = reserved.await.into_iter().flatten().unzip();
-        if let Some(failure) = all_failed(&answers) {
-            return Err(failure);
-        }
-        let known = KnownParts::new(self.charges, &parts, &answers);
-        let verdict = judge_parts(self.charges, &known.tallies, &known.parts);
-        let give_back_until = began + GIVEN_BACK_WITHIN * eighth;
-        let give_backs = verdict.gives_back.iter().enumerate().map(|(index, gives_back)| {
-            let part = *known.parts.get(index)?;
-            let (target, answer) = (&parts.get(part)?.target, answers.get(part)?);
-            Some(self.give_back(self.charges.get(index)?, target, answer).filter(|_| *gives_back))
-        });
-        let given_back = join_all(give_backs.map(async |give_back| {
-            let answer = time::timeout_at(give_back_until, give_back.flatten()?).await;
-            answer.ok()?.ok()?.answer.tallies.pop()
-        }));
-        let given_back: Vec<Option<Tally>> = given_back.await;
-        match verdict.outcome {
+        let began = Instant::now();
+        let eighth = self.until.saturating_duration_since(began) / 8;
+        let mut asked: FuturesUnordered<_> =
+            parts.into_iter().map(|part| self.clone().reserve(part)).collect();
+        let mut known = KnownParts::new(&self.charges);
+        let reserve = async {
+            while let Some(answered) = asked.next().await {
+                known.add(answered);
+            }
+        };
+        drop(time::timeout_at(began + RESERVED_WITHIN * eighth, reserve).await);
+        let verdict = judge_parts(&self.charges, &known.tallies, &known.parts);
+        let outcome = verdict.outcome;
+        let given_back = self.give_back(&known, &verdict.gives_back);
+        let given_back = time::timeout_at(began + GIVEN_BACK_WITHIN * eighth, given_back).await;
+        let given_back = given_back.unwrap_or_else(|_| vec![None; self.charges.len()]);
+        let judged = match outcome {
+            _ if known.none_answered() => Err(known.cause()),
             PartsOutcome::Admitted | PartsOutcome::Denied => Ok(Judgement {
-                denied: verdict.outcome == PartsOutcome::Denied,
-                tallies: known.settled(self.charges, &verdict.gives_back, &given_back),
-                corrupt: known.corrupt(),
+                denied: outcome == PartsOutcome::Denied,
+                tallies: known.settled(&self.charges, &verdict.gives_back, &given_back),
+                corrupt: known.like(PartTally::Corrupt),
+                absent: known.like(PartTally::Unknown),
             }),
             PartsOutcome::Failed | PartsOutcome::Again => {
-                Err(known.failure(verdict.outcome, self.charges, answers))
+                Err(known.failure(outcome, &self.charges))
             }
+        };
+        if !asked.is_empty() {
+            let tracker = self.topology.outliving.clone();
+            drop(tracker.spawn(async move {
+                while let Some(late) = asked.next().await {
+                    self.give_back_late(&mut known, late, outcome).await;
+                }
+            }));
         }
+        judged
     }
 
     /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
-    async fn reserve(&self, part: Part, until: Instant) -> Vec<(Part, PartAnswer)> {
-        match self.reserve_at(&part, until).await {
+    async fn reserve(self, part: Part) -> Vec<(Part, PartAnswer)> {
+        match self.reserve_at(&part).await {
             Err(NotDecided::Elsewhere) => {
-                let by_slot = parts(self.charges, part.charges.into_iter(), Target::Slot);
+                let by_slot = parts(&self.charges, part.charges.into_iter(), Target::Slot);
                 join_all(by_slot.into_iter().map(async |part| {
-                    let answer = self.reserve_at(&part, until).await;
+                    let answer = self.reserve_at(&part).await;
                     (part, answer.map_err(|not_decided| self.failed(not_decided)))
                 }))
                 .await
@@ -149,48 +163,73 @@ impl Reservation<'_> {
         }
     }
 
-    async fn reserve_at(
-        &self,
-        part: &Part,
-        until: Instant,
-    ) -> Result<Decided<Judgement>, NotDecided> {
+    async fn reserve_at(&self, part: &Part) -> Result<Decided<Judgement>, NotDecided> {
         let charges = part.charges.iter().filter_map(|index| self.charges.get(*index));
         let charges: Arc<[Charge]> = charges.map(reservation).collect();
-        let reserve = async {
-            let answer = self.ask(&part.target, NodeWork::Charges(Arc::clone(&charges))).await;
-            let Err(NotDecided::Failed(StoreError::Corrupt(_))) = answer else { return answer };
-            // What a corrupt counter means is for the whole call to say.
-            let charges = charges.iter().map(past_corrupt_counter).collect();
-            self.ask(&part.target, NodeWork::Charges(charges)).await
-        };
-        let timed_out = Err(NotDecided::Failed(StoreError::TimedOut));
-        time::timeout_at(until, reserve).await.unwrap_or(timed_out)
+        let work = NodeWork::Charges(Arc::clone(&charges));
+        let answer = self.ask(&part.target, work, self.until).await;
+        let Err(NotDecided::Failed(StoreError::Corrupt(_))) = answer else { return answer };
+        // What a corrupt counter means is for the whole call to say.
+        let charges = charges.iter().map(past_corrupt_counter).collect();
+        self.ask(&part.target, NodeWork::Charges(charges), self.until).await
     }
 
-    /// Gives back the hits of a charge, which were reserved at `target`; `None` if there are none.
-    fn give_back<'a>(
-        &'a self,
-        charge: &Charge,
-        target: &'a Target,
-        reserved: &PartAnswer,
-    ) -> Option<impl Future<Output = Result<Decided<Judgement>, NotDecided>> + 'a> {
-        let (Hits::Charge(hits), Ok(reserved)) = (charge.hits, reserved) else { return None };
-        let Charge { counter, caller, .. } = charge.clone();
-        let give_back = Arc::new(GiveBack { counter, hits, made: reserved.at, caller });
-        Some(async move {
-            match self.ask(target, NodeWork::GiveBack(Arc::clone(&give_back))).await {
-                Err(NotDecided::Elsewhere) => {
-                    let slot = HashSlot::of(&give_back.counter);
-                    self.ask(&Target::Slot(slot), NodeWork::GiveBack(give_back)).await
-                }
-                answer => answer,
+    /// Gives back what the parts have charged for these charges. Returns what is left of their counters.
+    async fn give_back(&self, known: &KnownParts, gives_back: &[bool]) -> Vec<Option<Tally>> {
+        let all = self.charges.iter().zip(&known.parts).zip(gives_back);
+        join_all(all.map(async |((charge, part), gives_back)| {
+            let (part, Ok(reserved)) = known.answers.get(*part)? else { return None };
+            let Hits::Charge(hits) = charge.hits else { return None };
+            if !gives_back {
+                return None;
             }
-        })
+            let Charge { counter, caller, .. } = charge.clone();
+            let give_back = GiveBack { counter, hits, made: reserved.at, caller };
+            let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
+            answer.ok()?.answer.tallies.pop()
+        }))
+        .await
     }
 
-    async fn ask(&self, target: &Target, work: NodeWork) -> Result<Decided<Judgement>, NotDecided> {
+    async fn return_hits(
+        &self,
+        target: &Target,
+        give_back: Arc<GiveBack>,
+    ) -> Result<Decided<Judgement>, NotDecided> {
+        let until = Instant::now() + GIVE_BACK_WITHIN;
+        match self.ask(target, NodeWork::GiveBack(Arc::clone(&give_back)), until).await {
+            Err(NotDecided::Elsewhere) => {
+                let slot = Target::Slot(HashSlot::of(&give_back.counter));
+                self.ask(&slot, NodeWork::GiveBack(give_back), until).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Gives back what was charged by a part that was answered after the call.
+    async fn give_back_late(
+        &self,
+        known: &mut KnownParts,
+        late: Vec<(Part, PartAnswer)>,
+        outcome: PartsOutcome,
+    ) {
+        let before = known.answers.len();
+        known.add(late);
+        let mut gives_back = given_back(&self.charges, &known.tallies, &known.parts, outcome);
+        for (gives_back, part) in gives_back.iter_mut().zip(&known.parts) {
+            *gives_back &= *part >= before;
+        }
+        self.give_back(known, &gives_back).await;
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        work: NodeWork,
+        until: Instant,
+    ) -> Result<Decided<Judgement>, NotDecided> {
         match target {
-            Target::Node(node) | Target::SlotOf(node, _) => node.batcher.ask(work).await,
+            Target::Node(node) | Target::SlotOf(node, _) => node.batcher.ask(work, until).await,
             Target::Slot(slot) => {
                 let answer = Box::pin(self.topology.ask_alone(*slot, &work)).await;
                 answer.map_err(NotDecided::Failed)
@@ -199,56 +238,63 @@ impl Reservation<'_> {
     }
 }
 
-/// The first failure, if no part is decided: then the call is like one on a single node that fails.
-fn all_failed(answers: &[PartAnswer]) -> Option<StoreError> {
-    let mut failures = answers.iter().map(|answer| answer.as_ref().err());
-    let first = failures.next()??;
-    failures.all(|failure| failure.is_some()).then(|| first.clone())
-}
-
 /// What the parts' answers say of each charge.
 struct KnownParts {
     tallies: Vec<PartTally>,
-    /// The index of each charge's part.
+    /// The index of each charge's part among the answers; [`NO_PART`] without an answer.
     parts: Vec<usize>,
+    answers: Vec<(Part, PartAnswer)>,
 }
 
 impl KnownParts {
-    fn new(charges: &[Charge], parts: &[Part], answers: &[PartAnswer]) -> Self {
-        let mut known = Self {
+    fn new(charges: &[Charge]) -> Self {
+        Self {
             tallies: vec![PartTally::Unknown; charges.len()],
             parts: vec![NO_PART; charges.len()],
-        };
-        for (number, (part, answer)) in parts.iter().zip(answers).enumerate() {
-            for (position, index) in part.charges.iter().enumerate() {
-                if let (Some(tally), Some(of_part)) =
-                    (known.tallies.get_mut(*index), known.parts.get_mut(*index))
-                {
-                    (*tally, *of_part) = (part_tally(answer, position), number);
-                }
-            }
+            answers: Vec::new(),
         }
-        known
     }
 
-    /// The charges whose counters are corrupt.
-    fn corrupt(&self) -> Vec<usize> {
+    fn add(&mut self, answers: Vec<(Part, PartAnswer)>) {
+        for (part, answer) in answers {
+            for (position, index) in part.charges.iter().enumerate() {
+                if let (Some(tally), Some(of_part)) =
+                    (self.tallies.get_mut(*index), self.parts.get_mut(*index))
+                {
+                    (*tally, *of_part) = (part_tally(&answer, position), self.answers.len());
+                }
+            }
+            self.answers.push((part, answer));
+        }
+    }
+
+    /// The charges of which this is known.
+    fn like(&self, known: PartTally) -> Vec<usize> {
         let tallies = self.tallies.iter().enumerate();
-        let corrupt = tallies.filter(|(_, tally)| **tally == PartTally::Corrupt);
-        corrupt.map(|(index, _)| index).collect()
+        tallies.filter(|(_, tally)| **tally == known).map(|(index, _)| index).collect()
+    }
+
+    /// Whether no part is decided: then the call is like one on a single node that fails.
+    fn none_answered(&self) -> bool {
+        self.answers.iter().all(|(_, answer)| answer.is_err())
+    }
+
+    /// Why a part has no answer.
+    fn cause(&self) -> StoreError {
+        let failure = self.answers.iter().find_map(|(_, answer)| answer.as_ref().err());
+        failure.cloned().unwrap_or(StoreError::TimedOut)
     }
 
     /// Why the call is not decided.
-    fn failure(
-        &self,
-        outcome: PartsOutcome,
-        charges: &[Charge],
-        answers: Vec<PartAnswer>,
-    ) -> StoreError {
-        let cause = answers.into_iter().find_map(Result::err);
-        if cause.is_none() && outcome == PartsOutcome::Failed {
-            return StoreError::Corrupt(self.corrupt());
+    fn failure(&self, outcome: PartsOutcome, charges: &[Charge]) -> StoreError {
+        let absent = self.like(PartTally::Unknown);
+        if absent.is_empty() && outcome == PartsOutcome::Failed {
+            return StoreError::Corrupt(self.like(PartTally::Corrupt));
         }
+        let cause = match absent.is_empty() {
+            true => StoreError::Corrupt(Vec::new()),
+            false => self.cause(),
+        };
         let is_known =
             |index: &usize| matches!(self.tallies.get(*index), Some(PartTally::Known(_)));
         let (known, without_counter): (Vec<_>, Vec<_>) = (0..charges.len()).partition(is_known);
@@ -257,7 +303,7 @@ impl KnownParts {
         StoreError::Unreachable {
             charges: without_counter,
             refunded: known.into_iter().filter(is_refund).collect(),
-            cause: cause.unwrap_or(StoreError::Corrupt(Vec::new())).to_string(),
+            cause: cause.to_string(),
         }
     }
 

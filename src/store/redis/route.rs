@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{
     batch::Runs,
     batcher::NotDecided,
@@ -18,25 +20,26 @@ use crate::{
 };
 
 impl Topology {
-    /// Makes all charges of one call, or none; there must be at least one.
+    /// Makes all charges of one call, or none; there must be at least one. The caller waits `until` then.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub(super) async fn charge(
         self: &Arc<Self>,
         charges: &[Charge],
+        until: Instant,
     ) -> Result<Judgement, StoreError> {
         self.searched().await;
         for _ in 0..QUESTIONS_MAX {
             let map = self.map();
             let answer = match node_of(&map, charges) {
                 Some(node) => {
-                    let answer = node.batcher.ask(NodeWork::Charges(charges.into())).await;
+                    let answer = node.batcher.ask(NodeWork::Charges(charges.into()), until).await;
                     answer.map(|decided| decided.answer)
                 }
                 None if self.is_cluster() => {
                     let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
-                    return Box::pin(Reservation { topology: self, charges }.charge(parts)).await;
+                    return self.reserve(charges, parts, until).await;
                 }
                 None => return Err(self.no_node()),
             };
@@ -48,7 +51,7 @@ impl Topology {
                 Err(NotDecided::Elsewhere) => {}
             }
         }
-        Box::pin(self.charge_by_slot(charges)).await
+        Box::pin(self.charge_by_slot(charges, until)).await
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
@@ -60,21 +63,38 @@ impl Topology {
         self: &Arc<Self>,
         charges: &[Charge],
         absent: &[usize],
+        until: Instant,
     ) -> Result<Judgement, StoreError> {
         let map = self.map();
         let present = (0..charges.len()).filter(|index| !absent.contains(index));
         let parts = parts(charges, present, |slot| by_node(&map, slot));
-        Reservation { topology: self, charges }.charge(parts).await
+        self.reserve(charges, parts, until).await
+    }
+
+    /// Makes the charges of these parts, or none. What was reserved is given back though this future is dropped.
+    async fn reserve(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        parts: Vec<Part>,
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
+        let reservation =
+            Reservation { topology: Arc::clone(self), charges: charges.into(), until };
+        Box::pin(self.outlive(until, reservation.charge(parts))).await
     }
 
     /// Makes the charges of each hash slot by themselves, wherever it is now.
-    async fn charge_by_slot(self: &Arc<Self>, charges: &[Charge]) -> Result<Judgement, StoreError> {
+    async fn charge_by_slot(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
         let parts = parts(charges, 0..charges.len(), Target::Slot);
         if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
             let decided = self.ask_alone(slot, &NodeWork::Charges(charges.into())).await?;
             return Ok(decided.answer);
         }
-        Reservation { topology: self, charges }.charge(parts).await
+        self.reserve(charges, parts, until).await
     }
 }
 

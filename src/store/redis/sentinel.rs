@@ -75,6 +75,8 @@ struct Resolver<'store> {
     turn: usize,
     others_at: Instant,
     present: Option<Present>,
+    /// A master that was named and has not answered yet: connecting may take longer than a question.
+    candidate: Option<MasterWatch>,
     /// Why the present master may not be the right one, as it was logged last.
     problem: Option<String>,
     pause: Pause,
@@ -97,6 +99,7 @@ impl<'store> Resolver<'store> {
             turn: 0,
             others_at: Instant::now(),
             present: None,
+            candidate: None,
             problem: None,
             pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
         }
@@ -178,8 +181,10 @@ impl<'store> Resolver<'store> {
     /// Makes a server the only node, if it is a master. Its Sentinels may know that before it does.
     async fn adopt(&mut self, named: Named) -> Result<(), String> {
         let server = Server::new(named.address.clone(), Arc::clone(&self.monitored.access));
-        let mut watch = MasterWatch::new(server.clone());
-        let replication = replication(&mut watch).await?;
+        let known = self.candidate.take_if(|watch| watch.server.address == server.address);
+        let watch = known.unwrap_or_else(|| MasterWatch::new(server.clone()));
+        let replication = replication(self.candidate.insert(watch)).await?;
+        let Some(mut watch) = self.candidate.take() else { return Ok(()) };
         watch.note(replication.as_ref(), 0);
         self.topology.replace_only(server.clone()).await;
         let node = self.topology.node_at(&server);

@@ -1,7 +1,7 @@
 //! Whether one server answers: its outage, its breaker, and the task that probes it as long as an outage lasts.
 
 use std::{
-    hash::{BuildHasher as _, RandomState},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -9,9 +9,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use redis::RedisResult;
 use tokio::{
     runtime::Handle,
+    select,
     sync::Notify,
     time::{self, Instant},
 };
@@ -19,12 +21,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     breaker::Breaker,
-    pool::{self, Pool},
+    connection::Connection,
+    pool::{self, CONNECT_WITHIN, Pool},
     probe::ProbeWrite,
     script::{self, WriteRefusal},
 };
 use crate::{
-    store::{StoreError, outage::Outage},
+    pause::Pause,
+    store::{StoreError, lateness, outage::Outage},
     telemetry::StoreMetrics,
 };
 
@@ -32,8 +36,8 @@ use crate::{
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a probe may take to connect. Calls do not wait for it.
-const CONNECT_WITHIN: Duration = Duration::from_millis(250);
+/// Number of probes that may be under way: connecting may take long, and a later one may be sooner.
+const PROBES_MAX: usize = 4;
 
 /// The least time that a probe has for its answer, where the budget is shorter.
 const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
@@ -106,7 +110,7 @@ impl ServerState {
         !self.outage.lasts()
     }
 
-    /// Whether a connection to the server can be had within the budget.
+    /// Whether a connection to the server can be had.
     pub(super) async fn is_reached(&self) -> bool {
         let is_reached = self.pool.get().await.is_ok();
         if is_reached && !self.breaker.is_open() {
@@ -141,6 +145,25 @@ impl ServerState {
         }
     }
 
+    /// Lets calls through again if a probe has succeeded, on the connection of the probe: others may take long to open.
+    fn probed(self: &Arc<Self>, probed: Result<Connection, StoreError>) {
+        match probed {
+            Ok(connection) => {
+                if self.breaker.is_open() {
+                    self.pool.add(connection);
+                    self.breaker.close();
+                }
+                self.answered();
+            }
+            Err(error) => {
+                if matches!(error, StoreError::TakesNoWrites(_)) {
+                    self.breaker.close();
+                }
+                self.failed(&error);
+            }
+        }
+    }
+
     fn start_probing(self: &Arc<Self>) {
         // A call may be dropped after its runtime.
         let Ok(runtime) = Handle::try_current() else { return };
@@ -151,21 +174,20 @@ impl ServerState {
         drop(self.probes.spawn_on(probing.run(), &runtime));
     }
 
-    /// Whether the server takes a write in the way of a call, as fast as a call needs it.
-    async fn probe(&self) -> Result<(), StoreError> {
-        let timed_out = |_| StoreError::TimedOut;
-        let opened = time::timeout(CONNECT_WITHIN, self.pool.open()).await.map_err(timed_out)?;
+    /// Opens a connection in which the server takes a write in the way of a call, as fast as a call needs it.
+    async fn probe(&self) -> Result<Connection, StoreError> {
+        let opened = time::timeout(CONNECT_WITHIN, self.pool.open()).await;
+        let opened = opened.map_err(|_| StoreError::TimedOut)?;
         let mut connection = opened.map_err(|error| pool::unavailable(&error))?;
-        let within = self.pool.timeout().max(ANSWER_WITHIN_MIN);
-        let answer: RedisResult<()> =
-            time::timeout(within, connection.query(&self.probe.command()))
-                .await
-                .map_err(timed_out)?;
-        match answer {
-            Ok(()) => Ok(()),
+        let limit = self.pool.timeout().max(ANSWER_WITHIN_MIN);
+        let write = self.probe.command();
+        let answer: Option<RedisResult<()>> =
+            lateness::within(limit, pin!(connection.query(&write)), &self.metrics).await;
+        match answer.ok_or(StoreError::TimedOut)? {
+            Ok(()) => Ok(connection),
             // It answers, and names another that has the key.
             Err(error) if script::is_elsewhere(&error) && !script::is_cluster_down(&error) => {
-                Ok(())
+                Ok(connection)
             }
             Err(error) => Err(WriteRefusal::from_error(&error)
                 .map_or_else(|| pool::unavailable(&error), StoreError::from)),
@@ -191,21 +213,16 @@ impl Probing {
         let Self(state) = &self;
         let left = state.left.clone();
         left.run_until_cancelled(async {
-            let mut pause = PAUSE_MIN;
+            let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
+            let mut next = Instant::now() + pause.time();
+            let mut probes = FuturesUnordered::new();
             while state.outage.lasts() {
-                let began = Instant::now();
-                time::sleep_until(began + jittered(pause)).await;
-                pause = (2 * pause).min(PAUSE_MAX);
-                match state.probe().await {
-                    Ok(()) => {
-                        state.breaker.close();
-                        state.answered();
-                    }
-                    Err(error) => {
-                        if matches!(error, StoreError::TakesNoWrites(_)) {
-                            state.breaker.close();
-                        }
-                        state.failed(&error);
+                select! {
+                    Some(probed) = probes.next() => state.probed(probed),
+                    () = time::sleep_until(next), if probes.len() < PROBES_MAX => {
+                        probes.push(state.probe());
+                        pause.longer();
+                        next = Instant::now() + pause.time();
                     }
                 }
             }
@@ -222,10 +239,4 @@ impl Drop for Probing {
         state.show();
         state.is_probed.store(false, Ordering::Release);
     }
-}
-
-/// This time, or up to a quarter less, so that replicas do not all probe at once.
-fn jittered(time: Duration) -> Duration {
-    let quarters = RandomState::new().hash_one(0) % 256;
-    time - time * u32::try_from(quarters).unwrap_or(0) / 1024
 }

@@ -10,11 +10,15 @@ use super::{
     sentinel::{self, Monitored},
     server::Server,
     topology::Topology,
+    unsent::Resend,
 };
 use crate::telemetry::ServerReport;
 
 /// How often a store is tried that is absent at the start.
 const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// How long what was kept may take to be sent when the service stops.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often servers are asked how much memory and how many clients they have.
 const USAGE_EVERY: Duration = Duration::from_secs(10);
@@ -67,6 +71,13 @@ impl Servers {
         }
     }
 
+    /// Waits for work that goes on although its callers have gone, and sends what was kept, for a second at most each.
+    pub(super) async fn ended(&self, sender: &impl Resend) {
+        self.topology.outliving.close();
+        self.topology.outliving.wait().await;
+        self.topology.options.unsent.end(ENDS_WITHIN, sender).await;
+    }
+
     /// What is known of each server.
     pub(super) fn reports(&self) -> Vec<ServerReport> {
         self.topology.map().nodes().iter().map(|node| node.report()).collect()
@@ -76,7 +87,9 @@ impl Servers {
     pub(super) async fn reached(&self) {
         loop {
             for node in self.topology.map().nodes() {
-                if node.link.state.is_reached().await {
+                // Opening the connection goes on.
+                let reached = time::timeout(REACH_EVERY, node.link.state.is_reached()).await;
+                if reached.unwrap_or(false) {
                     return;
                 }
             }

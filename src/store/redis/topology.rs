@@ -18,9 +18,10 @@ use super::{
     node::{NodeOptions, RedisNode},
     server::{Address, Server},
     server_info::ServerMode,
+    work::NodeWork,
 };
 use crate::{
-    engine::key::Counter,
+    engine::{key::Counter, time::Timestamp},
     store::{StoreError, outage::Outage},
 };
 
@@ -112,6 +113,13 @@ impl Topology {
     /// If there is none.
     pub(super) fn owner(&self, slot: HashSlot) -> Result<Arc<RedisNode>, StoreError> {
         self.map().owner(slot).cloned().ok_or_else(|| self.no_node())
+    }
+
+    /// The time by the clock of the server that does this work, or by our own if there is none.
+    pub(super) fn now(&self, work: &NodeWork) -> Timestamp {
+        let map = self.map();
+        let node = work.slot().and_then(|slot| map.owner(slot));
+        node.map_or_else(self.options.clock, |node| node.link.clock.now())
     }
 
     /// The server that has a counter, in words, as far as is known.
@@ -247,9 +255,17 @@ impl Topology {
             Some(node) => node.batcher.enqueue(call).err(),
             None => Some(call),
         };
-        if let Some(call) = left {
-            drop(call.answer.send(Err(NotDecided::Elsewhere)));
+        if let Some(call) = left
+            && call.answer.send(Err(NotDecided::Elsewhere)).is_err()
+        {
+            self.keep(call.work);
         }
+    }
+
+    /// Keeps work that was not sent.
+    pub(super) fn keep(&self, work: NodeWork) {
+        let made = self.now(&work);
+        self.options.unsent.keep(work, made);
     }
 
     fn new_node(&self, server: &Server) -> Arc<RedisNode> {

@@ -10,6 +10,7 @@ mod exchange;
 use std::sync::Arc;
 
 use redis::RedisResult;
+use tokio::time::Instant;
 
 use self::{
     call::TransactionCall,
@@ -17,10 +18,13 @@ use self::{
 };
 use super::{
     connection::Connection,
-    link::Question,
+    link::{Question, Unanswered},
     node::{NodeOptions, RedisNode},
     script::{RedisOutcome, Reply},
     servers::{Finder, Servers},
+    topology::Topology,
+    unsent::Resend,
+    work::NodeWork,
 };
 use crate::{
     engine::{
@@ -53,12 +57,22 @@ impl TransactionStore {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        let key_prefix = self.key_prefix();
-        let node = self.node().await?;
-        let asked = Box::pin(node.link.ask(&TransactionCharge { charges, key_prefix })).await;
-        let judgement = asked?.answer;
-        node.link.acknowledge(&judgement);
-        Ok(judgement)
+        let (topology, work) =
+            (Arc::clone(&self.servers.topology), NodeWork::Charges(charges.into()));
+        if !work.outlives_caller() {
+            return Ok(charge(&topology, &work, None).await?);
+        }
+        let outliving = Arc::clone(&topology);
+        outliving
+            .outlive(Instant::now(), async move {
+                let made = topology.now(&work);
+                let charged = charge(&topology, &work, None).await;
+                if let Err(Unanswered::NotSent(_)) = &charged {
+                    topology.options.unsent.keep(work, made);
+                }
+                Ok(charged?)
+            })
+            .await
     }
 
     /// The state of one counter; `clear` resets it.
@@ -71,7 +85,7 @@ impl TransactionStore {
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
         let look = TransactionLook { counter, clear, key_prefix: self.key_prefix() };
-        Ok(self.node().await?.link.ask(&look).await?.answer)
+        Ok(node(&self.servers.topology).await?.link.ask(&look, None).await?.answer)
     }
 
     /// The server that has a counter, in words, as far as is known.
@@ -91,7 +105,13 @@ impl TransactionStore {
 
     /// Finds the server, and follows its changes; never ends.
     pub async fn follow_servers(&self) {
-        self.servers.follow().await;
+        let unsent = &self.servers.topology.options.unsent;
+        tokio::join!(self.servers.follow(), unsent.follow(self));
+    }
+
+    /// Waits for work that goes on although its callers have gone, at most two seconds. None may follow.
+    pub async fn ended(&self) {
+        self.servers.ended(self).await;
     }
 
     /// Whether no server is in an outage, as far as is known.
@@ -104,15 +124,34 @@ impl TransactionStore {
         self.servers.reached().await;
     }
 
-    async fn node(&self) -> Result<Arc<RedisNode>, StoreError> {
-        let topology = &self.servers.topology;
-        topology.searched().await;
-        topology.map().nodes().first().cloned().ok_or_else(|| topology.no_node())
-    }
-
     fn key_prefix(&self) -> &str {
         &self.servers.topology.options.scripts.key_prefix
     }
+}
+
+impl Resend for TransactionStore {
+    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), Unanswered> {
+        charge(&self.servers.topology, work, Some(made)).await.map(drop)
+    }
+}
+
+/// Makes the charges of one call, or none, in the windows that hold `made` if that is known.
+async fn charge(
+    topology: &Topology,
+    work: &NodeWork,
+    made: Option<Timestamp>,
+) -> Result<Judgement, Unanswered> {
+    let NodeWork::Charges(charges) = work else { return Ok(Judgement::default()) };
+    let node = node(topology).await.map_err(Unanswered::NotSent)?;
+    let question = TransactionCharge { charges, key_prefix: &topology.options.scripts.key_prefix };
+    let judgement = Box::pin(node.link.ask(&question, made)).await?.answer;
+    node.link.acknowledge(&judgement);
+    Ok(judgement)
+}
+
+async fn node(topology: &Topology) -> Result<Arc<RedisNode>, StoreError> {
+    topology.searched().await;
+    topology.map().nodes().first().cloned().ok_or_else(|| topology.no_node())
 }
 
 struct TransactionCharge<'call> {

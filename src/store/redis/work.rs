@@ -27,6 +27,17 @@ impl NodeWork {
         }
     }
 
+    /// What of it is to be done although no caller waits: each of these by itself.
+    pub(super) fn outliving(self) -> Vec<Self> {
+        match self {
+            Self::Charges(charges) => {
+                let outliving = charges.iter().filter(|charge| charge.applies_when_denied());
+                outliving.map(|charge| Self::Charges([charge.clone()].into())).collect()
+            }
+            Self::GiveBack(_) => vec![self],
+        }
+    }
+
     /// The counters that it needs, at least one.
     pub(super) fn counters(&self) -> impl Iterator<Item = &Counter> {
         let (charges, give_back) = match self {

@@ -62,6 +62,23 @@ const SHED: InstrumentRow = InstrumentRow::counter(
     &[],
     "calls that were not sent because they had waited too long: more arrive than Redis can decide",
 );
+const STARVED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.starved",
+    &[],
+    "time that calls waited for CPU, as far as it delayed a timer of theirs by 5 ms or more; Redis is not to blame for it",
+)
+.in_unit(InstrumentUnit::Seconds);
+const DEBITS_QUEUED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.debits.queued",
+    &[],
+    "debits and refunds that could not be sent to Redis, and wait until it answers or their window ends",
+);
+const DEBITS_DROPPED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.debits.dropped",
+    &["reason"],
+    "debits and refunds that were never sent: the queue was `full` (`--debits-queued-max`), their window had `ended`, or \
+     the service `stopped`",
+);
 const BATCH_CALLS: InstrumentRow = InstrumentRow::histogram(
     "ratelimit.store.batch.calls",
     &[],
@@ -100,6 +117,9 @@ pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
     &UP,
     &BREAKER_OPEN,
     &SHED,
+    &STARVED,
+    &DEBITS_QUEUED,
+    &DEBITS_DROPPED,
     &BATCH_CALLS,
     &BATCH_WAIT,
     &SCRIPT_RUNS,
@@ -118,6 +138,9 @@ pub struct StoreMetrics {
     unreplicated: Counter<u64>,
     failed_checks: UpDownCounter<i64>,
     shed: Counter<u64>,
+    starved: Counter<f64>,
+    debits_queued: UpDownCounter<i64>,
+    debits_dropped: Counter<u64>,
     up: Gauge<u64>,
     breaker: Gauge<u64>,
     batch_calls: Histogram<f64>,
@@ -133,6 +156,9 @@ impl StoreMetrics {
             duration: DURATION.new_histogram(meter),
             connection_failures: CONNECTION_FAILURES.new_counter(meter),
             shed: SHED.new_counter(meter),
+            starved: STARVED.new_float_counter(meter),
+            debits_queued: DEBITS_QUEUED.new_up_down_counter(meter),
+            debits_dropped: DEBITS_DROPPED.new_counter(meter),
             up: UP.new_gauge(meter),
             breaker: BREAKER_OPEN.new_gauge(meter),
             cached: CACHED.new_counter(meter),
@@ -148,6 +174,8 @@ impl StoreMetrics {
         // Rates begin with the first call that is shed.
         metrics.shed.add(0, &[]);
         metrics.stale.add(0, &[]);
+        metrics.starved.add(0.0, &[]);
+        metrics.debits_queued.add(0, &[]);
         metrics
     }
 
@@ -246,6 +274,21 @@ impl StoreMetrics {
         if count > 0 {
             self.shed.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
         }
+    }
+
+    /// Counts time in which this process was without CPU.
+    pub(crate) fn starved(&self, time: Duration) {
+        self.starved.add(time.as_secs_f64(), &[]);
+    }
+
+    /// Counts debits and refunds that wait for Redis, or, below 0, that no longer do.
+    pub(crate) fn debits_queued(&self, change: i64) {
+        self.debits_queued.add(change, &[]);
+    }
+
+    /// Counts a debit or a refund that is never sent, by the reason.
+    pub(crate) fn debit_dropped(&self, reason: &'static str) {
+        self.debits_dropped.add(1, &[KeyValue::new("reason", reason)]);
     }
 
     /// Records whether a server answers, and whether its breaker is open. Its address is from the settings, or from

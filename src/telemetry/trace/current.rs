@@ -27,6 +27,17 @@ pub(crate) fn current() -> Option<Arc<CallSpan>> {
     CALL.try_with(Arc::clone).ok()
 }
 
+/// Has a task that goes on without its caller record in the span of the call that is decided here, if it is sampled.
+pub(crate) fn in_span_of_caller<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let call = current();
+    async move {
+        match call {
+            Some(call) => CALL.scope(call, work).await,
+            None => work.await,
+        }
+    }
+}
+
 /// Records something in the span of the call that this task decides, if the call is sampled.
 pub(crate) fn with_call(record: impl FnOnce(&CallSpan)) {
     let _ = CALL.try_with(|span| record(span));

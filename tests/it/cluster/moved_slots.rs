@@ -180,7 +180,11 @@ async fn a_debit_on_a_slot_that_moves_is_not_lost() {
     let slot = slot_of(&cluster, "user", "debit");
     let migration = cluster.begin_move(slot, (cluster.node_of(slot) + 1) % 3);
     let call = [one.clone()];
-    let charged = tokio::time::timeout(Duration::from_millis(100), store.charge(&call)).await;
+    let charged = tokio::time::timeout(
+        Duration::from_millis(100),
+        store.charge(&call, crate::support::redis_store::soon()),
+    )
+    .await;
     assert!(charged.is_err(), "the slot is half moved: {charged:?}");
     migration.move_keys();
     migration.finish();

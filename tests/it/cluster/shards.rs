@@ -164,7 +164,7 @@ async fn a_cluster_that_refuses_undeclared_keys_decides_by_hash_slots() {
 
         let three = [&users[1], &users[2], &users[3]]
             .map(|user| charge("user", user, Hits::Charge(1), &year));
-        let calls = (0..40).map(|_| store.charge(&three));
+        let calls = (0..40).map(|_| store.charge(&three, crate::support::redis_store::soon()));
         let answers = futures_util::future::join_all(calls).await;
         let admitted = answers.iter().filter(|answer| !answer.as_ref().unwrap().denied).count();
         assert!(admitted <= 19, "{year:?}: {admitted}");

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -100,6 +100,8 @@ struct Shared {
     redis: u16,
     seed: u64,
     opened: AtomicUsize,
+    /// How long connections wait at first, in milliseconds.
+    connect_ms: AtomicU64,
     /// Number of pieces of requests that have arrived.
     arrived: watch::Sender<usize>,
     steps: Semaphore,
@@ -113,6 +115,7 @@ impl FaultProxy {
             redis,
             seed,
             opened: AtomicUsize::new(0),
+            connect_ms: AtomicU64::new(0),
             arrived: watch::channel(0).0,
             steps: Semaphore::new(0),
         });
@@ -123,6 +126,16 @@ impl FaultProxy {
         let listener = TcpListener::from_std(listener).unwrap();
         RUNTIME.spawn(serve(listener, address.port(), orders, Arc::clone(&shared)));
         Self { url: format!("redis://{address}"), control, shared, passed: AtomicUsize::new(0) }
+    }
+
+    /// The port of the proxy.
+    pub fn port(&self) -> u16 {
+        self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("it ends with a port")
+    }
+
+    /// Has each new connection wait for this time before anything is forwarded, whatever else is set.
+    pub fn delay_connects(&self, time: Duration) {
+        self.shared.connect_ms.store(time.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// Does this from now on.
@@ -253,6 +266,7 @@ enum Direction {
 impl Link {
     async fn run(self, mut client: TcpStream) {
         let _ = client.set_nodelay(true);
+        sleep(Duration::from_millis(self.shared.connect_ms.load(Ordering::SeqCst))).await;
         let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.shared.redis)).await
         else {
             let _ = client.set_zero_linger();

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tollkeeper::{
     settings::{StoreUrl, TopologyKind},
     store::{
@@ -15,11 +16,17 @@ use tollkeeper::{
             server::Server,
             server_info::{Expected, ServerMode},
             servers::Finder,
+            unsent::Unsent,
         },
         system_clock,
     },
     telemetry::StoreMetrics,
 };
+
+/// When a caller gives up that waits far longer than any call takes.
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
 
 /// A store for this number of workers, with at most 16 connections to a server, or 2 without workers.
 pub fn store(url: &str, workers: usize, clock: Clock, timeout: Duration) -> RedisStore {
@@ -60,16 +67,18 @@ fn options(
             (ServerMode::Single, Finder::Sentinel(monitored))
         }
     };
+    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
     let options = NodeOptions {
         expected: Expected { mode, clients: connections_max.into(), runs_scripts: true },
         connections_max,
         workers,
         timeout,
         clock,
-        metrics: StoreMetrics::new(&opentelemetry::global::meter("test")),
+        metrics: metrics.clone(),
         scripts: Arc::new(Scripts::new(String::new())),
         probe: Probe::Command,
         wait_replicas: 0,
+        unsent: Arc::new(Unsent::new(1000, metrics)),
     };
     (options, finder)
 }

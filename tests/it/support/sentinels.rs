@@ -39,7 +39,12 @@ pub struct Sentinels {
 
 /// A Sentinel that watches this Redis alone: enough where nothing fails.
 pub fn sentinel_of(redis: &Redis) -> Redis {
-    let configuration = format!("sentinel monitor {NAME} 127.0.0.1 {} 1\n", redis.port);
+    sentinel_of_port(redis.port)
+}
+
+/// Like [`sentinel_of`], for a Redis behind this port.
+pub fn sentinel_of_port(port: u16) -> Redis {
+    let configuration = format!("sentinel monitor {NAME} 127.0.0.1 {port} 1\n");
     Redis::start_as(Setup { configuration, ..Setup::default() }.with(&["--sentinel"]))
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     select, task,
     time::{self, Instant},
@@ -19,10 +19,10 @@ use super::{
     waiting::WaitsFor,
 };
 use crate::store::{
-    StoreError,
+    StoreError, lateness,
     redis::{
         batch::{Batch, Runs, ScriptKind, WEIGHT_MAX},
-        link::{Decided, QUESTIONS_MAX},
+        link::{Decided, Link, QUESTIONS_MAX},
         pool::{self, Held},
         script::{self, RedisOutcome, Reply},
     },
@@ -64,7 +64,7 @@ impl Dispatcher {
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let Some(mailbox) = shared.mailboxes.get(self.index) else { return };
-        let mut batches = FuturesUnordered::new();
+        let (mut batches, mut replicas) = (FuturesUnordered::new(), FuturesUnordered::new());
         // To set a timer again costs next to nothing, and a new one a system call.
         let mut late = pin!(time::sleep(Duration::ZERO));
         let mut watch = pin!(time::sleep(Duration::ZERO));
@@ -74,13 +74,22 @@ impl Dispatcher {
         loop {
             select! {
                 biased;
-                Some((number, took)) = batches.next() => {
-                    self.round_trip = took;
+                Some(Sent { number, took, acknowledged }) = batches.next() => {
+                    self.round_trip = took.unwrap_or(self.round_trip);
                     is_under_way &= number != last;
+                    replicas.extend(acknowledged.map(|charges| shared.wait_for_replicas(charges)));
                 }
+                Some(()) = replicas.next() => {}
                 () = mailbox.notify.notified() => self.deliver(mailbox),
-                // Calls that wait go out on another connection, and not after this answer.
-                () = late.as_mut(), if is_under_way => is_under_way = false,
+                () = late.as_mut(), if is_under_way => {
+                    if mailbox.is_connecting.load(Ordering::Relaxed) {
+                        shared.refuse_waiting(self.index);
+                        late.as_mut().reset(Instant::now() + shared.late_after());
+                    } else {
+                        // Calls that wait go out on another connection, and not after this answer.
+                        is_under_way = false;
+                    }
+                }
                 () = watch.as_mut(), if is_watching => is_watching = false,
             }
             if shared.queue().is_over() {
@@ -91,9 +100,9 @@ impl Dispatcher {
                 watch.as_mut().reset(due);
                 is_watching = true;
             }
-            if !is_under_way && let Some(calls) = self.gather().await {
+            if !is_under_way && self.gather().await {
                 last += 1;
-                batches.push(send(&shared, self.index, calls).map(move |took| (last, took)));
+                batches.push(shared.send(self.index, last, self.round_trip));
                 late.as_mut().reset(Instant::now() + shared.late_after());
                 is_under_way = true;
             }
@@ -131,23 +140,64 @@ impl Dispatcher {
         None
     }
 
-    /// The calls that go next, if this dispatcher leads and calls wait. It yields as long as the queue grows, so
-    /// that calls in this thread's sockets join the batch, and sets no timer to wait for others.
-    async fn gather(&mut self) -> Option<Vec<QueuedCall>> {
+    /// Whether this dispatcher leads and calls wait. It yields as long as the queue grows, so that calls in this
+    /// thread's sockets join the batch, and sets no timer to wait for others.
+    async fn gather(&self) -> bool {
         let mut known = 0;
         loop {
             let waiting = {
-                let queue = self.shared.queue();
+                let mut queue = self.shared.queue();
                 if !queue.is_led_by(self.index) {
-                    return None;
+                    return false;
+                }
+                if queue.waiting.is_empty() {
+                    queue.leader = None;
+                    return false;
                 }
                 queue.waiting.len()
             };
             if waiting <= known || waiting >= WEIGHT_MAX {
-                return self.next();
+                return true;
             }
             known = waiting;
             task::yield_now().await;
+        }
+    }
+}
+
+impl SharedQueue {
+    /// Sends the calls that wait, once there is a connection for them, and hands out the answers. Until then they stay
+    /// in the queue.
+    async fn send(&self, own: usize, number: u64, round_trip: Duration) -> Sent<'_> {
+        let mut sent = Sent { number, took: None, acknowledged: None };
+        let began = Instant::now();
+        if let Some(connection) = self.connection(own).await
+            && let Some(calls) = self.next(own, round_trip)
+        {
+            let waited = began.elapsed();
+            sent.acknowledged = self.exchange(own, connection, calls, waited).await;
+            sent.took = Some(began.elapsed() - waited);
+            self.batch_ended();
+        }
+        sent
+    }
+
+    /// A connection. If none can be opened, the calls that wait fail.
+    async fn connection(&self, own: usize) -> Option<Held<'_>> {
+        let connecting = self.mailboxes.get(own).map(|mailbox| &mailbox.is_connecting)?;
+        connecting.store(true, Ordering::Relaxed);
+        let Link { state, .. } = &self.link;
+        let opened =
+            self.link.owed(state.pool.get(), state.pool.timeout(), StoreError::NoConnection);
+        let opened = opened.await;
+        connecting.store(false, Ordering::Relaxed);
+        match opened {
+            Ok(connection) => Some(connection),
+            Err(error) => {
+                state.failed(&error);
+                self.refuse(own, error);
+                None
+            }
         }
     }
 
@@ -155,49 +205,32 @@ impl Dispatcher {
     ///
     /// Calls whose answer would come too late are not sent. Otherwise all answers would be late where
     /// more calls arrive than Redis can decide.
-    fn next(&self) -> Option<Vec<QueuedCall>> {
-        let timeout = self.shared.link.state.pool.timeout();
-        let waits_at_most = timeout - self.round_trip.min(timeout / 2);
+    fn next(&self, own: usize, round_trip: Duration) -> Option<Vec<QueuedCall>> {
         let now = Instant::now();
-        if self.shared.refuse_waiting(self.index) {
+        if self.refuse_waiting(own) {
             return None;
         }
-        let mut queue = self.shared.queue();
+        let mut queue = self.queue();
         let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
-        let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, 0);
+        let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, Vec::new());
         while let Some(call) = queue.waiting.front() {
-            if call.is_awaited(now, waits_at_most) {
-                if !take_weight(&mut room, call, runs, calls.is_empty()) {
-                    break;
-                }
+            if !call.is_awaited(now, round_trip) {
+                shed.extend(queue.waiting.pop_front());
+            } else if take_weight(&mut room, call, runs, calls.is_empty()) {
                 calls.extend(queue.waiting.pop_front());
-            } else if let Some(call) = queue.waiting.pop_front() {
-                if call.outlives_caller(now) {
-                    queue.late.push_back(call);
-                } else {
-                    shed += 1;
-                }
-            }
-        }
-        while let Some(call) = queue.late.front() {
-            if call.outlives_caller(now) {
-                if !take_weight(&mut room, call, runs, calls.is_empty()) {
-                    break;
-                }
-                calls.extend(queue.late.pop_front());
             } else {
-                queue.late.pop_front();
+                break;
             }
         }
-        self.shared.link.metrics.shed(shed);
-        if calls.is_empty() {
-            queue.leader = None;
-            return None;
+        let due = now + 2 * self.late_after();
+        queue.leader = (!calls.is_empty()).then_some(Leader { mailbox: own, due });
+        queue.batches += usize::from(!calls.is_empty());
+        drop(queue);
+        self.link.metrics.shed(shed.len());
+        for call in shed {
+            self.keep(call.work, call.since);
         }
-        queue.leader =
-            Some(Leader { mailbox: self.index, due: now + 2 * self.shared.late_after() });
-        queue.batches += 1;
-        Some(calls)
+        (!calls.is_empty()).then_some(calls)
     }
 }
 
@@ -211,23 +244,12 @@ fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) 
     true
 }
 
-/// Sends a batch, and hands out the answers. Returns how long that took.
-async fn send(shared: &SharedQueue, own: usize, calls: Vec<QueuedCall>) -> Duration {
-    let began = Instant::now();
-    // No caller waits longer than this.
-    let timeout = shared.link.state.pool.timeout();
-    let answered = time::timeout(timeout, shared.exchange(own, calls)).await;
-    let took = began.elapsed();
-    match answered {
-        Ok(Some(acknowledged)) => shared.wait_for_replicas(acknowledged).await,
-        Ok(None) => {}
-        Err(_) => {
-            shared.link.metrics.lost("EVALSHA", took);
-            shared.link.state.failed(&StoreError::TimedOut);
-        }
-    }
-    shared.batch_ended();
-    took
+/// What has become of a batch.
+struct Sent<'pool> {
+    number: u64,
+    /// How long its round trip took; `None` if nothing was sent.
+    took: Option<Duration>,
+    acknowledged: Option<Acknowledged<'pool>>,
 }
 
 /// Charges that were acknowledged on a connection, and may not be on replicas yet.
@@ -237,24 +259,18 @@ struct Acknowledged<'pool> {
 }
 
 impl SharedQueue {
-    /// Returns what is to be waited for on replicas.
-    async fn exchange(&self, own: usize, mut calls: Vec<QueuedCall>) -> Option<Acknowledged<'_>> {
-        let began = Instant::now();
-        let mut connection = match self.link.state.pool.get().await {
-            Ok(connection) => connection,
-            Err(error) => {
-                self.link.state.failed(&error);
-                let failed = Err(NotDecided::Failed(error));
-                self.hand_out(own, calls.into_iter().map(|call| (call, failed.clone())));
-                return None;
-            }
-        };
+    /// Returns what is to be waited for on replicas. An answer is used as long as a caller waits for it, though the
+    /// server is late.
+    async fn exchange<'pool>(
+        &'pool self,
+        own: usize,
+        mut connection: Held<'pool>,
+        calls: Vec<QueuedCall>,
+        for_connection: Duration,
+    ) -> Option<Acknowledged<'pool>> {
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
-        let before = calls.len();
-        calls.retain(|call| call.is_awaited(now, timeout) || call.outlives_caller(now));
-        self.link.metrics.shed(before - calls.len());
-        let waited = now.duration_since(calls.first()?.since);
-        self.link.metrics.batch(calls.len(), waited);
+        let until = calls.iter().map(|call| call.until).max()?.max(now + timeout);
+        self.link.metrics.batch(calls.len(), now.duration_since(calls.first()?.since));
         let assumed_now = self.link.clock.now();
         let mut batch = Batch::new(self.queue().runs);
         for QueuedCall { work, kind, redis_now, .. } in &calls {
@@ -262,10 +278,19 @@ impl SharedQueue {
             batch.add(*kind, work, assumed_now, &self.scripts.key_prefix);
         }
         let address = &self.link.state.pool.server().address;
-        let spans = RunSpans::begin(&calls, &batch, address, now - began);
+        let spans = RunSpans::begin(&calls, &batch, address, for_connection);
         let sent = self.link.clock.send();
-        let replies = batch.run(&mut connection, &self.scripts, &self.link.metrics).await;
+        let answered = {
+            let run = batch.run(&mut connection, &self.scripts, &self.link.metrics);
+            let answer = pin!(self.link.owed(run, timeout, StoreError::TimedOut));
+            lateness::until(until, answer).await
+        };
+        let Ok(replies) = answered else {
+            self.link.metrics.lost("EVALSHA", now.elapsed());
+            return None;
+        };
         spans.end(&replies);
+        self.link.state.pool.keep(&mut connection);
         let waits = self.wait_replicas > 0;
         let connection = waits.then_some(connection);
         if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
@@ -330,19 +355,23 @@ impl SharedQueue {
         charges
     }
 
-    /// While the breaker is open, answers the calls that wait, and no dispatcher leads. Debits and refunds wait for the
-    /// server's return. Returns whether the breaker is open.
+    /// While the breaker is open, answers the calls that wait. Returns whether it is open.
     fn refuse_waiting(&self, own: usize) -> bool {
-        let Some(error) = self.link.state.breaker.refusal() else { return false };
-        let (refused, now) = (Err(NotDecided::Failed(error)), Instant::now());
+        let refusal = self.link.state.breaker.refusal();
+        refusal.map(|error| self.refuse(own, error)).is_some()
+    }
+
+    /// Answers the calls that wait, which are not sent, and no dispatcher leads.
+    fn refuse(&self, own: usize, error: StoreError) {
         let mut queue = self.queue();
         queue.leader = None;
-        let waiting = mem::take(&mut queue.waiting).into_iter();
-        let (late, calls): (Vec<_>, Vec<_>) = waiting.partition(|call| call.outlives_caller(now));
-        queue.late.extend(late);
+        let waiting = mem::take(&mut queue.waiting);
         drop(queue);
-        self.hand_out(own, calls.into_iter().map(|call| (call, refused.clone())));
-        true
+        for call in &waiting {
+            self.keep(call.work.clone(), call.since);
+        }
+        let refused = Err(NotDecided::Failed(error));
+        self.hand_out(own, waiting.into_iter().map(|call| (call, refused.clone())));
     }
 
     /// Hands the answers to the calls of `own` and of other mailboxes.

@@ -23,7 +23,9 @@ use crate::{
         redis::{
             batch::{Runs, ScriptKind},
             link::{Decided, Link},
+            node::NodeOptions,
             script::Scripts,
+            unsent::Unsent,
             work::NodeWork,
         },
     },
@@ -32,9 +34,6 @@ use crate::{
 /// A batch is late after the timeout divided by this.
 pub(super) const LATE_DIVISOR: u32 = 8;
 
-/// How long a debit or a refund may wait after its caller has gone.
-pub(in crate::store::redis) const DEBITS_WAIT: Duration = Duration::from_secs(1);
-
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub(super) queue: Mutex<Queue>,
@@ -42,6 +41,8 @@ pub(super) struct SharedQueue {
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) link: Link,
     pub(super) scripts: Arc<Scripts>,
+    /// Where calls go that are not sent, if they outlive their callers.
+    unsent: Arc<Unsent>,
     pub(super) dispatchers: TaskTracker,
     /// Number of replicas that each charge is waited for on; 0 if on none.
     pub(super) wait_replicas: u32,
@@ -50,8 +51,6 @@ pub(super) struct SharedQueue {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) waiting: VecDeque<QueuedCall>,
-    /// Debits and refunds whose callers have gone; they are sent where there is room.
-    pub(super) late: VecDeque<QueuedCall>,
     /// The dispatcher that sends the next batch. It leads until no call waits.
     pub(super) leader: Option<Leader>,
     /// How the next batch is put into runs.
@@ -76,6 +75,8 @@ pub(super) struct Mailbox {
     pub(super) notify: Notify,
     pub(super) answers: Mutex<Vec<(oneshot::Sender<CallAnswer>, CallAnswer)>>,
     pub(super) is_running: AtomicBool,
+    /// Whether its dispatcher waits for a connection.
+    pub(super) is_connecting: AtomicBool,
     /// Whether its dispatcher looks after the leader, for calls of its own worker.
     pub(super) is_watching: AtomicBool,
 }
@@ -101,6 +102,8 @@ pub(in crate::store::redis) struct QueuedCall {
     /// The time that Redis showed in its last answer.
     pub(super) redis_now: Option<Timestamp>,
     pub(super) since: Instant,
+    /// When its caller gives up.
+    pub(super) until: Instant,
     pub(in crate::store::redis) mailbox: usize,
     pub(in crate::store::redis) answer: oneshot::Sender<CallAnswer>,
     /// Its span, if it is sampled.
@@ -108,9 +111,10 @@ pub(in crate::store::redis) struct QueuedCall {
 }
 
 impl QueuedCall {
-    /// Whether its caller can still use an answer.
-    pub(super) fn is_awaited(&self, now: Instant, waits_at_most: Duration) -> bool {
-        !self.answer.is_closed() && now.duration_since(self.since) <= waits_at_most
+    /// Whether its caller can still use an answer, which takes this time or less than half of the caller's.
+    pub(super) fn is_awaited(&self, now: Instant, answer: Duration) -> bool {
+        let answer = answer.min(self.until.saturating_duration_since(self.since) / 2);
+        !self.answer.is_closed() && now + answer <= self.until
     }
 
     /// Notes why it is asked for again.
@@ -119,25 +123,35 @@ impl QueuedCall {
             span.waits_for = reason;
         }
     }
-
-    /// Whether it is to be charged without a caller: its charges count work that is done.
-    pub(super) fn outlives_caller(&self, now: Instant) -> bool {
-        now.duration_since(self.since) <= DEBITS_WAIT && self.work.outlives_caller()
-    }
 }
 
 impl SharedQueue {
-    pub(super) fn new(link: Link, scripts: Arc<Scripts>, runs: Runs, wait_replicas: u32) -> Self {
+    pub(super) fn new(link: Link, options: &NodeOptions, runs: Runs) -> Self {
         let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
-            late: VecDeque::new(),
             leader: None,
             runs,
             batches: 0,
             is_closed: false,
         });
-        Self { queue, mailboxes, link, scripts, dispatchers: TaskTracker::new(), wait_replicas }
+        Self {
+            queue,
+            mailboxes,
+            link,
+            scripts: Arc::clone(&options.scripts),
+            unsent: Arc::clone(&options.unsent),
+            dispatchers: TaskTracker::new(),
+            wait_replicas: options.wait_replicas,
+        }
+    }
+
+    /// Keeps work that was asked for at `since`, and was not sent, if it outlives its caller.
+    pub(super) fn keep(&self, work: NodeWork, since: Instant) {
+        if work.outlives_caller() {
+            let waited_ms = i64::try_from(since.elapsed().as_millis()).unwrap_or(0);
+            self.unsent.keep(work, self.link.clock.now().shifted(-waited_ms));
+        }
     }
 
     /// Queues calls that are asked for once more, in front and in their order.

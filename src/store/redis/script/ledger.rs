@@ -221,7 +221,8 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<R
             answer => one_tally(*answer)?,
         });
     }
-    Some(RedisOutcome::Decided(Judgement { denied, tallies, corrupt }))
+    let absent = Vec::new();
+    Some(RedisOutcome::Decided(Judgement { denied, tallies, corrupt, absent }))
 }
 
 fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
@@ -278,7 +279,7 @@ mod tests {
         let tally = |verdict, ms| Tally { verdict, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
         let tallies = vec![tally(Verdict::Over, 1500), tally(Verdict::Fits { remaining: 7 }, 20)];
-        let judgement = Judgement { denied: true, tallies, corrupt: vec![] };
+        let judgement = Judgement { denied: true, tallies, ..Judgement::default() };
         assert_eq!(answer, [RedisOutcome::Decided(judgement)]);
     }
 

@@ -1,0 +1,170 @@
+//! Debits, refunds and give-backs that could not be sent: they count or undo work that is done, so they wait until
+//! their server answers, or until their window has ended. What may have run is not kept: it would count twice.
+
+use std::{
+    collections::VecDeque,
+    iter,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream};
+use tokio::{
+    sync::Notify,
+    time::{self, Instant},
+};
+
+use super::{link::Unanswered, work::NodeWork};
+use crate::{
+    engine::time::Timestamp,
+    store::StoreError,
+    telemetry::{LogCause, StoreMetrics, due_line},
+};
+
+/// How long servers are left alone that do not answer.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How many are sent at once.
+const SENT_AT_ONCE: usize = 32;
+
+/// About what one takes, in bytes, beside its counter's name.
+const KEPT_BYTES: usize = 256;
+
+/// How many bytes each may take on average.
+const BYTES_EACH: usize = 1024;
+
+/// A store that sends what was kept.
+pub(super) trait Resend {
+    /// Does work that was asked for at `made`, by Redis's clock, unless its window has ended.
+    fn send(
+        &self,
+        work: &NodeWork,
+        made: Timestamp,
+    ) -> impl Future<Output = Result<(), Unanswered>> + Send;
+}
+
+/// What waits to be sent.
+#[derive(Debug)]
+pub struct Unsent {
+    queue: Mutex<Queue>,
+    arrived: Notify,
+    count_max: usize,
+    metrics: StoreMetrics,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    kept: VecDeque<Kept>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    work: NodeWork,
+    /// Redis's time when it was asked for, which says into which window it goes.
+    made: Timestamp,
+    until: Instant,
+}
+
+impl Unsent {
+    /// Keeps at most `count_max`, of a KiB each on average.
+    pub fn new(count_max: usize, metrics: StoreMetrics) -> Self {
+        Self { queue: Mutex::default(), arrived: Notify::new(), count_max, metrics }
+    }
+
+    /// Keeps what of this work [outlives its caller](NodeWork::outlives_caller). It was asked for at `made`, by Redis's
+    /// clock.
+    pub(super) fn keep(&self, work: NodeWork, made: Timestamp) {
+        for work in work.outliving() {
+            let left = work.counters().map(|counter| counter.limit.left_of_window(made)).max();
+            let until = Instant::now() + left.unwrap_or_default();
+            self.push(Kept { work, made, until });
+        }
+    }
+
+    /// Sends by `sender` what is kept, as long as this runs.
+    pub(super) async fn follow(&self, sender: &impl Resend) {
+        loop {
+            if self.send_once(sender).await {
+                time::sleep(PAUSE).await;
+            } else {
+                self.arrived.notified().await;
+            }
+        }
+    }
+
+    /// Sends by `sender` what is kept, for this time at most, and drops the rest.
+    pub(super) async fn end(&self, time: Duration, sender: &impl Resend) {
+        let all = async {
+            while self.send_once(sender).await {
+                time::sleep(PAUSE).await
+            }
+        };
+        drop(time::timeout(time, all).await);
+        while self.pop().is_some() {
+            self.dropped("stopped");
+        }
+    }
+
+    /// Tries to send each once. Returns whether some could not be sent.
+    async fn send_once(&self, sender: &impl Resend) -> bool {
+        let count = self.queue().kept.len();
+        let sending = iter::from_fn(|| self.pop()).take(count).map(async |kept| {
+            if kept.until <= Instant::now() {
+                return self.dropped("ended");
+            }
+            match sender.send(&kept.work, kept.made).await {
+                Err(Unanswered::NotSent(_)) => self.push(kept),
+                Err(Unanswered::Failed(StoreError::ClockUnsteady)) => self.dropped("ended"),
+                _ => {}
+            }
+        });
+        stream::iter(sending).buffer_unordered(SENT_AT_ONCE).collect::<()>().await;
+        !self.queue().kept.is_empty()
+    }
+
+    fn push(&self, kept: Kept) {
+        let mut queue = self.queue();
+        let bytes = queue.bytes + kept.bytes();
+        if queue.kept.len() >= self.count_max || bytes > BYTES_EACH * self.count_max {
+            drop(queue);
+            return self.dropped("full");
+        }
+        queue.bytes = bytes;
+        queue.kept.push_back(kept);
+        drop(queue);
+        self.metrics.debits_queued(1);
+        self.arrived.notify_one();
+    }
+
+    fn pop(&self) -> Option<Kept> {
+        let mut queue = self.queue();
+        let kept = queue.kept.pop_front()?;
+        queue.bytes -= kept.bytes();
+        drop(queue);
+        self.metrics.debits_queued(-1);
+        Some(kept)
+    }
+
+    fn dropped(&self, reason: &'static str) {
+        self.metrics.debit_dropped(reason);
+        if let Some(line) = due_line(LogCause::DroppedDebits, reason) {
+            let why = match reason {
+                "full" => "--debits-queued-max of them wait for Redis",
+                "ended" => "their window ended before Redis answered",
+                _ => "the service stops, and Redis does not answer",
+            };
+            tracing::warn!(suppressed = line.suppressed, "a debit or a refund was dropped: {why}");
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum()
+    }
+}
