@@ -5,6 +5,7 @@
 
 mod exact;
 mod failovers;
+mod late_parts;
 mod load;
 mod moved_slots;
 mod operation;

@@ -82,6 +82,7 @@ impl Dispatcher {
                 Some(()) = replicas.next() => {}
                 () = mailbox.notify.notified() => self.deliver(mailbox),
                 () = late.as_mut(), if is_under_way => {
+                    lateness::starved(late.deadline().elapsed(), &shared.link.metrics);
                     if mailbox.is_connecting.load(Ordering::Relaxed) {
                         shared.refuse_waiting(self.index);
                         late.as_mut().reset(Instant::now() + shared.late_after());

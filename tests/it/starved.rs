@@ -1,0 +1,82 @@
+//! A service that is short of CPU: it is stopped and continued by signals, as a quota or a busy neighbour does. Its
+//! own lateness is no failure of Redis, and loses no call whose caller waits.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::task::JoinSet;
+use tonic::Request;
+
+use crate::support::{
+    redis_server::Redis,
+    service::{Options, Service, descriptor, hits, request},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000000 }
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 10, count_denied: true }
+";
+
+const CLIENTS: u64 = 8;
+const CALLS: u64 = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_runs_a_few_milliseconds_at_a_time_decides_every_call_and_counts_every_debit()
+ {
+    let redis = Redis::start();
+    // Callers announce a timeout, so the budget is for Redis alone.
+    let flags = ["--workers", "2", "--decision-budget", "15ms", "--decision-budget-max", "20s"];
+    let options =
+        Options { rules: RULES, store: &redis.url(), flags: &flags, ..Options::default() };
+    let mut service = Service::start(options);
+    service.wait_until_ready();
+    let mut calls = JoinSet::new();
+    for client in 0..CLIENTS {
+        let mut service = service.client().await;
+        calls.spawn(async move {
+            for call in 0..CALLS {
+                let entry = if call % 2 == 0 { ("user", "a") } else { ("tokens", "a") };
+                let message = request("shop", vec![hits(descriptor(&[entry]), 1 + client % 2)]);
+                let mut call = Request::new(message);
+                call.set_timeout(Duration::from_secs(26));
+                service.should_rate_limit(call).await.unwrap();
+            }
+        });
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let starving = thread::spawn(move || {
+        while !ended.load(Ordering::SeqCst) {
+            service.process().signal("STOP");
+            thread::sleep(Duration::from_millis(30));
+            service.process().signal("CONT");
+            thread::sleep(Duration::from_millis(5));
+        }
+        service
+    });
+    while let Some(ended) = calls.join_next().await {
+        ended.unwrap();
+    }
+    done.store(true, Ordering::SeqCst);
+    let service = starving.join().unwrap();
+    // Half of the clients charge one hit, the others two, each in half of its calls.
+    let expected = CLIENTS * CALLS / 2 * 3 / 2;
+    for key in ["user=a", "tokens=a"] {
+        let key = redis.keys().into_iter().find(|found| found.contains(key)).unwrap();
+        assert_eq!(redis.query::<u64>(&["GET", &key]), expected, "{key}");
+    }
+    let (metrics, log) = (service.get("/metrics"), service.log());
+    assert!(!log.contains("is unusable"), "{log}");
+    assert!(log.contains("this process was without CPU for"), "{log}");
+    assert!(!metrics.contains("ratelimit_starved_seconds_total 0\n"), "{metrics}");
+}

@@ -1,0 +1,140 @@
+//! Debits and refunds that could not be sent to Redis wait until it answers, or until their window ends.
+
+use tollkeeper::rls::pb::RateLimitDescriptor;
+
+use crate::support::{
+    eventually,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, hits, refund, request},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
+  - key: second
+    rate_limit: { unit: second, requests_per_unit: 1000, count_denied: true }
+";
+
+/// A service whose breaker is open, since its Redis is stopped.
+struct InOutage {
+    redis: Redis,
+    service: Service,
+}
+
+impl InOutage {
+    async fn start(flags: &[&str]) -> Self {
+        let redis = Redis::start();
+        let flags: Vec<_> = ["--decision-budget", "200ms"].iter().chain(flags).copied().collect();
+        let options =
+            Options { rules: RULES, store: &redis.url(), flags: &flags, ..Options::default() };
+        let service = Service::start(options);
+        service.wait_until_ready();
+        let outage = Self { redis, service };
+        outage.debit("alice", 10).await.unwrap();
+        outage.redis.signal("STOP");
+        for _ in 0..1000 {
+            if outage.metric("ratelimit_store_breaker_open{") == 1 {
+                return outage;
+            }
+            drop(outage.ask(descriptor(&[("tokens", "probe")])).await);
+        }
+        panic!("the breaker does not open");
+    }
+
+    async fn ask(&self, descriptor: RateLimitDescriptor) -> Result<(), tonic::Status> {
+        self.service.ask(request("shop", vec![descriptor])).await.map(drop)
+    }
+
+    async fn debit(&self, user: &str, count: u64) -> Result<(), tonic::Status> {
+        self.ask(hits(descriptor(&[("tokens", user)]), count)).await
+    }
+
+    /// The sum of the series that begin so.
+    fn metric(&self, begin: &str) -> u64 {
+        let metrics = self.service.get("/metrics");
+        let series = metrics.lines().filter(|line| line.starts_with(begin));
+        series.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    fn queued(&self) -> u64 {
+        self.metric("ratelimit_debits_queued ")
+    }
+
+    /// What Redis counts for this user.
+    fn counted(&self, key: &str) -> u64 {
+        let key = self.redis.keys().into_iter().find(|found| found.contains(key));
+        key.map_or(0, |key| self.redis.query(&["GET", &key]))
+    }
+
+    fn answers_again(&self) {
+        self.redis.signal("CONT");
+        eventually("nothing waits", || (self.queued() == 0).then_some(()));
+    }
+}
+
+async fn check_that_nothing_is_lost(flags: &[&str]) {
+    let outage = InOutage::start(flags).await;
+    let before = outage.queued();
+    for _ in 0..5 {
+        outage.debit("alice", 7).await.unwrap_err();
+        outage.debit("bob", 7).await.unwrap_err();
+    }
+    let back = refund(descriptor(&[("tokens", "alice")]), 4);
+    outage.ask(back).await.unwrap_err();
+    assert_eq!(outage.queued(), before + 11);
+    outage.answers_again();
+    assert_eq!(outage.counted("tokens=alice"), 10 + 5 * 7 - 4);
+    assert_eq!(outage.counted("tokens=bob"), 5 * 7);
+}
+
+#[tokio::test]
+async fn debits_and_refunds_of_an_outage_are_counted_when_redis_answers() {
+    check_that_nothing_is_lost(&[]).await;
+}
+
+#[tokio::test]
+async fn they_are_counted_without_scripts_too() {
+    check_that_nothing_is_lost(&["--redis-scripts", "off"]).await;
+}
+
+#[tokio::test]
+async fn debits_beyond_the_bound_are_dropped_counted_and_logged_once() {
+    let outage = InOutage::start(&["--debits-queued-max", "3"]).await;
+    let dropped = outage.metric("ratelimit_debits_dropped_total{reason=\"full\"}");
+    let (room, more) = (3 - outage.queued(), 20);
+    for _ in 0..room + more {
+        outage.debit("alice", 7).await.unwrap_err();
+    }
+    assert_eq!(outage.queued(), 3);
+    let now_dropped = outage.metric("ratelimit_debits_dropped_total{reason=\"full\"}");
+    assert_eq!(now_dropped - dropped, more);
+    let lines = outage.service.log().matches("was dropped: --debits-queued-max").count();
+    assert_eq!(lines, 1);
+    outage.answers_again();
+    assert_eq!(outage.counted("tokens=alice"), 10 + room * 7);
+}
+
+#[tokio::test]
+async fn a_debit_whose_window_has_ended_is_dropped_and_counts_in_no_other() {
+    let outage = InOutage::start(&[]).await;
+    outage.ask(hits(descriptor(&[("second", "alice")]), 5)).await.unwrap_err();
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    outage.answers_again();
+    assert_eq!(outage.metric("ratelimit_debits_dropped_total{reason=\"ended\"}"), 1);
+    assert!(!outage.redis.keys().iter().any(|key| key.contains("second=alice")));
+}
+
+#[tokio::test]
+async fn debits_that_wait_are_sent_before_the_service_ends() {
+    let mut outage = InOutage::start(&[]).await;
+    outage.debit("alice", 7).await.unwrap_err();
+    outage.service.process().signal("STOP");
+    outage.redis.signal("CONT");
+    // Both signals are there when it runs again: nothing was sent before the end.
+    outage.service.process().signal("TERM");
+    outage.service.process().signal("CONT");
+    outage.service.process().0.wait().unwrap();
+    assert_eq!(outage.counted("tokens=alice"), 17);
+}
