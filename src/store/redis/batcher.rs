@@ -43,8 +43,17 @@ impl Batcher {
     /// this future was not dropped; else what [outlives its caller](NodeWork::outlives_caller) is kept.
     ///
     /// # Errors
-    /// See [`NotDecided`].
+    /// See [`NotDecided`]. When the breaker opens, a call that was sent fails at once.
     pub(super) async fn ask(&self, work: NodeWork, until: Instant) -> CallAnswer {
+        self.queue(work, until, false).await
+    }
+
+    /// Like [`ask`](Self::ask), for a part of a call or a give-back, whose answer is waited for nevertheless.
+    pub(super) async fn ask_part(&self, work: NodeWork, until: Instant) -> CallAnswer {
+        self.queue(work, until, true).await
+    }
+
+    async fn queue(&self, work: NodeWork, until: Instant, is_part: bool) -> CallAnswer {
         if let Some(error) = self.0.link.state.breaker.refusal() {
             self.0.keep(work, Instant::now());
             return Err(NotDecided::Failed(error));
@@ -57,6 +66,7 @@ impl Batcher {
             redis_now: None,
             since: Instant::now(),
             until,
+            is_part,
             mailbox: workers::share(self.0.mailboxes.len()),
             answer,
             span: current().map(CallInQueue::new),

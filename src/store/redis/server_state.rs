@@ -50,6 +50,8 @@ pub(super) struct ServerState {
     outage: Outage,
     /// Rings when the server fails: another may have taken over.
     bell: Arc<Notify>,
+    /// Rings when the breaker opens.
+    opens: Notify,
     metrics: StoreMetrics,
     /// The address, as a label.
     label: String,
@@ -77,6 +79,7 @@ impl ServerState {
             breaker: Breaker::default(),
             outage,
             bell,
+            opens: Notify::new(),
             metrics,
             shown: AtomicU8::new(ShownState::Nothing as u8),
             probe,
@@ -99,10 +102,17 @@ impl ServerState {
         if self.breaker.failed(error) {
             // What they hold may never be answered, though the server answers others.
             self.pool.discard();
+            self.opens.notify_waiters();
         }
         self.show();
         self.bell.notify_one();
         self.start_probing();
+    }
+
+    /// Waits until the breaker opens. Returns what calls are answered with meanwhile.
+    pub(super) async fn opened(&self) -> StoreError {
+        self.opens.notified().await;
+        self.breaker.refusal().unwrap_or(StoreError::TimedOut)
     }
 
     /// Whether it answers, as far as is known.

@@ -97,6 +97,14 @@ pub(super) const ROWS: &[Row] = &[
     of_proxy("F03 connections are reset once", |world| world.proxy.cut(Cut::Rst), Effect::Mixed),
     of_proxy("F03 connections are closed once", |world| world.proxy.cut(Cut::Fin), Effect::Mixed),
     of_proxy(
+        "F32 connections are reset once, and opening one takes 400 ms",
+        |world| {
+            world.proxy.delay_connects(Duration::from_millis(400));
+            world.proxy.cut(Cut::Rst);
+        },
+        Effect::Mixed,
+    ),
+    of_proxy(
         "F03 requests are cut at byte 20 by RST",
         |world| world.proxy.set(requests(Flow::CutAt(20, Cut::Rst))),
         Effect::Outage,
@@ -305,6 +313,19 @@ pub(super) const ROWS: &[Row] = &[
             Effect::Served,
         )
     },
+    of_redis(
+        "F62 the service gets 10 ms of processor time in each 110 ms",
+        |world| {
+            for _ in 0..7 {
+                world.signal_service("STOP");
+                std::thread::sleep(Duration::from_millis(100));
+                world.signal_service("CONT");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        },
+        nothing,
+        Effect::Mixed,
+    ),
     of_redis("F68 the rule file is cut off", cut_rules, nothing, Effect::Served),
     Row {
         setup: Setup::Memory,

@@ -9,7 +9,9 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
-    select, task,
+    select,
+    sync::oneshot,
+    task,
     time::{self, Instant},
 };
 
@@ -266,7 +268,7 @@ impl SharedQueue {
         &'pool self,
         own: usize,
         mut connection: Held<'pool>,
-        calls: Vec<QueuedCall>,
+        mut calls: Vec<QueuedCall>,
         for_connection: Duration,
     ) -> Option<Acknowledged<'pool>> {
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
@@ -283,8 +285,20 @@ impl SharedQueue {
         let sent = self.link.clock.send();
         let answered = {
             let run = batch.run(&mut connection, &self.scripts, &self.link.metrics);
-            let answer = pin!(self.link.owed(run, timeout, StoreError::TimedOut));
-            lateness::until(until, answer).await
+            let mut answer = pin!(self.link.owed(run, timeout, StoreError::TimedOut));
+            select! {
+                biased;
+                answered = lateness::until(until, answer.as_mut()) => answered,
+                error = self.link.state.opened() => {
+                    for call in calls.iter_mut().filter(|call| !call.is_part) {
+                        let (gone, _) = oneshot::channel();
+                        let waiting = mem::replace(&mut call.answer, gone);
+                        drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
+                    }
+                    // The connection may be used again if it is answered nevertheless.
+                    lateness::until(until, answer).await
+                }
+            }
         };
         let Ok(replies) = answered else {
             self.link.metrics.lost("EVALSHA", now.elapsed());

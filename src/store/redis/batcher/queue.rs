@@ -104,6 +104,8 @@ pub(in crate::store::redis) struct QueuedCall {
     pub(super) since: Instant,
     /// When its caller gives up.
     pub(super) until: Instant,
+    /// Whether an answer is of use after its caller has gone: it says what is to be given back.
+    pub(super) is_part: bool,
     pub(in crate::store::redis) mailbox: usize,
     pub(in crate::store::redis) answer: oneshot::Sender<CallAnswer>,
     /// Its span, if it is sampled.
