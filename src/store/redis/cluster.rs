@@ -172,12 +172,18 @@ fn read_slots(answer: Value, answering: &Server) -> Vec<SlotRange> {
 
 fn read_range(range: Value, answering: &Server) -> Option<SlotRange> {
     let Value::Array(range) = range else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
+    let [Value::Int(first), Value::Int(last), master, replicas @ ..] = &range[..] else {
         return None;
     };
     let slots = u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?;
     HashSlot::new(*slots.end())?;
-    let [host, Value::Int(port), rest @ ..] = &master[..] else { return None };
+    let replicas = replicas.iter().filter_map(|replica| read_server(replica, answering)).collect();
+    Some(SlotRange { slots, server: read_server(master, answering)?, replicas })
+}
+
+fn read_server(server: &Value, answering: &Server) -> Option<Server> {
+    let Value::Array(server) = server else { return None };
+    let [host, Value::Int(port), rest @ ..] = &server[..] else { return None };
     let host = text(host).filter(|host| !host.is_empty() && host != "?");
     let host = match (host, &answering.address) {
         (Some(host), _) => host,
@@ -185,7 +191,8 @@ fn read_range(range: Value, answering: &Server) -> Option<SlotRange> {
         (None, Address::Unix(_)) => return None,
     };
     let address = Address::Tcp { host, port: u16::try_from(*port).ok()? };
-    Some(SlotRange { slots, server: answering.at(address).named(rest.get(1).and_then(host_name)) })
+    let name = answering.access.tls.as_ref().and_then(|_| host_name(rest.get(1)?));
+    Some(answering.at(address).named(name))
 }
 
 /// The host name among what a node announces besides its address: names and values in turn.
