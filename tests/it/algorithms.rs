@@ -164,6 +164,24 @@ fn a_sliding_log_limits_every_span_of_its_length() {
 }
 
 #[test]
+fn a_refund_of_a_full_log_looks_at_few_of_its_entries() {
+    let limit = Arc::new(limit(1000, Unit::Minute, LOG));
+    let mut redis = ScriptInRedis::start();
+    for _ in 0..10 {
+        redis.charge(&vec![charge("a", Hits::Charge(1), &limit); 100], BEGIN);
+    }
+    let runs = |redis: &ScriptInRedis| ["lindex", "rpop"].map(|name| redis.redis.runs_of(name));
+    let before = runs(&redis);
+    let tally =
+        redis.charge(&[charge("a", Hits::Refund(990), &limit)], BEGIN.plus_millis(1)).remove(0);
+    assert_eq!(left(&tally), Some(990));
+    let after = runs(&redis);
+    let [looks, removals] = [after[0] - before[0], after[1] - before[1]];
+    assert!(looks <= 30 && removals == 1, "{looks} looks, {removals} removals");
+    redis.redis.assert_no_key_leaks();
+}
+
+#[test]
 fn a_sliding_window_weights_the_previous_window() {
     check(
         limit(10, Unit::Second, Algorithm::SlidingWindow),

@@ -146,10 +146,13 @@ pub enum WriteRefusal {
     Disk,
     /// It is a replica.
     Replica,
+    /// The user may not run a command.
+    Rights,
 }
 
 impl WriteRefusal {
-    const ALL: [Self; 4] = [Self::Memory, Self::Replicas, Self::Disk, Self::Replica];
+    /// Those that an error of the server says of itself.
+    const OF_SERVER: [Self; 4] = [Self::Memory, Self::Replicas, Self::Disk, Self::Replica];
 
     /// The refusal that `lua/refusal.lua` writes as this integer.
     fn from_reply(code: i64) -> Option<Self> {
@@ -158,13 +161,14 @@ impl WriteRefusal {
             -4 => Some(Self::Replicas),
             -5 => Some(Self::Disk),
             -6 => Some(Self::Replica),
+            -8 => Some(Self::Rights),
             _ => None,
         }
     }
 
     /// The refusal that an error of Redis's says.
     pub(super) fn from_error(error: &RedisError) -> Option<Self> {
-        Self::ALL.into_iter().find(|refusal| error.code() == Some(refusal.code()))
+        Self::OF_SERVER.into_iter().find(|refusal| error.code() == Some(refusal.code()))
     }
 
     /// The code of Redis's error.
@@ -174,6 +178,7 @@ impl WriteRefusal {
             Self::Replicas => "NOREPLICAS",
             Self::Disk => "MISCONF",
             Self::Replica => "READONLY",
+            Self::Rights => "NOPERM",
         }
     }
 
@@ -183,6 +188,7 @@ impl WriteRefusal {
             Self::Replicas => "it has too few replicas",
             Self::Disk => "it cannot save to disk",
             Self::Replica => "it is a read-only replica",
+            Self::Rights => "the user may not run a command of the limit's algorithm",
         }
     }
 }

@@ -208,7 +208,12 @@ async fn a_failover_is_followed_where_certificates_are_for_announced_host_names(
     assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 9/10 YEAR");
     cluster.failover_by_hand(0);
     cluster.announced(slot_of(&cluster, "fixed_window", &value), 0);
-    assert_eq!(ask(&service, "fixed_window", &value).await, "OK: OK 8/10 YEAR", "{}", service.log());
+    assert_eq!(
+        ask(&service, "fixed_window", &value).await,
+        "OK: OK 8/10 YEAR",
+        "{}",
+        service.log()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
