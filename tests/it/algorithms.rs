@@ -163,6 +163,45 @@ fn a_sliding_log_limits_every_span_of_its_length() {
     );
 }
 
+/// Redis's clock was ten minutes ahead, and is right again.
+#[test]
+fn hits_of_a_clock_that_was_ahead_count_for_one_window_after_it_is_right() {
+    check(
+        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        "600s +3 ok 0 left
+         0.1s +1 over in 1s
+         1.0s +1 over in 0.1s
+         1.1s +1 ok 2 left",
+    );
+    check(
+        limit(3, Unit::Second, LOG),
+        "0.2s +1 ok 2 left
+         600.0s +1 ok 2 left
+         600.1s +2 ok 0 left
+         0.3s +1 over in 1s
+         1.2s +1 over in 0.1s
+         1.2s -1 ok 1 left
+         1.2s +1 ok 0 left
+         1.3s +1 ok 1 left",
+    );
+    // The hit before the clock was ahead is there still.
+    check(
+        limit(3, Unit::Minute, LOG),
+        "0s +1 ok 2 left
+         59s +1 ok 1 left
+         100s +1 ok 1 left
+         30s +1 ok 0 left
+         30s +1 over in 89s",
+    );
+    check(
+        limit(2, Unit::Second, Algorithm::TokenBucket { burst: 2 }),
+        "600s +2 ok 0 left
+         0.1s +1 over in 0.5s
+         0.5s +1 over in 0.1s
+         0.6s +1 ok 0 left",
+    );
+}
+
 #[test]
 fn a_refund_of_a_full_log_looks_at_few_of_its_entries() {
     let limit = Arc::new(limit(1000, Unit::Minute, LOG));

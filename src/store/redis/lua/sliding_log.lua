@@ -38,6 +38,21 @@ local function caller_text(charge)
   return charge.caller ~= '' and ' ' .. charge.caller or ''
 end
 
+-- Makes one entry, of now, of those that lie more than a window ahead: the clock was ahead when they were charged.
+-- Returns whether they can be read.
+local function set_back(account, charge)
+  local newest, latest = account.last, now + charge.window
+  if newest.at <= latest then return true end
+  local place = log_search(account, account.first, account.length, function(entry) return entry.at > latest end)
+  local oldest = place and entry_of(account, place)
+  local before = place and place > account.first and log_entry(account.key, place - 1)
+  if not oldest or before == nil then return false end
+  account.length, account.rewritten, account.changed = place + 1, { newest }, true
+  newest.hits = newest.sum - (oldest.sum - oldest.hits)
+  newest.at = math.max(now, before and before.at or 0)
+  return true
+end
+
 -- `rewritten` are the last of the `length` entries, as far as they differ from the `stored` ones at their places;
 -- `pushed` follow them.
 function sliding_log.read(charge)
@@ -54,7 +69,7 @@ function sliding_log.read(charge)
     account.last, account.base = newest, oldest.sum - oldest.hits
     account.used = newest.sum - account.base
     -- Each entry has a hit of its own.
-    if account.used < length - account.first then return nil end
+    if account.used < length - account.first or not set_back(account, charge) then return nil end
   end
   return account
 end
