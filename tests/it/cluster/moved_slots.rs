@@ -165,6 +165,27 @@ async fn a_slot_of_redis_7_that_is_half_moved_serves_every_algorithm() {
     check_half_moved_slot(Version::Redis7).await;
 }
 
+/// So it is after a move that was given up. A `sliding_window` needs two keys, of which neither exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_stays_half_moved_serves_new_counters_of_every_algorithm() {
+    for version in [Version::Redis6, Version::Redis7, Version::Valkey9] {
+        let cluster = masters(version);
+        let store = follow(&cluster.url(), Duration::from_secs(5));
+        for (round, year) in years(100).into_iter().enumerate() {
+            let value = values_on(&cluster, 0, "user", &format!("new{round}"), 1).remove(0);
+            let one = [charge("user", &value, Hits::Charge(1), &year)];
+            let migration = cluster.begin_move(slot_of(&cluster, "user", &value), 1);
+            for _ in 0..3 {
+                ask(&store, &one).await;
+            }
+            migration.move_keys();
+            migration.finish();
+            assert_eq!(left(&store, &one[0]).await, 97, "{version:?} {year:?}");
+        }
+        cluster.assert_no_key_leaks();
+    }
+}
+
 /// A debit whose caller does not wait until its slot has moved is charged nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debit_on_a_slot_that_moves_is_not_lost() {
