@@ -46,7 +46,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// known node answers.
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
-    let mut masters = Masters::default();
+    let mut masters = Masters::new();
     let mut wrong_modes = WrongModes::new(topology.options.metrics.clone());
     loop {
         let began = Instant::now();
@@ -54,9 +54,10 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
             Ok(ranges) => {
                 wrong_modes.show(0);
                 topology.replace_cluster(&ranges).await;
-                masters.replace(&topology.map()).await;
+                topology.outliving.spawn(masters.replace(&topology.map()));
                 probe_nodes(topology).await;
-                pause.shortest();
+                // While a slot has no owner, each of its calls rings.
+                if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
                 topology.set_problem(problem);
@@ -230,6 +231,9 @@ async fn probe_nodes(topology: &Topology) {
 /// Two keys that do not exist, in different hash slots of one node; `None` if it has only one.
 fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option<[String; 2]> {
     let slots: HashSet<HashSlot> = slots.collect();
+    if slots.len() < 2 {
+        return None;
+    }
     let mut found: Option<(HashSlot, String)> = None;
     for number in 0..1_000_000 {
         let tag = format!("probe-{number}");
@@ -242,9 +246,6 @@ fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option
             Some((first, first_key)) if first != slot => return Some([first_key, key]),
             Some(_) => {}
             None => found = Some((slot, key)),
-        }
-        if slots.len() < 2 {
-            return None;
         }
     }
     None
