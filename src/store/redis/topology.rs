@@ -137,7 +137,7 @@ impl Topology {
         error
     }
 
-    /// Notes that a node considers the whole cluster down, until a map is read.
+    /// Notes that a node considers the whole cluster down, until a map with an owner for each slot is read.
     pub(super) fn is_down(&self) {
         self.outage.failed(&StoreError::Unavailable(DOWN.to_owned()));
     }
@@ -233,7 +233,9 @@ impl Topology {
         };
         self.problem().clear();
         self.searched.send_replace(true);
-        self.outage.ended();
+        if self.map().is_complete() {
+            self.outage.ended();
+        }
         for node in &left {
             for call in node.batcher.close() {
                 self.take_over(call);
@@ -288,6 +290,11 @@ impl NodeMap {
     /// All nodes.
     pub(super) fn nodes(&self) -> &[Arc<RedisNode>] {
         &self.nodes
+    }
+
+    /// Whether each counter has a node.
+    fn is_complete(&self) -> bool {
+        !self.owners.contains(&NO_OWNER)
     }
 
     /// Whether this is one of the nodes.
