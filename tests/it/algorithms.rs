@@ -209,7 +209,7 @@ fn a_refund_of_a_full_log_looks_at_few_of_its_entries() {
     for _ in 0..10 {
         redis.charge(&vec![charge("a", Hits::Charge(1), &limit); 100], BEGIN);
     }
-    let runs = |redis: &ScriptInRedis| ["lindex", "rpop"].map(|name| redis.redis.runs_of(name));
+    let runs = |redis: &ScriptInRedis| ["lindex", "ltrim"].map(|name| redis.redis.runs_of(name));
     let before = runs(&redis);
     let tally =
         redis.charge(&[charge("a", Hits::Refund(990), &limit)], BEGIN.plus_millis(1)).remove(0);

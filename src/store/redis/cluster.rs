@@ -98,7 +98,7 @@ async fn read_map(
     // One that does not answer, or has an old map, is not always the first.
     let first = usize::from(random_byte()) % servers.len().max(1);
     servers.rotate_left(first);
-    servers.extend_from_slice(seeds);
+    servers.extend(seeds.iter().filter(|seed| !map.has_address(&seed.address)).cloned());
     let answers = servers.into_iter().map(|server| async move {
         let answer = time::timeout(ANSWER_WITHIN, ask_for_map(&server)).await;
         (server, answer)
@@ -116,7 +116,7 @@ async fn read_map(
             Ok(Ok(MapAnswer::Down)) => DOWN.to_owned(),
             Ok(Ok(MapAnswer::WrongMode(problem))) => {
                 // The connections to a node check it themselves.
-                if !map.nodes().iter().any(|node| node.server.address == server.address) {
+                if !map.has_address(&server.address) {
                     of_wrong_mode.insert(server.address.clone());
                 }
                 problem

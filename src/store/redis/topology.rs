@@ -347,6 +347,11 @@ impl NodeMap {
         owners.all(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, first))).then_some(first)
     }
 
+    /// Whether there is a node at this address.
+    pub(super) fn has_address(&self, address: &Address) -> bool {
+        self.find(address).is_some()
+    }
+
     fn find(&self, address: &Address) -> Option<&Arc<RedisNode>> {
         self.nodes.iter().find(|node| node.server.address == *address)
     }

@@ -168,25 +168,26 @@ end
 -- The list is never empty in between: in a hash slot that is being moved, an empty one could not be filled again.
 function sliding_log.write(account, charge)
   if not account.changed then return end
-  local key, place, added = account.key, account.length - #account.rewritten, 0
+  local key, place = account.key, account.length - #account.rewritten
   for _, entry in ipairs(account.pushed) do account.rewritten[#account.rewritten + 1] = entry end
   for _, entry in ipairs(account.rewritten) do
     local value = text(entry.at) .. ' ' .. text(entry.sum) .. ' ' .. text(entry.hits) .. entry.rest
-    if place < account.stored then
-      redis.call('LSET', key, place, value)
-    else
-      added = redis.call('RPUSH', key, value) - account.stored
-    end
+    if place < account.stored then redis.call('LSET', key, place, value) else redis.call('RPUSH', key, value) end
     place = place + 1
   end
   local newest = account.pushed[#account.pushed]
   local expiring = newest and redis.pcall('PEXPIREAT', key, text(newest.at + charge.window))
   if type(expiring) == 'table' then
     -- The user may not: no key stays without an expiry.
-    local popped = added > 0 and redis.pcall('RPOP', key, added)
-    if type(popped) == 'table' and account.stored == 0 then redis.pcall('DEL', key) end
+    local is_new = account.stored == 0
+    local trimmed = redis.pcall('LTRIM', key, is_new and 1 or 0, math.max(0, account.stored - 1))
+    if trimmed.err and is_new then redis.pcall('DEL', key) end
     error(expiring)
   end
-  if place < account.stored then redis.call('RPOP', key, account.stored - place) end
-  if account.first > 0 then redis.call('LTRIM', key, account.first, -1) end
+  -- Unlike RPOP, LTRIM does not reply with all that it removes.
+  if place == account.first then
+    redis.call('LTRIM', key, 1, 0)
+  elseif account.first > 0 or place < account.stored then
+    redis.call('LTRIM', key, account.first, place - 1)
+  end
 end
