@@ -77,9 +77,8 @@ impl Account for SlidingLog {
         let place = self.entries.partition_point(|entry| entry.remembered.at <= latest);
         let Some(oldest) = self.entries.get(place) else { return };
         let sum_before = oldest.sum - oldest.remembered.hits;
-        let Some(LogEntry { sum, mut remembered }) = self.entries.drain(place..).last() else {
-            return;
-        };
+        let Some(LogEntry { sum, mut remembered }) = self.entries.pop_back() else { return };
+        self.entries.truncate(place);
         let before = self.entries.back();
         remembered.at = before.map_or(terms.now, |before| before.remembered.at.max(terms.now));
         remembered.hits = sum - sum_before;
