@@ -217,6 +217,7 @@ impl<'store> LockedShards<'store> {
         {
             account.previous = shard.counted(previous_key);
         }
+        account.write().set_back(&counter.terms);
         account
     }
 

@@ -163,6 +163,63 @@ fn a_sliding_log_limits_every_span_of_its_length() {
     );
 }
 
+/// Redis's clock was ten minutes ahead, and is right again.
+#[test]
+fn hits_of_a_clock_that_was_ahead_count_for_one_window_after_it_is_right() {
+    check(
+        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        "600s +3 ok 0 left
+         0.1s +1 over in 1s
+         1.0s +1 over in 0.1s
+         1.1s +1 ok 2 left",
+    );
+    check(
+        limit(3, Unit::Second, LOG),
+        "0.2s +1 ok 2 left
+         600.0s +1 ok 2 left
+         600.1s +2 ok 0 left
+         0.3s +1 over in 1s
+         1.2s +1 over in 0.1s
+         1.2s -1 ok 1 left
+         1.2s +1 ok 0 left
+         1.3s +1 ok 1 left",
+    );
+    // The hit before the clock was ahead is there still.
+    check(
+        limit(3, Unit::Minute, LOG),
+        "0s +1 ok 2 left
+         59s +1 ok 1 left
+         100s +1 ok 1 left
+         30s +1 ok 0 left
+         30s +1 over in 89s",
+    );
+    check(
+        limit(2, Unit::Second, Algorithm::TokenBucket { burst: 2 }),
+        "600s +2 ok 0 left
+         0.1s +1 over in 0.5s
+         0.5s +1 over in 0.1s
+         0.6s +1 ok 0 left",
+    );
+}
+
+#[test]
+fn a_refund_of_a_full_log_looks_at_few_of_its_entries() {
+    let limit = Arc::new(limit(1000, Unit::Minute, LOG));
+    let mut redis = ScriptInRedis::start();
+    for _ in 0..10 {
+        redis.charge(&vec![charge("a", Hits::Charge(1), &limit); 100], BEGIN);
+    }
+    let runs = |redis: &ScriptInRedis| ["lindex", "ltrim"].map(|name| redis.redis.runs_of(name));
+    let before = runs(&redis);
+    let tally =
+        redis.charge(&[charge("a", Hits::Refund(990), &limit)], BEGIN.plus_millis(1)).remove(0);
+    assert_eq!(left(&tally), Some(990));
+    let after = runs(&redis);
+    let [looks, removals] = [after[0] - before[0], after[1] - before[1]];
+    assert!(looks <= 30 && removals == 1, "{looks} looks, {removals} removals");
+    redis.redis.assert_no_key_leaks();
+}
+
 #[test]
 fn a_sliding_window_weights_the_previous_window() {
     check(

@@ -10,7 +10,10 @@ use tollkeeper::{
         rule::{Algorithm, Limit, OnStoreFailure, Unit},
         time::Timestamp,
     },
-    store::{memory::MemoryStore, redis::script::RedisOutcome},
+    store::{
+        memory::MemoryStore,
+        redis::script::{KeyDeclaration, RedisOutcome},
+    },
 };
 
 use crate::{
@@ -80,8 +83,8 @@ fn a_give_back_leaves_hits_of_another_caller_at_the_same_time() {
 }
 
 #[test]
-fn a_give_back_creates_no_key() {
-    let mut redis = ScriptInRedis::start();
+fn a_give_back_creates_no_key_and_leaves_none_without_a_count() {
+    let mut redis = ScriptInRedis::start_with(KeyDeclaration::Undeclared);
     let keys = |redis: &ScriptInRedis| redis.redis.query::<Vec<String>>(&["KEYS", "tk1:*"]);
     for limit in one_of_each() {
         let Charge { counter, caller, .. } = charge("a", Hits::Look, &limit);
@@ -91,6 +94,10 @@ fn a_give_back_creates_no_key() {
         redis.charge(&[charge("a", Hits::Charge(3), &limit)], BEGIN);
         redis.give_back(&give_back, BEGIN);
         redis.redis.assert_no_key_leaks();
+        // An open window and the time of a bucket are more than a count.
+        let is_kept =
+            matches!(limit.algorithm, Algorithm::FirstHitWindow | Algorithm::TokenBucket { .. });
+        assert_eq!(keys(&redis).len(), usize::from(is_kept), "{limit:?}");
         redis.clear();
     }
 }

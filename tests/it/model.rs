@@ -107,6 +107,9 @@ impl Model {
     pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         let now = i128::from(now.as_millis());
         for charge in charges {
+            self.set_back(&Counter::of(charge, now), now);
+        }
+        for charge in charges {
             if let Hits::Refund(hits) = charge.hits {
                 self.refund(charge, hits.into(), now);
             }
@@ -256,6 +259,23 @@ impl Model {
         }
     }
 
+    /// What lies more than a window ahead was noted while the clock was ahead. It is of now.
+    fn set_back(&mut self, counter: &Counter, now: i128) {
+        let latest = now + counter.window;
+        if let Some((_, end)) = self.opened.get_mut(&counter.name) {
+            *end = latest.min(*end);
+        }
+        if let Some(log) = self.logs.get_mut(&counter.name) {
+            let at = log.iter().filter(|at| **at <= latest).fold(now, |at, other| at.max(*other));
+            log.iter_mut().filter(|at| **at > latest).for_each(|ahead| *ahead = at);
+        }
+        if let Some((_, at)) = self.buckets.get_mut(&counter.name)
+            && *at > latest
+        {
+            *at = now;
+        }
+    }
+
     fn add(&mut self, charge: &Charge, hits: i128, now: i128) {
         let counter = Counter::of(charge, now);
         match charge.counter.limit.algorithm {
@@ -288,6 +308,7 @@ impl Model {
         let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
         let now = i128::from(now.as_millis());
         let counter = Counter::of(&charge, made);
+        self.set_back(&counter, now);
         let (start, end) = (counter.start, counter.end);
         match charge.counter.limit.algorithm {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {

@@ -367,14 +367,28 @@ async fn a_password_file_that_is_missing_or_empty_is_one_warning_and_the_last_go
     assert!(!service.log().contains("first"), "{}", service.log());
 }
 
+/// The file changes before Redis does, and is gone for a time.
 #[tokio::test]
-async fn of_the_passwords_in_a_file_that_is_gone_the_last_that_redis_accepted_stays() {
+async fn a_password_that_redis_does_not_accept_leaves_the_last_that_it_accepted_in_use() {
     let PasswordFile { redis, file, service, _folder } = PasswordFile::start().await;
-    fs::write(&file, "wrong").unwrap();
-    close_all(&redis);
-    refused(&service, "login refused for the user `app`").await;
+    fs::write(&file, "second").unwrap();
+    for _ in 0..3 {
+        close_all(&redis);
+        eventually_ok(&service).await;
+    }
+    eventually_in_use(&service, "store_password", 0);
+    let line = "a server refuses the password in it; the last good password stays in use";
+    assert_eq!(service.log().matches(line).count(), 1, "{}", service.log());
     fs::remove_file(&file).unwrap();
+    close_all(&redis);
     eventually_ok(&service).await;
+    fs::write(&file, "second").unwrap();
+    redis.query::<()>(&["ACL", "SETUSER", "app", "resetpass", ">second"]);
+    close_all(&redis);
+    eventually_ok(&service).await;
+    eventually_in_use(&service, "store_password", 1);
+    assert!(!service.log().contains("login refused"), "{}", service.log());
+    assert!(!service.log().contains("second"), "{}", service.log());
 }
 
 /// Waits until the metric of files of the store has this value.

@@ -15,7 +15,10 @@ use tollkeeper::{
 
 use crate::{
     algorithms::{LOG, charge},
-    support::{redis_server::Redis, redis_store},
+    support::{
+        redis_server::{Redis, Version},
+        redis_store,
+    },
 };
 
 const REFUSALS: [&str; 4] = ["OOM", "NOREPLICAS", "MISCONF", "READONLY"];
@@ -161,5 +164,33 @@ async fn transactions_deny_without_a_write() {
         assert_eq!(spell(&store.charge(&[refund("full")]).await), "admitted", "{code}");
         assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "4", "{code}");
         redis.assert_no_key_leaks();
+    }
+}
+
+/// A right that only one algorithm needs concerns only its limits, and no key is left without a TTL.
+#[tokio::test]
+async fn a_missing_right_fails_the_calls_of_its_algorithm_alone() {
+    for version in Version::ALL {
+        for lacking in ["-pexpireat", "-rpush", "-ltrim", "-lindex", "-llen", "-pexpireat -ltrim"] {
+            let redis = Redis::start_version(version);
+            let store =
+                redis_store::store(&redis.url_with_minimal_rights(), 0, system_clock, TIMEOUT);
+            let user = format!("ACL SETUSER tollkeeper {lacking}");
+            redis.query::<()>(&user.split(' ').collect::<Vec<_>>());
+            let log = [charge_on(LOG, WhenDenied::Free, "log", Hits::Charge(1))];
+            for _ in 0..5 {
+                let answer = store.charge(&log, redis_store::soon()).await;
+                let is_named = match &answer {
+                    Err(StoreError::TakesNoWrites(text)) => text.contains("(NOPERM)"),
+                    Err(StoreError::Corrupt(_)) => ["-lindex", "-llen"].contains(&lacking),
+                    // The first entry needs neither.
+                    answer => ["-lindex", "-ltrim"].contains(&lacking) && answer.is_ok(),
+                };
+                assert!(is_named, "{version:?} {lacking}: {answer:?}");
+            }
+            let answer = store.charge(&[charge_hits("fixed", 1)], redis_store::soon()).await;
+            assert_eq!(spell(&answer), "admitted", "{version:?} {lacking}");
+            redis.assert_no_key_leaks();
+        }
     }
 }

@@ -23,6 +23,10 @@ pub struct Terms {
 /// The state of one counter. What changes with time alone is computed when the account is read, so that only
 /// charges and refunds change the state.
 pub trait Account {
+    /// Moves back what lies more than a window ahead. It was noted while the clock was ahead, and would deny
+    /// until the clock is there again.
+    fn set_back(&mut self, _terms: &Terms) {}
+
     /// Gives hits back, the newest first; stops at zero.
     fn refund(&mut self, hits: u64, terms: &Terms);
 

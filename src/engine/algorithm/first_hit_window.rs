@@ -18,6 +18,10 @@ impl FirstHitWindow {
 }
 
 impl Account for FirstHitWindow {
+    fn set_back(&mut self, terms: &Terms) {
+        self.end = self.end.min(terms.now.plus_millis(terms.window_ms));
+    }
+
     fn refund(&mut self, hits: u64, terms: &Terms) {
         if self.is_open(terms) {
             self.used = self.used.saturating_sub(hits);

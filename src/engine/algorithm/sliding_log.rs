@@ -71,6 +71,20 @@ impl SlidingLog {
 }
 
 impl Account for SlidingLog {
+    /// They become one entry, of now.
+    fn set_back(&mut self, terms: &Terms) {
+        let latest = terms.now.plus_millis(terms.window_ms);
+        let place = self.entries.partition_point(|entry| entry.remembered.at <= latest);
+        let Some(oldest) = self.entries.get(place) else { return };
+        let sum_before = oldest.sum - oldest.remembered.hits;
+        let Some(LogEntry { sum, mut remembered }) = self.entries.pop_back() else { return };
+        self.entries.truncate(place);
+        let before = self.entries.back();
+        remembered.at = before.map_or(terms.now, |before| before.remembered.at.max(terms.now));
+        remembered.hits = sum - sum_before;
+        self.entries.push_back(LogEntry { sum, remembered });
+    }
+
     fn refund(&mut self, mut hits: u64, terms: &Terms) {
         if self.used(terms) == 0 {
             return;

@@ -17,7 +17,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// The debt now. After the clock was set back, nothing is paid until it has caught up.
+    /// The debt now. After the clock was set back by up to a window, nothing is paid until it has caught up.
     fn now(&self, terms: &Terms) -> Self {
         let elapsed = terms.now.as_millis().saturating_sub(self.at.as_millis());
         let paid = elapsed.saturating_mul(u64::from(terms.requests_per_unit));
@@ -42,6 +42,12 @@ fn debt_max(terms: &Terms) -> u64 {
 }
 
 impl Account for TokenBucket {
+    fn set_back(&mut self, terms: &Terms) {
+        if self.at > terms.now.plus_millis(terms.window_ms) {
+            self.at = terms.now;
+        }
+    }
+
     fn refund(&mut self, hits: u64, terms: &Terms) {
         let Self { debt, at } = self.now(terms);
         if debt > 0 {

@@ -22,7 +22,7 @@ use crate::{
 
 /// The commands of the scripts, each with a key as its first argument. INCR and RPUSH come last: they cannot be tried
 /// without an effect.
-const IN_SCRIPTS: [&str; 14] = [
+const IN_SCRIPTS: [&str; 13] = [
     "GET",
     "SET",
     "EXISTS",
@@ -34,7 +34,6 @@ const IN_SCRIPTS: [&str; 14] = [
     "LRANGE",
     "LSET",
     "LTRIM",
-    "RPOP",
     "INCR",
     "RPUSH",
 ];

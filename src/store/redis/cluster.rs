@@ -18,7 +18,7 @@ use super::{
     connection::{self, Connection},
     hash_slot::HashSlot,
     node::RedisNode,
-    pool,
+    pool::{self, CONNECT_WITHIN},
     server::{Address, Server},
     server_info::{ServerInfo, ServerMode},
     topology::{DOWN, SlotRange, Topology},
@@ -37,16 +37,19 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How many nodes are asked for the map at once.
-const ASKED_AT_ONCE: usize = 3;
+const ASKED_AT_ONCE: usize = 6;
 
 /// How long one node may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long one node may take to connect and to send its map.
+const MAP_WITHIN: Duration = CONNECT_WITHIN.saturating_add(ANSWER_WITHIN);
 
 /// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
 /// known node answers.
 pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
-    let mut masters = Masters::default();
+    let mut masters = Masters::new();
     let mut wrong_modes = WrongModes::new(topology.options.metrics.clone());
     loop {
         let began = Instant::now();
@@ -54,9 +57,10 @@ pub(super) async fn follow(topology: &Topology, seeds: &[Server]) {
             Ok(ranges) => {
                 wrong_modes.show(0);
                 topology.replace_cluster(&ranges).await;
-                masters.replace(&topology.map()).await;
+                topology.outliving.spawn(masters.replace(&topology.map()));
                 probe_nodes(topology).await;
-                pause.shortest();
+                // While a slot has no owner, each of its calls rings.
+                if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
                 topology.set_problem(problem);
@@ -85,7 +89,7 @@ async fn read_map(
     let mut incomplete = None;
     if let Some(informed) = topology.take_informed()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
-            time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
+            time::timeout(MAP_WITHIN, ask_for_map(&informed)).await
     {
         if is_complete(&ranges) {
             return Ok(ranges);
@@ -97,9 +101,9 @@ async fn read_map(
     // One that does not answer, or has an old map, is not always the first.
     let first = usize::from(random_byte()) % servers.len().max(1);
     servers.rotate_left(first);
-    servers.extend_from_slice(seeds);
+    servers.extend(seeds.iter().filter(|seed| !map.has_address(&seed.address)).cloned());
     let answers = servers.into_iter().map(|server| async move {
-        let answer = time::timeout(ANSWER_WITHIN, ask_for_map(&server)).await;
+        let answer = time::timeout(MAP_WITHIN, ask_for_map(&server)).await;
         (server, answer)
     });
     let mut answers = pin!(stream::iter(answers).buffer_unordered(ASKED_AT_ONCE));
@@ -115,13 +119,13 @@ async fn read_map(
             Ok(Ok(MapAnswer::Down)) => DOWN.to_owned(),
             Ok(Ok(MapAnswer::WrongMode(problem))) => {
                 // The connections to a node check it themselves.
-                if !map.nodes().iter().any(|node| node.server.address == server.address) {
+                if !map.has_address(&server.address) {
                     of_wrong_mode.insert(server.address.clone());
                 }
                 problem
             }
             Ok(Err(error)) => pool::unavailable(&error).to_string(),
-            Err(_) => format!("no answer within {ANSWER_WITHIN:?}"),
+            Err(_) => format!("no answer within {MAP_WITHIN:?}"),
         };
         problem = format!("{}: {cause}", server.address);
     }
@@ -172,12 +176,18 @@ fn read_slots(answer: Value, answering: &Server) -> Vec<SlotRange> {
 
 fn read_range(range: Value, answering: &Server) -> Option<SlotRange> {
     let Value::Array(range) = range else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
+    let [Value::Int(first), Value::Int(last), master, replicas @ ..] = &range[..] else {
         return None;
     };
     let slots = u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?;
     HashSlot::new(*slots.end())?;
-    let [host, Value::Int(port), rest @ ..] = &master[..] else { return None };
+    let replicas = replicas.iter().filter_map(|replica| read_server(replica, answering)).collect();
+    Some(SlotRange { slots, server: read_server(master, answering)?, replicas })
+}
+
+fn read_server(server: &Value, answering: &Server) -> Option<Server> {
+    let Value::Array(server) = server else { return None };
+    let [host, Value::Int(port), rest @ ..] = &server[..] else { return None };
     let host = text(host).filter(|host| !host.is_empty() && host != "?");
     let host = match (host, &answering.address) {
         (Some(host), _) => host,
@@ -185,7 +195,8 @@ fn read_range(range: Value, answering: &Server) -> Option<SlotRange> {
         (None, Address::Unix(_)) => return None,
     };
     let address = Address::Tcp { host, port: u16::try_from(*port).ok()? };
-    Some(SlotRange { slots, server: answering.at(address).named(rest.get(1).and_then(host_name)) })
+    let name = answering.access.tls.as_ref().and_then(|_| host_name(rest.get(1)?));
+    Some(answering.at(address).named(name))
 }
 
 /// The host name among what a node announces besides its address: names and values in turn.
@@ -223,6 +234,9 @@ async fn probe_nodes(topology: &Topology) {
 /// Two keys that do not exist, in different hash slots of one node; `None` if it has only one.
 fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option<[String; 2]> {
     let slots: HashSet<HashSlot> = slots.collect();
+    if slots.len() < 2 {
+        return None;
+    }
     let mut found: Option<(HashSlot, String)> = None;
     for number in 0..1_000_000 {
         let tag = format!("probe-{number}");
@@ -235,9 +249,6 @@ fn probe_keys(slots: impl Iterator<Item = HashSlot>, key_prefix: &str) -> Option
             Some((first, first_key)) if first != slot => return Some([first_key, key]),
             Some(_) => {}
             None => found = Some((slot, key)),
-        }
-        if slots.len() < 2 {
-            return None;
         }
     }
     None

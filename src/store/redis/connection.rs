@@ -114,10 +114,19 @@ impl Connection {
             if let (Err(error), Some(file @ Password::File(_))) = (&answer, &access.password)
                 && error.code().is_some()
             {
-                // The password and the file change one after the other.
-                time::sleep(jitter()).await;
-                password = read(Some(file))?;
-                answer = self.authenticate(user, &password).await;
+                // The password and the file change one after the other, in either order.
+                for other in file.others(&password) {
+                    answer = self.authenticate(user, &other).await;
+                    if answer.is_ok() {
+                        file.refused(mem::replace(&mut password, other));
+                        break;
+                    }
+                }
+                if answer.is_err() {
+                    time::sleep(jitter()).await;
+                    password = read(Some(file))?;
+                    answer = self.authenticate(user, &password).await;
+                }
             }
             answer.map_err(|error| refused(error, access))?;
             if let Some(known) = &access.password {

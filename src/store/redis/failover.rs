@@ -96,14 +96,17 @@ impl MasterWatch {
         self.pace.learn(offset.saturating_sub(earlier.offset), charges);
     }
 
-    /// What it has acknowledged and `next` lacks; `None` if it is not known. No call may be under way to it.
-    pub(super) async fn cost(&mut self, acknowledged: u64, next: &Replication) -> Option<Cost> {
-        // A master that still runs, and has not learned of the failover, gives the exact offset.
+    /// Notes the end of the stream, if it still runs and has not learned of the failover. No call may be under way to it.
+    pub(super) async fn note_end(&mut self, acknowledged: u64) {
         if let Ok(now) = self.ask().await
             && now.is_master
         {
             self.note(Some(&now), acknowledged);
         }
+    }
+
+    /// What it has acknowledged and `next` lacks; `None` if it is not known.
+    pub(super) fn cost(&self, acknowledged: u64, next: &Replication) -> Option<Cost> {
         cost(self.latest.as_ref()?, acknowledged, self.pace, next)
     }
 }

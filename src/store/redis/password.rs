@@ -36,16 +36,37 @@ impl Password {
         }
     }
 
-    /// Notes that a server has accepted what was read.
+    /// Notes that a server has accepted this password.
     pub(super) fn accepted(&self, password: String) {
         if let Self::File(file) = self {
-            file.state().last_good = Some(password);
+            let mut state = file.state();
+            if state.refused.as_ref() == Some(&password) {
+                (state.refused, state.problem) = (None, None);
+            }
+            state.good.retain(|good| *good != password);
+            state.good.insert(0, password);
+            state.good.truncate(GOOD_MAX);
+        }
+    }
+
+    /// The good passwords that a server may accept which has refused `refused`.
+    pub(super) fn others(&self, refused: &str) -> Vec<String> {
+        let Self::File(file) = self else { return Vec::new() };
+        file.state().good.iter().filter(|good| *good != refused).cloned().collect()
+    }
+
+    /// Notes that a server refuses the password in the file, and accepts another one.
+    pub(super) fn refused(&self, password: String) {
+        if let Self::File(file) = self {
+            let mut state = file.state();
+            state.refused = Some(password);
+            let problem = format!("{}: a server refuses the password in it", file.path.display());
+            file.note(&mut state, problem);
         }
     }
 }
 
-/// A file that holds a password, and the last good one: the last that a server has accepted, and until then the first
-/// that was read.
+/// A file that holds a password, and the last good ones.
 pub struct PasswordFile {
     /// The flag that names the file, for log lines.
     flag: &'static str,
@@ -53,10 +74,16 @@ pub struct PasswordFile {
     state: Mutex<PasswordState>,
 }
 
+/// How many good passwords are known: while servers change theirs one after the other, some accept either.
+const GOOD_MAX: usize = 2;
+
 #[derive(Default)]
 struct PasswordState {
-    last_good: Option<String>,
-    /// Why the file has no password now, as it was logged.
+    /// The last that servers have accepted, the latest first; until then the first that was read.
+    good: Vec<String>,
+    /// What the file had when a server refused it that accepts a good one.
+    refused: Option<String>,
+    /// Why the password in the file is not in use, as it was logged.
     problem: Option<String>,
 }
 
@@ -82,25 +109,30 @@ impl PasswordFile {
         let mut state = self.state();
         match read {
             Ok(password) => {
-                state.problem = None;
-                state.last_good.get_or_insert_with(|| password.clone());
+                if state.refused.as_ref() != Some(&password) {
+                    state.problem = None;
+                }
+                if state.good.is_empty() {
+                    state.good.push(password.clone());
+                }
                 Ok(password)
             }
             Err(problem) => {
-                let Some(last_good) = state.last_good.clone() else { return Err(problem) };
-                if state.problem.as_ref() != Some(&problem) {
-                    tracing::warn!(
-                        "--{}: {problem}; the last good password stays in use",
-                        self.flag
-                    );
-                    state.problem = Some(problem);
-                }
-                Ok(last_good)
+                let Some(good) = state.good.first().cloned() else { return Err(problem) };
+                self.note(&mut state, problem);
+                Ok(good)
             }
         }
     }
 
-    /// Reads the file again, and returns whether it has a password.
+    fn note(&self, state: &mut PasswordState, problem: String) {
+        if state.problem.as_ref() != Some(&problem) {
+            tracing::warn!("--{}: {problem}; the last good password stays in use", self.flag);
+            state.problem = Some(problem);
+        }
+    }
+
+    /// Reads the file again, and returns whether it has a password that is in use, as far as is known.
     pub fn renew(&self) -> bool {
         drop(self.read());
         self.state().problem.is_none()

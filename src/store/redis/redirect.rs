@@ -3,7 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{RedisError, ServerErrorKind};
+use redis::{
+    ErrorKind::Server,
+    RedisError,
+    ServerErrorKind::{Ask, ClusterDown, TryAgain},
+};
 use tokio::time::{self, Instant};
 
 use super::{
@@ -111,7 +115,10 @@ impl Topology {
                     redirections += 1;
                     node = self.node_at(&node.server.at(address));
                     keys = match error.kind() {
-                        redis::ErrorKind::Server(ServerErrorKind::Ask) => KeyDeclaration::Importing,
+                        Server(Ask) if keys == KeyDeclaration::Leaving => {
+                            KeyDeclaration::ImportingUndeclared
+                        }
+                        Server(Ask) => KeyDeclaration::Importing,
                         _ => {
                             self.move_slot(slot, &node);
                             self.bell.notify_one();
@@ -119,8 +126,13 @@ impl Topology {
                         }
                     };
                 }
+                // Neither has all of the keys: perhaps none of them exists.
+                None if error.kind() == Server(TryAgain) && keys == KeyDeclaration::Importing => {
+                    node = self.owner(slot).map_err(Unanswered::NotSent)?;
+                    keys = KeyDeclaration::Leaving;
+                }
                 None => {
-                    if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ClusterDown) {
+                    if error.kind() == Server(ClusterDown) {
                         self.is_down();
                     }
                     self.bell.notify_one();

@@ -229,7 +229,9 @@ impl Reservation {
         until: Instant,
     ) -> Result<Decided<Judgement>, NotDecided> {
         match target {
-            Target::Node(node) | Target::SlotOf(node, _) => node.batcher.ask_part(work, until).await,
+            Target::Node(node) | Target::SlotOf(node, _) => {
+                node.batcher.ask_part(work, until).await
+            }
             Target::Slot(slot) => {
                 let answer = Box::pin(self.topology.ask_alone(*slot, &work)).await;
                 answer.map_err(NotDecided::Failed)

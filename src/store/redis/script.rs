@@ -43,6 +43,12 @@ pub enum KeyDeclaration {
     Declared,
     /// In KEYS, for a server that is about to take over their hash slot, and has one of them or may create it.
     Importing,
+    /// Not at all, to a server that is giving their hash slot away: it is only asked whether it has any of them. If
+    /// not, its answer is ASK.
+    Leaving,
+    /// Among the other arguments, for a server that is about to take over their hash slot, and may create all of them.
+    /// Of several declared ones it must have all.
+    ImportingUndeclared,
     /// Among the other arguments. They may be in any slots of one server of a cluster. Calls whose keys
     /// are elsewhere are [`Elsewhere`](RedisOutcome::Elsewhere).
     Undeclared,
@@ -51,24 +57,26 @@ pub enum KeyDeclaration {
 impl KeyDeclaration {
     /// What scripts begin with, after the clock.
     const fn prologue(self) -> &'static str {
-        match self {
-            Self::Declared | Self::Importing => include_str!("lua/declared.lua"),
-            Self::Undeclared => include_str!("lua/undeclared.lua"),
+        if self.are_declared() {
+            include_str!("lua/declared.lua")
+        } else {
+            include_str!("lua/undeclared.lua")
         }
+    }
+
+    const fn are_declared(self) -> bool {
+        !matches!(self, Self::ImportingUndeclared | Self::Undeclared)
     }
 
     /// Adds the keys of a run, and its other arguments by `add_arguments`.
     fn write(self, command: &mut Cmd, keys: &[String], add_arguments: impl FnOnce(&mut Cmd)) {
-        match self {
-            Self::Declared | Self::Importing => {
-                command.arg(keys.len()).arg(keys);
-                add_arguments(command);
-            }
-            Self::Undeclared => {
-                command.arg(0);
-                add_arguments(command);
-                command.arg(keys).arg(keys.len());
-            }
+        if self.are_declared() {
+            command.arg(keys.len()).arg(keys);
+            add_arguments(command);
+        } else {
+            command.arg(0);
+            add_arguments(command);
+            command.arg(keys).arg(keys.len());
         }
     }
 }
@@ -146,10 +154,13 @@ pub enum WriteRefusal {
     Disk,
     /// It is a replica.
     Replica,
+    /// The user may not run a command.
+    Rights,
 }
 
 impl WriteRefusal {
-    const ALL: [Self; 4] = [Self::Memory, Self::Replicas, Self::Disk, Self::Replica];
+    /// Those that an error of the server says of itself.
+    const OF_SERVER: [Self; 4] = [Self::Memory, Self::Replicas, Self::Disk, Self::Replica];
 
     /// The refusal that `lua/refusal.lua` writes as this integer.
     fn from_reply(code: i64) -> Option<Self> {
@@ -158,13 +169,14 @@ impl WriteRefusal {
             -4 => Some(Self::Replicas),
             -5 => Some(Self::Disk),
             -6 => Some(Self::Replica),
+            -8 => Some(Self::Rights),
             _ => None,
         }
     }
 
     /// The refusal that an error of Redis's says.
     pub(super) fn from_error(error: &RedisError) -> Option<Self> {
-        Self::ALL.into_iter().find(|refusal| error.code() == Some(refusal.code()))
+        Self::OF_SERVER.into_iter().find(|refusal| error.code() == Some(refusal.code()))
     }
 
     /// The code of Redis's error.
@@ -174,6 +186,7 @@ impl WriteRefusal {
             Self::Replicas => "NOREPLICAS",
             Self::Disk => "MISCONF",
             Self::Replica => "READONLY",
+            Self::Rights => "NOPERM",
         }
     }
 
@@ -183,6 +196,7 @@ impl WriteRefusal {
             Self::Replicas => "it has too few replicas",
             Self::Disk => "it cannot save to disk",
             Self::Replica => "it is a read-only replica",
+            Self::Rights => "the user may not run a command of the limit's algorithm",
         }
     }
 }
@@ -207,10 +221,7 @@ impl Scripts {
 
     /// The scripts that decide calls, and take their keys like this.
     pub(super) const fn on(&self, keys: KeyDeclaration) -> &CallScripts {
-        match keys {
-            KeyDeclaration::Declared | KeyDeclaration::Importing => &self.declared,
-            KeyDeclaration::Undeclared => &self.undeclared,
-        }
+        if keys.are_declared() { &self.declared } else { &self.undeclared }
     }
 }
 
@@ -269,10 +280,22 @@ pub(super) async fn run<T>(
 
 /// Announces that the next command is for a hash slot that the server does not have yet.
 async fn ask_for_import(keys: KeyDeclaration, connection: &mut Connection) {
-    if keys == KeyDeclaration::Importing {
+    if matches!(keys, KeyDeclaration::Importing | KeyDeclaration::ImportingUndeclared) {
         // If it fails, so does the command.
         drop(connection.query::<()>(&redis::cmd("ASKING")).await);
     }
+}
+
+/// Why a server that is giving a hash slot away does not decide a call on these keys of it: ASK if it has none of them.
+pub(super) async fn why_left(keys: &[String], connection: &mut Connection) -> RedisError {
+    let mut why = unexpected_reply();
+    for key in keys {
+        match connection.query::<u8>(redis::cmd("EXISTS").arg(key)).await {
+            Err(error) => why = error,
+            Ok(_) => return (ErrorKind::Server(ServerErrorKind::TryAgain), "it has a key").into(),
+        }
+    }
+    why
 }
 
 /// Whether a server of a cluster has refused a run because it does not have all of its keys now.

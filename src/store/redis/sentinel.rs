@@ -249,7 +249,9 @@ impl<'store> Resolver<'store> {
 impl Present {
     /// What the failover to `next` has cost; `None` if it is not known.
     async fn cost(&mut self, next: Option<&Replication>) -> Option<Cost> {
-        self.watch.cost(self.node.link.acknowledged(), next?).await
+        let (acknowledged, next) = (self.node.link.acknowledged(), next?);
+        self.watch.note_end(acknowledged).await;
+        self.watch.cost(acknowledged, next)
     }
 }
 

@@ -114,6 +114,11 @@ impl Server {
         Self::new(address, Arc::clone(&self.access))
     }
 
+    /// Whether `newer`, at the same address, has no other certificate, as far as is known.
+    pub(super) fn is_entered_like(&self, newer: &Self) -> bool {
+        newer.certificate_name.is_none() || newer.certificate_name == self.certificate_name
+    }
+
     /// The same server, whose certificate must have this name.
     #[must_use]
     pub fn named(self, certificate_name: Option<String>) -> Self {

@@ -2,6 +2,7 @@
 //! cluster each server has those of some hash slots.
 
 use std::{
+    collections::HashMap,
     fmt,
     ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -50,6 +51,8 @@ pub(super) struct NodeMap {
     nodes: Vec<Arc<RedisNode>>,
     /// By hash slot: an index into the nodes, or [`NO_OWNER`]. Empty if the first node has all counters.
     owners: Vec<u16>,
+    /// Masters and replicas as the map of a cluster named them. A redirection says an address only.
+    announced: HashMap<Address, Server>,
 }
 
 /// The owner of a hash slot that no node has.
@@ -64,6 +67,7 @@ pub(super) const DOWN: &str = "CLUSTERDOWN: its nodes consider the cluster down;
 pub(super) struct SlotRange {
     pub(super) slots: RangeInclusive<u16>,
     pub(super) server: Server,
+    pub(super) replicas: Vec<Server>,
 }
 
 impl fmt::Debug for Topology {
@@ -141,7 +145,7 @@ impl Topology {
         error
     }
 
-    /// Notes that a node considers the whole cluster down, until a map is read.
+    /// Notes that a node considers the whole cluster down, until a map with an owner for each slot is read.
     pub(super) fn is_down(&self) {
         self.outage.failed(&StoreError::Unavailable(DOWN.to_owned()));
     }
@@ -163,15 +167,22 @@ impl Topology {
 
     /// Makes `server` the only node. Calls that wait for others move to it.
     pub(super) async fn replace_only(&self, server: Server) {
-        self.replace(|node_at| NodeMap { nodes: vec![node_at(&server)], owners: Vec::new() }).await;
+        self.replace(|node_at| NodeMap {
+            nodes: vec![node_at(&server)],
+            ..NodeMap::without_owners(ServerMode::Single)
+        })
+        .await;
     }
 
     /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move.
     pub(super) async fn replace_cluster(&self, ranges: &[SlotRange]) {
         self.replace(|node_at| {
             let mut map = NodeMap::without_owners(ServerMode::Cluster);
-            for SlotRange { slots, server } in ranges {
+            for SlotRange { slots, server, replicas } in ranges {
                 let owner = map.index_of(node_at(server));
+                for server in replicas.iter().chain([server]) {
+                    map.announced.insert(server.address.clone(), server.clone());
+                }
                 for slot in slots.clone() {
                     map.set_owner(slot, owner);
                 }
@@ -188,7 +199,7 @@ impl Topology {
         if let Some(node) = map.find(&server.address) {
             return Arc::clone(node);
         }
-        let node = self.new_node(server);
+        let node = self.new_node(map.announced.get(&server.address).unwrap_or(server));
         let mut map = NodeMap::clone(&map);
         map.nodes.push(Arc::clone(&node));
         self.current.store(Arc::new(map));
@@ -218,19 +229,21 @@ impl Topology {
         let left = {
             let _change = self.lock();
             let old = self.map();
-            let known = |server: &Server| {
-                old.find(&server.address).map_or_else(|| self.new_node(server), Arc::clone)
+            let known = |server: &Server| match old.find(&server.address) {
+                Some(node) if node.server.is_entered_like(server) => Arc::clone(node),
+                _ => self.new_node(server),
             };
             let new = Arc::new(next(&known));
             new.aim_probes();
             self.current.store(Arc::clone(&new));
-            let stays = |node: &Arc<RedisNode>| new.find(&node.server.address).is_some();
-            let left: Vec<_> = old.nodes.iter().filter(|node| !stays(node)).cloned().collect();
+            let left: Vec<_> = old.nodes.iter().filter(|node| !new.has(node)).cloned().collect();
             left
         };
         self.problem().clear();
         self.searched.send_replace(true);
-        self.outage.ended();
+        if self.map().is_complete() {
+            self.outage.ended();
+        }
         for node in &left {
             for call in node.batcher.close() {
                 self.take_over(call);
@@ -287,12 +300,17 @@ impl NodeMap {
             ServerMode::Single => 0,
             ServerMode::Cluster => usize::from(HashSlot::COUNT),
         };
-        Self { nodes: Vec::new(), owners: vec![NO_OWNER; slots] }
+        Self { nodes: Vec::new(), owners: vec![NO_OWNER; slots], announced: HashMap::new() }
     }
 
     /// All nodes.
     pub(super) fn nodes(&self) -> &[Arc<RedisNode>] {
         &self.nodes
+    }
+
+    /// Whether each counter has a node.
+    fn is_complete(&self) -> bool {
+        !self.owners.contains(&NO_OWNER)
     }
 
     /// Whether this is one of the nodes.
@@ -343,6 +361,11 @@ impl NodeMap {
         let mut owners = counters.map(|counter| self.owner(HashSlot::of(counter)));
         let first = owners.next()??;
         owners.all(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, first))).then_some(first)
+    }
+
+    /// Whether there is a node at this address.
+    pub(super) fn has_address(&self, address: &Address) -> bool {
+        self.find(address).is_some()
     }
 
     fn find(&self, address: &Address) -> Option<&Arc<RedisNode>> {

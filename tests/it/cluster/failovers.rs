@@ -8,7 +8,11 @@ use super::{
 };
 use crate::{
     steps::number,
-    support::{cluster::Cluster, eventually, service::Service},
+    support::{
+        cluster::Cluster,
+        eventually,
+        service::{Service, descriptor, request},
+    },
 };
 
 /// How long after the announcement calls may still fail.
@@ -145,6 +149,40 @@ async fn a_killed_master_is_replaced_within_a_second_of_the_announcement() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_master_is_replaced_within_a_second_of_the_announcement() {
     check_failovers("stop", "300ms", Cluster::stop).await;
+}
+
+/// None of the old masters answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn masters_that_are_replaced_together_are_each_followed_and_reported() {
+    let mut cluster = Cluster::start();
+    let service = serve(&cluster, &rules(10, &[]), &["--decision-budget", "300ms"]);
+    let values: Vec<String> = (0..3)
+        .map(|node| values_on(&cluster, node, "fixed_window", "together", 1).remove(0))
+        .collect();
+    let ask = async |value: &str| {
+        let call = request("shop", vec![descriptor(&[("fixed_window", value)])]);
+        service.ask(call).await.is_ok()
+    };
+    for value in &values {
+        assert!(ask(value).await, "{}", service.log());
+    }
+    for master in 0..3 {
+        cluster.stop(master);
+    }
+    for replica in 3..6 {
+        cluster.nodes[replica].query::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for value in &values {
+        while !ask(value).await {
+            assert!(Instant::now() < deadline, "{}", service.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for master in 0..3 {
+        let line = format!("failover from 127.0.0.1:{} to", cluster.nodes[master].port);
+        eventually(&line, || service.log().contains(&line).then_some(()));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tollkeeper::engine::{
     ledger::Charge,
     request::Hits,
-    rule::{Limit, Unit, WhenDenied},
+    rule::{Algorithm, Limit, Unit, WhenDenied},
 };
 
 use super::{
@@ -165,6 +165,52 @@ async fn a_slot_of_redis_7_that_is_half_moved_serves_every_algorithm() {
     check_half_moved_slot(Version::Redis7).await;
 }
 
+/// The old owner has the key, and could not create it again: the run would fail half-way, and all of its calls would be
+/// asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_a_refund_empties_is_charged_in_a_slot_that_moves() {
+    let cluster = masters(Version::Redis7);
+    let store = follow(&cluster.url(), Duration::from_secs(5));
+    let log = Algorithm::SlidingLog { remember: None };
+    let limit = Arc::new(limit(100, Unit::Year, log));
+    let value = values_on(&cluster, 0, "user", "log", 1).remove(0);
+    let [charged, refunded] =
+        [Hits::Charge(3), Hits::Refund(3)].map(|hits| charge("user", &value, hits, &limit));
+    ask(&store, std::slice::from_ref(&charged)).await;
+    let migration = cluster.begin_move(slot_of(&cluster, "user", &value), 1);
+    for _ in 0..3 {
+        ask(&store, &[refunded.clone(), charged.clone()]).await;
+        assert_eq!(left(&store, &charged).await, 97);
+    }
+    let keys = [0, 1].map(|node: usize| cluster.nodes[node].keys().len());
+    assert_eq!(keys, [1, 0], "the calls were decided by the old owner");
+    migration.move_keys();
+    migration.finish();
+    assert_eq!(left(&store, &charged).await, 97);
+    cluster.assert_no_key_leaks();
+}
+
+/// So it is after a move that was given up. A `sliding_window` needs two keys, of which neither exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_stays_half_moved_serves_new_counters_of_every_algorithm() {
+    for version in [Version::Redis6, Version::Redis7, Version::Valkey9] {
+        let cluster = masters(version);
+        let store = follow(&cluster.url(), Duration::from_secs(5));
+        for (round, year) in years(100).into_iter().enumerate() {
+            let value = values_on(&cluster, 0, "user", &format!("new{round}"), 1).remove(0);
+            let one = [charge("user", &value, Hits::Charge(1), &year)];
+            let migration = cluster.begin_move(slot_of(&cluster, "user", &value), 1);
+            for _ in 0..3 {
+                ask(&store, &one).await;
+            }
+            migration.move_keys();
+            migration.finish();
+            assert_eq!(left(&store, &one[0]).await, 97, "{version:?} {year:?}");
+        }
+        cluster.assert_no_key_leaks();
+    }
+}
+
 /// A debit whose caller does not wait until its slot has moved is charged nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debit_on_a_slot_that_moves_is_not_lost() {
@@ -172,7 +218,7 @@ async fn a_debit_on_a_slot_that_moves_is_not_lost() {
     let store = follow(&cluster.url(), Duration::from_millis(100));
     let limit = Arc::new(Limit {
         when_denied: WhenDenied::Counted,
-        ..limit(100, Unit::Year, tollkeeper::engine::rule::Algorithm::SlidingWindow)
+        ..limit(100, Unit::Year, Algorithm::SlidingWindow)
     });
     let patient = follow(&cluster.url(), Duration::from_secs(10));
     let one = charge("user", "debit", Hits::Charge(1), &limit);

@@ -11,14 +11,14 @@ use tollkeeper::{
 use super::{
     ALGORITHMS, ask, charge, described, follow,
     load::{Counted, Load},
-    masters, rules, serve, used, values_on, years,
+    masters, rules, serve, slot_of, used, values_on, years,
 };
 use crate::{
     steps::{Dice, number},
     support::{
         cluster::Cluster,
         eventually,
-        redis_server::Version,
+        redis_server::{Redis, Version},
         service::{Service, request},
     },
 };
@@ -175,4 +175,42 @@ async fn a_cluster_that_refuses_undeclared_keys_decides_by_hash_slots() {
         }
     }
     cluster.assert_no_key_leaks();
+}
+
+/// Each call on it asks for the map, which is read again and does not change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_without_an_owner_is_one_outage_however_often_the_map_is_read() {
+    let cluster = masters(Version::Redis7);
+    let service = serve(&cluster, &rules(10, &[]), &[]);
+    let value = values_on(&cluster, 0, "fixed_window", "lost", 1).remove(0);
+    let other = values_on(&cluster, 1, "fixed_window", "found", 1).remove(0);
+    let slot = slot_of(&cluster, "fixed_window", &value).to_string();
+    eventually("no node knows an owner of the slot", || {
+        for node in &cluster.nodes {
+            let mut forget = redis::cmd("CLUSTER");
+            let _ = forget.arg("DELSLOTS").arg(&slot).query::<()>(&mut node.connect());
+        }
+        let is_lost = |node: &Redis| {
+            node.query::<String>(&["CLUSTER", "INFO"]).contains("cluster_slots_assigned:16383")
+        };
+        cluster.nodes.iter().all(is_lost).then_some(())
+    });
+    let maps_read = || cluster.nodes.iter().map(|node| node.runs_of("cluster|slots")).sum::<u64>();
+    let before = maps_read();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while maps_read() < before + 18 {
+        assert!(Instant::now() < deadline, "{}", service.log());
+        answer(&service, &[("fixed_window", value.clone())]).await;
+        assert_eq!(answer(&service, &[("fixed_window", other.clone())]).await, "OK");
+        cluster.nodes[1].query::<()>(&["FLUSHALL"]);
+    }
+    let log = service.log();
+    assert_eq!(
+        log.matches("no server of the cluster has the counter's hash slot").count(),
+        1,
+        "{log}"
+    );
+    assert!(!log.contains("answers again"), "{log}");
+    cluster.nodes[0].query::<()>(&["CLUSTER", "ADDSLOTS", &slot]);
+    eventually("the outage is over", || service.log().contains("answers again").then_some(()));
 }

@@ -24,6 +24,8 @@ pub struct ClusterSetup {
     pub password: String,
     /// The certificate of all nodes. Between them all is TLS, and each has a TLS port too.
     pub tls: Option<Issued>,
+    /// The host name that all nodes announce beside their addresses, or empty.
+    pub hostname: &'static str,
 }
 
 impl Default for ClusterSetup {
@@ -34,6 +36,7 @@ impl Default for ClusterSetup {
             replicas: true,
             password: String::new(),
             tls: None,
+            hostname: "",
         }
     }
 }
@@ -80,7 +83,7 @@ impl Cluster {
     }
 
     pub fn start_as(setup: &ClusterSetup) -> Self {
-        let ClusterSetup { version, masters, replicas, password, tls } = setup;
+        let ClusterSetup { version, masters, replicas, password, tls, hostname } = setup;
         let count = if *replicas { 2 * masters } else { *masters };
         let mut node = Setup {
             version: *version,
@@ -93,6 +96,9 @@ impl Cluster {
         .with(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
         if tls.is_some() {
             node = node.with(&["--tls-cluster", "yes", "--tls-replication", "yes"]);
+        }
+        if !hostname.is_empty() {
+            node = node.with(&["--cluster-announce-hostname", hostname]);
         }
         let nodes: Vec<_> = (0..count).map(|_| Redis::start_as(node.clone())).collect();
         let ids = nodes.iter().map(|node| node.query(&["CLUSTER", "MYID"])).collect();

@@ -11,6 +11,10 @@ local function survey()
   return absent
 end
 
+-- Whether a counter without hits is removed. A later call of the run that could not create it again, since its slot
+-- is being moved, would fail them all.
+local REMOVES = false
+
 -- Whether another server of the cluster has the key.
 local function is_elsewhere() return false end
 

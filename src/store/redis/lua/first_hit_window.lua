@@ -9,7 +9,9 @@ function first_hit_window.read(charge)
   used, stop = count(used), count(stop)
   if not used or not stop or stop > now + charge.window + MAX_AHEAD_MS then return nil end
   if stop <= now then used, stop = 0, 0 end
-  return { key = charge.key, used = used, stop = stop }
+  -- A window that ends later was opened while the clock was ahead.
+  local latest = now + charge.window
+  return { key = charge.key, used = used, stop = math.min(stop, latest), changed = stop > latest }
 end
 
 function first_hit_window.refund(account, hits)

@@ -20,6 +20,7 @@
 --            -2        the counter holds something other than a count
 --            -3 to -6  the item would be admitted, but the server takes no writes, see refusal.lua
 --            -7        another server of the cluster has a key of the item
+--            -8        as -3, since the user may not write them
 --          The caller computes from it which of the equal calls were admitted.
 
 local call, try, byte, floor = redis.call, redis.pcall, string.byte, math.floor

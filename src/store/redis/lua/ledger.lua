@@ -5,9 +5,9 @@
 -- ARGV     calls, one after the other: the number of its charges, and the charges, see charge.lua
 -- Returns  integers: TIME's seconds and microseconds; then for each call
 --            verdict    1 admitted, 0 denied; or nothing was charged: -1 a window is not the present one,
---                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 it would
---                       be admitted, but the server takes no writes, see refusal.lua; -7 another server of
---                       the cluster has one of its keys
+--                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 and -8 it
+--                       would be admitted, but the server takes no writes, see refusal.lua; -7 another server
+--                       of the cluster has one of its keys
 --            answers    two for each charge: what remains, -1 where it does not fit, or -2 where the
 --                       counter is corrupt; and the reset in milliseconds. Where nothing was charged
 --                       all are 0, but for -2.

@@ -1,8 +1,10 @@
 -- The refusal of a write that an error says, as replies spell it; nil if it says anything else. A server
--- refuses all writes of a run, or none. Servers before 7.0 put the script's line in front of the code.
+-- refuses all writes of a run, or none, but for commands that the user may not run, for which few have a code.
+-- Servers before 7.0 put the script's line in front of the code.
 local function refusal_of(problem)
   local message = type(problem) == 'table' and problem.err or tostring(problem)
   local function says(code) return string.find(message, code, 1, true) end
-  return says('OOM') and -3 or says('NOREPLICAS') and -4 or says('MISCONF') and -5 or says('READONLY') and -6 or nil
+  return says('OOM') and -3 or says('NOREPLICAS') and -4 or says('MISCONF') and -5 or says('READONLY') and -6
+    or (says('NOPERM') or says('ACL failure') or says('The user executing the script')) and -8 or nil
 end
 

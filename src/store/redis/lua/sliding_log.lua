@@ -8,8 +8,8 @@ local SEARCHED_MAX = 257
 ALGORITHMS.sl = sliding_log
 
 local function log_entry(key, index)
-  local value = redis.call('LINDEX', key, index)
-  local at, sum, hits, rest = string.match(value or '', '^(%d+) (%d+) (%d+)(.*)$')
+  local value = redis.pcall('LINDEX', key, index)
+  local at, sum, hits, rest = string.match(type(value) == 'string' and value or '', '^(%d+) (%d+) (%d+)(.*)$')
   at, sum, hits = count(at), count(sum), count(hits)
   -- A sum of ours stays far below 2^52: that many hits take a log ten thousand years.
   local ours = at and sum and hits and hits > 0 and hits <= sum and sum < 4503599627370496
@@ -17,13 +17,17 @@ local function log_entry(key, index)
   return ours and { at = at, sum = sum, hits = hits, rest = rest } or nil
 end
 
+-- The entry at an index; the last one may have changed since it was read.
+local function entry_of(account, index)
+  return account.last and index == account.length - 1 and account.last or log_entry(account.key, index)
+end
+
 -- Binary search: the first index from `from` to before `to` whose entry is `wanted`, in a list where all
 -- later entries are wanted too; `to` if there is none; nil if an entry cannot be read.
 local function log_search(account, from, to, wanted)
   while from < to do
     local middle = math.floor((from + to) / 2)
-    local entry = account.last and middle == account.length - 1 and account.last
-      or log_entry(account.key, middle)
+    local entry = entry_of(account, middle)
     if not entry then return nil end
     if wanted(entry) then to = middle else from = middle + 1 end
   end
@@ -34,10 +38,27 @@ local function caller_text(charge)
   return charge.caller ~= '' and ' ' .. charge.caller or ''
 end
 
+-- Makes one entry, of now, of those that lie more than a window ahead: the clock was ahead when they were charged.
+-- Returns whether they can be read.
+local function set_back(account, charge)
+  local newest, latest = account.last, now + charge.window
+  if newest.at <= latest then return true end
+  local place = log_search(account, account.first, account.length, function(entry) return entry.at > latest end)
+  local oldest = place and entry_of(account, place)
+  local before = place and place > account.first and log_entry(account.key, place - 1)
+  if not oldest or before == nil then return false end
+  account.length, account.rewritten, account.changed = place + 1, { newest }, true
+  newest.hits = newest.sum - (oldest.sum - oldest.hits)
+  newest.at = math.max(now, before and before.at or 0)
+  return true
+end
+
+-- `rewritten` are the last of the `length` entries, as far as they differ from the `stored` ones at their places;
+-- `pushed` follow them.
 function sliding_log.read(charge)
   local length = redis.pcall('LLEN', charge.key)
   if type(length) == 'table' then return nil end
-  local account = { key = charge.key, length = length, popped = 0, used = 0, base = 0, moved = {}, pushed = {} }
+  local account = { key = charge.key, stored = length, length = length, used = 0, base = 0, rewritten = {}, pushed = {} }
   account.first = log_search(account, 0, length, function(entry)
     return entry.at + charge.window > now
   end)
@@ -48,26 +69,24 @@ function sliding_log.read(charge)
     account.last, account.base = newest, oldest.sum - oldest.hits
     account.used = newest.sum - account.base
     -- Each entry has a hit of its own.
-    if account.used < length - account.first then return nil end
+    if account.used < length - account.first or not set_back(account, charge) then return nil end
   end
   return account
 end
 
 function sliding_log.refund(account, hits)
-  account.changed = account.changed or account.used > 0
-  while account.used > 0 and hits > 0 do
-    local newest = account.last
-    if newest.hits > hits then
-      newest.hits, newest.sum, newest.reduced = newest.hits - hits, newest.sum - hits, true
-      account.used = account.used - hits
-      return
-    end
-    hits = hits - newest.hits
-    account.length, account.popped = account.length - 1, account.popped + 1
-    -- Behind an entry that cannot be read nothing counts: somebody wrote it.
-    account.last = account.length > account.first and log_entry(account.key, account.length - 1)
-    account.last = account.last or nil
-    account.used = account.last and math.max(0, account.last.sum - account.base) or 0
+  local sum = account.base + math.max(0, account.used - hits)
+  local place = log_search(account, account.first, account.length, function(entry) return entry.sum > sum end)
+  -- A log with an entry that cannot be read is somebody else's.
+  if not place or place == account.length then return end
+  local entry = entry_of(account, place)
+  entry.hits, entry.sum = entry.hits - (entry.sum - sum), sum
+  account.changed, account.used = true, sum - account.base
+  if entry.hits > 0 then
+    account.length, account.rewritten, account.last = place + 1, { entry }, entry
+  else
+    account.length, account.rewritten = place, {}
+    account.last = place > account.first and log_entry(account.key, place - 1) or nil
   end
 end
 
@@ -76,7 +95,7 @@ function sliding_log.give_back(account, hits, charge)
   local rest, lowest = caller_text(charge), math.max(account.first, account.length - SEARCHED_MAX)
   local index, owed, sum, found = account.length, hits, 0, {}
   while index > lowest and owed > 0 do
-    local entry = log_entry(account.key, index - 1)
+    local entry = entry_of(account, index - 1)
     if not entry then return end
     if entry.at < charge.made then break end
     index, sum, found[#found + 1] = index - 1, entry.sum - entry.hits, entry
@@ -88,17 +107,17 @@ function sliding_log.give_back(account, hits, charge)
   if owed == hits then return end
 
   -- What remains of them moves to the places from `index` on, with sums that are lower.
+  account.rewritten = {}
   for i = #found, 1, -1 do
     local entry = found[i]
     if entry.hits > 0 then
       sum = sum + entry.hits
       entry.sum = sum
-      account.moved[#account.moved + 1] = entry
+      account.rewritten[#account.rewritten + 1] = entry
     end
   end
-  account.changed, account.moved_to, account.popped = true, index, #found - #account.moved
-  account.length, account.used = account.length - account.popped, account.used - (hits - owed)
-  account.last = account.moved[#account.moved]
+  account.changed, account.length, account.used = true, index + #account.rewritten, account.used - (hits - owed)
+  account.last = account.rewritten[#account.rewritten]
     or account.length > account.first and log_entry(account.key, account.length - 1) or nil
 end
 
@@ -142,25 +161,33 @@ function sliding_log.admits_at(account, hits, charge)
   local place = log_search(account, account.first, account.length, function(entry)
     return entry.sum - account.base >= surplus
   end)
-  local entry = place and place < account.length and log_entry(account.key, place)
+  local entry = place and place < account.length and entry_of(account, place)
   return entry and entry.at + charge.window or sliding_log.ends(account, charge)
 end
 
+-- The list is never empty in between: in a hash slot that is being moved, an empty one could not be filled again.
 function sliding_log.write(account, charge)
   if not account.changed then return end
-  local spell = function(entry)
-    return text(entry.at) .. ' ' .. text(entry.sum) .. ' ' .. text(entry.hits) .. entry.rest
+  local key, place = account.key, account.length - #account.rewritten
+  for _, entry in ipairs(account.pushed) do account.rewritten[#account.rewritten + 1] = entry end
+  for _, entry in ipairs(account.rewritten) do
+    local value = text(entry.at) .. ' ' .. text(entry.sum) .. ' ' .. text(entry.hits) .. entry.rest
+    if place < account.stored then redis.call('LSET', key, place, value) else redis.call('RPUSH', key, value) end
+    place = place + 1
   end
-  for i, entry in ipairs(account.moved) do
-    redis.call('LSET', account.key, account.moved_to + i - 1, spell(entry))
+  local newest = account.pushed[#account.pushed]
+  local expiring = newest and redis.pcall('PEXPIREAT', key, text(newest.at + charge.window))
+  if type(expiring) == 'table' then
+    -- The user may not: no key stays without an expiry.
+    local is_new = account.stored == 0
+    local trimmed = redis.pcall('LTRIM', key, is_new and 1 or 0, math.max(0, account.stored - 1))
+    if trimmed.err and is_new then redis.pcall('DEL', key) end
+    error(expiring)
   end
-  if account.popped > 0 then redis.call('RPOP', account.key, account.popped) end
-  if account.last and account.last.reduced then
-    redis.call('LSET', account.key, -1, spell(account.last))
+  -- Unlike RPOP, LTRIM does not reply with all that it removes.
+  if place == account.first then
+    redis.call('LTRIM', key, 1, 0)
+  elseif account.first > 0 or place < account.stored then
+    redis.call('LTRIM', key, account.first, place - 1)
   end
-  for _, entry in ipairs(account.pushed) do
-    redis.call('RPUSH', account.key, spell(entry))
-    redis.call('PEXPIREAT', account.key, text(entry.at + charge.window))
-  end
-  if account.first > 0 then redis.call('LTRIM', account.key, account.first, -1) end
 end

@@ -11,7 +11,10 @@ function token_bucket.read(charge)
   debt, at = count(debt), count(at)
   if not debt or not at or at > now + MAX_AHEAD_MS then return nil end
   local paid = math.max(0, now - at) * charge.limit
-  return { key = charge.key, debt = math.max(0, debt - paid), at = math.max(at, now) }
+  -- The clock was ahead by more than a window; from now on the debt is paid.
+  local is_ahead = at > now + charge.window
+  at = is_ahead and now or math.max(at, now)
+  return { key = charge.key, debt = math.max(0, debt - paid), at = at, changed = is_ahead }
 end
 
 function token_bucket.refund(account, hits, charge)

@@ -21,6 +21,10 @@ local function survey()
   return absent, elsewhere
 end
 
+-- Whether a counter without hits is removed. A later call of the run that cannot create it again, since its slot is
+-- being moved, is asked elsewhere.
+local REMOVES = true
+
 -- Whether another server of the cluster has the key.
 local function is_elsewhere(key) return type(redis.pcall('EXISTS', key)) ~= 'number' end
 

@@ -47,10 +47,12 @@ local function read_count(key)
   return count(value) or false
 end
 
--- A counter is born with its value and its expiry in one command.
+-- A counter is born with its value and its expiry in one command. One without hits is none.
 local function write_count(key, before, after, expiry)
   if before == nil then
     if after > 0 then redis.call('SET', key, text(after), 'PXAT', expiry) end
+  elseif after == 0 and before > 0 and REMOVES then
+    redis.call('DEL', key)
   elseif after ~= before then
     redis.call('INCRBY', key, text(after - before))
   end

@@ -62,6 +62,10 @@ impl Question for ScriptLook<'_> {
         metrics: &StoreMetrics,
     ) -> RedisResult<Reply<CounterState>> {
         let Self { scripts, counter, clear, keys } = *self;
+        let keys = match keys {
+            KeyDeclaration::ImportingUndeclared => KeyDeclaration::Importing,
+            keys => keys,
+        };
         let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
         let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
         let mut ran = run(&runs, keys, connection, metrics, resp::value).await;

@@ -6,7 +6,7 @@ use redis::{Cmd, RedisResult};
 
 use super::{
     ELSEWHERE, KeyDeclaration, RedisOutcome, Reply, ScriptRun, Scripts, WriteRefusal, run,
-    timestamp, unexpected_reply,
+    timestamp, unexpected_reply, why_left,
 };
 use crate::{
     engine::{
@@ -183,6 +183,9 @@ impl Question for LoneWork<'_> {
     ) -> RedisResult<Reply> {
         let mut lone = LedgerRun::default();
         lone.add_work(self.work, assumed_now, &self.scripts.key_prefix);
+        if self.keys == KeyDeclaration::Leaving {
+            return Err(why_left(&lone.keys, connection).await);
+        }
         let runs: [(_, &dyn ScriptRun); 1] = [(&self.scripts.on(self.keys).ledger, &lone)];
         let mut ran = run(&runs, self.keys, connection, metrics, resp::integers).await;
         metrics.record("EVALSHA", ran.took, ran.error_type);
@@ -266,7 +269,7 @@ mod tests {
             &[i64::MAX, 0, 1, 5, 0],
             &[1_795_215_600, 0, 2, 5, 0],
             &[1_795_215_600, 0, -2, 0, 0],
-            &[1_795_215_600, 0, -8, 0, 0],
+            &[1_795_215_600, 0, -9, 0, 0],
         ] {
             assert_eq!(run(1).read(reply), None, "for {reply:?}");
         }
