@@ -89,7 +89,7 @@ async fn read_map(
     let mut incomplete = None;
     if let Some(informed) = topology.take_informed()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
-            time::timeout(MAP_WITHIN, ask_for_map(&informed)).await
+            time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
     {
         if is_complete(&ranges) {
             return Ok(ranges);

@@ -34,7 +34,7 @@ fn a_seed_that_says_nothing_is_logged_with_the_time_that_was_waited() {
     let address = mute.local_addr().unwrap();
     let store = format!("redis+cluster://{address}");
     let service = Service::start(Options { store: &store, ..Options::default() });
-    let cause = format!("the map of the cluster cannot be read: {address}: no answer within 500ms");
+    let cause = format!("the map of the cluster cannot be read: {address}: no answer within 3.5s");
     eventually(&cause, || service.log().contains(&cause).then_some(()));
 }
 
