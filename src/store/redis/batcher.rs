@@ -25,7 +25,8 @@ use self::{
 use super::{
     batch::{Runs, ScriptKind},
     link::Link,
-    node::NodeOptions,
+    script::Scripts,
+    unsent::Unsent,
     work::NodeWork,
 };
 use crate::{store::StoreError, telemetry::current, workers};
@@ -35,8 +36,14 @@ use crate::{store::StoreError, telemetry::current, workers};
 pub(super) struct Batcher(Arc<SharedQueue>);
 
 impl Batcher {
-    pub(super) fn new(link: Link, options: &NodeOptions, runs: Runs) -> Self {
-        Self(Arc::new(SharedQueue::new(link, options, runs)))
+    pub(super) fn new(
+        link: Link,
+        scripts: Arc<Scripts>,
+        unsent: Arc<Unsent>,
+        runs: Runs,
+        wait_replicas: u32,
+    ) -> Self {
+        Self(Arc::new(SharedQueue::new(link, scripts, unsent, runs, wait_replicas)))
     }
 
     /// Makes all charges of one call, or none, or gives hits back. It is sent if it can be answered `until` then, and

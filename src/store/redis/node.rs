@@ -83,7 +83,8 @@ impl RedisNode {
         let probe = ProbeWrite::new(options.probe, &options.scripts.key_prefix);
         let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
-        let batcher = Batcher::new(link.clone(), options, runs);
+        let (scripts, unsent) = (Arc::clone(&options.scripts), Arc::clone(&options.unsent));
+        let batcher = Batcher::new(link.clone(), scripts, unsent, runs, options.wait_replicas);
         Self { server, link, batcher }
     }
 

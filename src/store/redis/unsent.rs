@@ -46,20 +46,20 @@ pub(super) trait Resend {
 /// What waits to be sent.
 #[derive(Debug)]
 pub struct Unsent {
-    queue: Mutex<Queue>,
+    queue: Mutex<UnsentQueue>,
     arrived: Notify,
     count_max: usize,
     metrics: StoreMetrics,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    kept: VecDeque<Kept>,
+struct UnsentQueue {
+    kept: VecDeque<UnsentWork>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct UnsentWork {
     work: NodeWork,
     /// Redis's time when it was asked for, which says into which window it goes.
     made: Timestamp,
@@ -78,7 +78,7 @@ impl Unsent {
         for work in work.outliving() {
             let left = work.counters().map(|counter| counter.limit.left_of_window(made)).max();
             let until = Instant::now() + left.unwrap_or_default();
-            self.push(Kept { work, made, until });
+            self.push(UnsentWork { work, made, until });
         }
     }
 
@@ -123,7 +123,7 @@ impl Unsent {
         !self.queue().kept.is_empty()
     }
 
-    fn push(&self, kept: Kept) {
+    fn push(&self, kept: UnsentWork) {
         let mut queue = self.queue();
         let bytes = queue.bytes + kept.bytes();
         if queue.kept.len() >= self.count_max || bytes > BYTES_EACH * self.count_max {
@@ -137,7 +137,7 @@ impl Unsent {
         self.arrived.notify_one();
     }
 
-    fn pop(&self) -> Option<Kept> {
+    fn pop(&self) -> Option<UnsentWork> {
         let mut queue = self.queue();
         let kept = queue.kept.pop_front()?;
         queue.bytes -= kept.bytes();
@@ -158,12 +158,12 @@ impl Unsent {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, UnsentQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
+impl UnsentWork {
     fn bytes(&self) -> usize {
         self.work.counters().map(|counter| KEPT_BYTES + counter.id_bytes()).sum()
     }

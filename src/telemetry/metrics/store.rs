@@ -176,6 +176,9 @@ impl StoreMetrics {
         metrics.stale.add(0, &[]);
         metrics.starved.add(0.0, &[]);
         metrics.debits_queued.add(0, &[]);
+        for reason in ["full", "ended", "stopped"] {
+            metrics.debits_dropped.add(0, &[KeyValue::new("reason", reason)]);
+        }
         metrics
     }
 

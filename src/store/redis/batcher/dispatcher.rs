@@ -76,7 +76,7 @@ impl Dispatcher {
         loop {
             select! {
                 biased;
-                Some(Sent { number, took, acknowledged }) = batches.next() => {
+                Some(SentBatch { number, took, acknowledged }) = batches.next() => {
                     self.round_trip = took.unwrap_or(self.round_trip);
                     is_under_way &= number != last;
                     replicas.extend(acknowledged.map(|charges| shared.wait_for_replicas(charges)));
@@ -171,8 +171,8 @@ impl Dispatcher {
 impl SharedQueue {
     /// Sends the calls that wait, once there is a connection for them, and hands out the answers. Until then they stay
     /// in the queue.
-    async fn send(&self, own: usize, number: u64, round_trip: Duration) -> Sent<'_> {
-        let mut sent = Sent { number, took: None, acknowledged: None };
+    async fn send(&self, own: usize, number: u64, round_trip: Duration) -> SentBatch<'_> {
+        let mut sent = SentBatch { number, took: None, acknowledged: None };
         let began = Instant::now();
         if let Some(connection) = self.connection(own).await
             && let Some(calls) = self.next(own, round_trip)
@@ -248,7 +248,7 @@ fn take_weight(room: &mut usize, call: &QueuedCall, runs: Runs, is_first: bool) 
 }
 
 /// What has become of a batch.
-struct Sent<'pool> {
+struct SentBatch<'pool> {
     number: u64,
     /// How long its round trip took; `None` if nothing was sent.
     took: Option<Duration>,

@@ -23,7 +23,6 @@ use crate::{
         redis::{
             batch::{Runs, ScriptKind},
             link::{Decided, Link},
-            node::NodeOptions,
             script::Scripts,
             unsent::Unsent,
             work::NodeWork,
@@ -128,7 +127,13 @@ impl QueuedCall {
 }
 
 impl SharedQueue {
-    pub(super) fn new(link: Link, options: &NodeOptions, runs: Runs) -> Self {
+    pub(super) fn new(
+        link: Link,
+        scripts: Arc<Scripts>,
+        unsent: Arc<Unsent>,
+        runs: Runs,
+        wait_replicas: u32,
+    ) -> Self {
         let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
         let queue = Mutex::new(Queue {
             waiting: VecDeque::new(),
@@ -141,10 +146,10 @@ impl SharedQueue {
             queue,
             mailboxes,
             link,
-            scripts: Arc::clone(&options.scripts),
-            unsent: Arc::clone(&options.unsent),
+            scripts,
+            unsent,
             dispatchers: TaskTracker::new(),
-            wait_replicas: options.wait_replicas,
+            wait_replicas,
         }
     }
 
