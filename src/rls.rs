@@ -5,6 +5,7 @@ mod age;
 pub mod decode;
 pub mod encode;
 mod framing;
+mod header_blocks;
 pub mod headers;
 pub mod json;
 mod metadata;

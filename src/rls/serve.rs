@@ -10,6 +10,7 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::Limited;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -24,12 +25,14 @@ use tower::Service as _;
 
 use super::{
     age,
-    framing::AnswerBody,
+    framing::{ARRIVES_WITHIN, AnswerBody, OtherAnswer, OtherCall},
     preface::{SILENT_FOR, http2_connections},
+    refusal::Refusal,
     service::{ConnectedClient, Service},
     socket::{InputGate, Socket},
 };
 use crate::{
+    arriving::ConnectionBudget,
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
     telemetry::{CallsInProgress, ListenerMetrics},
@@ -59,6 +62,9 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 /// passing on all of them would let a client use up the memory.
 const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
 const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
+/// Most open calls of the other services on one connection, and most bytes that each may send. `Watch` stays open.
+const OTHER_CALLS_MAX: usize = 100;
+const OTHER_BYTES_MAX: usize = 4 << 10;
 
 /// How long connections are still accepted after the stop, and the least time for which each is then served.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
@@ -135,7 +141,11 @@ async fn serve_connection(
     let Ok(stream) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
     let _counted = services.in_progress.add(calls.clone());
-    accept_calls(stream, services, age, stop, calls.clone()).await;
+    let memory = services.rate_limit.memory_of_a_connection();
+    tokio::select! {
+        () = accept_calls(stream, services, age, stop, calls.clone(), &memory) => {}
+        () = memory.is_over() => {}
+    }
     calls.wait().await;
 }
 
@@ -146,8 +156,9 @@ async fn accept_calls(
     age: Option<Duration>,
     stop: CancellationToken,
     calls: CallTracker,
+    memory: &Arc<ConnectionBudget>,
 ) {
-    let (socket, gate) = Socket::new(stream);
+    let (socket, gate) = Socket::new(stream, Arc::clone(memory));
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
@@ -163,7 +174,8 @@ async fn accept_calls(
         .keep_alive_timeout(KEEPALIVE_WITHIN);
     let client = Arc::new(ConnectedClient {
         calls,
-        arriving: services.rate_limit.arriving_on_a_connection(),
+        memory: Arc::clone(memory),
+        other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
         identity,
     });
     let service =
@@ -205,15 +217,31 @@ impl GrpcServices {
         let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
             Box::pin(ready(not_grpc()))
         } else {
-            Box::pin(self.others.clone().call(for_others(request)).map(of_others))
+            Box::pin(answer_other(self.others.clone(), request, Arc::clone(client)))
         };
         other.right_future()
     }
 }
 
+/// Answers a call of another service. Its bounds are ours, since tonic waits for a message without a limit.
+async fn answer_other(
+    mut others: Routes,
+    request: Request<Incoming>,
+    client: Arc<ConnectedClient>,
+) -> Response<AnswerBody> {
+    let answer = async {
+        let call = OtherCall::begin(OTHER_BYTES_MAX, &client.other_calls, &client.memory)?;
+        let answer = time::timeout(ARRIVES_WITHIN, others.call(for_others(request))).await;
+        let Ok(answer) = answer.map_err(|_| Refusal::TooSlow)?;
+        Ok(answer.map(|body| AnswerBody::Other(Box::new(OtherAnswer { body, call }))))
+    };
+    answer.await.unwrap_or_else(|refusal: Refusal| refusal.status().into_http())
+}
+
 fn for_others(request: Request<Incoming>) -> Request<Body> {
     let (head, body) = request.into_parts();
-    let mut request = Request::post(head.uri.path()).body(Body::new(body)).unwrap_or_default();
+    let body = Body::new(Limited::new(body, OTHER_BYTES_MAX));
+    let mut request = Request::post(head.uri.path()).body(body).unwrap_or_default();
     for name in HEADERS_OF_OTHERS {
         if let Some(value) = head.headers.get(&name)
             && value.len() <= HEADER_OF_OTHERS_BYTES_MAX
@@ -222,10 +250,6 @@ fn for_others(request: Request<Incoming>) -> Request<Body> {
         }
     }
     request
-}
-
-fn of_others(Ok(response): Result<Response<Body>, Infallible>) -> Response<AnswerBody> {
-    response.map(AnswerBody::Other)
 }
 
 /// Whether the content type is one of gRPC's.

@@ -11,6 +11,7 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice},
+    mem,
     pin::Pin,
     sync::{
         Arc,
@@ -21,8 +22,8 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
-use super::preface::PREFACE;
-use crate::tls::ServerStream;
+use super::{header_blocks::HeaderBlocks, preface::PREFACE};
+use crate::{arriving::ConnectionBudget, tls::ServerStream};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
 pub(super) struct Socket {
@@ -32,6 +33,7 @@ pub(super) struct Socket {
     output: Output,
     /// The bytes of the preface that have not been read.
     preface_left: u64,
+    header_blocks: HeaderBlocks,
 }
 
 /// Most bytes that are read, and then worked on, before other connections of this worker have their turn: some tens of
@@ -40,6 +42,8 @@ const TURN_BYTES: u64 = 4 << 10;
 
 enum Output {
     Open,
+    /// The client does not read: what it sends meanwhile is not read either, so that answers do not pile up.
+    Blocked,
     /// A write failed. Data of the client may still be unread, so the socket stays open, and further output
     /// is discarded.
     Discarded,
@@ -59,13 +63,14 @@ struct GateState {
 }
 
 impl Socket {
-    pub(super) fn new(stream: ServerStream) -> (Self, InputGate) {
+    pub(super) fn new(stream: ServerStream, memory: Arc<ConnectionBudget>) -> (Self, InputGate) {
         let gate = InputGate::default();
         let socket = Self {
             stream: stream.take(0),
             gate: gate.clone(),
             output: Output::Open,
             preface_left: PREFACE.len() as u64,
+            header_blocks: HeaderBlocks::new(memory),
         };
         (socket, gate)
     }
@@ -102,6 +107,10 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let gate = Arc::clone(&self.gate.0);
+        if let Output::Blocked = self.output {
+            // The task wakes up when there is room for output.
+            return Poll::Pending;
+        }
         if !gate.reached.load(Ordering::Relaxed) {
             let turn = gate.turn.load(Ordering::Relaxed);
             if turn == 0 {
@@ -109,10 +118,13 @@ impl AsyncRead for Socket {
                 return Poll::Pending;
             }
             self.stream.set_limit(turn);
+            let filled = buffer.filled().len();
             let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
             let left = self.stream.limit();
             if read.is_ok() && left < turn {
                 gate.turn.store(left, Ordering::Relaxed);
+                let bytes = buffer.filled().get(filled..).unwrap_or_default();
+                self.header_blocks.follow(bytes).map_err(io::Error::other)?;
                 if self.preface_left > 0 {
                     self.preface_left = self.preface_left.saturating_sub(turn - left);
                     gate.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
@@ -134,16 +146,26 @@ impl Socket {
     /// Writes with `write`. After a failure, `length` bytes are discarded instead.
     fn write(
         &mut self,
+        context: &mut Context<'_>,
         length: usize,
-        write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut ServerStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if let Output::Open = self.output {
-            match ready!(write(Pin::new(self.stream.get_mut()))) {
-                Ok(written) => return Poll::Ready(Ok(written)),
-                Err(_) => self.output = Output::Discarded,
-            }
+        if let Output::Discarded = self.output {
+            return Poll::Ready(Ok(length));
         }
-        Poll::Ready(Ok(length))
+        let written = write(Pin::new(self.stream.get_mut()), context);
+        let output = match &written {
+            Poll::Ready(Ok(_)) => Output::Open,
+            Poll::Ready(Err(_)) => Output::Discarded,
+            Poll::Pending => Output::Blocked,
+        };
+        if let (Output::Blocked, Poll::Ready(_)) =
+            (mem::replace(&mut self.output, output), &written)
+        {
+            // Input waits, too.
+            context.waker().wake_by_ref();
+        }
+        written.map(|written| written.or(Ok(length)))
     }
 }
 
@@ -153,7 +175,7 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.write(bytes.len(), |stream| stream.poll_write(context, bytes))
+        self.write(context, bytes.len(), |stream, context| stream.poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -162,7 +184,7 @@ impl AsyncWrite for Socket {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let length = parts.iter().map(|part| part.len()).sum();
-        self.write(length, |stream| stream.poll_write_vectored(context, parts))
+        self.write(context, length, |stream, context| stream.poll_write_vectored(context, parts))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -179,7 +179,7 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
     }
     let refused = started.next().await.unwrap().expect("a status");
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "messages that arrive in parts: over 68157440 bytes");
+    assert_eq!(refused.message(), "unfinished messages and unread answers: over 68157440 bytes");
 
     let mut client = RateLimitServiceClient::new(channel.clone());
     let whole = request("shop", vec![descriptor(&[("user", "a")])]);
