@@ -2,13 +2,13 @@
 
 use std::{
     convert::Infallible,
-    future::{pending, ready},
+    future::ready,
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::Limited;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
@@ -26,16 +26,17 @@ use tower::Service as _;
 use super::{
     age,
     framing::{ARRIVES_WITHIN, AnswerBody, OtherAnswer, OtherCall},
-    preface::{SILENT_FOR, http2_connections},
+    preface::{Slot, Slots, wait_for_preface},
     refusal::Refusal,
     service::{ConnectedClient, Service},
-    socket::{InputGate, Socket},
+    socket::Socket,
 };
 use crate::{
+    accept::{accept, warn_once_a_minute},
     arriving::ConnectionBudget,
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
-    telemetry::{CallsInProgress, ListenerMetrics},
+    telemetry::{CallsInProgress, ListenerMetrics, RefusedConnection},
     tls::server::{ListenerTls, SecuredStream},
     workers::Workers,
 };
@@ -69,6 +70,11 @@ const OTHER_BYTES_MAX: usize = 4 << 10;
 /// How long connections are still accepted after the stop, and the least time for which each is then served.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
 
+/// The pause before the next look whether a connection may be accepted.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// How long an idle connection may go on after it was asked to end for another one.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+
 /// The services on the gRPC address.
 #[derive(Debug, Clone)]
 pub struct GrpcServices {
@@ -83,7 +89,7 @@ pub struct GrpcServices {
 /// Bounds on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionBounds {
-    /// Most connections; further ones are closed at once.
+    /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
     pub connections_max: usize,
     /// The age at which a connection is asked to end, give or take a tenth; `None` for never.
     pub age: Option<Duration>,
@@ -100,26 +106,32 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    let slots = Arc::new(Semaphore::new(bounds.connections_max));
-    let closed = close_after(stop.clone());
-    let mut incoming =
-        Box::pin(http2_connections(listener, slots, metrics.clone()).take_until(closed));
+    let mut slots = Slots::new(bounds.connections_max);
+    let mut closed = pin!(close_after(stop.clone()));
     loop {
-        let stream = tokio::select! {
-            Some(_) = connections.join_next() => continue,
-            stream = incoming.next() => stream,
-        };
-        let Some((stream, slot)) = stream else { break };
-        let Ok(stream) = stream.into_std() else { continue };
-        let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
-        let open = (slot, metrics.opened());
-        let connection = async move {
-            serve_connection(stream, services, bounds.age, tls, stop).await;
-            drop(open);
-        };
-        workers.spawn(&mut connections, connection);
+        let may_accept = slots.may_accept(connections.len());
+        tokio::select! {
+            () = &mut closed => break,
+            Some(_) = connections.join_next() => {}
+            () = time::sleep(LOOK_AGAIN_AFTER), if !may_accept => {}
+            stream = accept(&listener, &metrics), if may_accept => {
+                let Some(slot) = slots.take(connections.len(), &metrics) else {
+                    metrics.refused(RefusedConnection::Full);
+                    warn_once_a_minute(&metrics, "closed a connection: --max-connections have calls");
+                    continue;
+                };
+                let Ok(stream) = stream.into_std() else { continue };
+                let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
+                let open = metrics.opened();
+                let connection = async move {
+                    serve_connection(stream, services, bounds.age, tls, stop, slot).await;
+                    drop(open);
+                };
+                workers.spawn(&mut connections, connection);
+            }
+        }
     }
-    drop(incoming);
+    drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
@@ -136,14 +148,23 @@ async fn serve_connection(
     age: Option<Duration>,
     tls: ListenerTls,
     stop: CancellationToken,
+    slot: Arc<Slot>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let Ok(stream) = tls.secure(stream, &stop).await else { return };
-    let calls = CallTracker::on_this_runtime();
+    let begins = async {
+        tokio::select! {
+            begun = wait_for_preface(&stream) => begun.ok()?,
+            () = slot.is_silent() => return None,
+            () = close_after(stop.clone()) => return None,
+        }
+        tls.secure(stream, &stop).await.ok()
+    };
+    let Some(Some(stream)) = slot.must_end.run_until_cancelled(begins).await else { return };
+    let calls = slot.calls.get_or_init(CallTracker::on_this_runtime).clone();
     let _counted = services.in_progress.add(calls.clone());
     let memory = services.rate_limit.memory_of_a_connection();
     tokio::select! {
-        () = accept_calls(stream, services, age, stop, calls.clone(), &memory) => {}
+        () = accept_calls(stream, services, age, stop, calls.clone(), &memory, slot) => {}
         () = memory.is_over() => {}
     }
     calls.wait().await;
@@ -157,8 +178,10 @@ async fn accept_calls(
     stop: CancellationToken,
     calls: CallTracker,
     memory: &Arc<ConnectionBudget>,
+    slot: Arc<Slot>,
 ) {
-    let (socket, gate) = Socket::new(stream, Arc::clone(memory));
+    let gate = slot.gate.clone();
+    let socket = Socket::new(stream, gate.clone(), Arc::clone(memory));
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
@@ -178,8 +201,10 @@ async fn accept_calls(
         other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
         identity,
     });
-    let service =
-        service_fn(move |request| services.answer(request, &client).map(Ok::<_, Infallible>));
+    let service = service_fn(|request| {
+        slot.called();
+        services.answer(request, &client).map(Ok::<_, Infallible>)
+    });
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // Connection errors are not reported: nothing of ours has failed.
@@ -187,21 +212,15 @@ async fn accept_calls(
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
         () = age::reached(age) => {}
-        () = silent(&gate) => return,
+        () = slot.must_end.cancelled() => {}
+        () = slot.is_silent() => return,
     }
     if !gate.has_spoken() {
         return;
     }
     connection.as_mut().graceful_shutdown();
-    drop(time::timeout(age::GRACE, gate.run(connection)).await);
-}
-
-/// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
-async fn silent(gate: &InputGate) {
-    time::sleep(SILENT_FOR).await;
-    if gate.has_spoken() {
-        pending().await
-    }
+    let grace = if slot.must_end.is_cancelled() { IDLE_GRACE } else { age::GRACE };
+    drop(time::timeout(grace, gate.run(connection)).await);
 }
 
 impl GrpcServices {

@@ -63,16 +63,18 @@ struct GateState {
 }
 
 impl Socket {
-    pub(super) fn new(stream: ServerStream, memory: Arc<ConnectionBudget>) -> (Self, InputGate) {
-        let gate = InputGate::default();
-        let socket = Self {
+    pub(super) fn new(
+        stream: ServerStream,
+        gate: InputGate,
+        memory: Arc<ConnectionBudget>,
+    ) -> Self {
+        Self {
             stream: stream.take(0),
-            gate: gate.clone(),
+            gate,
             output: Output::Open,
             preface_left: PREFACE.len() as u64,
             header_blocks: HeaderBlocks::new(memory),
-        };
-        (socket, gate)
+        }
     }
 }
 

@@ -386,29 +386,64 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0]), Ok(0) | Err(_))
 }
 
+/// A connection that has sent these bytes.
+fn connection(service: &Service, sent: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(service.grpc).unwrap();
+    stream.write_all(sent).unwrap();
+    stream
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_over_the_maximum_are_closed_at_once_and_the_others_go_on() {
+async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() {
     let flags = &["--max-connections", "2"];
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    service.wait_until_ready();
+    let open_call = [http2::opening(), Frames::default().headers().ping().bytes()].concat();
+    let open = || {
+        let mut stream = connection(&service, &open_call);
+        while http2::read_frame(&mut stream).0 != http2::PING {}
+        stream
+    };
+    let busy = [open(), open()];
+    for _ in 0..20 {
+        assert!(is_closed(&mut TcpStream::connect(service.grpc).unwrap()));
+    }
+    let metrics = service.get("/metrics");
+    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 20"#;
+    assert!(metrics.contains(refused), "{metrics}");
+    assert_eq!(service.log().matches("--max-connections").count(), 1, "{}", service.log());
+    drop(busy);
+    eventually("the slots are free again", || {
+        let mut stream = TcpStream::connect(service.grpc).unwrap();
+        stream.write_all(&http2::opening()).ok()?;
+        (stream.read(&mut [0]).ok()? == 1).then_some(())
+    });
+}
+
+/// Clients that speak HTTP/2, answer PING and call nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_calls_is_closed_for_a_further_one() {
+    let flags = &["--max-connections", "3"];
     let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
     service.wait_until_ready();
     let mut client = service.client().await;
     let call = || request("shop", vec![descriptor(&[("good", "client")])]);
     client.should_rate_limit(call()).await.unwrap();
-    let second = TcpStream::connect(service.grpc).unwrap();
-    for _ in 0..20 {
-        assert!(is_closed(&mut TcpStream::connect(service.grpc).unwrap()));
-    }
-    client.should_rate_limit(call()).await.unwrap();
-    let metrics = service.get("/metrics");
-    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 20"#;
-    assert!(metrics.contains(refused), "{metrics}");
-    assert_eq!(service.log().matches("--max-connections").count(), 1, "{}", service.log());
-    drop(second);
-    eventually("the slot is free again", || {
-        let mut stream = TcpStream::connect(service.grpc).unwrap();
-        stream.write_all(&http2::opening()).ok()?;
-        (stream.read(&mut [0]).ok()? == 1).then_some(())
+    let mut idle = [(); 2].map(|()| {
+        let mut stream = connection(&service, &http2::opening());
+        stream.read_exact(&mut [0]).unwrap();
+        stream
     });
+    for _ in 0..5 {
+        let mut another = service.client().await;
+        another.should_rate_limit(call()).await.unwrap();
+    }
+    for stream in &mut idle {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let _ = std::io::copy(stream, &mut std::io::sink());
+    }
+    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 0"#;
+    assert!(service.get("/metrics").contains(refused));
 }
 
 /// What a client must end or read, and does not, while it answers PING.

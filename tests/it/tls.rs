@@ -361,6 +361,24 @@ fn an_unfinished_handshake_delays_neither_calls_nor_the_exit() {
     assert!(!log.contains("did not end"), "{log}");
 }
 
+/// The first byte of a handshake, and nothing else.
+#[test]
+fn unfinished_handshakes_on_all_connections_keep_no_new_client_out() {
+    let secured = Secured::start(&["--max-connections", "50"]);
+    let unfinished: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+            stream.write_all(b"\x16").unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..10 {
+        let (code, _, stderr) = run(&mut secured.call(None));
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+    drop(unfinished);
+}
+
 #[test]
 fn a_handshake_that_begins_after_the_stop_is_finished() {
     let mut secured = Secured::start(&[]);
