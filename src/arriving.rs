@@ -5,6 +5,7 @@
 //! that holds most is closed. So connections that hold the whole bound do not get the calls of others refused.
 
 use std::{
+    mem,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -44,10 +45,8 @@ pub(crate) struct ConnectionBudget {
     held: AtomicUsize,
     /// Cancelled when the connection must make room for others.
     must_close: CancellationToken,
-    /// How many [spans](HELD_FOR) have begun, and what is held for a short time: since even spans, and since odd ones.
-    spans: AtomicUsize,
-    since_even: AtomicUsize,
-    since_odd: AtomicUsize,
+    /// What began in this [span](HELD_FOR), and in the last one, and is to be held briefly has a share in these.
+    spans: Mutex<[Arc<()>; 2]>,
 }
 
 /// The budget is used up. It holds the bound, in bytes.
@@ -70,9 +69,7 @@ impl ArrivalBudget {
             bytes_max,
             held: 0.into(),
             must_close: CancellationToken::new(),
-            spans: 0.into(),
-            since_even: 0.into(),
-            since_odd: 0.into(),
+            spans: Mutex::default(),
         });
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         if connections.len() == connections.capacity() {
@@ -88,17 +85,15 @@ impl ArrivalBudget {
             return Err(BudgetSpent(self.bytes_max));
         }
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let open: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
-        drop(connections);
-        let (closing, open): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|connection| connection.must_close.is_cancelled());
+        let open = connections.iter().filter_map(Weak::upgrade);
+        let (closing, open): (Vec<_>, Vec<_>) = open.partition(|one| one.is_closing());
         let held = |connection: &Arc<ConnectionBudget>| connection.held.load(Relaxed);
         // Those that are being closed give back theirs soon.
         let staying = self.held.load(Relaxed).saturating_sub(closing.iter().map(held).sum());
         if staying > self.bytes_max
             && let Some(greediest) = open.into_iter().max_by_key(held)
         {
-            greediest.must_close.cancel();
+            greediest.close();
         }
         Ok(())
     }
@@ -107,14 +102,13 @@ impl ArrivalBudget {
 impl ConnectionBudget {
     /// Nothing yet, to be added to.
     pub(crate) fn hold(self: &Arc<Self>) -> HeldBytes {
-        HeldBytes { budget: Arc::clone(self), bytes: 0, span: None }
+        HeldBytes { budget: Arc::clone(self), bytes: 0, _span: None }
     }
 
     /// Like [`hold`](Self::hold). The connection is closed if it is not dropped in time.
     pub(crate) fn hold_briefly(self: &Arc<Self>) -> HeldBytes {
-        let span = self.spans.load(Relaxed);
-        self.since(span).fetch_add(1, Relaxed);
-        HeldBytes { budget: Arc::clone(self), bytes: 0, span: Some(span) }
+        let [span, _] = &*self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        HeldBytes { budget: Arc::clone(self), bytes: 0, _span: Some(Arc::clone(span)) }
     }
 
     /// An answer, which is held until it is written.
@@ -132,6 +126,16 @@ impl ConnectionBudget {
         self.held.load(Relaxed)
     }
 
+    /// Has the connection closed.
+    pub(crate) fn close(&self) {
+        self.must_close.cancel();
+    }
+
+    /// Whether the connection is to be closed for others.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.must_close.is_cancelled()
+    }
+
     /// Ends when the connection must be closed: for others, or since it has held something for too long.
     pub(crate) async fn is_over(&self) {
         let overdue = async {
@@ -147,12 +151,9 @@ impl ConnectionBudget {
 
     /// Returns whether something is still held since the span before the last.
     fn begin_span(&self) -> bool {
-        let span = self.spans.fetch_add(1, Relaxed) + 1;
-        self.since(span).load(Relaxed) > 0
-    }
-
-    const fn since(&self, span: usize) -> &AtomicUsize {
-        if span.is_multiple_of(2) { &self.since_even } else { &self.since_odd }
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        spans.swap(0, 1);
+        Arc::strong_count(&mem::take(&mut spans[0])) > 1
     }
 
     /// Holds these bytes, or refuses them at once. Waiting could deadlock: the unread data of a waiting message
@@ -161,14 +162,13 @@ impl ConnectionBudget {
         let before = self.held.fetch_add(bytes, Relaxed);
         let own = before.saturating_add(bytes);
         let counted = own.saturating_sub(before.max(FREE_BYTES));
-        let of_all =
-            if counted > 0 { self.all.held.fetch_add(counted, Relaxed) + counted } else { 0 };
-        let taken = if own > self.bytes_max {
-            Err(BudgetSpent(self.bytes_max))
-        } else if of_all > self.all.bytes_max {
-            self.all.make_room(own)
-        } else {
-            Ok(())
+        // What all connections share is left alone by usual calls.
+        let is_over =
+            counted > 0 && self.all.held.fetch_add(counted, Relaxed) + counted > self.all.bytes_max;
+        let taken = match own > self.bytes_max {
+            true => Err(BudgetSpent(self.bytes_max)),
+            false if is_over => self.all.make_room(own),
+            false => Ok(()),
         };
         taken.inspect_err(|_| self.give_back(bytes))
     }
@@ -176,7 +176,6 @@ impl ConnectionBudget {
     fn give_back(&self, bytes: usize) {
         let before = self.held.fetch_sub(bytes, Relaxed);
         let counted = before.saturating_sub((before - bytes).max(FREE_BYTES));
-        // What all connections share is left alone by usual calls.
         if counted > 0 {
             self.all.held.fetch_sub(counted, Relaxed);
         }
@@ -195,7 +194,7 @@ pub(crate) struct HeldBytes {
     budget: Arc<ConnectionBudget>,
     bytes: usize,
     /// The span in which it began, if it is to be short.
-    span: Option<usize>,
+    _span: Option<Arc<()>>,
 }
 
 impl HeldBytes {
@@ -210,9 +209,6 @@ impl HeldBytes {
 impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
-        if let Some(span) = self.span {
-            self.budget.since(span).fetch_sub(1, Relaxed);
-        }
     }
 }
 
@@ -276,12 +272,12 @@ mod tests {
         let [(greediest, _a), (greedy, mut b), (modest, mut c), (_, _d)] =
             connections(&all, [120_000 + free, 80_000 + free, 10_000, 0]);
         assert_eq!(b.add(1), Err(BudgetSpent(200_000)));
-        assert!(!greediest.must_close.is_cancelled(), "nobody is closed for one that holds much");
+        assert!(!greediest.is_closing(), "nobody is closed for one that holds much");
         for bytes in [20_000, 1, 1] {
             assert_eq!(c.add(bytes), Ok(()));
-            assert!(greediest.must_close.is_cancelled());
-            assert!(!greedy.must_close.is_cancelled(), "the greediest has not given back yet");
-            assert!(!modest.must_close.is_cancelled());
+            assert!(greediest.is_closing());
+            assert!(!greedy.is_closing(), "the greediest has not given back yet");
+            assert!(!modest.is_closing());
         }
     }
 

@@ -14,13 +14,10 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time,
-};
+use tokio::{sync::OwnedSemaphorePermit, time};
 use tonic::{Status, body::Body as TonicBody};
 
-use super::refusal::Refusal;
+use super::{refusal::Refusal, service::ConnectedClient};
 use crate::{
     arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
     grpc::{self, PREFIX_BYTES},
@@ -133,46 +130,33 @@ pub(super) enum AnswerBody {
     #[default]
     End,
     /// The body of another service's answer.
-    Other(Box<OtherAnswer>),
+    Other(Box<OtherCall>),
 }
 
-/// The answer of another service, and what its call holds until it ends.
-pub(super) struct OtherAnswer {
-    pub(super) body: TonicBody,
-    pub(super) call: OtherCall,
-}
-
-/// A call of another service.
+/// A call of another service, and what it holds until its answer ends.
 pub(super) struct OtherCall {
+    pub(super) body: TonicBody,
     memory: Arc<ConnectionBudget>,
     _held: HeldBytes,
     _slot: OwnedSemaphorePermit,
 }
 
 impl OtherCall {
-    /// A call that may send up to `bytes` bytes.
+    /// A call that may send up to `bytes` bytes, without an answer.
     ///
     /// # Errors
     /// If the client has no free slot or holds too much.
-    pub(super) fn begin(
-        bytes: usize,
-        slots: &Arc<Semaphore>,
-        memory: &Arc<ConnectionBudget>,
-    ) -> Result<Self, Refusal> {
-        let slot = Arc::clone(slots).try_acquire_owned().map_err(|_| Refusal::TooMany)?;
-        let mut held = memory.hold();
+    pub(super) fn begin(bytes: usize, client: &ConnectedClient) -> Result<Self, Refusal> {
+        let slot = Arc::clone(&client.other_calls).try_acquire_owned();
+        let (memory, mut held) = (Arc::clone(&client.memory), client.memory.hold());
         held.add(OTHER_CALL_BYTES + bytes)?;
-        Ok(Self { memory: Arc::clone(memory), _held: held, _slot: slot })
+        let slot = slot.map_err(|_| Refusal::TooMany)?;
+        Ok(Self { body: TonicBody::empty(), memory, _held: held, _slot: slot })
     }
-}
 
-impl OtherAnswer {
     fn hold(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
-        match frame.into_data() {
-            Ok(data) => match self.call.memory.hold_answer(data) {
-                Ok(data) => Ok(Frame::data(data)),
-                Err(spent) => Err(Refusal::Busy(spent).status()),
-            },
+        match frame.into_data().map(|data| self.memory.hold_answer(data)) {
+            Ok(held) => held.map(Frame::data).map_err(|spent| Refusal::Busy(spent).status()),
             Err(trailers) => Ok(trailers),
         }
     }
@@ -201,9 +185,9 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Self::Other(answer) = &mut *self {
-            let frame = ready!(Pin::new(&mut answer.body).poll_frame(context));
-            return Poll::Ready(frame.map(|frame| answer.hold(frame?)));
+        if let Self::Other(call) = &mut *self {
+            let frame = ready!(Pin::new(&mut call.body).poll_frame(context));
+            return Poll::Ready(frame.map(|frame| call.hold(frame?)));
         }
         let frame = match std::mem::take(&mut *self) {
             Self::Message(message) => {
@@ -223,7 +207,7 @@ impl Body for AnswerBody {
         match self {
             Self::Message(_) | Self::Trailers => false,
             Self::End => true,
-            Self::Other(answer) => answer.body.is_end_stream(),
+            Self::Other(call) => call.body.is_end_stream(),
         }
     }
 }

@@ -24,12 +24,10 @@ const ECHO_BYTES_MAX: usize = 16 << 10;
 /// The request as metadata.
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     let mut bytes_left = ECHO_BYTES_MAX;
-    let mut descriptors = Vec::new();
-    for next in &request.descriptors {
-        if bytes_left > 0 {
-            descriptors.push(descriptor(next, &mut bytes_left));
-        }
-    }
+    let descriptors = request.descriptors.iter();
+    let descriptors = descriptors
+        .map_while(|next| (bytes_left > 0).then(|| descriptor(next, &mut bytes_left)))
+        .collect();
     let mut echo = Struct::default();
     let domain = printable_start(request.domain.as_bytes(), TEXT_BYTES_MAX);
     insert(&mut echo, "domain", text(&domain));
@@ -94,15 +92,13 @@ fn from_tree(tree: &Metadata) -> Value {
 
 fn descriptor(descriptor: &RateLimitDescriptor, bytes_left: &mut usize) -> Value {
     let mut map = Struct::default();
-    let mut entries = Vec::new();
-    for next in &descriptor.entries {
-        if *bytes_left > 0 {
-            let entry = entry(next);
-            *bytes_left = bytes_left.saturating_sub(entry.len());
-            entries.push(text(&entry));
-        }
-    }
-    insert(&mut map, "entries", list(entries));
+    let entries = descriptor.entries.iter().map_while(|next| {
+        let entry = (*bytes_left > 0).then(|| entry(next))?;
+        *bytes_left = bytes_left.saturating_sub(entry.len());
+        Some(text(&entry))
+    });
+    let entries = list(entries.collect());
+    insert(&mut map, "entries", entries);
     if let Some(limit) = &descriptor.limit {
         let unit = match WireUnit::try_from(limit.unit) {
             Ok(unit) => unit.as_str_name().to_owned(),

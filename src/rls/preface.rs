@@ -4,21 +4,20 @@
 use std::{
     collections::VecDeque,
     future::pending,
-    io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use tokio::{net::TcpStream, time};
-use tokio_util::sync::CancellationToken;
+use tokio::time;
 
 use super::socket::InputGate;
 use crate::{
+    arriving::ConnectionBudget,
     calls::CallTracker,
-    telemetry::{ListenerMetrics, RefusedConnection},
+    telemetry::{CountedCalls, ListenerMetrics, RefusedConnection},
 };
 
 /// What a client sends as soon as it is connected (RFC 9113, 3.4).
@@ -34,16 +33,12 @@ const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// How long a silent connection is kept open.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
-/// The interval between looks at an incomplete preface: bytes that have already arrived cause no wake-up.
-const PEEK_EVERY: Duration = Duration::from_millis(20);
-
 /// Most connections over the maximum, while those that are closed for them end.
 const SPARE: usize = 64;
 
 /// The connections, in the order in which they were accepted.
 pub(super) struct Slots {
     count_max: usize,
-    began: Instant,
     /// Those that are open, and some that have ended.
     all: Vec<Weak<Slot>>,
     silent: VecDeque<(Instant, Weak<Slot>)>,
@@ -52,18 +47,15 @@ pub(super) struct Slots {
 /// One connection.
 pub(super) struct Slot {
     pub(super) gate: InputGate,
-    /// Cancelled when it must end for another one.
-    pub(super) must_end: CancellationToken,
-    /// Its calls, once it has spoken.
-    pub(super) calls: OnceLock<CallTracker>,
-    began: Instant,
-    /// Milliseconds from `began` to its last call; 0 without one.
-    last_call: AtomicU64,
+    pub(super) memory: Arc<ConnectionBudget>,
+    /// Its calls, from the end of its TLS handshake.
+    pub(super) calls: OnceLock<(CallTracker, CountedCalls)>,
+    pub(super) has_called: AtomicBool,
 }
 
 impl Slots {
     pub(super) fn new(count_max: usize) -> Self {
-        Self { count_max, began: Instant::now(), all: Vec::new(), silent: VecDeque::new() }
+        Self { count_max, all: Vec::new(), silent: VecDeque::new() }
     }
 
     /// Whether a further connection may be accepted now, if `open` are open.
@@ -77,22 +69,28 @@ impl Slots {
     }
 
     /// The slot of a new connection beside `open` others, or `None` if all of them have calls.
-    pub(super) fn take(&mut self, open: usize, metrics: &ListenerMetrics) -> Option<Arc<Slot>> {
+    pub(super) fn take(
+        &mut self,
+        open: usize,
+        metrics: &ListenerMetrics,
+        memory: Arc<ConnectionBudget>,
+    ) -> Option<Arc<Slot>> {
         if open >= self.count_max {
-            self.longest_idle()?.must_end.cancel();
+            // Of those without a call now, the first that has never had one.
+            let idle = self.all.iter().filter_map(Weak::upgrade).filter(|slot| slot.is_idle());
+            idle.min_by_key(|slot| slot.has_called.load(Relaxed))?.memory.close();
         }
         if self.silent.len() >= SILENT_MAX
             && let Some((_, slot)) = self.silent.pop_front()
         {
             metrics.refused(RefusedConnection::Silent);
-            slot.upgrade().inspect(|slot| slot.must_end.cancel());
+            slot.upgrade().inspect(|slot| slot.memory.close());
         }
         let slot = Arc::new(Slot {
             gate: InputGate::default(),
-            must_end: CancellationToken::new(),
+            memory,
             calls: OnceLock::new(),
-            began: self.began,
-            last_call: AtomicU64::new(0),
+            has_called: AtomicBool::new(false),
         });
         if self.all.len() == self.all.capacity() {
             self.all.retain(|slot| slot.strong_count() > 0);
@@ -101,24 +99,12 @@ impl Slots {
         self.silent.push_back((Instant::now(), Arc::downgrade(&slot)));
         Some(slot)
     }
-
-    /// Of the connections that have no call, the one whose last call was first.
-    fn longest_idle(&self) -> Option<Arc<Slot>> {
-        let idle = self.all.iter().filter_map(Weak::upgrade).filter(|slot| slot.is_idle());
-        idle.min_by_key(|slot| slot.last_call.load(Relaxed))
-    }
 }
 
 impl Slot {
-    /// Notes that a call has begun.
-    pub(super) fn called(&self) {
-        let millis = self.began.elapsed().as_millis();
-        self.last_call.store(u64::try_from(millis).unwrap_or(u64::MAX), Relaxed);
-    }
-
     fn is_idle(&self) -> bool {
-        let has_call = self.calls.get().is_some_and(|calls| calls.in_progress() > 0);
-        !has_call && !self.must_end.is_cancelled()
+        let has_call = self.calls.get().is_some_and(|(calls, _)| calls.in_progress() > 0);
+        !has_call && !self.memory.is_closing()
     }
 
     /// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
@@ -127,21 +113,5 @@ impl Slot {
         if self.gate.has_spoken() {
             pending().await
         }
-    }
-}
-
-/// Waits for the preface, or for bytes that differ from it: the HTTP/2 server refuses those itself.
-pub(super) async fn wait_for_preface(stream: &TcpStream) -> io::Result<()> {
-    let mut bytes = [0; PREFACE.len()];
-    loop {
-        let count = stream.peek(&mut bytes).await?;
-        let received = bytes.get(..count).unwrap_or_default();
-        if received.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if received == PREFACE || !PREFACE.starts_with(received) {
-            return Ok(());
-        }
-        time::sleep(PEEK_EVERY).await;
     }
 }

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     future::ready,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -25,15 +25,14 @@ use tower::Service as _;
 
 use super::{
     age,
-    framing::{ARRIVES_WITHIN, AnswerBody, OtherAnswer, OtherCall},
-    preface::{Slot, Slots, wait_for_preface},
+    framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
+    preface::{Slot, Slots},
     refusal::Refusal,
     service::{ConnectedClient, Service},
     socket::Socket,
 };
 use crate::{
     accept::{accept, warn_once_a_minute},
-    arriving::ConnectionBudget,
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
     telemetry::{CallsInProgress, ListenerMetrics, RefusedConnection},
@@ -72,8 +71,6 @@ const CLOSE_AFTER: Duration = Duration::from_millis(100);
 
 /// The pause before the next look whether a connection may be accepted.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How long an idle connection may go on after it was asked to end for another one.
-const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// The services on the gRPC address.
 #[derive(Debug, Clone)]
@@ -115,7 +112,8 @@ pub async fn serve(
             Some(_) = connections.join_next() => {}
             () = time::sleep(LOOK_AGAIN_AFTER), if !may_accept => {}
             stream = accept(&listener, &metrics), if may_accept => {
-                let Some(slot) = slots.take(connections.len(), &metrics) else {
+                let memory = services.rate_limit.memory_of_a_connection();
+                let Some(slot) = slots.take(connections.len(), &metrics, memory) else {
                     metrics.refused(RefusedConnection::Full);
                     warn_once_a_minute(&metrics, "closed a connection: --max-connections have calls");
                     continue;
@@ -124,7 +122,15 @@ pub async fn serve(
                 let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
                 let open = metrics.opened();
                 let connection = async move {
-                    serve_connection(stream, services, bounds.age, tls, stop, slot).await;
+                    let memory = Arc::clone(&slot.memory);
+                    tokio::select! {
+                        () = serve_connection(stream, services, bounds.age, tls, stop, &slot) => {}
+                        () = memory.is_over() => {}
+                    }
+                    // The calls that outlive it.
+                    if let Some((calls, _)) = slot.calls.get() {
+                        calls.clone().wait().await;
+                    }
                     drop(open);
                 };
                 workers.spawn(&mut connections, connection);
@@ -141,47 +147,21 @@ async fn close_after(stop: CancellationToken) {
     time::sleep(CLOSE_AFTER).await;
 }
 
-/// Serves a connection, and waits for the calls that outlive it.
+/// Serves a connection until it ends.
 async fn serve_connection(
     stream: std::net::TcpStream,
     services: GrpcServices,
     age: Option<Duration>,
     tls: ListenerTls,
     stop: CancellationToken,
-    slot: Arc<Slot>,
+    slot: &Arc<Slot>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let begins = async {
-        tokio::select! {
-            begun = wait_for_preface(&stream) => begun.ok()?,
-            () = slot.is_silent() => return None,
-            () = close_after(stop.clone()) => return None,
-        }
-        tls.secure(stream, &stop).await.ok()
-    };
-    let Some(Some(stream)) = slot.must_end.run_until_cancelled(begins).await else { return };
-    let calls = slot.calls.get_or_init(CallTracker::on_this_runtime).clone();
-    let _counted = services.in_progress.add(calls.clone());
-    let memory = services.rate_limit.memory_of_a_connection();
-    tokio::select! {
-        () = accept_calls(stream, services, age, stop, calls.clone(), &memory, slot) => {}
-        () = memory.is_over() => {}
-    }
-    calls.wait().await;
-}
-
-/// Accepts calls until the connection ends.
-async fn accept_calls(
-    SecuredStream { stream, identity }: SecuredStream,
-    services: GrpcServices,
-    age: Option<Duration>,
-    stop: CancellationToken,
-    calls: CallTracker,
-    memory: &Arc<ConnectionBudget>,
-    slot: Arc<Slot>,
-) {
+    let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
+    let calls = CallTracker::on_this_runtime();
+    drop(slot.calls.set((calls.clone(), services.in_progress.add(calls.clone()))));
     let gate = slot.gate.clone();
-    let socket = Socket::new(stream, gate.clone(), Arc::clone(memory));
+    let socket = Socket::new(stream, gate.clone(), Arc::clone(&slot.memory));
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
@@ -197,12 +177,12 @@ async fn accept_calls(
         .keep_alive_timeout(KEEPALIVE_WITHIN);
     let client = Arc::new(ConnectedClient {
         calls,
-        memory: Arc::clone(memory),
+        memory: Arc::clone(&slot.memory),
         other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
         identity,
     });
     let service = service_fn(|request| {
-        slot.called();
+        slot.has_called.store(true, Ordering::Relaxed);
         services.answer(request, &client).map(Ok::<_, Infallible>)
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
@@ -212,15 +192,13 @@ async fn accept_calls(
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
         () = age::reached(age) => {}
-        () = slot.must_end.cancelled() => {}
         () = slot.is_silent() => return,
     }
     if !gate.has_spoken() {
         return;
     }
     connection.as_mut().graceful_shutdown();
-    let grace = if slot.must_end.is_cancelled() { IDLE_GRACE } else { age::GRACE };
-    drop(time::timeout(grace, gate.run(connection)).await);
+    drop(time::timeout(age::GRACE, gate.run(connection)).await);
 }
 
 impl GrpcServices {
@@ -249,10 +227,13 @@ async fn answer_other(
     client: Arc<ConnectedClient>,
 ) -> Response<AnswerBody> {
     let answer = async {
-        let call = OtherCall::begin(OTHER_BYTES_MAX, &client.other_calls, &client.memory)?;
+        let mut call = Box::new(OtherCall::begin(OTHER_BYTES_MAX, &client)?);
         let answer = time::timeout(ARRIVES_WITHIN, others.call(for_others(request))).await;
         let Ok(answer) = answer.map_err(|_| Refusal::TooSlow)?;
-        Ok(answer.map(|body| AnswerBody::Other(Box::new(OtherAnswer { body, call }))))
+        Ok(answer.map(|body| {
+            call.body = body;
+            AnswerBody::Other(call)
+        }))
     };
     answer.await.unwrap_or_else(|refusal: Refusal| refusal.status().into_http())
 }

@@ -11,13 +11,12 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice},
-    mem,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
@@ -31,6 +30,8 @@ pub(super) struct Socket {
     stream: Take<ServerStream>,
     gate: InputGate,
     output: Output,
+    /// The reader, while it waits for room for output.
+    waits: Option<Waker>,
     /// The bytes of the preface that have not been read.
     preface_left: u64,
     header_blocks: HeaderBlocks,
@@ -72,6 +73,7 @@ impl Socket {
             stream: stream.take(0),
             gate,
             output: Output::Open,
+            waits: None,
             preface_left: PREFACE.len() as u64,
             header_blocks: HeaderBlocks::new(memory),
         }
@@ -110,7 +112,7 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let gate = Arc::clone(&self.gate.0);
         if let Output::Blocked = self.output {
-            // The task wakes up when there is room for output.
+            self.waits = Some(context.waker().clone());
             return Poll::Pending;
         }
         if !gate.reached.load(Ordering::Relaxed) {
@@ -148,24 +150,22 @@ impl Socket {
     /// Writes with `write`. After a failure, `length` bytes are discarded instead.
     fn write(
         &mut self,
-        context: &mut Context<'_>,
         length: usize,
-        write: impl FnOnce(Pin<&mut ServerStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Output::Discarded = self.output {
             return Poll::Ready(Ok(length));
         }
-        let written = write(Pin::new(self.stream.get_mut()), context);
-        let output = match &written {
+        let written = write(Pin::new(self.stream.get_mut()));
+        self.output = match &written {
             Poll::Ready(Ok(_)) => Output::Open,
             Poll::Ready(Err(_)) => Output::Discarded,
             Poll::Pending => Output::Blocked,
         };
-        if let (Output::Blocked, Poll::Ready(_)) =
-            (mem::replace(&mut self.output, output), &written)
+        if written.is_ready()
+            && let Some(reader) = self.waits.take()
         {
-            // Input waits, too.
-            context.waker().wake_by_ref();
+            reader.wake();
         }
         written.map(|written| written.or(Ok(length)))
     }
@@ -177,7 +177,7 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.write(context, bytes.len(), |stream, context| stream.poll_write(context, bytes))
+        self.write(bytes.len(), |stream| stream.poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -186,7 +186,7 @@ impl AsyncWrite for Socket {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let length = parts.iter().map(|part| part.len()).sum();
-        self.write(context, length, |stream, context| stream.poll_write_vectored(context, parts))
+        self.write(length, |stream| stream.poll_write_vectored(context, parts))
     }
 
     fn is_write_vectored(&self) -> bool {
