@@ -152,8 +152,8 @@ impl ConnectionBudget {
     /// Returns whether something is still held since the span before the last.
     fn begin_span(&self) -> bool {
         let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        spans.swap(0, 1);
-        Arc::strong_count(&mem::take(&mut spans[0])) > 1
+        let [this, last] = &mut *spans;
+        Arc::strong_count(&mem::replace(last, mem::take(this))) > 1
     }
 
     /// Holds these bytes, or refuses them at once. Waiting could deadlock: the unread data of a waiting message

@@ -10,11 +10,11 @@ pub mod headers;
 pub mod json;
 mod metadata;
 pub mod precheck;
-mod preface;
 pub mod refusal;
 pub(crate) mod reset;
 mod serve;
 mod service;
+mod slots;
 mod socket;
 mod timeout;
 

@@ -14,10 +14,13 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tokio::{sync::OwnedSemaphorePermit, time};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time,
+};
 use tonic::{Status, body::Body as TonicBody};
 
-use super::{refusal::Refusal, service::ConnectedClient};
+use super::refusal::Refusal;
 use crate::{
     arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
     grpc::{self, PREFIX_BYTES},
@@ -146,9 +149,13 @@ impl OtherCall {
     ///
     /// # Errors
     /// If the client has no free slot or holds too much.
-    pub(super) fn begin(bytes: usize, client: &ConnectedClient) -> Result<Self, Refusal> {
-        let slot = Arc::clone(&client.other_calls).try_acquire_owned();
-        let (memory, mut held) = (Arc::clone(&client.memory), client.memory.hold());
+    pub(super) fn begin(
+        bytes: usize,
+        slots: &Arc<Semaphore>,
+        memory: &Arc<ConnectionBudget>,
+    ) -> Result<Self, Refusal> {
+        let slot = Arc::clone(slots).try_acquire_owned();
+        let (memory, mut held) = (Arc::clone(memory), memory.hold());
         held.add(OTHER_CALL_BYTES + bytes)?;
         let slot = slot.map_err(|_| Refusal::TooMany)?;
         Ok(Self { body: TonicBody::empty(), memory, _held: held, _slot: slot })

@@ -3,8 +3,10 @@
 
 use std::{mem, sync::Arc};
 
-use super::preface::PREFACE;
 use crate::arriving::{BudgetSpent, ConnectionBudget, HeldBytes};
+
+/// What a client sends as soon as it is connected (RFC 9113, 3.4).
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A byte can stand for a header, which takes this much.
 const HEADER_BYTES: usize = 72;

@@ -26,9 +26,9 @@ use tower::Service as _;
 use super::{
     age,
     framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
-    preface::{Slot, Slots},
     refusal::Refusal,
     service::{ConnectedClient, Service},
+    slots::{ConnectionSlot, ConnectionSlots},
     socket::Socket,
 };
 use crate::{
@@ -103,7 +103,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    let mut slots = Slots::new(bounds.connections_max);
+    let mut slots = ConnectionSlots::new(bounds.connections_max);
     let mut closed = pin!(close_after(stop.clone()));
     loop {
         let may_accept = slots.may_accept(connections.len());
@@ -154,7 +154,7 @@ async fn serve_connection(
     age: Option<Duration>,
     tls: ListenerTls,
     stop: CancellationToken,
-    slot: &Arc<Slot>,
+    slot: &Arc<ConnectionSlot>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
@@ -227,7 +227,8 @@ async fn answer_other(
     client: Arc<ConnectedClient>,
 ) -> Response<AnswerBody> {
     let answer = async {
-        let mut call = Box::new(OtherCall::begin(OTHER_BYTES_MAX, &client)?);
+        let mut call =
+            Box::new(OtherCall::begin(OTHER_BYTES_MAX, &client.other_calls, &client.memory)?);
         let answer = time::timeout(ARRIVES_WITHIN, others.call(for_others(request))).await;
         let Ok(answer) = answer.map_err(|_| Refusal::TooSlow)?;
         Ok(answer.map(|body| {

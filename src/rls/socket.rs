@@ -21,7 +21,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
-use super::{header_blocks::HeaderBlocks, preface::PREFACE};
+use super::header_blocks::{HeaderBlocks, PREFACE};
 use crate::{arriving::ConnectionBudget, tls::ServerStream};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.

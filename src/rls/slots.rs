@@ -20,9 +20,6 @@ use crate::{
     telemetry::{CountedCalls, ListenerMetrics, RefusedConnection},
 };
 
-/// What a client sends as soon as it is connected (RFC 9113, 3.4).
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
 /// Most connections that are silent: without a whole preface, also in a TLS handshake. For a further one, the one that
 /// has been silent longest is closed.
 const SILENT_MAX: usize = 512;
@@ -37,15 +34,15 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 const SPARE: usize = 64;
 
 /// The connections, in the order in which they were accepted.
-pub(super) struct Slots {
+pub(super) struct ConnectionSlots {
     count_max: usize,
     /// Those that are open, and some that have ended.
-    all: Vec<Weak<Slot>>,
-    silent: VecDeque<(Instant, Weak<Slot>)>,
+    all: Vec<Weak<ConnectionSlot>>,
+    silent: VecDeque<(Instant, Weak<ConnectionSlot>)>,
 }
 
 /// One connection.
-pub(super) struct Slot {
+pub(super) struct ConnectionSlot {
     pub(super) gate: InputGate,
     pub(super) memory: Arc<ConnectionBudget>,
     /// Its calls, from the end of its TLS handshake.
@@ -53,14 +50,14 @@ pub(super) struct Slot {
     pub(super) has_called: AtomicBool,
 }
 
-impl Slots {
+impl ConnectionSlots {
     pub(super) fn new(count_max: usize) -> Self {
         Self { count_max, all: Vec::new(), silent: VecDeque::new() }
     }
 
     /// Whether a further connection may be accepted now, if `open` are open.
     pub(super) fn may_accept(&mut self, open: usize) -> bool {
-        let is_silent = |slot: Arc<Slot>| !slot.gate.has_spoken();
+        let is_silent = |slot: Arc<ConnectionSlot>| !slot.gate.has_spoken();
         self.silent.retain(|(_, slot)| slot.upgrade().is_some_and(is_silent));
         let oldest = self.silent.front();
         let is_full = self.silent.len() >= SILENT_MAX
@@ -74,7 +71,7 @@ impl Slots {
         open: usize,
         metrics: &ListenerMetrics,
         memory: Arc<ConnectionBudget>,
-    ) -> Option<Arc<Slot>> {
+    ) -> Option<Arc<ConnectionSlot>> {
         if open >= self.count_max {
             // Of those without a call now, the first that has never had one.
             let idle = self.all.iter().filter_map(Weak::upgrade).filter(|slot| slot.is_idle());
@@ -86,7 +83,7 @@ impl Slots {
             metrics.refused(RefusedConnection::Silent);
             slot.upgrade().inspect(|slot| slot.memory.close());
         }
-        let slot = Arc::new(Slot {
+        let slot = Arc::new(ConnectionSlot {
             gate: InputGate::default(),
             memory,
             calls: OnceLock::new(),
@@ -101,7 +98,7 @@ impl Slots {
     }
 }
 
-impl Slot {
+impl ConnectionSlot {
     fn is_idle(&self) -> bool {
         let has_call = self.calls.get().is_some_and(|(calls, _)| calls.in_progress() > 0);
         !has_call && !self.memory.is_closing()
