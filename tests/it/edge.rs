@@ -478,6 +478,38 @@ fn what_a_client_neither_ends_nor_reads_is_held_for_twenty_seconds_at_most() {
     }
 }
 
+/// While its socket takes no answers, the service reads none of its calls.
+#[test]
+fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
+    const CALLS: usize = 50;
+    let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
+    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let window = (1_u32 << 30).to_be_bytes();
+    let settings = [&4_u16.to_be_bytes()[..], &window].concat();
+    let frames = Frames::default().frame(http2::SETTINGS, 0, 0, &settings).frame(
+        http2::WINDOW_UPDATE,
+        0,
+        0,
+        &window,
+    );
+    let mut frames = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
+    let mut stream = connection(&service, &[http2::opening(), frames.take_bytes()].concat());
+    let series = r#"ratelimit_hits_total{domain="shop",rule="long",standing="within"}"#;
+    let decided = format!("{series} {CALLS}");
+    eventually("the first calls are decided", || {
+        service.get("/metrics").contains(&decided).then_some(())
+    });
+    let more = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
+    stream.write_all(&more.bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut bytes = 0;
+    while bytes < 2 * CALLS * 1_000_000 {
+        let (kind, payload) = http2::read_frame(&mut stream);
+        assert_ne!(kind, http2::RST_STREAM);
+        bytes += if kind == http2::DATA { payload.len() } else { 0 };
+    }
+}
+
 #[test]
 fn a_connection_is_asked_to_end_at_its_age() {
     let flags = &["--connection-age", "1s"];
