@@ -44,7 +44,7 @@ pub(crate) struct ConnectionBudget {
     bytes_max: usize,
     held: AtomicUsize,
     /// Cancelled when the connection must make room for others.
-    must_close: CancellationToken,
+    pub(crate) closing: CancellationToken,
     /// What began in this [span](HELD_FOR), and in the last one, and is to be held briefly has a share in these.
     spans: Mutex<[Arc<()>; 2]>,
 }
@@ -68,7 +68,7 @@ impl ArrivalBudget {
             all: Arc::clone(self),
             bytes_max,
             held: 0.into(),
-            must_close: CancellationToken::new(),
+            closing: CancellationToken::new(),
             spans: Mutex::default(),
         });
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,14 +86,14 @@ impl ArrivalBudget {
         }
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let open = connections.iter().filter_map(Weak::upgrade);
-        let (closing, open): (Vec<_>, Vec<_>) = open.partition(|one| one.is_closing());
+        let (closing, open): (Vec<_>, Vec<_>) = open.partition(|one| one.closing.is_cancelled());
         let held = |connection: &Arc<ConnectionBudget>| connection.held.load(Relaxed);
         // Those that are being closed give back theirs soon.
         let staying = self.held.load(Relaxed).saturating_sub(closing.iter().map(held).sum());
         if staying > self.bytes_max
             && let Some(greediest) = open.into_iter().max_by_key(held)
         {
-            greediest.close();
+            greediest.closing.cancel();
         }
         Ok(())
     }
@@ -126,16 +126,6 @@ impl ConnectionBudget {
         self.held.load(Relaxed)
     }
 
-    /// Has the connection closed.
-    pub(crate) fn close(&self) {
-        self.must_close.cancel();
-    }
-
-    /// Whether the connection is to be closed for others.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.must_close.is_cancelled()
-    }
-
     /// Ends when the connection must be closed: for others, or since it has held something for too long.
     pub(crate) async fn is_over(&self) {
         let overdue = async {
@@ -146,7 +136,7 @@ impl ConnectionBudget {
                 }
             }
         };
-        self.must_close.run_until_cancelled(overdue).await;
+        self.closing.run_until_cancelled(overdue).await;
     }
 
     /// Returns whether something is still held since the span before the last.
@@ -272,12 +262,12 @@ mod tests {
         let [(greediest, _a), (greedy, mut b), (modest, mut c), (_, _d)] =
             connections(&all, [120_000 + free, 80_000 + free, 10_000, 0]);
         assert_eq!(b.add(1), Err(BudgetSpent(200_000)));
-        assert!(!greediest.is_closing(), "nobody is closed for one that holds much");
+        assert!(!greediest.closing.is_cancelled(), "nobody is closed for one that holds much");
         for bytes in [20_000, 1, 1] {
             assert_eq!(c.add(bytes), Ok(()));
-            assert!(greediest.is_closing());
-            assert!(!greedy.is_closing(), "the greediest has not given back yet");
-            assert!(!modest.is_closing());
+            assert!(greediest.closing.is_cancelled());
+            assert!(!greedy.closing.is_cancelled(), "the greediest has not given back yet");
+            assert!(!modest.closing.is_cancelled());
         }
     }
 

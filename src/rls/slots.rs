@@ -75,13 +75,13 @@ impl ConnectionSlots {
         if open >= self.count_max {
             // Of those without a call now, the first that has never had one.
             let idle = self.all.iter().filter_map(Weak::upgrade).filter(|slot| slot.is_idle());
-            idle.min_by_key(|slot| slot.has_called.load(Relaxed))?.memory.close();
+            idle.min_by_key(|slot| slot.has_called.load(Relaxed))?.memory.closing.cancel();
         }
         if self.silent.len() >= SILENT_MAX
             && let Some((_, slot)) = self.silent.pop_front()
         {
             metrics.refused(RefusedConnection::Silent);
-            slot.upgrade().inspect(|slot| slot.memory.close());
+            slot.upgrade().inspect(|slot| slot.memory.closing.cancel());
         }
         let slot = Arc::new(ConnectionSlot {
             gate: InputGate::default(),
@@ -101,7 +101,7 @@ impl ConnectionSlots {
 impl ConnectionSlot {
     fn is_idle(&self) -> bool {
         let has_call = self.calls.get().is_some_and(|(calls, _)| calls.in_progress() > 0);
-        !has_call && !self.memory.is_closing()
+        !has_call && !self.memory.closing.is_cancelled()
     }
 
     /// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
