@@ -1,92 +1,215 @@
-//! The memory that messages hold while they arrive in parts: bounded for each connection, and for all of them.
+//! The memory that clients make us hold: parts of messages and of header blocks, open calls, answers that are not read.
+//! Bounded for each connection, and for all of them.
 //!
-//! The first bytes of each connection do not count towards the bound of all. So connections that hold that whole bound
-//! do not get the calls of others refused, whose messages arrive a moment after their headers.
+//! At the bound of all, a connection that holds more than an equal part is refused. For one that holds less, the one
+//! that holds most is closed. So connections that hold the whole bound do not get the calls of others refused.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    mem,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-/// Bytes of each connection that do not count towards `--max-arriving-bytes`: small messages of eight calls, with what
-/// else a waiting call takes.
-pub(crate) const FREE_BYTES: usize = 32 << 10;
+use bytes::Bytes;
+use tokio::time;
+use tokio_util::sync::CancellationToken;
 
-/// A bound on the bytes of messages that have arrived in part.
+/// Bytes of each connection that do not count towards `--max-arriving-bytes`, so that usual calls do not touch what all
+/// connections share.
+const FREE_BYTES: usize = 16 << 10;
+
+/// About what an open call takes whose answer is not read, in bytes.
+const ANSWERED_CALL_BYTES: usize = 1 << 10;
+
+/// What a client must read or complete is held for at most twice this time.
+const HELD_FOR: Duration = Duration::from_secs(10);
+
+/// A bound on the bytes that all connections hold.
 #[derive(Debug)]
 pub struct ArrivalBudget {
     bytes_max: usize,
     held: AtomicUsize,
-    /// The budget that this one is a part of, and the bytes that do not count towards it.
-    whole: Option<(Arc<ArrivalBudget>, usize)>,
+    open: AtomicUsize,
+    /// Those that are open, and some that have ended.
+    connections: Mutex<Vec<Weak<ConnectionBudget>>>,
+}
+
+/// A bound on the bytes that one connection holds.
+#[derive(Debug)]
+pub(crate) struct ConnectionBudget {
+    all: Arc<ArrivalBudget>,
+    bytes_max: usize,
+    held: AtomicUsize,
+    /// Cancelled when the connection must make room for others.
+    pub(crate) closing: CancellationToken,
+    /// What began in this [span](HELD_FOR), and in the last one, and is to be held briefly has a share in these.
+    spans: Mutex<[Arc<()>; 2]>,
 }
 
 /// The budget is used up. It holds the bound, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("messages that arrive in parts: over {0} bytes")]
+#[error("unfinished messages and unread answers: over {0} bytes")]
 pub struct BudgetSpent(pub usize);
 
 impl ArrivalBudget {
     /// A budget of `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { bytes_max, held: AtomicUsize::new(0), whole: None })
+        let connections = Mutex::default();
+        Arc::new(Self { bytes_max, held: 0.into(), open: 0.into(), connections })
     }
 
-    /// A budget of at most `bytes_max` bytes, of which those over `free_bytes` count towards this one too.
-    pub(crate) fn part(self: &Arc<Self>, bytes_max: usize, free_bytes: usize) -> Arc<Self> {
-        let whole = Some((Arc::clone(self), free_bytes));
-        Arc::new(Self { bytes_max, held: AtomicUsize::new(0), whole })
+    /// The budget of a new connection.
+    pub(crate) fn connection(self: &Arc<Self>, bytes_max: usize) -> Arc<ConnectionBudget> {
+        self.open.fetch_add(1, Relaxed);
+        let connection = Arc::new(ConnectionBudget {
+            all: Arc::clone(self),
+            bytes_max,
+            held: 0.into(),
+            closing: CancellationToken::new(),
+            spans: Mutex::default(),
+        });
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if connections.len() == connections.capacity() {
+            connections.retain(|connection| connection.strong_count() > 0);
+        }
+        connections.push(Arc::downgrade(&connection));
+        connection
     }
 
+    /// Makes room for a connection that holds `own` bytes.
+    fn make_room(&self, own: usize) -> Result<(), BudgetSpent> {
+        if own > self.bytes_max / self.open.load(Relaxed).max(1) {
+            return Err(BudgetSpent(self.bytes_max));
+        }
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = connections.iter().filter_map(Weak::upgrade);
+        let (closing, open): (Vec<_>, Vec<_>) = open.partition(|one| one.closing.is_cancelled());
+        let held = |connection: &Arc<ConnectionBudget>| connection.held.load(Relaxed);
+        // Those that are being closed give back theirs soon.
+        let staying = self.held.load(Relaxed).saturating_sub(closing.iter().map(held).sum());
+        if staying > self.bytes_max
+            && let Some(greediest) = open.into_iter().max_by_key(held)
+        {
+            greediest.closing.cancel();
+        }
+        Ok(())
+    }
+}
+
+impl ConnectionBudget {
     /// Nothing yet, to be added to.
-    pub(crate) const fn hold(&self) -> HeldBytes<'_> {
-        HeldBytes { budget: self, bytes: 0 }
+    pub(crate) fn hold(self: &Arc<Self>) -> HeldBytes {
+        HeldBytes { budget: Arc::clone(self), bytes: 0, _span: None }
     }
 
-    /// Holds these bytes, even if they exceed a bound.
-    fn take(&self, bytes: usize) -> Result<(), BudgetSpent> {
-        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let after = before.saturating_add(bytes);
-        let within_whole = match &self.whole {
-            Some((whole, free)) if after > *free => whole.take(after - before.max(*free)),
-            _ => Ok(()),
+    /// Like [`hold`](Self::hold). The connection is closed if it is not dropped in time.
+    pub(crate) fn hold_briefly(self: &Arc<Self>) -> HeldBytes {
+        let [span, _] = &*self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        HeldBytes { budget: Arc::clone(self), bytes: 0, _span: Some(Arc::clone(span)) }
+    }
+
+    /// An answer, which is held until it is written.
+    pub(crate) fn hold_answer(
+        self: &Arc<Self>,
+        answer: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Bytes, BudgetSpent> {
+        let mut held = self.hold_briefly();
+        held.add(ANSWERED_CALL_BYTES + answer.as_ref().len())?;
+        Ok(Bytes::from_owner(HeldAnswer { answer, _held: held }))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// Ends when the connection must be closed: for others, or since it has held something for too long.
+    pub(crate) async fn is_over(&self) {
+        let overdue = async {
+            loop {
+                time::sleep(HELD_FOR).await;
+                if self.begin_span() {
+                    break;
+                }
+            }
         };
-        if after > self.bytes_max { Err(BudgetSpent(self.bytes_max)) } else { within_whole }
+        self.closing.run_until_cancelled(overdue).await;
+    }
+
+    /// Returns whether something is still held since the span before the last.
+    fn begin_span(&self) -> bool {
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let [this, last] = &mut *spans;
+        Arc::strong_count(&mem::replace(last, mem::take(this))) > 1
+    }
+
+    /// Holds these bytes, or refuses them at once. Waiting could deadlock: the unread data of a waiting message
+    /// fills the flow-control windows that the other messages need to arrive.
+    fn take(&self, bytes: usize) -> Result<(), BudgetSpent> {
+        let before = self.held.fetch_add(bytes, Relaxed);
+        let own = before.saturating_add(bytes);
+        let counted = own.saturating_sub(before.max(FREE_BYTES));
+        // What all connections share is left alone by usual calls.
+        let is_over =
+            counted > 0 && self.all.held.fetch_add(counted, Relaxed) + counted > self.all.bytes_max;
+        let taken = match own > self.bytes_max {
+            true => Err(BudgetSpent(self.bytes_max)),
+            false if is_over => self.all.make_room(own),
+            false => Ok(()),
+        };
+        taken.inspect_err(|_| self.give_back(bytes))
     }
 
     fn give_back(&self, bytes: usize) {
-        let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
-        if let Some((whole, free)) = &self.whole
-            && before > *free
-        {
-            whole.give_back(before - (before - bytes).max(*free));
+        let before = self.held.fetch_sub(bytes, Relaxed);
+        let counted = before.saturating_sub((before - bytes).max(FREE_BYTES));
+        if counted > 0 {
+            self.all.held.fetch_sub(counted, Relaxed);
         }
     }
 }
 
-/// Bytes of one message. They are given back on drop.
+impl Drop for ConnectionBudget {
+    fn drop(&mut self) {
+        self.all.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Bytes that a connection holds. They are given back on drop.
 #[derive(Debug)]
-pub(crate) struct HeldBytes<'a> {
-    budget: &'a ArrivalBudget,
+pub(crate) struct HeldBytes {
+    budget: Arc<ConnectionBudget>,
     bytes: usize,
+    /// The span in which it began, if it is to be short.
+    _span: Option<Arc<()>>,
 }
 
-impl HeldBytes<'_> {
-    /// Takes further bytes, or refuses them at once. Waiting could deadlock: the unread data of a waiting message
-    /// fills the flow-control windows that the other messages need to arrive.
+impl HeldBytes {
+    /// Takes further bytes, or refuses them at once.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), BudgetSpent> {
-        let taken = self.budget.take(bytes);
-        match taken {
-            Ok(()) => self.bytes += bytes,
-            Err(_) => self.budget.give_back(bytes),
-        }
-        taken
+        self.budget.take(bytes)?;
+        self.bytes += bytes;
+        Ok(())
     }
 }
 
-impl Drop for HeldBytes<'_> {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
+    }
+}
+
+struct HeldAnswer<A> {
+    answer: A,
+    _held: HeldBytes,
+}
+
+impl<A: AsRef<[u8]>> AsRef<[u8]> for HeldAnswer<A> {
+    fn as_ref(&self) -> &[u8] {
+        self.answer.as_ref()
     }
 }
 
@@ -94,49 +217,74 @@ impl Drop for HeldBytes<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn bytes_over_the_bound_are_refused_and_dropped_ones_are_free_again() {
-        let budget = ArrivalBudget::new(10);
-        let (mut first, mut second) = (budget.hold(), budget.hold());
-        assert_eq!(first.add(6), Ok(()));
-        assert_eq!(second.add(5), Err(BudgetSpent(10)));
-        assert_eq!(second.add(4), Ok(()));
-        drop(first);
-        assert_eq!(second.add(6), Ok(()));
-        drop(second);
-        assert_eq!(budget.held.load(Ordering::Relaxed), 0);
+    /// Connections of a budget, each with what it holds first.
+    fn connections<const N: usize>(
+        all: &Arc<ArrivalBudget>,
+        bytes: [usize; N],
+    ) -> [(Arc<ConnectionBudget>, HeldBytes); N] {
+        let all = [(); N].map(|()| all.connection(1 << 20));
+        let mut sizes = bytes.into_iter();
+        all.map(|connection| {
+            let mut held = connection.hold();
+            assert_eq!(held.add(sizes.next().unwrap()), Ok(()));
+            (connection, held)
+        })
     }
 
     #[test]
-    fn a_part_is_bounded_by_itself_and_by_the_whole() {
-        let whole = ArrivalBudget::new(10);
-        let (one, other) = (whole.part(6, 0), whole.part(6, 0));
-        let (mut first, mut second) = (one.hold(), other.hold());
-        assert_eq!(first.add(7), Err(BudgetSpent(6)));
-        assert_eq!(first.add(6), Ok(()));
-        assert_eq!(second.add(5), Err(BudgetSpent(10)), "one connection leaves too little");
-        assert_eq!(second.add(4), Ok(()));
-        drop((first, second));
-        for budget in [&whole, &one, &other] {
-            assert_eq!(budget.held.load(Ordering::Relaxed), 0);
+    fn bytes_over_the_bound_of_a_connection_are_refused_and_dropped_ones_are_free_again() {
+        let all = ArrivalBudget::new(1 << 20);
+        let connection = all.connection(100_000);
+        let (mut first, mut second) = (connection.hold(), connection.hold());
+        assert_eq!(first.add(60_000), Ok(()));
+        assert_eq!(second.add(50_000), Err(BudgetSpent(100_000)));
+        assert_eq!(second.add(40_000), Ok(()));
+        drop(first);
+        assert_eq!(second.add(60_000), Ok(()));
+        assert_eq!(all.held.load(Relaxed), 100_000 - FREE_BYTES);
+        drop((second, connection));
+        assert_eq!((all.held.load(Relaxed), all.open.load(Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn the_first_bytes_of_each_connection_do_not_count_towards_the_bound_of_all() {
+        let all = ArrivalBudget::new(100_000);
+        let held = connections(&all, [FREE_BYTES; 20]);
+        assert_eq!(all.held.load(Relaxed), 0);
+        drop(held);
+        assert_eq!(all.held.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn at_the_bound_of_all_who_holds_much_is_refused_and_for_others_the_greediest_is_closed() {
+        let all = ArrivalBudget::new(200_000);
+        let free = FREE_BYTES;
+        let [(greediest, _a), (greedy, mut b), (modest, mut c), (_, _d)] =
+            connections(&all, [120_000 + free, 80_000 + free, 10_000, 0]);
+        assert_eq!(b.add(1), Err(BudgetSpent(200_000)));
+        assert!(!greediest.closing.is_cancelled(), "nobody is closed for one that holds much");
+        for bytes in [20_000, 1, 1] {
+            assert_eq!(c.add(bytes), Ok(()));
+            assert!(greediest.closing.is_cancelled());
+            assert!(!greedy.closing.is_cancelled(), "the greediest has not given back yet");
+            assert!(!modest.closing.is_cancelled());
         }
     }
 
     #[test]
-    fn the_free_bytes_of_a_part_do_not_count_towards_the_whole() {
-        let whole = ArrivalBudget::new(10);
-        let (greedy, other) = (whole.part(20, 3), whole.part(20, 3));
-        let (mut first, mut second, mut third) = (greedy.hold(), greedy.hold(), other.hold());
-        assert_eq!(first.add(2), Ok(()));
-        assert_eq!(second.add(12), Err(BudgetSpent(10)), "one of them is free");
-        assert_eq!(second.add(11), Ok(()));
-        assert_eq!(third.add(3), Ok(()));
-        assert_eq!(third.add(1), Err(BudgetSpent(10)));
+    fn a_connection_is_over_if_something_is_not_read_in_time() {
+        let connection = ArrivalBudget::new(1 << 20).connection(1 << 20);
+        let waits = connection.hold();
+        let answer = || connection.hold_answer("answer").unwrap();
+        let first = answer();
+        assert!(!connection.begin_span());
         drop(first);
-        assert_eq!(whole.held.load(Ordering::Relaxed), 8);
-        drop((second, third));
-        for budget in [&whole, &greedy, &other] {
-            assert_eq!(budget.held.load(Ordering::Relaxed), 0);
-        }
+        let second = answer();
+        assert!(!connection.begin_span());
+        assert!(connection.begin_span());
+        assert_eq!(connection.held(), ANSWERED_CALL_BYTES + 6);
+        drop((second, waits));
+        assert!(!connection.begin_span());
+        assert_eq!(connection.held(), 0);
     }
 }

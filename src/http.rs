@@ -40,7 +40,7 @@ use tokio::{
 use crate::{
     VERSION,
     access::{AdminToken, DomainAccess},
-    arriving::{ArrivalBudget, FREE_BYTES},
+    arriving::ArrivalBudget,
     clock::system_clock,
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
@@ -123,9 +123,14 @@ impl Http {
             return Err(Refusal::TooLongAt(bytes_max));
         }
         // A connection has one request at a time.
-        let arriving = self.arriving.part(bytes_max, FREE_BYTES);
+        let arriving = self.arriving.connection(bytes_max);
         let (mut received, mut held) = (BytesMut::new(), arriving.hold());
-        while let Some(frame) = body.frame().await {
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                () = arriving.is_over() => return Err(Refusal::TooMany),
+            };
+            let Some(frame) = frame else { break };
             let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
             let frame = frame.map_err(malformed)?;
             let data = frame.into_data().unwrap_or_default();

@@ -3,14 +3,25 @@
 
 /// The text, with control characters (including line ends) and invalid UTF-8 written as `\xHH`.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
+    printable_start(bytes, usize::MAX)
+}
+
+/// Like [`printable`]. What follows after about `bytes_max` bytes of the result is written as `…`, and costs nothing.
+pub(crate) fn printable_start(bytes: &[u8], bytes_max: usize) -> String {
+    let mut text = String::with_capacity(bytes.len().min(bytes_max));
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
+            if text.len() >= bytes_max {
+                return text + "…";
+            }
             if character.is_control() {
                 push_escaped(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 text.push(character);
             }
+        }
+        if text.len() >= bytes_max && !chunk.invalid().is_empty() {
+            return text + "…";
         }
         push_escaped(&mut text, chunk.invalid());
     }
@@ -19,7 +30,9 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 
 fn push_escaped(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
-        *text += &format!("\\x{byte:02x}");
+        let digits = [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16));
+        text.push_str("\\x");
+        text.extend(digits.into_iter().flatten());
     }
 }
 
@@ -39,5 +52,18 @@ mod tests {
         assert_eq!(printable(b"a\r\nb\x00\xff\x1b[31m"), "a\\x0d\\x0ab\\x00\\xff\\x1b[31m");
         assert_eq!(printable("\u{85}".as_bytes()), "\\xc2\\x85");
         assert_eq!(printable_lines("a\x1b\nb\r\n"), "a\\x1b\nb\\x0d\n");
+    }
+    #[test]
+    fn the_start_of_a_text_ends_behind_a_whole_character() {
+        for (text, start) in [
+            (&b"abcd"[..], "abcd"),
+            (b"abcde", "abcd…"),
+            (b"abc\xc3\xbcd", "abcü…"),
+            (b"abc\xff", "abc\\xff"),
+            (b"abcd\xff", "abcd…"),
+            (b"\xff\xffa", "\\xff…"),
+        ] {
+            assert_eq!(printable_start(text, 4), start);
+        }
     }
 }

@@ -5,15 +5,16 @@ mod age;
 pub mod decode;
 pub mod encode;
 mod framing;
+mod header_blocks;
 pub mod headers;
 pub mod json;
 mod metadata;
 pub mod precheck;
-mod preface;
 pub mod refusal;
 pub(crate) mod reset;
 mod serve;
 mod service;
+mod slots;
 mod socket;
 mod timeout;
 

@@ -29,7 +29,9 @@ pub use metrics::{
     RuleMetrics, ServerReport, ServerUsage, StoreMetrics, instruments, observe_control_plane,
     observe_memory, observe_servers,
 };
-pub(crate) use metrics::{CallsInProgress, RefusedConnection, is_server_error, redis_error_type};
+pub(crate) use metrics::{
+    CallsInProgress, CountedCalls, RefusedConnection, is_server_error, redis_error_type,
+};
 pub use otlp::{OtlpEndpoint, OtlpProtocol};
 pub use provider::{Log, LogFormat, Telemetry, TelemetryOptions};
 pub use status::{RuleDecisions, StatusNumbers};

@@ -3,7 +3,8 @@
 
 use std::{
     pin::{Pin, pin},
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -13,25 +14,30 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
-use tokio::time;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time,
+};
 use tonic::{Status, body::Body as TonicBody};
 
 use super::refusal::Refusal;
 use crate::{
-    arriving::ArrivalBudget,
+    arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
     grpc::{self, PREFIX_BYTES},
 };
 
 /// Longest time that a request may take to arrive.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Most bytes of partly received messages on one connection. Enough for Envoy's default of 1,024 concurrent
-/// calls, each with its default maximum of 60 KiB of headers, or for one message of the largest
-/// `--max-message-bytes`.
-pub(super) const ARRIVING_BYTES_MAX: usize = 65 << 20;
+/// Most bytes that one connection holds. Enough for the messages of Envoy's default of 1,024 concurrent calls, each with
+/// its default maximum of 60 KiB of headers, or for one message of the largest `--max-message-bytes`.
+pub(super) const CONNECTION_BYTES_MAX: usize = 65 << 20;
 
 /// About what a call takes that waits for its message, in bytes.
 const WAITING_CALL_BYTES: usize = 4 << 10;
+
+/// About what a call of another service takes beside its message, in bytes.
+const OTHER_CALL_BYTES: usize = 8 << 10;
 
 /// Reads the message of a request.
 ///
@@ -41,7 +47,7 @@ const WAITING_CALL_BYTES: usize = 4 << 10;
 pub(super) async fn read(
     body: Incoming,
     bytes_max: usize,
-    budget: &ArrivalBudget,
+    budget: &Arc<ConnectionBudget>,
 ) -> Result<Bytes, Refusal> {
     let mut message = pin!(read_all(body, bytes_max, budget));
     // Nearly every message has already arrived, and needs no timer.
@@ -60,7 +66,7 @@ pub(super) async fn read(
 async fn read_all(
     mut body: Incoming,
     bytes_max: usize,
-    budget: &ArrivalBudget,
+    budget: &Arc<ConnectionBudget>,
 ) -> Result<Bytes, Refusal> {
     let (mut received, mut held, mut message_end) = (BytesMut::new(), budget.hold(), None);
     loop {
@@ -117,7 +123,7 @@ fn end_of_message(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>
 }
 
 /// The body of a gRPC answer: one message, or none if the headers already hold the status.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) enum AnswerBody {
     /// The message is next, and then the trailers.
     Message(Bytes),
@@ -127,19 +133,55 @@ pub(super) enum AnswerBody {
     #[default]
     End,
     /// The body of another service's answer.
-    Other(TonicBody),
+    Other(Box<OtherCall>),
 }
 
-/// An answer that holds `message`.
-pub(super) fn write(message: &impl Message) -> Response<AnswerBody> {
+/// A call of another service, and what it holds until its answer ends.
+pub(super) struct OtherCall {
+    pub(super) body: TonicBody,
+    memory: Arc<ConnectionBudget>,
+    _held: HeldBytes,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl OtherCall {
+    /// A call that may send up to `bytes` bytes, without an answer.
+    ///
+    /// # Errors
+    /// If the client has no free slot or holds too much.
+    pub(super) fn begin(
+        bytes: usize,
+        slots: &Arc<Semaphore>,
+        memory: &Arc<ConnectionBudget>,
+    ) -> Result<Self, Refusal> {
+        let slot = Arc::clone(slots).try_acquire_owned();
+        let (memory, mut held) = (Arc::clone(memory), memory.hold());
+        held.add(OTHER_CALL_BYTES + bytes)?;
+        let slot = slot.map_err(|_| Refusal::TooMany)?;
+        Ok(Self { body: TonicBody::empty(), memory, _held: held, _slot: slot })
+    }
+
+    fn hold(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+        match frame.into_data().map(|data| self.memory.hold_answer(data)) {
+            Ok(held) => held.map(Frame::data).map_err(|spent| Refusal::Busy(spent).status()),
+            Err(trailers) => Ok(trailers),
+        }
+    }
+}
+
+/// An answer that holds `message`, and counts towards `budget` until it is written.
+pub(super) fn write(
+    message: &impl Message,
+    budget: &Arc<ConnectionBudget>,
+) -> Result<Response<AnswerBody>, BudgetSpent> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.extend_from_slice(&grpc::prefix(length));
     message.encode_raw(&mut framed);
-    let mut response = Response::new(AnswerBody::Message(framed.freeze()));
+    let mut response = Response::new(AnswerBody::Message(budget.hold_answer(framed)?));
     let grpc = HeaderValue::from_static(grpc::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, grpc);
-    response
+    Ok(response)
 }
 
 impl Body for AnswerBody {
@@ -150,8 +192,9 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Self::Other(body) = &mut *self {
-            return Pin::new(body).poll_frame(context);
+        if let Self::Other(call) = &mut *self {
+            let frame = ready!(Pin::new(&mut call.body).poll_frame(context));
+            return Poll::Ready(frame.map(|frame| call.hold(frame?)));
         }
         let frame = match std::mem::take(&mut *self) {
             Self::Message(message) => {
@@ -171,7 +214,7 @@ impl Body for AnswerBody {
         match self {
             Self::Message(_) | Self::Trailers => false,
             Self::End => true,
-            Self::Other(body) => body.is_end_stream(),
+            Self::Other(call) => call.body.is_end_stream(),
         }
     }
 }

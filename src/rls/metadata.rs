@@ -1,5 +1,8 @@
 //! The answer's dynamic metadata, as envoyproxy/ratelimit builds it: the request, and the metadata of the
 //! rules that let the call pass. Envoy gives it to later filters and access logs, unchecked.
+//!
+//! End users choose the values, so only the start of each is repeated, and of the whole request only so much: an answer
+//! that takes longer than Envoy waits would let the call pass.
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
@@ -11,14 +14,23 @@ use crate::{
         decision::{Code, Decision, Matched, Outcome, Status},
         rule::Metadata,
     },
-    printable::printable,
+    printable::printable_start,
 };
+
+/// Most bytes of a domain, a key or a value that are repeated, and the sum at which no further entry is.
+const TEXT_BYTES_MAX: usize = 256;
+const ECHO_BYTES_MAX: usize = 16 << 10;
 
 /// The request as metadata.
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
-    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    let mut bytes_left = ECHO_BYTES_MAX;
+    let descriptors = request.descriptors.iter();
+    let descriptors = descriptors
+        .map_while(|next| (bytes_left > 0).then(|| descriptor(next, &mut bytes_left)))
+        .collect();
     let mut echo = Struct::default();
-    insert(&mut echo, "domain", text(&printable(request.domain.as_bytes())));
+    let domain = printable_start(request.domain.as_bytes(), TEXT_BYTES_MAX);
+    insert(&mut echo, "domain", text(&domain));
     insert(&mut echo, "descriptors", list(descriptors));
     if request.hits_addend != 0 {
         insert(&mut echo, "hitsAddend", number(f64::from(request.hits_addend)));
@@ -78,9 +90,15 @@ fn from_tree(tree: &Metadata) -> Value {
     }
 }
 
-fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
+fn descriptor(descriptor: &RateLimitDescriptor, bytes_left: &mut usize) -> Value {
     let mut map = Struct::default();
-    insert(&mut map, "entries", list(descriptor.entries.iter().map(entry).collect()));
+    let entries = descriptor.entries.iter().map_while(|next| {
+        let entry = (*bytes_left > 0).then(|| entry(next))?;
+        *bytes_left = bytes_left.saturating_sub(entry.len());
+        Some(text(&entry))
+    });
+    let entries = list(entries.collect());
+    insert(&mut map, "entries", entries);
     if let Some(limit) = &descriptor.limit {
         let unit = match WireUnit::try_from(limit.unit) {
             Ok(unit) => unit.as_str_name().to_owned(),
@@ -98,8 +116,8 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
 }
 
 /// Escaped: Envoy would drop a whole answer that is not valid UTF-8, and so let the call pass.
-fn entry(Entry { key, value }: &Entry) -> Value {
-    text(&(printable(key) + "=" + &printable(value)))
+fn entry(Entry { key, value }: &Entry) -> String {
+    printable_start(key, TEXT_BYTES_MAX) + "=" + &printable_start(value, TEXT_BYTES_MAX)
 }
 
 fn insert(map: &mut Struct, name: &str, value: Value) {

@@ -8,7 +8,7 @@
 //! | a compressed message | UNIMPLEMENTED | 415 |
 //! | a client that left before its message was complete | CANCELLED | 400 |
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
-//! | too many requests, or too much data in messages that arrive in parts | RESOURCE_EXHAUSTED | 503 |
+//! | too many requests, or too much data that is unfinished or not read | RESOURCE_EXHAUSTED | 503 |
 //! | a request made by a web page, or about a domain of others | PERMISSION_DENIED | 403 |
 //! | no answer from the store | UNAVAILABLE | 503 |
 //! | a bug: the call panicked | INTERNAL | 500 |
@@ -46,7 +46,7 @@ pub enum Refusal {
     /// The message took too long to arrive.
     #[error("the message took over 10 s to arrive")]
     TooSlow,
-    /// Too much data is in messages that arrive in parts.
+    /// Too much data is unfinished or not read.
     #[error(transparent)]
     Busy(#[from] BudgetSpent),
     /// Too many requests are in progress.

@@ -2,14 +2,15 @@
 
 use std::{
     convert::Infallible,
-    future::{pending, ready},
+    future::ready,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::Limited;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -24,15 +25,17 @@ use tower::Service as _;
 
 use super::{
     age,
-    framing::AnswerBody,
-    preface::{SILENT_FOR, http2_connections},
+    framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
+    refusal::Refusal,
     service::{ConnectedClient, Service},
-    socket::{InputGate, Socket},
+    slots::{ConnectionSlot, ConnectionSlots},
+    socket::Socket,
 };
 use crate::{
+    accept::{accept, warn_once_a_minute},
     calls::CallTracker,
     grpc::{self, METHOD_PATH},
-    telemetry::{CallsInProgress, ListenerMetrics},
+    telemetry::{CallsInProgress, ListenerMetrics, RefusedConnection},
     tls::server::{ListenerTls, SecuredStream},
     workers::Workers,
 };
@@ -59,9 +62,15 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 /// passing on all of them would let a client use up the memory.
 const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
 const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
+/// Most open calls of the other services on one connection, and most bytes that each may send. `Watch` stays open.
+const OTHER_CALLS_MAX: usize = 100;
+const OTHER_BYTES_MAX: usize = 4 << 10;
 
 /// How long connections are still accepted after the stop, and the least time for which each is then served.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
+
+/// The pause before the next look whether a connection may be accepted.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The services on the gRPC address.
 #[derive(Debug, Clone)]
@@ -77,7 +86,7 @@ pub struct GrpcServices {
 /// Bounds on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionBounds {
-    /// Most connections; further ones are closed at once.
+    /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
     pub connections_max: usize,
     /// The age at which a connection is asked to end, give or take a tenth; `None` for never.
     pub age: Option<Duration>,
@@ -94,26 +103,41 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    let slots = Arc::new(Semaphore::new(bounds.connections_max));
-    let closed = close_after(stop.clone());
-    let mut incoming =
-        Box::pin(http2_connections(listener, slots, metrics.clone()).take_until(closed));
+    let mut slots = ConnectionSlots::new(bounds.connections_max);
+    let mut closed = pin!(close_after(stop.clone()));
     loop {
-        let stream = tokio::select! {
-            Some(_) = connections.join_next() => continue,
-            stream = incoming.next() => stream,
-        };
-        let Some((stream, slot)) = stream else { break };
-        let Ok(stream) = stream.into_std() else { continue };
-        let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
-        let open = (slot, metrics.opened());
-        let connection = async move {
-            serve_connection(stream, services, bounds.age, tls, stop).await;
-            drop(open);
-        };
-        workers.spawn(&mut connections, connection);
+        let may_accept = slots.may_accept(connections.len());
+        tokio::select! {
+            () = &mut closed => break,
+            Some(_) = connections.join_next() => {}
+            () = time::sleep(LOOK_AGAIN_AFTER), if !may_accept => {}
+            stream = accept(&listener, &metrics), if may_accept => {
+                let memory = services.rate_limit.memory_of_a_connection();
+                let Some(slot) = slots.take(connections.len(), &metrics, memory) else {
+                    metrics.refused(RefusedConnection::Full);
+                    warn_once_a_minute(&metrics, "closed a connection: --max-connections have calls");
+                    continue;
+                };
+                let Ok(stream) = stream.into_std() else { continue };
+                let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
+                let open = metrics.opened();
+                let connection = async move {
+                    let memory = Arc::clone(&slot.memory);
+                    tokio::select! {
+                        () = serve_connection(stream, services, bounds.age, tls, stop, &slot) => {}
+                        () = memory.is_over() => {}
+                    }
+                    // The calls that outlive it.
+                    if let Some((calls, _)) = slot.calls.get() {
+                        calls.clone().wait().await;
+                    }
+                    drop(open);
+                };
+                workers.spawn(&mut connections, connection);
+            }
+        }
     }
-    drop(incoming);
+    drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
@@ -123,31 +147,21 @@ async fn close_after(stop: CancellationToken) {
     time::sleep(CLOSE_AFTER).await;
 }
 
-/// Serves a connection, and waits for the calls that outlive it.
+/// Serves a connection until it ends.
 async fn serve_connection(
     stream: std::net::TcpStream,
     services: GrpcServices,
     age: Option<Duration>,
     tls: ListenerTls,
     stop: CancellationToken,
+    slot: &Arc<ConnectionSlot>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let Ok(stream) = tls.secure(stream, &stop).await else { return };
+    let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
-    let _counted = services.in_progress.add(calls.clone());
-    accept_calls(stream, services, age, stop, calls.clone()).await;
-    calls.wait().await;
-}
-
-/// Accepts calls until the connection ends.
-async fn accept_calls(
-    SecuredStream { stream, identity }: SecuredStream,
-    services: GrpcServices,
-    age: Option<Duration>,
-    stop: CancellationToken,
-    calls: CallTracker,
-) {
-    let (socket, gate) = Socket::new(stream);
+    drop(slot.calls.set((calls.clone(), services.in_progress.add(calls.clone()))));
+    let gate = slot.gate.clone();
+    let socket = Socket::new(stream, gate.clone(), Arc::clone(&slot.memory));
     let mut server = http2::Builder::new(calls.clone());
     server
         .timer(TokioTimer::new())
@@ -163,11 +177,14 @@ async fn accept_calls(
         .keep_alive_timeout(KEEPALIVE_WITHIN);
     let client = Arc::new(ConnectedClient {
         calls,
-        arriving: services.rate_limit.arriving_on_a_connection(),
+        memory: Arc::clone(&slot.memory),
+        other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
         identity,
     });
-    let service =
-        service_fn(move |request| services.answer(request, &client).map(Ok::<_, Infallible>));
+    let service = service_fn(|request| {
+        slot.has_called.store(true, Ordering::Relaxed);
+        services.answer(request, &client).map(Ok::<_, Infallible>)
+    });
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         // Connection errors are not reported: nothing of ours has failed.
@@ -175,21 +192,13 @@ async fn accept_calls(
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
         () = age::reached(age) => {}
-        () = silent(&gate) => return,
+        () = slot.is_silent() => return,
     }
     if !gate.has_spoken() {
         return;
     }
     connection.as_mut().graceful_shutdown();
     drop(time::timeout(age::GRACE, gate.run(connection)).await);
-}
-
-/// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
-async fn silent(gate: &InputGate) {
-    time::sleep(SILENT_FOR).await;
-    if gate.has_spoken() {
-        pending().await
-    }
 }
 
 impl GrpcServices {
@@ -205,15 +214,35 @@ impl GrpcServices {
         let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
             Box::pin(ready(not_grpc()))
         } else {
-            Box::pin(self.others.clone().call(for_others(request)).map(of_others))
+            Box::pin(answer_other(self.others.clone(), request, Arc::clone(client)))
         };
         other.right_future()
     }
 }
 
+/// Answers a call of another service. Its bounds are ours, since tonic waits for a message without a limit.
+async fn answer_other(
+    mut others: Routes,
+    request: Request<Incoming>,
+    client: Arc<ConnectedClient>,
+) -> Response<AnswerBody> {
+    let answer = async {
+        let mut call =
+            Box::new(OtherCall::begin(OTHER_BYTES_MAX, &client.other_calls, &client.memory)?);
+        let answer = time::timeout(ARRIVES_WITHIN, others.call(for_others(request))).await;
+        let Ok(answer) = answer.map_err(|_| Refusal::TooSlow)?;
+        Ok(answer.map(|body| {
+            call.body = body;
+            AnswerBody::Other(call)
+        }))
+    };
+    answer.await.unwrap_or_else(|refusal: Refusal| refusal.status().into_http())
+}
+
 fn for_others(request: Request<Incoming>) -> Request<Body> {
     let (head, body) = request.into_parts();
-    let mut request = Request::post(head.uri.path()).body(Body::new(body)).unwrap_or_default();
+    let body = Body::new(Limited::new(body, OTHER_BYTES_MAX));
+    let mut request = Request::post(head.uri.path()).body(body).unwrap_or_default();
     for name in HEADERS_OF_OTHERS {
         if let Some(value) = head.headers.get(&name)
             && value.len() <= HEADER_OF_OTHERS_BYTES_MAX
@@ -222,10 +251,6 @@ fn for_others(request: Request<Incoming>) -> Request<Body> {
         }
     }
     request
-}
-
-fn of_others(Ok(response): Result<Response<Body>, Infallible>) -> Response<AnswerBody> {
-    response.map(AnswerBody::Other)
 }
 
 /// Whether the content type is one of gRPC's.

@@ -7,12 +7,13 @@ use std::{
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use tokio::sync::Semaphore;
 use tonic::Code;
 
 use super::{
     decode::{Bounds, Decoded},
     encode,
-    framing::{self, ARRIVING_BYTES_MAX, AnswerBody},
+    framing::{self, AnswerBody, CONNECTION_BYTES_MAX},
     headers::Headers,
     pb, precheck,
     refusal::Refusal,
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     access::DomainAccess,
-    arriving::{ArrivalBudget, FREE_BYTES},
+    arriving::{ArrivalBudget, ConnectionBudget},
     calls::CallTracker,
     limiter::Limiter,
     panics::caught,
@@ -46,15 +47,17 @@ pub struct Service {
 /// What the calls of one connection share.
 pub(super) struct ConnectedClient {
     pub(super) calls: CallTracker,
-    /// The memory for messages that arrive in parts.
-    pub(super) arriving: Arc<ArrivalBudget>,
+    /// The memory that it may make us hold.
+    pub(super) memory: Arc<ConnectionBudget>,
+    /// One permit for each call of another service that it may have open.
+    pub(super) other_calls: Arc<Semaphore>,
     /// Who the client is, if it has shown a certificate.
     pub(super) identity: Option<Identity>,
 }
 
 impl Service {
     /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE, and
-    /// those that arrive in parts, if they exceed `arriving`, with RESOURCE_EXHAUSTED. `access` says which domains
+    /// those that exceed `arriving`, with RESOURCE_EXHAUSTED. `access` says which domains
     /// each client may ask about; `None` is all. Without a `tracer` there are no spans.
     pub fn new(
         limiter: Arc<Limiter>,
@@ -68,9 +71,9 @@ impl Service {
         Self { limiter, bounds, message_bytes_max, headers, arriving, access, tracer }
     }
 
-    /// The memory that one connection may use for messages that arrive in parts.
-    pub(super) fn arriving_on_a_connection(&self) -> Arc<ArrivalBudget> {
-        self.arriving.part(ARRIVING_BYTES_MAX, FREE_BYTES)
+    /// The memory that a new connection may make us hold.
+    pub(super) fn memory_of_a_connection(&self) -> Arc<ConnectionBudget> {
+        self.arriving.connection(CONNECTION_BYTES_MAX)
     }
 
     /// Answers a call of [`METHOD`](crate::grpc::METHOD). The connection owns it.
@@ -91,7 +94,9 @@ impl Service {
         calls.run(async move {
             let answer =
                 caught(self.decide(body, &client, span.as_ref(), (started, timeout))).await;
-            let answer = answer.unwrap_or(Err(Refusal::Panicked));
+            let answer = answer.unwrap_or(Err(Refusal::Panicked)).and_then(|response| {
+                framing::write(&response, &client.memory).map_err(Refusal::Busy)
+            });
             let code = match &answer {
                 Ok(_) => Code::Ok,
                 Err(refusal) => refusal.codes().0,
@@ -101,7 +106,7 @@ impl Service {
             }
             self.limiter.metrics().call(started, code);
             match answer {
-                Ok(response) => framing::write(&response),
+                Ok(response) => response,
                 Err(refusal) => refusal.status().into_http(),
             }
         })
@@ -115,7 +120,7 @@ impl Service {
         (started, timeout): (Instant, Option<Duration>),
     ) -> Result<pb::RateLimitResponse, Refusal> {
         let reads = Instant::now();
-        let message = framing::read(body, self.message_bytes_max, &client.arriving).await?;
+        let message = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
         let request = precheck::request(message, self.bounds)?;

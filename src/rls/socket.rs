@@ -16,13 +16,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
-use super::preface::PREFACE;
-use crate::tls::ServerStream;
+use super::header_blocks::{HeaderBlocks, PREFACE};
+use crate::{arriving::ConnectionBudget, tls::ServerStream};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
 pub(super) struct Socket {
@@ -30,8 +30,11 @@ pub(super) struct Socket {
     stream: Take<ServerStream>,
     gate: InputGate,
     output: Output,
+    /// The reader, while it waits for room for output.
+    waits: Option<Waker>,
     /// The bytes of the preface that have not been read.
     preface_left: u64,
+    header_blocks: HeaderBlocks,
 }
 
 /// Most bytes that are read, and then worked on, before other connections of this worker have their turn: some tens of
@@ -40,6 +43,8 @@ const TURN_BYTES: u64 = 4 << 10;
 
 enum Output {
     Open,
+    /// The client does not read: what it sends meanwhile is not read either, so that answers do not pile up.
+    Blocked,
     /// A write failed. Data of the client may still be unread, so the socket stays open, and further output
     /// is discarded.
     Discarded,
@@ -59,15 +64,19 @@ struct GateState {
 }
 
 impl Socket {
-    pub(super) fn new(stream: ServerStream) -> (Self, InputGate) {
-        let gate = InputGate::default();
-        let socket = Self {
+    pub(super) fn new(
+        stream: ServerStream,
+        gate: InputGate,
+        memory: Arc<ConnectionBudget>,
+    ) -> Self {
+        Self {
             stream: stream.take(0),
-            gate: gate.clone(),
+            gate,
             output: Output::Open,
+            waits: None,
             preface_left: PREFACE.len() as u64,
-        };
-        (socket, gate)
+            header_blocks: HeaderBlocks::new(memory),
+        }
     }
 }
 
@@ -102,6 +111,10 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let gate = Arc::clone(&self.gate.0);
+        if let Output::Blocked = self.output {
+            self.waits = Some(context.waker().clone());
+            return Poll::Pending;
+        }
         if !gate.reached.load(Ordering::Relaxed) {
             let turn = gate.turn.load(Ordering::Relaxed);
             if turn == 0 {
@@ -109,10 +122,13 @@ impl AsyncRead for Socket {
                 return Poll::Pending;
             }
             self.stream.set_limit(turn);
+            let filled = buffer.filled().len();
             let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
             let left = self.stream.limit();
             if read.is_ok() && left < turn {
                 gate.turn.store(left, Ordering::Relaxed);
+                let bytes = buffer.filled().get(filled..).unwrap_or_default();
+                self.header_blocks.follow(bytes).map_err(io::Error::other)?;
                 if self.preface_left > 0 {
                     self.preface_left = self.preface_left.saturating_sub(turn - left);
                     gate.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
@@ -137,13 +153,21 @@ impl Socket {
         length: usize,
         write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if let Output::Open = self.output {
-            match ready!(write(Pin::new(self.stream.get_mut()))) {
-                Ok(written) => return Poll::Ready(Ok(written)),
-                Err(_) => self.output = Output::Discarded,
-            }
+        if let Output::Discarded = self.output {
+            return Poll::Ready(Ok(length));
         }
-        Poll::Ready(Ok(length))
+        let written = write(Pin::new(self.stream.get_mut()));
+        self.output = match &written {
+            Poll::Ready(Ok(_)) => Output::Open,
+            Poll::Ready(Err(_)) => Output::Discarded,
+            Poll::Pending => Output::Blocked,
+        };
+        if written.is_ready()
+            && let Some(reader) = self.waits.take()
+        {
+            reader.wake();
+        }
+        written.map(|written| written.or(Ok(length)))
     }
 }
 

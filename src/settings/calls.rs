@@ -17,7 +17,7 @@ use crate::rls::{
 pub struct CallSettings {
     /// The largest request, in bytes.
     pub message_bytes_max: usize,
-    /// Most bytes of requests that have arrived in part.
+    /// Most bytes of what clients have sent in part or not yet read.
     pub arriving_bytes_max: usize,
     /// The bounds of a request, and whether its answer repeats it.
     pub bounds: Bounds,
@@ -53,7 +53,7 @@ impl CallSettings {
             flag: "max-arriving-bytes",
             form: Size { min: 128 << 20, max: 64 << 30 },
             default: "256MiB",
-            help: "Maximum size of all requests that have arrived in part; more are refused",
+            help: "Maximum size of all that clients have sent in part or not yet read; more is refused",
         });
         let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",

@@ -219,7 +219,7 @@ fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
         flag: "max-connections",
         form: WholeNumber { min: 1, max: 1_000_000 },
         default: "10000",
-        help: "Maximum number of connections to gRPC; further ones are closed at once",
+        help: "Maximum number of connections to gRPC; for a further one, one without calls is closed",
     });
     let age = reader.read(&Setting {
         flag: "connection-age",

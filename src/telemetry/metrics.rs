@@ -28,7 +28,7 @@ pub use self::{
 };
 pub(crate) use self::{
     call::is_server_error,
-    edge::{CallsInProgress, RefusedConnection},
+    edge::{CallsInProgress, CountedCalls, RefusedConnection},
     store::redis_error_type,
 };
 use super::instrument::{InstrumentRow, InstrumentUnit};

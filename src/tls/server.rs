@@ -22,6 +22,8 @@ use crate::clock::unix_seconds;
 
 /// Longest time for a handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Longest time for a handshake after the stop.
+const AFTER_STOP: Duration = Duration::from_secs(2);
 
 /// The PEM files of our listeners.
 #[derive(Debug, Clone)]
@@ -152,17 +154,20 @@ impl ListenerTls {
     /// The connection as it is to be served.
     ///
     /// # Errors
-    /// Those of the handshake; also if `stop` is cancelled during it.
+    /// Those of the handshake; also if it has not ended 2 s after `stop` is cancelled.
     pub(crate) async fn secure(
         &self,
         stream: TcpStream,
         stop: &CancellationToken,
     ) -> io::Result<SecuredStream> {
         match &self.0 {
-            Some((server, listener)) => {
-                let accepted = stop.run_until_cancelled(server.accept(stream, *listener)).await;
-                accepted.unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()))
-            }
+            Some((server, listener)) => tokio::select! {
+                accepted = server.accept(stream, *listener) => accepted,
+                // Connections are still accepted for a moment after the stop.
+                () = async { stop.cancelled().await; time::sleep(AFTER_STOP).await } => {
+                    Err(io::ErrorKind::Interrupted.into())
+                }
+            },
             None => Ok(SecuredStream { stream: ServerStream::Plain(stream), identity: None }),
         }
     }

@@ -9,7 +9,7 @@ mod http;
 mod rule_files;
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::TcpStream,
     time::{Duration, Instant},
 };
@@ -179,7 +179,7 @@ async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection
     }
     let refused = started.next().await.unwrap().expect("a status");
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "messages that arrive in parts: over 68157440 bytes");
+    assert_eq!(refused.message(), "unfinished messages and unread answers: over 68157440 bytes");
 
     let mut client = RateLimitServiceClient::new(channel.clone());
     let whole = request("shop", vec![descriptor(&[("user", "a")])]);
@@ -260,13 +260,24 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
     let mut service = Service::start(Options::default());
     service.wait_until_ready();
-    let silent: Vec<_> = (0..600)
+    let mut silent: Vec<_> = (0..620)
         .map(|number| connect(&service, if number % 2 == 0 { b"" } else { b"PRI * HTTP" }))
         .collect();
     let service_id = service.process().0.id();
     let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
     assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
-    eventually("the bound holds", || (128..160).contains(&open_files(service_id)).then_some(()));
+    eventually("the bound holds", || (512..544).contains(&open_files(service_id)).then_some(()));
+    for stream in &silent {
+        stream.set_nonblocking(true).unwrap();
+    }
+    // Each has been sent the service's settings.
+    let is_open = |stream: &mut TcpStream| {
+        std::io::copy(stream, &mut std::io::sink())
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let open: Vec<_> = silent.iter_mut().map(is_open).collect();
+    assert!(!open[..80].contains(&true), "those that were silent longest are closed");
+    assert!(!open[150..].contains(&false), "the others are open");
 
     service.process().signal("TERM");
     assert!(service.process().0.wait().unwrap().success());
@@ -287,8 +298,7 @@ fn a_silent_connection_is_closed_and_a_slow_preface_is_accepted() {
     late.read_exact(&mut frame).unwrap();
     assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
 
-    let mut nothing = Vec::new();
-    assert_eq!(silent.read_to_end(&mut nothing).unwrap(), 0);
+    std::io::copy(&mut silent, &mut std::io::sink()).unwrap();
     assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
 }
 

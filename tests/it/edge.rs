@@ -46,23 +46,33 @@ fn peak_mib(process: u32) -> u64 {
 
 /// Runs `attack` on two threads, again and again, while a good client makes its calls on a connection of its own.
 /// Each attack gets the addresses of gRPC and HTTP, and a flag that asks it to end.
-fn flood(name: &str, peak_max: u64, attack: impl Fn(SocketAddr, SocketAddr, &AtomicBool) + Sync) {
-    let mut service = Service::start(Options { rules: RULES, ..Options::default() });
+fn flood(name: &str, peak_max: u64, attack: impl Fn(SocketAddr, SocketAddr, &Stop) + Sync) {
+    flood_with(Options { rules: RULES, ..Options::default() }, name, peak_max, attack);
+}
+
+/// Like [`flood`], on a service with these options.
+fn flood_with(
+    options: Options<'_>,
+    name: &str,
+    peak_max: u64,
+    attack: impl Fn(SocketAddr, SocketAddr, &Stop) + Sync,
+) {
+    let mut service = Service::start(options);
     service.wait_until_ready();
     let process = service.process().0.id();
     let files_before = open_files(process);
-    let (stop, attacks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (stop, attacks) = (Stop::default(), AtomicUsize::new(0));
     let mut latencies = thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
+                while !stop.is_set() {
                     attack(service.grpc, service.http, &stop);
                     attacks.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        let latencies = good_calls(&service);
-        stop.store(true, Ordering::Relaxed);
+        let latencies = good_calls(&service, &stop);
+        stop.is_set.store(true, Ordering::Relaxed);
         latencies
     });
     latencies.sort_unstable();
@@ -83,15 +93,29 @@ fn flood(name: &str, peak_max: u64, attack: impl Fn(SocketAddr, SocketAddr, &Ato
     assert!(!service.log().contains("panicked"), "{}", service.log());
 }
 
+/// Asks the attacks to end.
+#[derive(Default)]
+struct Stop {
+    is_set: AtomicBool,
+    /// The attacks that go on until they have sent everything.
+    sending: AtomicUsize,
+}
+
+impl Stop {
+    fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Relaxed)
+    }
+}
+
 /// 200 calls a second, each with the right answer; returns how long each took.
-fn good_calls(service: &Service) -> Vec<Duration> {
+fn good_calls(service: &Service, stop: &Stop) -> Vec<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut client = service.client().await;
         let call = request("shop", vec![descriptor(&[("good", "client")])]);
         let end = Instant::now() + Duration::from_secs(seconds());
         let mut latencies = Vec::new();
-        while Instant::now() < end {
+        while Instant::now() < end || stop.sending.load(Ordering::Relaxed) > 0 {
             let began = Instant::now();
             let answer = client.should_rate_limit(call.clone()).await.unwrap();
             latencies.push(began.elapsed());
@@ -105,13 +129,13 @@ fn good_calls(service: &Service) -> Vec<Duration> {
 
 /// Sends bytes on a new connection, discards what comes back, and waits until the service has read everything and
 /// closes.
-fn send_and_discard(address: SocketAddr, parts: &[&[u8]], stop: &AtomicBool) {
+fn send_and_discard(address: SocketAddr, parts: &[&[u8]], stop: &Stop) {
     let Ok(stream) = TcpStream::connect(address) else { return };
     let (mut reading, mut writing) = (stream.try_clone().unwrap(), stream);
     thread::scope(|scope| {
         scope.spawn(move || std::io::copy(&mut reading, &mut std::io::sink()));
         for part in parts {
-            if stop.load(Ordering::Relaxed) || writing.write_all(part).is_err() {
+            if stop.is_set() || writing.write_all(part).is_err() {
                 break;
             }
         }
@@ -124,7 +148,7 @@ fn good_message() -> Vec<u8> {
 }
 
 /// The opening of a connection and these frames, and then `frame` many times.
-fn repeated(first: Frames, frame: Frames) -> impl Fn(SocketAddr, SocketAddr, &AtomicBool) + Sync {
+fn repeated(first: Frames, frame: Frames) -> impl Fn(SocketAddr, SocketAddr, &Stop) + Sync {
     let first = [http2::opening(), first.bytes()].concat();
     let frames = frame.bytes().repeat(10_000);
     move |grpc, _, stop| {
@@ -200,28 +224,112 @@ fn flood_of_whole_calls() {
 /// Clients that take no answer: each leaves as many calls open as it may.
 #[test]
 fn flood_of_calls_whose_answers_are_not_read() {
-    let calls = (0..8000).fold(Frames::default(), |frames, _| frames.call(&good_message()));
     // The client's windows are closed, so every answer waits.
-    let settings = [&4_u16.to_be_bytes()[..], &0_u32.to_be_bytes()].concat();
-    let closed = Frames::default().frame(http2::SETTINGS, 0, 0, &settings).bytes();
-    let calls = calls.bytes();
+    let calls = unread_calls(0, 8000, &good_message());
     flood("unread answers", 400, |grpc, _, stop| {
-        hold_connections(grpc, 8, &[&http2::opening()[..], &closed, &calls].concat(), stop);
+        hold_connections(grpc, 8, &[&calls], stop);
     });
 }
 
-/// Each connection opens as many calls as it may, and sends a part of each message.
+/// The limit of the chart's pods. A test machine's service has further libraries and no optimization.
+const CHART_MIB: u64 = 512;
+
+/// Rules whose answer to [`long_call`] takes 1 MB with dynamic metadata.
+fn long_rules() -> String {
+    let limit = "unit: year, requests_per_unit: 100000000";
+    let text = "x".repeat(1_000_000);
+    format!("{RULES}  - {{ key: long, metadata: {{ text: {text} }}, rate_limit: {{ {limit} }} }}\n")
+}
+
+fn long_call() -> Vec<u8> {
+    request("shop", vec![descriptor(&[("long", "v")])]).encode_to_vec()
+}
+
+/// Calls on a connection whose streams may send this many bytes each: h2 takes over an answer of which a byte fits.
+fn unread_calls(window: u32, count: usize, message: &[u8]) -> Vec<u8> {
+    let settings = [&4_u16.to_be_bytes()[..], &window.to_be_bytes()].concat();
+    let first = Frames::default().frame(http2::SETTINGS, 0, 0, &settings);
+    let calls = (0..count).fold(first, |frames, _| frames.call(message));
+    [http2::opening(), calls.bytes()].concat()
+}
+
 #[test]
-fn flood_of_half_sent_messages() {
+fn flood_of_long_answers_that_are_not_read() {
+    let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
+    let options = Options { rules: &rules, flags, ..Options::default() };
+    let sent = [0, 1].map(|window| unread_calls(window, 100, &long_call()));
+    flood_with(options, "unread long answers", CHART_MIB, |grpc, _, stop| {
+        hold_connections(grpc, 16, &[&sent[0][..], &sent[1]], stop);
+    });
+}
+
+/// A header block of one-byte references to a header, each of which takes 72 bytes, that does not end.
+fn open_header_block() -> Vec<u8> {
+    let first = Frames::default().frame(http2::HEADERS, 0, 1, b"\x83\x86\x40\x01a\x00");
+    let references = Frames::default().frame(http2::CONTINUATION, 0, 1, &[0xbe; 16_000]).bytes();
+    [http2::opening(), first.bytes(), references.repeat(17)].concat()
+}
+
+#[test]
+fn flood_of_header_blocks_that_do_not_end() {
+    let block = open_header_block();
+    flood("open header blocks", CHART_MIB, |grpc, _, stop| {
+        hold_connections(grpc, 40, &[&block], stop);
+    });
+}
+
+/// Calls of the health service: checks without a message, and watches.
+fn open_health_calls() -> [Vec<u8>; 2] {
+    let empty: &[u8] = b"\0\0\0\0\0";
+    [("Check", empty.split_at(0).0), ("Watch", empty)].map(|(method, data)| {
+        let path = format!("/grpc.health.v1.Health/{method}");
+        let calls = (0..8000).fold(Frames::default(), |frames, _| {
+            let frames = frames.many_headers(&path, 0);
+            let stream = frames.stream;
+            if data.is_empty() { frames } else { frames.frame(http2::DATA, 1, stream, data) }
+        });
+        [http2::opening(), calls.bytes()].concat()
+    })
+}
+
+#[test]
+fn flood_of_calls_to_the_health_service() {
+    let [checks, watches] = open_health_calls();
+    flood("health calls", 200, |grpc, _, stop| {
+        hold_connections(grpc, 30, &[&checks, &watches], stop);
+    });
+}
+
+/// All that a client can make the service hold, on as many connections as two threads open.
+#[test]
+fn flood_of_everything_that_is_held_stays_within_the_limit_of_the_chart() {
+    let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
+    let options = Options { rules: &rules, flags, ..Options::default() };
+    let [checks, watches] = open_health_calls();
+    let (block, unread) = (open_header_block(), unread_calls(1, 100, &long_call()));
+    let half = half_sent_messages();
+    let sent = [&block[..], &checks, &unread, &half, &watches];
+    flood_with(options, "all of these", CHART_MIB, |grpc, _, stop| {
+        hold_connections(grpc, 100, &sent, stop);
+    });
+}
+
+fn half_sent_messages() -> Vec<u8> {
     let half = [&[0][..], &1_000_u32.to_be_bytes(), &[b'x'; 900]].concat();
     let calls = (0..8000).fold(Frames::default(), |frames, _| {
         let frames = frames.headers();
         let stream = frames.stream;
         frames.frame(http2::DATA, 0, stream, &half)
     });
-    let calls = calls.bytes();
+    [http2::opening(), calls.bytes()].concat()
+}
+
+/// Each connection opens as many calls as it may, and sends a part of each message.
+#[test]
+fn flood_of_half_sent_messages() {
+    let calls = half_sent_messages();
     flood("half-sent messages", 500, |grpc, _, stop| {
-        hold_connections(grpc, 16, &[&http2::opening()[..], &calls].concat(), stop);
+        hold_connections(grpc, 16, &[&calls], stop);
     });
 }
 
@@ -229,9 +337,9 @@ fn flood_of_half_sent_messages() {
 fn flood_of_idle_connections() {
     flood("idle connections", 150, |grpc, http, stop| {
         thread::scope(|scope| {
-            scope.spawn(|| hold_connections(grpc, 200, b"", stop));
-            scope.spawn(|| hold_connections(http, 200, b"GET /", stop));
-            scope.spawn(|| hold_connections(grpc, 200, &http2::opening(), stop));
+            scope.spawn(|| hold_connections(grpc, 200, &[b""], stop));
+            scope.spawn(|| hold_connections(http, 200, &[b"GET /"], stop));
+            scope.spawn(|| hold_connections(grpc, 200, &[&http2::opening()], stop));
         });
     });
 }
@@ -255,17 +363,19 @@ fn flood_of_http_requests() {
     });
 }
 
-/// Opens connections, sends these bytes on each, reads nothing, and keeps them until the end.
-fn hold_connections(address: SocketAddr, count: usize, sent: &[u8], stop: &AtomicBool) {
+/// Opens connections, sends one of these on each in turn, reads nothing, and keeps them until the end.
+fn hold_connections(address: SocketAddr, count: usize, sent: &[&[u8]], stop: &Stop) {
     let mut connections = Vec::new();
-    for _ in 0..count {
+    stop.sending.fetch_add(1, Ordering::Relaxed);
+    for sent in sent.iter().cycle().take(count) {
         let Ok(mut connection) = TcpStream::connect(address) else { continue };
         // What does not fit is not sent: the service has stopped reading.
         connection.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
         let _ = connection.write_all(sent);
         connections.push(connection);
     }
-    while !stop.load(Ordering::Relaxed) {
+    stop.sending.fetch_sub(1, Ordering::Relaxed);
+    while !stop.is_set() {
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -276,29 +386,128 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0]), Ok(0) | Err(_))
 }
 
+/// A connection that has sent these bytes.
+fn connection(service: &Service, sent: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(service.grpc).unwrap();
+    stream.write_all(sent).unwrap();
+    stream
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_over_the_maximum_are_closed_at_once_and_the_others_go_on() {
+async fn connections_over_the_maximum_are_closed_at_once_while_all_have_calls() {
     let flags = &["--max-connections", "2"];
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    service.wait_until_ready();
+    let open_call = [http2::opening(), Frames::default().headers().bytes()].concat();
+    let open = || {
+        let mut stream = connection(&service, &open_call);
+        // The first answer may overtake the beginning of the call, the second one does not.
+        for _ in 0..2 {
+            stream.write_all(&Frames::default().ping().bytes()).unwrap();
+            while http2::read_frame(&mut stream).0 != http2::PING {}
+        }
+        stream
+    };
+    let busy = [open(), open()];
+    for _ in 0..20 {
+        assert!(is_closed(&mut TcpStream::connect(service.grpc).unwrap()));
+    }
+    let metrics = service.get("/metrics");
+    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 20"#;
+    assert!(metrics.contains(refused), "{metrics}");
+    assert_eq!(service.log().matches("--max-connections").count(), 1, "{}", service.log());
+    drop(busy);
+    eventually("the slots are free again", || {
+        let mut stream = TcpStream::connect(service.grpc).unwrap();
+        stream.write_all(&http2::opening()).ok()?;
+        (stream.read(&mut [0]).ok()? == 1).then_some(())
+    });
+}
+
+/// Clients that speak HTTP/2, answer PING and call nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_calls_is_closed_for_a_further_one() {
+    let flags = &["--max-connections", "3"];
     let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
     service.wait_until_ready();
     let mut client = service.client().await;
     let call = || request("shop", vec![descriptor(&[("good", "client")])]);
     client.should_rate_limit(call()).await.unwrap();
-    let second = TcpStream::connect(service.grpc).unwrap();
-    for _ in 0..20 {
-        assert!(is_closed(&mut TcpStream::connect(service.grpc).unwrap()));
-    }
-    client.should_rate_limit(call()).await.unwrap();
-    let metrics = service.get("/metrics");
-    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 20"#;
-    assert!(metrics.contains(refused), "{metrics}");
-    assert_eq!(service.log().matches("--max-connections").count(), 1, "{}", service.log());
-    drop(second);
-    eventually("the slot is free again", || {
-        let mut stream = TcpStream::connect(service.grpc).unwrap();
-        stream.write_all(&http2::opening()).ok()?;
-        (stream.read(&mut [0]).ok()? == 1).then_some(())
+    let mut idle = [(); 2].map(|()| {
+        let mut stream = connection(&service, &http2::opening());
+        stream.read_exact(&mut [0]).unwrap();
+        stream
     });
+    for _ in 0..5 {
+        let mut another = service.client().await;
+        another.should_rate_limit(call()).await.unwrap();
+    }
+    for stream in &mut idle {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let _ = std::io::copy(stream, &mut std::io::sink());
+    }
+    let refused = r#"ratelimit_connections_refused_total{listener="grpc",reason="full"} 0"#;
+    assert!(service.get("/metrics").contains(refused));
+}
+
+/// What a client must end or read, and does not, while it answers PING.
+#[test]
+fn what_a_client_neither_ends_nor_reads_is_held_for_twenty_seconds_at_most() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let check = Frames::default().many_headers("/grpc.health.v1.Health/Check", 0).bytes();
+    let calls = [
+        open_header_block(),
+        unread_calls(0, 1, &good_message()),
+        unread_calls(1, 1, &good_message()),
+        [http2::opening(), check].concat(),
+    ];
+    let mut connections = calls.map(|sent| {
+        let mut connection = TcpStream::connect(service.grpc).unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        connection.write_all(&sent).unwrap();
+        connection
+    });
+    let ping = Frames::default().ping().bytes();
+    let check = &mut connections[3];
+    // An answer, although its message has not come.
+    while http2::read_frame(check).0 != http2::HEADERS {}
+    check.write_all(&ping).unwrap();
+    while http2::read_frame(check).0 != http2::PING {}
+    for connection in &mut connections[..3] {
+        let _ = std::io::copy(connection, &mut std::io::sink());
+    }
+}
+
+/// While its socket takes no answers, the service reads none of its calls.
+#[test]
+fn a_client_that_reads_late_gets_the_answers_of_all_its_calls() {
+    const CALLS: usize = 50;
+    let (rules, flags) = (long_rules(), &["--dynamic-metadata"]);
+    let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+    let window = (1_u32 << 30).to_be_bytes();
+    let settings = [&4_u16.to_be_bytes()[..], &window].concat();
+    let frames = Frames::default().frame(http2::SETTINGS, 0, 0, &settings).frame(
+        http2::WINDOW_UPDATE,
+        0,
+        0,
+        &window,
+    );
+    let mut frames = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
+    let mut stream = connection(&service, &[http2::opening(), frames.take_bytes()].concat());
+    let series = r#"ratelimit_hits_total{domain="shop",rule="long",standing="within"}"#;
+    let decided = format!("{series} {CALLS}");
+    eventually("the first calls are decided", || {
+        service.get("/metrics").contains(&decided).then_some(())
+    });
+    let more = (0..CALLS).fold(frames, |frames, _| frames.call(&long_call()));
+    stream.write_all(&more.bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut bytes = 0;
+    while bytes < 2 * CALLS * 1_000_000 {
+        let (kind, payload) = http2::read_frame(&mut stream);
+        assert_ne!(kind, http2::RST_STREAM);
+        bytes += if kind == http2::DATA { payload.len() } else { 0 };
+    }
 }
 
 #[test]

@@ -3,12 +3,13 @@
 
 mod differences;
 
+use prost::Message as _;
 use prost_types::value::Kind;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitOverride, RateLimitResponse};
 
 use crate::support::{
     redis_server::Redis,
-    service::{Options, Service, descriptor, hits, refund, request, spell},
+    service::{Options, Service, descriptor, hits, of_bytes, refund, request, spell},
 };
 
 /// Runs a scenario on an empty memory store, on an empty Redis, and on one that runs no scripts.
@@ -564,6 +565,34 @@ async fn a_domain_is_printable_in_dynamic_metadata() {
     let call = request("shop\r\n\x1b[31m", vec![one("user", "x")]);
     let echo = service.ask(call).await.unwrap().dynamic_metadata.unwrap();
     assert!(json(&echo).contains(r#""domain":"shop\\x0d\\x0a\\x1b[31m""#), "{}", json(&echo));
+}
+
+/// A header of Envoy's default maximum in each of 64 descriptors. In the answer each byte would take four.
+#[tokio::test]
+async fn dynamic_metadata_repeats_the_start_of_values_and_so_much_of_a_call() {
+    let flags = &["--dynamic-metadata"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    for (value, start) in [(0xff, r"\xff"), (b'\n', r"\x0a"), (b'"', "\""), (b'v', "v")] {
+        let value = [value; 59_000];
+        let one = of_bytes(&[(b"user", &value)]);
+        let echo = ask(&service, vec![one.clone()]).await.dynamic_metadata.unwrap();
+        let entry = format!("user={}…", start.repeat(256 / start.len()));
+        let echo: serde_json::Value = serde_json::from_str(&json(&echo)).unwrap();
+        assert_eq!(echo["descriptors"][0]["entries"][0], entry);
+
+        let answer = ask(&service, vec![hits(one, 0); 64]).await;
+        assert_eq!(answer.statuses.len(), 64);
+        let bytes = answer.encoded_len();
+        assert!(bytes < 32 << 10, "{bytes} bytes for {start}");
+    }
+    let short: Vec<_> = (0..64).map(|number| one("user", &format!("{number:0>200}"))).collect();
+    let echo = ask(&service, short).await.dynamic_metadata.unwrap();
+    assert_eq!(json(&echo).matches("user=0").count(), 64, "all of a usual call");
+    let key = "k".repeat(1_000_000);
+    let call = request(&"d".repeat(1_000_000), vec![one(&key, "x")]);
+    let echo = service.ask(call).await.unwrap().dynamic_metadata.unwrap();
+    assert!(json(&echo).contains(&format!("[\"{}…=x\"]", &key[..256])), "{}", json(&echo));
+    assert!(echo.encoded_len() < 1_000);
 }
 
 #[tokio::test]

@@ -361,6 +361,44 @@ fn an_unfinished_handshake_delays_neither_calls_nor_the_exit() {
     assert!(!log.contains("did not end"), "{log}");
 }
 
+/// The first byte of a handshake, and nothing else.
+#[test]
+fn unfinished_handshakes_on_all_connections_keep_no_new_client_out() {
+    let secured = Secured::start(&["--max-connections", "50"]);
+    let unfinished: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+            stream.write_all(b"\x16").unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..10 {
+        let (code, _, stderr) = run(&mut secured.call(None));
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+    drop(unfinished);
+}
+
+#[test]
+fn a_handshake_that_begins_after_the_stop_is_finished() {
+    let mut secured = Secured::start(&[]);
+    let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+    let mut connection = secured.connection(None);
+    let mut hello = Vec::new();
+    connection.write_tls(&mut hello).unwrap();
+    stream.write_all(&hello[..20]).unwrap();
+    eventually("it is accepted", || {
+        let metrics = secured.get(secured.service.http, "/metrics", "", None)?.1;
+        metrics.contains("ratelimit_connections{listener=\"grpc\"} 1").then_some(())
+    });
+    secured.service.process().signal("TERM");
+    eventually("it stops", || secured.service.log().contains("draining").then_some(()));
+    stream.write_all(&hello[20..]).unwrap();
+    connection.complete_io(&mut stream).unwrap();
+    assert!(!connection.is_handshaking());
+    assert!(secured.service.process().0.wait().unwrap().success());
+}
+
 /// The time that the process has computed, in clock ticks, of which a second has 100.
 fn ticks(process: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();

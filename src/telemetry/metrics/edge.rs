@@ -21,7 +21,7 @@ const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
 const CONNECTIONS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.connections.refused",
     &["listener", "reason"],
-    "connections refused: `full` (`--max-connections`), `silent` (its client sends nothing), or `accept` (accepting it failed, for example because too many files are open)",
+    "connections refused: `full` (`--max-connections` have calls), `silent` (closed for a further one, since its client had sent nothing), or `accept` (accepting it failed, for example because too many files are open)",
 );
 const CALLS_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.calls.open",
@@ -50,9 +50,9 @@ pub struct EdgeMetrics {
 pub(crate) enum RefusedConnection {
     /// The system did not hand it over: too many open files, for example.
     Accept,
-    /// As many as allowed are open.
+    /// As many as allowed have calls.
     Full,
-    /// Its client sends nothing, as many others do.
+    /// Its client has sent nothing, as many others, and a further one came.
     Silent,
 }
 
