@@ -182,14 +182,20 @@ impl App {
             request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
             report_slots: Arc::new(Semaphore::new(http::REPORTS_MAX)),
             access: settings.listen.access.clone(),
-            identifies_clients: settings.listen.identifies_clients(),
+            identifies_clients: settings.listen.identifies_clients(TlsUse::Http),
+            json_needs_certificate: settings.listen.identifies_clients(TlsUse::Grpc),
             admin_token: settings.listen.admin_token.clone(),
-            scheme: if settings.listen.tls.is_some() { "https" } else { "http" },
+            scheme: if settings.listen.tls_of(TlsUse::Http).is_some() { "https" } else { "http" },
             arriving,
         };
         if let Some(admin) = listeners.admin {
             let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
-            let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
+            let identifies_clients = settings.listen.identifies_clients(TlsUse::Admin);
+            // Who shows the token is an operator, and so is a local user where nobody is identified.
+            let access = endpoints.access.clone();
+            let access = access.filter(|_| identifies_clients && endpoints.admin_token.is_none());
+            let endpoints = Http { request_slots, identifies_clients, access, ..endpoints.clone() };
+            let router = http::admin::router(endpoints);
             let metrics = edge.of_listener("admin");
             tasks.spawn(serve_http(admin, router, tls(TlsUse::Admin), metrics, self.stop.clone()));
         }

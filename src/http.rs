@@ -90,8 +90,10 @@ pub struct Http {
     pub report_slots: Arc<Semaphore>,
     /// The domains of clients, if they are restricted.
     pub access: Option<Arc<DomainAccess>>,
-    /// Whether clients identify themselves with certificates.
+    /// Whether clients of this address identify themselves with certificates.
     pub identifies_clients: bool,
+    /// Whether `/json` needs a certificate, as gRPC does: then it refuses all on an address that identifies nobody.
+    pub json_needs_certificate: bool,
     /// The token of the admin address, if it has one.
     pub admin_token: Option<Arc<AdminToken>>,
     /// `https` with TLS, else `http`.
@@ -175,13 +177,12 @@ impl hyper::body::Body for SlottedBody {
 
 /// The endpoints.
 pub fn router(http: Http) -> Router {
+    let needs_certificate = |needed| middleware::from_fn_with_state(needed, refuse_strangers);
+    let json = Router::new().route("/json", post(json::decide));
+    let reports = Router::new().route("/metrics", get(metrics)).route("/rules", get(rules));
     // Probes have no certificate.
-    let identified = Router::new()
-        .route("/json", post(json::decide))
-        .route("/metrics", get(metrics))
-        .route("/rules", get(rules))
-        .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers));
-    identified
+    json.layer(needs_certificate(http.json_needs_certificate))
+        .merge(reports.layer(needs_certificate(http.identifies_clients)))
         .route("/healthz", get(|| async { "OK" }))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
@@ -208,8 +209,8 @@ pub fn debug_router(http: Http) -> Router {
 }
 
 /// Where clients identify themselves, one without a certificate may only ask about health.
-async fn refuse_strangers(State(http): State<Http>, request: Request, next: Next) -> Response {
-    if http.identifies_clients && request.extensions().get::<Identity>().is_none() {
+async fn refuse_strangers(State(needed): State<bool>, request: Request, next: Next) -> Response {
+    if needed && request.extensions().get::<Identity>().is_none() {
         return (StatusCode::FORBIDDEN, "a client certificate is required").into_response();
     }
     next.run(request).await

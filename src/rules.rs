@@ -22,7 +22,7 @@ mod watch;
 pub mod xds;
 mod yaml;
 
-pub use clients::ClientDomains;
+pub use clients::{ClientDomains, EVERY_DOMAIN};
 pub use json_schema::{schema_of_rules, schema_of_tests};
 pub use load::{InForce, load, parse};
 pub use options::{Algorithms, LoadOptions};

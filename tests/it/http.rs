@@ -184,11 +184,18 @@ fn the_admin_address_refuses_web_pages_and_host_names() {
 }
 
 /// The status that all endpoints of the admin address give.
-fn ask_admin(service: &Service, headers: &[&str]) -> String {
+#[track_caller]
+pub fn ask_admin(service: &Service, headers: &[&str]) -> String {
     let show = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.1";
     let reset = "POST /counters/reset?domain=shop&descriptor=user%3Da HTTP/1.1";
-    let requests =
-        [(show, ""), (reset, ""), ("POST /explain HTTP/1.1", CALL), ("GET /top HTTP/1.1", "")];
+    let requests = [
+        (show, ""),
+        (reset, ""),
+        ("POST /explain HTTP/1.1", CALL),
+        ("GET /top HTTP/1.1", ""),
+        ("GET /log HTTP/1.1", ""),
+        ("GET /status HTTP/1.1", ""),
+    ];
     let statuses = requests.map(|(request, body)| status(service.admin, request, headers, body));
     assert!(statuses.iter().all(|other| *other == statuses[0]), "{statuses:?}");
     statuses[0].clone()
@@ -260,7 +267,7 @@ fn still_waits(mut stream: &TcpStream) -> bool {
     stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-const CALL: &str =
+pub const CALL: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"white"}]}]}"#;
 
 fn head(length: usize) -> String {
