@@ -13,6 +13,7 @@ use parameters::refused_parameter;
 pub use serve::serve;
 
 use std::{
+    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -34,6 +35,7 @@ use hyper::body::{Body as _, Frame, SizeHint};
 use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    task::spawn_blocking,
     time,
 };
 
@@ -55,12 +57,18 @@ use crate::{
     tls::server::Identity,
 };
 
-/// Most requests with a body in progress at a time. Below the number of connections, so that probes always
+/// Most requests in progress at a time whose body has arrived. Below the number of connections, so that probes always
 /// find one.
 pub const REQUESTS_MAX: usize = 128;
 
 /// Most answers of `/metrics` and `/rules` that are being sent at a time: they may be large, and their client slow.
 pub const REPORTS_MAX: usize = 32;
+
+/// One report is made at a time, so that decisions and probes have the other threads.
+static REPORT_TURN: Semaphore = Semaphore::const_new(1);
+
+/// The size of the frames in which a report is sent.
+const REPORT_FRAME_BYTES: usize = 64 << 10;
 
 /// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -84,7 +92,7 @@ pub struct Http {
     pub rules: Arc<Rules>,
     /// The source of the rules, if that is a control plane.
     pub control_plane: Option<Arc<ControlPlane>>,
-    /// One permit for each request with a body: [`REQUESTS_MAX`].
+    /// One permit for each request whose body has arrived: [`REQUESTS_MAX`].
     pub request_slots: Arc<Semaphore>,
     /// One permit for each answer of `/metrics` or `/rules` that is being sent: [`REPORTS_MAX`].
     pub report_slots: Arc<Semaphore>,
@@ -108,14 +116,11 @@ impl Http {
     /// # Errors
     /// If no slot is free, or the body is too slow, too large or incomplete.
     async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Refusal> {
-        let Ok(slot) = self.request_slots.try_acquire() else {
-            return Err(Refusal::TooMany);
-        };
-        match time::timeout(BODY_WITHIN, self.read(request.into_body())).await {
-            Ok(Ok(body)) => Ok((body, slot)),
-            Ok(Err(refusal)) => Err(refusal),
-            Err(_) => Err(Refusal::TooSlow),
-        }
+        let body = time::timeout(BODY_WITHIN, self.read(request.into_body())).await;
+        let body = body.unwrap_or(Err(Refusal::TooSlow))?;
+        // Not before, so that bodies which do not arrive keep no other out.
+        let slot = self.request_slots.try_acquire().map_err(|_| Refusal::TooMany)?;
+        Ok((body, slot))
     }
 
     async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
@@ -140,38 +145,49 @@ impl Http {
         Ok(received.freeze())
     }
 
-    /// An answer that may be large, or 503 if too many are being sent.
-    fn report(&self, answer: impl FnOnce() -> Response) -> Response {
+    /// An answer that may be large, or 503 if too many are being made and sent.
+    async fn report(&self, answer: impl FnOnce(&Self) -> Response + Send + 'static) -> Response {
         let Ok(slot) = Arc::clone(&self.report_slots).try_acquire_owned() else {
             return json::refuse(&Refusal::TooMany);
         };
-        answer().map(|body| Body::new(SlottedBody { body, _slot: slot }))
+        let turn = REPORT_TURN.acquire().await;
+        let http = self.clone();
+        let Ok(made) = spawn_blocking(move || answer(&http)).await else {
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        };
+        drop(turn);
+        let (head, body) = made.into_parts();
+        let rest = body.collect().await.unwrap_or_default().to_bytes();
+        Response::from_parts(head, Body::new(SlottedBody { rest, _slot: slot }))
     }
 }
 
-/// The body of a report. Its slot is taken until it has been sent.
+/// The body of a report. Its slot is taken until its last frame is to be sent.
 struct SlottedBody {
-    body: Body,
+    rest: Bytes,
     _slot: OwnedSemaphorePermit,
 }
 
 impl hyper::body::Body for SlottedBody {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = self.rest.len().min(REPORT_FRAME_BYTES);
+        // A copy, since a part of the report would keep all of it in memory.
+        let frame = Bytes::copy_from_slice(&self.rest.split_to(length));
+        Poll::Ready((length > 0).then_some(Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        SizeHint::with_exact(self.rest.len() as u64)
     }
 }
 
@@ -235,15 +251,16 @@ async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
 
 async fn metrics(State(http): State<Http>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    http.report(|| (text_format, http.telemetry.scrape()).into_response())
+    http.report(move |http| (text_format, http.telemetry.scrape()).into_response()).await
 }
 
 async fn rules(State(http): State<Http>, request: Request) -> Response {
     if let Some(problem) = refused_parameter(&request) {
         return json::refuse(&Refusal::Invalid(problem));
     }
-    let control_plane = http.control_plane.as_deref();
-    http.report(|| Json(rules_json(&http.rules, control_plane)).into_response())
+    let answer =
+        |http: &Http| Json(rules_json(&http.rules, http.control_plane.as_deref())).into_response();
+    http.report(answer).await
 }
 
 fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
@@ -307,5 +324,29 @@ fn limit_text(limit: &Limit) -> String {
     match limit.algorithm {
         Algorithm::FixedWindow => limit.to_string(),
         _ => format!("{limit} by {}", limit.algorithm.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slot_is_taken_until_the_last_frame_of_its_report() {
+        let slots = Arc::new(Semaphore::new(1));
+        let slot = Arc::clone(&slots).try_acquire_owned().unwrap();
+        let text = Bytes::from(vec![7; 2 * REPORT_FRAME_BYTES + 1]);
+        let mut body = SlottedBody { rest: text.clone(), _slot: slot };
+        let mut received = Vec::new();
+        while !body.is_end_stream() {
+            assert_eq!(body.size_hint().exact(), Some((text.len() - received.len()) as u64));
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(frame.len() <= REPORT_FRAME_BYTES && slots.available_permits() == 0);
+            received.extend_from_slice(&frame);
+        }
+        assert_eq!(received, text);
+        assert!(body.frame().await.is_none());
+        drop(body);
+        assert_eq!(slots.available_permits(), 1);
     }
 }

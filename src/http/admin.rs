@@ -119,10 +119,11 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
 }
 
 async fn stats(State(http): State<Http>) -> Response {
-    http.report(|| match http.telemetry.stats() {
+    let answer = |http: &Http| match http.telemetry.stats() {
         Some(stats) => Json(stats).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
-    })
+    };
+    http.report(answer).await
 }
 
 async fn show_counters(State(http): State<Http>, asked: Parts) -> Result<Response, Response> {

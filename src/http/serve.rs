@@ -2,21 +2,26 @@
 //!
 //! Anyone who can reach the port can hold connections open, so only a bounded number of them may take file
 //! descriptors away from gRPC. A health probe is always accepted: the connection that has waited longest for a
-//! request is closed for it.
+//! request, or for its body, is closed for it.
 
 use std::{
+    convert::Infallible,
     ops::Range,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::{
     Router,
     http::{Request, StatusCode},
-    response::IntoResponse as _,
+    response::{IntoResponse as _, Response},
 };
-use hyper::service::{Service as _, service_fn};
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -50,10 +55,18 @@ const CONNECTIONS_MAX: usize = 256;
 /// The pause before another connection is chosen: the one chosen first may just have begun a request.
 const CHOOSE_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Longest time for the head of a request, and so for an idle connection.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// The time that a request, and its body, have to arrive before their connection may be closed for another.
+const HEAD_GRACE: Duration = Duration::from_millis(250);
+const BODY_GRACE: Duration = Duration::from_secs(1);
 
-/// Longest life of a connection. It also ends connections whose client does not read the answers.
+/// Longest time for the head of a request, and so for an idle connection, and until a client takes a further frame of
+/// its answer.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Most bytes of a request's head, and about as many of an answer that its client has not taken are kept.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Longest life of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
 
 /// Longest time for a request in progress when its connection is to end.
@@ -114,23 +127,36 @@ async fn serve_connection(
         () = client.close.notified() => return,
     };
     let Ok(SecuredStream { stream, identity }) = secured else { return };
+    client.set(ClientState::waiting_from_now());
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(WAIT_MAX)
+        .max_buf_size(BUFFER_BYTES);
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|mut request: Request<_>| {
-        client.set(ClientState::Busy);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        client.set(if request.body().is_end_stream() {
+            ClientState::Busy
+        } else {
+            ClientState::Receiving(Instant::now())
+        });
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
         }
-        let answer = client.calls.run(caught(router.call(request)));
-        let client = Arc::clone(&client);
+        let (to_client, client) = (Arc::clone(&client), Arc::clone(&client));
+        let request = request.map(|body| Watched { body, of: BodyOf::Request, client });
+        let answer = to_client.calls.run(caught(router.call(request)));
         async move {
             let answer = answer.await;
+            let failed = |_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response());
+            let client = to_client;
             client.set(ClientState::waiting_from_now());
-            answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()))
+            let answer: Result<Response, Infallible> = answer.unwrap_or_else(failed);
+            answer.map(|answer| answer.map(|body| Watched { body, of: BodyOf::Answer, client }))
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -138,7 +164,8 @@ async fn serve_connection(
         // Connection errors are not reported: nothing of ours has failed.
         _ = &mut connection => return,
         // A request may have begun since this connection was chosen.
-        () = client.close.notified() => if client.waiting_since().is_some() { return },
+        () = client.close.notified() => if client.state() != ClientState::Busy { return },
+        () = client.waits_too_long() => return,
         _ = time::timeout(CONNECTION_MAX, stop.cancelled()) => {}
     }
     connection.as_mut().graceful_shutdown();
@@ -163,16 +190,27 @@ struct Client {
     calls: CallTracker,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum ClientState {
-    /// Since this time, for a request or for the rest of its head.
+    /// Since this time, for a request or the rest of its head, or for its client to take a further frame of the answer.
     Waiting(Instant),
+    /// Since this time, the body of a request.
+    Receiving(Instant),
     Busy,
 }
 
 impl ClientState {
     fn waiting_from_now() -> Self {
         Self::Waiting(Instant::now())
+    }
+
+    /// From when on the connection may be closed for another; `true` if only without one that waits for a request.
+    fn due(self) -> Option<(bool, Instant)> {
+        match self {
+            Self::Waiting(since) => Some((false, since + HEAD_GRACE)),
+            Self::Receiving(since) => Some((true, since + BODY_GRACE)),
+            Self::Busy => None,
+        }
     }
 }
 
@@ -185,12 +223,12 @@ impl Clients {
         client
     }
 
-    /// Closes the connection that has waited longest for a request. There is always one, since fewer requests
-    /// than connections can be in progress; see [`super::REQUESTS_MAX`].
+    /// Closes the connection that has waited longest for a request, else for its body. There soon is one, since fewer requests than connections can be in progress; see [`super::REQUESTS_MAX`].
     fn close_one(&mut self) {
-        let clients = self.0.iter().filter_map(Weak::upgrade);
-        let waiting = clients.filter_map(|client| Some((client.waiting_since()?, client)));
-        if let Some((_, client)) = waiting.min_by_key(|(since, _)| *since) {
+        let (clients, now) = (self.0.iter().filter_map(Weak::upgrade), Instant::now());
+        let due = clients.filter_map(|client| Some((client.state().due()?, client)));
+        let due = due.filter(|((_, due), _)| *due <= now).min_by_key(|(due, _)| *due);
+        if let Some((_, client)) = due {
             client.close.notify_one();
         }
     }
@@ -201,10 +239,59 @@ impl Client {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    fn waiting_since(&self) -> Option<Instant> {
-        match *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            ClientState::Waiting(since) => Some(since),
-            ClientState::Busy => None,
+    fn state(&self) -> ClientState {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends when the connection has waited for [`WAIT_MAX`].
+    async fn waits_too_long(&self) {
+        loop {
+            let now = Instant::now();
+            let end = match self.state() {
+                ClientState::Waiting(since) if since + WAIT_MAX <= now => return,
+                ClientState::Waiting(since) => since + WAIT_MAX,
+                ClientState::Receiving(_) | ClientState::Busy => now + WAIT_MAX,
+            };
+            time::sleep_until(end).await;
         }
+    }
+}
+
+/// A body that its client's state follows.
+struct Watched<B> {
+    body: B,
+    of: BodyOf,
+    client: Arc<Client>,
+}
+
+#[derive(Clone, Copy)]
+enum BodyOf {
+    Request,
+    Answer,
+}
+
+impl<B: Body + Unpin> Body for Watched<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        match (self.of, &frame) {
+            (BodyOf::Request, None) => self.client.set(ClientState::Busy),
+            (BodyOf::Answer, Some(_)) => self.client.set(ClientState::waiting_from_now()),
+            _ => {}
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

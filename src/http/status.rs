@@ -52,10 +52,8 @@ pub(super) async fn page() -> Response {
 
 /// Serves the data of the page.
 pub(super) async fn status(State(http): State<Http>) -> Response {
-    http.report(|| {
-        let no_store = [(header::CACHE_CONTROL, "no-store")];
-        (no_store, Json(status_json(&http))).into_response()
-    })
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    http.report(move |http| (no_store, Json(status_json(http))).into_response()).await
 }
 
 fn status_json(http: &Http) -> Value {
