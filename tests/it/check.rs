@@ -554,13 +554,16 @@ fn only_the_yaml_files_of_a_folder_are_read_and_files_of_one_domain_add_up() {
     write("a.yaml", &rule("a"));
     write("b.yml", &rule("b"));
     write("README.md", "not rules");
+    write("payments", &rule("c"));
+    write("a.test.yaml", "not rules");
     write(".a.yaml.swp", "not rules");
     write("..2026/x/a.yaml", &rule("a"));
-    let (code, stdout, stderr) = run(tollkeeper().arg("check").arg(folder.path()));
-    assert_eq!(
-        (code, stdout.as_str(), stderr.as_str()),
-        (Some(0), "ok: 2 rules in 1 domain\n", "")
-    );
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "."]));
+    assert_eq!((code, stdout.as_str()), (Some(0), "ok: 2 rules in 1 domain\n"));
+    let skipped = ["README.md", "payments"].map(|name| {
+        format!("warning: ./{name}: not read: the name of a rule file ends in .yaml or .yml\n")
+    });
+    assert_eq!(stderr, skipped.concat());
 
     write("c.yaml", &rule("a"));
     let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "."]));
