@@ -29,7 +29,7 @@ pub use listen::{ListenNames, ListenSettings, TlsScope};
 pub use process::{HangUp, ProcessSettings};
 pub use reader::CONFIG;
 pub use row::Row;
-pub use rules::RuleSettings;
+pub use rules::{RuleSettings, RulesNeeded};
 pub use rules_source::RuleSource;
 pub use store::{ReadyNeeds, StoreSettings};
 pub use store_url::{RedisUrl, StoreUrl, TopologyKind};

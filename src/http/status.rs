@@ -72,6 +72,7 @@ const fn phase_name(phase: Phase) -> &'static str {
         Phase::Starting => "starting",
         Phase::Ready => "ready",
         Phase::WithoutStore => "without_store",
+        Phase::WithoutRules => "without_rules",
         Phase::Draining => "draining",
     }
 }

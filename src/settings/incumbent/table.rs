@@ -102,15 +102,14 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row(
         "FORCE_START_WITHOUT_INITIAL_CONFIG",
         SWITCH,
-        AsAsked(
-            "true",
-            "the service starts without the rules of a control plane, and is ready after 10 s at most; without good rule files it does not start",
+        Sets(
+            "`--ready-needs-rules` for a control plane: by default once, and true is off; without good rule files the service does not start",
         ),
     ),
     row(
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         SWITCH,
-        AsAsked("true", "rule files are loaded before the service is ready"),
+        Sets("`--ready-needs-rules`: true is always"),
     ),
     row(
         "MERGE_DOMAIN_CONFIG",
