@@ -148,7 +148,7 @@ async fn serve_connection(
             request.extensions_mut().insert(identity.clone());
         }
         let (to_client, client) = (Arc::clone(&client), Arc::clone(&client));
-        let request = request.map(|body| Watched { body, of: BodyOf::Request, client });
+        let request = request.map(|body| FollowedBody { body, of: BodyOf::Request, client });
         let answer = to_client.calls.run(caught(router.call(request)));
         async move {
             let answer = answer.await;
@@ -156,7 +156,8 @@ async fn serve_connection(
             let client = to_client;
             client.set(ClientState::waiting_from_now());
             let answer: Result<Response, Infallible> = answer.unwrap_or_else(failed);
-            answer.map(|answer| answer.map(|body| Watched { body, of: BodyOf::Answer, client }))
+            answer
+                .map(|answer| answer.map(|body| FollowedBody { body, of: BodyOf::Answer, client }))
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -258,7 +259,7 @@ impl Client {
 }
 
 /// A body that its client's state follows.
-struct Watched<B> {
+struct FollowedBody<B> {
     body: B,
     of: BodyOf,
     client: Arc<Client>,
@@ -270,7 +271,7 @@ enum BodyOf {
     Answer,
 }
 
-impl<B: Body + Unpin> Body for Watched<B> {
+impl<B: Body + Unpin> Body for FollowedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
