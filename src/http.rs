@@ -272,17 +272,17 @@ fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
         ("control_plane", json!(control_plane.map(control_plane_json))),
         ("domains", domains.collect()),
     ];
-    rules_state(rules, &in_force).into_iter().chain(others).collect()
+    let problems = rules.problems().iter().map(ToString::to_string).collect();
+    rules_state(problems, &in_force).into_iter().chain(others).collect()
 }
 
 /// The version of the rules in force, when they were loaded, and the problems of newer ones.
-fn rules_state(rules: &Rules, in_force: &InForce) -> [(&'static str, Value); 3] {
+fn rules_state(problems: Vec<String>, in_force: &InForce) -> [(&'static str, Value); 3] {
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let problems = rules.problems().iter().map(ToString::to_string).collect();
     [
         ("version", json!(in_force.version.to_string())),
         ("loaded_at", json!(since.as_secs())),
-        ("problems", problems),
+        ("problems", json!(problems)),
     ]
 }
 

@@ -484,6 +484,16 @@ admin-token-file: ''
         }
     }
 
+    /// It may be a password without its colon.
+    #[test]
+    fn a_user_without_a_password_is_refused_and_not_shown() {
+        for url in ["redis://s3cret@h", "redis+cluster://s3cret@h", "redis+unix://s3cret@/run/r"] {
+            let expected = "TOLLKEEPER_STORE: has a user and no password: write :PASSWORD@, or \
+                            USER:PASSWORD@, or set --store-password-file";
+            assert_eq!(problems(&[("TOLLKEEPER_STORE", url)]), [expected], "{url}");
+        }
+    }
+
     #[test]
     fn a_password_is_never_shown() {
         let settings = good(&[("TOLLKEEPER_STORE", "redis://user:s3cret@127.0.0.1:6379/2")]);

@@ -19,7 +19,7 @@ use crate::{
     VERSION,
     engine::rule_set::RuleSet,
     health::Phase,
-    rules::Rules,
+    rules::{Rules, first_lines},
     telemetry::{RuleDecisions, StatusNumbers},
 };
 
@@ -84,7 +84,8 @@ fn rules_json(rules: &Rules, numbers: &StatusNumbers) -> Value {
         ("count", json!(listed.len())),
         ("listed", listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect()),
     ];
-    rules_state(rules, &in_force).into_iter().chain(others).collect()
+    let problems = first_lines(&rules.problems());
+    rules_state(problems, &in_force).into_iter().chain(others).collect()
 }
 
 /// A rule in force, or another label of decisions.

@@ -9,7 +9,7 @@ use super::{
     compile,
     files::{self, Source},
     options::LoadOptions,
-    problem::{Findings, Problem},
+    problem::{Findings, Problem, first_lines},
     schema::{self, File},
 };
 use crate::engine::rule_set::RuleSet;
@@ -35,7 +35,7 @@ pub struct InForce {
 impl InForce {
     /// Logs the warnings.
     pub fn warn(&self) {
-        for warning in &self.warnings {
+        for warning in first_lines(&self.warnings) {
             tracing::warn!("{warning}");
         }
     }
