@@ -193,8 +193,8 @@ impl App {
             let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
             let identifies_clients = settings.listen.identifies_clients(TlsUse::Admin);
             // Who shows the token is an operator, and so is a local user where nobody is identified.
-            let access = endpoints.access.clone();
-            let access = access.filter(|_| identifies_clients && endpoints.admin_token.is_none());
+            let is_by_domain = identifies_clients && endpoints.admin_token.is_none();
+            let access = endpoints.access.clone().filter(|_| is_by_domain);
             let endpoints = Http { request_slots, identifies_clients, access, ..endpoints.clone() };
             let router = http::admin::router(endpoints);
             let metrics = edge.of_listener("admin");

@@ -41,7 +41,7 @@ use tokio::{
 
 use crate::{
     VERSION,
-    access::{AdminToken, DomainAccess},
+    access::{AdminToken, DomainAccess, ForbiddenDomain},
     arriving::{ArrivalBudget, FREE_BYTES},
     clock::system_clock,
     engine::{
@@ -143,6 +143,11 @@ impl Http {
             received.extend_from_slice(&data);
         }
         Ok(received.freeze())
+    }
+
+    /// Whether a client may ask about a domain.
+    fn check_domain(&self, client: Option<&Identity>, domain: &str) -> Result<(), ForbiddenDomain> {
+        self.access.as_ref().map_or(Ok(()), |access| access.check(client, domain))
     }
 
     /// An answer that may be large, or 503 if too many are being made and sent.

@@ -488,7 +488,7 @@ admin-token-file: ''
     #[test]
     fn a_user_without_a_password_is_refused_and_not_shown() {
         for url in ["redis://s3cret@h", "redis+cluster://s3cret@h", "redis+unix://s3cret@/run/r"] {
-            let expected = "TOLLKEEPER_STORE: has a user and no password: write :PASSWORD@, or \
+            let expected = "TOLLKEEPER_STORE: has a user and no password: write :PASSWORD@ or \
                             USER:PASSWORD@, or set --store-password-file";
             assert_eq!(problems(&[("TOLLKEEPER_STORE", url)]), [expected], "{url}");
         }

@@ -74,7 +74,7 @@ async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Res
     let client = request.extensions().get::<Identity>().cloned();
     let (body, _slot) = http.body(request).await.map_err(bad)?;
     let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
-    check_domain(&http, client.as_ref(), &decoded.request.domain)?;
+    http.check_domain(client.as_ref(), &decoded.request.domain).map_err(forbidden)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
@@ -137,7 +137,7 @@ async fn reset_counters(State(http): State<Http>, asked: Parts) -> Result<Respon
 async fn counters(http: &Http, asked: &Parts, clear: Clear) -> Result<Response, Response> {
     let request = request(asked.uri.query().unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    check_domain(http, asked.extensions.get(), &request.domain)?;
+    http.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
     let readings = http.limiter.look(&request, clear).await;
     if readings.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
@@ -219,11 +219,8 @@ fn remembered(call: &Remembered) -> Value {
     json!({ "at_ms": call.at.as_millis(), "hits": call.hits, "caller": call.caller })
 }
 
-/// Refuses a client whose certificate does not give it this domain, where certificates do.
-fn check_domain(http: &Http, client: Option<&Identity>, domain: &str) -> Result<(), Response> {
-    let Some(access) = &http.access else { return Ok(()) };
-    let refused = |problem: ForbiddenDomain| refuse(StatusCode::FORBIDDEN, &problem.to_string());
-    access.check(client, domain).map_err(refused)
+fn forbidden(problem: ForbiddenDomain) -> Response {
+    refuse(StatusCode::FORBIDDEN, &problem.to_string())
 }
 
 /// For endpoints that show or change something of all domains.
@@ -232,10 +229,10 @@ async fn needs_all_domains(
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    if let Err(refused) = check_domain(&http, request.extensions().get(), EVERY_DOMAIN) {
-        return refused;
+    match http.check_domain(request.extensions().get(), EVERY_DOMAIN) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => forbidden(problem),
     }
-    next.run(request).await
 }
 
 /// For endpoints that take no parameters.

@@ -16,7 +16,7 @@ use std::{
 use axum::{
     Router,
     http::{Request, StatusCode},
-    response::{IntoResponse as _, Response},
+    response::IntoResponse as _,
 };
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
@@ -30,7 +30,7 @@ use hyper_util::{
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
-    sync::Notify,
+    sync::{Notify, Semaphore, SemaphorePermit},
     task::JoinSet,
     time::{self, Instant},
 };
@@ -55,9 +55,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// The pause before another connection is chosen: the one chosen first may just have begun a request.
 const CHOOSE_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The time that a request, and its body, have to arrive before their connection may be closed for another.
-const HEAD_GRACE: Duration = Duration::from_millis(250);
-const BODY_GRACE: Duration = Duration::from_secs(1);
+/// Requests whose body is arriving and whose connection is not closed for another. The connections of further ones
+/// wait, like those without a request.
+static BODIES: Semaphore = Semaphore::const_new(64);
 
 /// Longest time for the head of a request, and so for an idle connection, and until a client takes a further frame of
 /// its answer.
@@ -132,32 +132,34 @@ async fn serve_connection(
         return refuse(stream).await;
     }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
-    server
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(WAIT_MAX)
-        .max_buf_size(BUFFER_BYTES);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(WAIT_MAX);
+    server.http1().max_buf_size(BUFFER_BYTES);
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
-        client.set(if request.body().is_end_stream() {
-            ClientState::Busy
+        let has_body = !request.body().is_end_stream();
+        let slot = has_body.then(|| BODIES.try_acquire().ok()).flatten();
+        client.set(if has_body && slot.is_none() {
+            ClientState::waiting_from_now()
         } else {
-            ClientState::Receiving(Instant::now())
+            ClientState::Busy
         });
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
         }
         let (to_client, client) = (Arc::clone(&client), Arc::clone(&client));
-        let request = request.map(|body| FollowedBody { body, of: BodyOf::Request, client });
+        let request = request.map(|body| FollowedBody { body, of: BodyOf::Request(slot), client });
         let answer = to_client.calls.run(caught(router.call(request)));
         async move {
             let answer = answer.await;
-            let failed = |_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response());
             let client = to_client;
             client.set(ClientState::waiting_from_now());
-            let answer: Result<Response, Infallible> = answer.unwrap_or_else(failed);
-            answer
-                .map(|answer| answer.map(|body| FollowedBody { body, of: BodyOf::Answer, client }))
+            let Ok(answer) =
+                answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()));
+            Ok::<_, Infallible>(answer.map(|body| FollowedBody {
+                body,
+                of: BodyOf::Answer,
+                client,
+            }))
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -165,7 +167,7 @@ async fn serve_connection(
         // Connection errors are not reported: nothing of ours has failed.
         _ = &mut connection => return,
         // A request may have begun since this connection was chosen.
-        () = client.close.notified() => if client.state() != ClientState::Busy { return },
+        () = client.close.notified() => if client.waiting_since().is_some() { return },
         () = client.waits_too_long() => return,
         _ = time::timeout(CONNECTION_MAX, stop.cancelled()) => {}
     }
@@ -191,27 +193,16 @@ struct Client {
     calls: CallTracker,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum ClientState {
-    /// Since this time, for a request or the rest of its head, or for its client to take a further frame of the answer.
+    /// Since this time, for a request or the rest of it, or for its client to take a further frame of the answer.
     Waiting(Instant),
-    /// Since this time, the body of a request.
-    Receiving(Instant),
     Busy,
 }
 
 impl ClientState {
     fn waiting_from_now() -> Self {
         Self::Waiting(Instant::now())
-    }
-
-    /// From when on the connection may be closed for another; `true` if only without one that waits for a request.
-    fn due(self) -> Option<(bool, Instant)> {
-        match self {
-            Self::Waiting(since) => Some((false, since + HEAD_GRACE)),
-            Self::Receiving(since) => Some((true, since + BODY_GRACE)),
-            Self::Busy => None,
-        }
     }
 }
 
@@ -224,12 +215,12 @@ impl Clients {
         client
     }
 
-    /// Closes the connection that has waited longest for a request, else for its body. There soon is one, since fewer requests than connections can be in progress; see [`super::REQUESTS_MAX`].
+    /// Closes the connection that has waited longest for a request. There is always one, since fewer requests
+    /// than connections can be in progress; see [`super::REQUESTS_MAX`], [`super::REPORTS_MAX`] and [`BODIES`].
     fn close_one(&mut self) {
-        let (clients, now) = (self.0.iter().filter_map(Weak::upgrade), Instant::now());
-        let due = clients.filter_map(|client| Some((client.state().due()?, client)));
-        let due = due.filter(|((_, due), _)| *due <= now).min_by_key(|(due, _)| *due);
-        if let Some((_, client)) = due {
+        let clients = self.0.iter().filter_map(Weak::upgrade);
+        let waiting = clients.filter_map(|client| Some((client.waiting_since()?, client)));
+        if let Some((_, client)) = waiting.min_by_key(|(since, _)| *since) {
             client.close.notify_one();
         }
     }
@@ -240,20 +231,21 @@ impl Client {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    fn state(&self) -> ClientState {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting_since(&self) -> Option<Instant> {
+        match *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            ClientState::Waiting(since) => Some(since),
+            ClientState::Busy => None,
+        }
     }
 
     /// Ends when the connection has waited for [`WAIT_MAX`].
     async fn waits_too_long(&self) {
         loop {
-            let now = Instant::now();
-            let end = match self.state() {
-                ClientState::Waiting(since) if since + WAIT_MAX <= now => return,
-                ClientState::Waiting(since) => since + WAIT_MAX,
-                ClientState::Receiving(_) | ClientState::Busy => now + WAIT_MAX,
-            };
-            time::sleep_until(end).await;
+            let since = self.waiting_since().unwrap_or_else(Instant::now);
+            if since.elapsed() >= WAIT_MAX {
+                return;
+            }
+            time::sleep_until(since + WAIT_MAX).await;
         }
     }
 }
@@ -265,9 +257,9 @@ struct FollowedBody<B> {
     client: Arc<Client>,
 }
 
-#[derive(Clone, Copy)]
 enum BodyOf {
-    Request,
+    /// With its slot of [`BODIES`], if it has one.
+    Request(Option<SemaphorePermit<'static>>),
     Answer,
 }
 
@@ -279,10 +271,14 @@ impl<B: Body + Unpin> Body for FollowedBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        match (self.of, &frame) {
-            (BodyOf::Request, None) => self.client.set(ClientState::Busy),
-            (BodyOf::Answer, Some(_)) => self.client.set(ClientState::waiting_from_now()),
+        let Self { body, of, client } = &mut *self;
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        match (of, &frame) {
+            (BodyOf::Request(slot), None) => {
+                client.set(ClientState::Busy);
+                *slot = None;
+            }
+            (BodyOf::Answer, Some(_)) => client.set(ClientState::waiting_from_now()),
             _ => {}
         }
         Poll::Ready(frame)

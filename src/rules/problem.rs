@@ -44,9 +44,8 @@ const SHOWN_MAX: usize = 20;
 /// The lines of these problems: the first [`SHOWN_MAX`], and the number of the others.
 pub fn first_lines(problems: &[Problem]) -> Vec<String> {
     let mut lines: Vec<_> = problems.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
-    match problems.len().saturating_sub(SHOWN_MAX) {
-        0 => {}
-        others => lines.push(format!("{others} more like these")),
+    if problems.len() > SHOWN_MAX {
+        lines.push(format!("{} more like these", problems.len() - SHOWN_MAX));
     }
     lines
 }

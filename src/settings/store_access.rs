@@ -130,10 +130,8 @@ impl StoreAccess {
         log_in(&mut url.access, reader.incumbent.login.take());
         if let (Some(AclUser::Named(_)), None) = (&url.access.user, &url.access.password) {
             // Such a user is often a password, and users are shown.
-            let problem = format!(
-                "has a user and no password: write :PASSWORD@, or USER:PASSWORD@, or set --{PASSWORD}"
-            );
-            reader.problem(STORE, &problem);
+            let problem = "has a user and no password: write :PASSWORD@ or USER:PASSWORD@, or set";
+            reader.problem(STORE, &format!("{problem} --{PASSWORD}"));
         }
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
         sentinel.user = self.sentinel_user.map(AclUser::Named);

@@ -26,8 +26,8 @@ pub(super) struct ReceivedRules {
     configs: Vec<RateLimitConfig>,
     /// The resources that are no rules.
     problems: Vec<Problem>,
-    /// The name of the first resource with fields that this version does not know, and the number of the others.
-    newer: Option<(String, usize)>,
+    /// The resources with fields that this version does not know.
+    newer: Vec<String>,
 }
 
 impl ReceivedRules {
@@ -55,10 +55,7 @@ impl ReceivedRules {
     fn add(&mut self, mut config: RateLimitConfig, bytes: usize) {
         // A newer control plane may send more than this version knows.
         if config.encoded_len() < bytes {
-            match &mut self.newer {
-                Some((_, others)) => *others += 1,
-                first => *first = Some((printable(resource::name(&config).as_bytes()), 0)),
-            }
+            self.newer.push(printable(resource::name(&config).as_bytes()));
         }
         sort(&mut config.descriptors);
         self.configs.push(config);
@@ -88,17 +85,14 @@ impl ReceivedRules {
     /// Every problem of every resource.
     pub(super) fn compile(&self, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
         let Self { configs, problems, newer } = self;
-        let newer = newer.clone().map(|(file, others)| {
-            let message = "has fields that this version does not know; they are ignored".to_owned();
-            let others = if others > 0 {
-                format!(", as in {others} other resources")
-            } else {
-                String::new()
-            };
-            Problem { file, location: None, message: message + &others }
-        });
-        let warnings = newer.into_iter().collect();
-        let mut findings = Findings { problems: problems.clone(), warnings };
+        let mut findings = Findings { problems: problems.clone(), warnings: Vec::new() };
+        if let Some(first) = newer.first() {
+            let count = newer.len();
+            let message = format!(
+                "the first of {count} with fields that this version does not know; they are ignored"
+            );
+            findings.warnings.push(Problem { file: first.clone(), location: None, message });
+        }
         let (mut files, mut names) = (Vec::new(), Vec::new());
         for config in configs {
             let ResourceTree { origin, root, mut problems } = resource::tree(config);

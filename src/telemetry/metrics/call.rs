@@ -178,8 +178,8 @@ impl CallMetrics {
     /// Binds the counters of these rules, and forgets the series of others.
     pub fn rules_in_force(&self, rules: &RuleSet) {
         let in_force = self.labels.retain(rules);
-        let by_rule = [&self.decisions, &self.hits, &self.corrupt_counters, &self.refused_debits];
-        for series in by_rule.into_iter().chain([&self.without_store]) {
+        let Self { decisions, hits, corrupt_counters, refused_debits, without_store, .. } = self;
+        for series in [decisions, hits, corrupt_counters, refused_debits, without_store] {
             series.retain(&in_force);
         }
         self.by_rule.replace(rules);

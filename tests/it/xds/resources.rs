@@ -125,7 +125,7 @@ async fn fields_of_a_newer_control_plane_are_ignored_with_a_warning() {
     assert_eq!(ads.request().error, None);
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 0/1 YEAR");
     assert!(
-        service.log().contains("shop: has fields that this version does not know"),
+        service.log().contains("shop: the first of 1 with fields that this version does not know"),
         "{}",
         service.log()
     );
@@ -139,7 +139,7 @@ async fn fields_of_a_newer_control_plane_are_ignored_with_a_warning() {
     ads.respond_with("2", "n2", newer);
     assert_eq!(ads.request().error, None);
     let log = service.log();
-    let line = "d0: has fields that this version does not know; they are ignored, as in 29 other resources";
+    let line = "d0: the first of 30 with fields that this version does not know; they are ignored";
     assert!(log.contains(line) && log.matches("does not know").count() == 2, "{log}");
 }
 
