@@ -138,11 +138,8 @@ async fn serve_connection(
     let service = service_fn(|mut request: Request<Incoming>| {
         let has_body = !request.body().is_end_stream();
         let slot = has_body.then(|| BODIES.try_acquire().ok()).flatten();
-        client.set(if has_body && slot.is_none() {
-            ClientState::waiting_from_now()
-        } else {
-            ClientState::Busy
-        });
+        let waits = has_body && slot.is_none();
+        client.set(if waits { ClientState::waiting_from_now() } else { ClientState::Busy });
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
         }
