@@ -6,7 +6,7 @@ mod ready;
 mod renewal;
 pub mod stores;
 
-use std::{error::Error, future::pending, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time};
@@ -29,7 +29,7 @@ use crate::{
         self, InForce, Rules, Watched,
         xds::{self, ControlPlane},
     },
-    settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, Settings},
+    settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
     shutdown::Signals,
     store::Store,
     telemetry::{
@@ -48,7 +48,7 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time for calls in progress after the listeners have closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often readiness follows the store, if it does.
+/// How often readiness follows what it needs.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
 /// Tasks that run until the service stops, or until they fail.
@@ -60,6 +60,7 @@ type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
 struct App {
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
+    rules: Arc<Rules>,
     health: Health,
     workers: Arc<Workers>,
     stop: CancellationToken,
@@ -92,10 +93,10 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     tracing::info!("listening: {}", ready.addresses);
     let ready = ready.format(settings.telemetry.log.format);
 
-    let app = App::new(&settings, telemetry).await?;
-    let mut tasks = app.start(&settings, rules, listeners)?;
+    let app = App::new(&settings, telemetry, rules).await?;
+    let mut tasks = app.start(&settings, listeners)?;
     tokio::select! {
-        () = app.become_ready(&ready, settings.store.ready) => {}
+        () = app.be_ready(&ready, settings.store.ready, settings.rules.needed) => {}
         ended = tasks.join_next() => return Err(failure(ended)),
         () = signals.next() => {}
     }
@@ -111,7 +112,12 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
 }
 
 impl App {
-    async fn new(settings: &Settings, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
+    async fn new(
+        settings: &Settings,
+        telemetry: Telemetry,
+        rules: InForce,
+    ) -> Result<Self, Box<dyn Error>> {
+        let rules = Arc::new(Rules::new(rules));
         let store = Arc::new(stores::store(settings, &telemetry));
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
@@ -121,20 +127,15 @@ impl App {
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
         let control_plane = control_plane.map(Arc::new);
-        Ok(Self { telemetry, store, health, workers, stop, control_plane })
+        Ok(Self { telemetry, store, rules, health, workers, stop, control_plane })
     }
 
     /// Starts the tasks that run until [`App::stop`] is cancelled.
     ///
     /// # Errors
     /// If the services cannot be built.
-    fn start(
-        &self,
-        settings: &Settings,
-        rules: InForce,
-        listeners: Listeners,
-    ) -> Result<Tasks, Box<dyn Error>> {
-        let rules = Arc::new(Rules::new(rules));
+    fn start(&self, settings: &Settings, listeners: Listeners) -> Result<Tasks, Box<dyn Error>> {
+        let rules = Arc::clone(&self.rules);
         RuleMetrics::observe(&self.telemetry.meter(), &rules);
         if let Some(control_plane) = &self.control_plane {
             telemetry::observe_control_plane(&self.telemetry.meter(), control_plane);
@@ -182,14 +183,20 @@ impl App {
             request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
             report_slots: Arc::new(Semaphore::new(http::REPORTS_MAX)),
             access: settings.listen.access.clone(),
-            identifies_clients: settings.listen.identifies_clients(),
+            identifies_clients: settings.listen.identifies_clients(TlsUse::Http),
+            json_needs_certificate: settings.listen.identifies_clients(TlsUse::Grpc),
             admin_token: settings.listen.admin_token.clone(),
-            scheme: if settings.listen.tls.is_some() { "https" } else { "http" },
+            scheme: if settings.listen.tls_of(TlsUse::Http).is_some() { "https" } else { "http" },
             arriving,
         };
         if let Some(admin) = listeners.admin {
             let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
-            let router = http::admin::router(Http { request_slots, ..endpoints.clone() });
+            let identifies_clients = settings.listen.identifies_clients(TlsUse::Admin);
+            // Who shows the token is an operator, and so is a local user where nobody is identified.
+            let is_by_domain = identifies_clients && endpoints.admin_token.is_none();
+            let access = endpoints.access.clone().filter(|_| is_by_domain);
+            let endpoints = Http { request_slots, identifies_clients, access, ..endpoints.clone() };
+            let router = http::admin::router(endpoints);
             let metrics = edge.of_listener("admin");
             tasks.spawn(serve_http(admin, router, tls(TlsUse::Admin), metrics, self.stop.clone()));
         }
@@ -261,15 +268,14 @@ impl App {
     }
 
     /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
-    /// passed, prints the ready line, and never returns. With [`ReadyNeeds::Store`] it waits for the store, and follows
-    /// it.
-    async fn become_ready(&self, line: &str, needs: ReadyNeeds) {
+    /// passed, prints the ready line, and never returns. It waits for what is needed, and follows it.
+    async fn be_ready(&self, line: &str, store: ReadyNeeds, rules: RulesNeeded) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
             async move { store.reached().await }
         });
         let reached = async {
-            match needs {
+            match store {
                 // If it is not reached in time, `on_store_failure` applies.
                 ReadyNeeds::Start => drop(time::timeout(READY_WITHIN, reached).await),
                 ReadyNeeds::Store => reached.await,
@@ -277,34 +283,40 @@ impl App {
         };
         // A control plane without rules never answers.
         let has_rules = async {
-            if let Some(control_plane) = &self.control_plane
-                && time::timeout(READY_WITHIN, control_plane.accepted()).await.is_err()
-            {
+            let Some(control_plane) = &self.control_plane else { return };
+            if time::timeout(READY_WITHIN, control_plane.accepted()).await.is_err() {
                 let target = &control_plane.target;
                 tracing::warn!(
                     "no rules within {READY_WITHIN:?}: every call passes until the control plane {target} has sent some"
                 );
+                if rules != RulesNeeded::None {
+                    control_plane.accepted().await;
+                }
             }
         };
         tokio::join!(reached, has_rules);
+        while self.phase(store, rules) != Phase::Ready {
+            time::sleep(FOLLOW_EVERY).await;
+        }
         self.health.enter(Phase::Ready).await;
         ready::print(line);
-        match needs {
-            ReadyNeeds::Start => pending().await,
-            ReadyNeeds::Store => self.follow_store().await,
+        loop {
+            time::sleep(FOLLOW_EVERY).await;
+            let phase = self.phase(store, rules);
+            if phase != self.health.phase() {
+                self.health.enter(phase).await;
+            }
         }
     }
 
-    /// Is ready only while the store answers; never returns.
-    async fn follow_store(&self) {
-        let mut was_up = true;
-        loop {
-            time::sleep(FOLLOW_EVERY).await;
-            let is_up = self.store.is_up();
-            if is_up != was_up {
-                was_up = is_up;
-                self.health.enter(if is_up { Phase::Ready } else { Phase::WithoutStore }).await;
-            }
+    /// The phase by what is needed.
+    fn phase(&self, store: ReadyNeeds, rules: RulesNeeded) -> Phase {
+        if store == ReadyNeeds::Store && !self.store.is_up() {
+            Phase::WithoutStore
+        } else if rules == RulesNeeded::Always && self.rules.current().rules.domains().is_empty() {
+            Phase::WithoutRules
+        } else {
+            Phase::Ready
         }
     }
 

@@ -21,6 +21,8 @@ pub enum Phase {
     Ready,
     /// The store fails, and the service is to be ready only while it answers.
     WithoutStore,
+    /// There are no rules, and the service is to be ready only while there are.
+    WithoutRules,
     /// Calls are still answered, but new ones should go to other replicas.
     Draining,
 }

@@ -13,6 +13,7 @@ use parameters::refused_parameter;
 pub use serve::serve;
 
 use std::{
+    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -34,12 +35,13 @@ use hyper::body::{Body as _, Frame, SizeHint};
 use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    task::spawn_blocking,
     time,
 };
 
 use crate::{
     VERSION,
-    access::{AdminToken, DomainAccess},
+    access::{AdminToken, DomainAccess, ForbiddenDomain},
     arriving::ArrivalBudget,
     clock::system_clock,
     engine::{
@@ -55,12 +57,18 @@ use crate::{
     tls::server::Identity,
 };
 
-/// Most requests with a body in progress at a time. Below the number of connections, so that probes always
+/// Most requests in progress at a time whose body has arrived. Below the number of connections, so that probes always
 /// find one.
 pub const REQUESTS_MAX: usize = 128;
 
 /// Most answers of `/metrics` and `/rules` that are being sent at a time: they may be large, and their client slow.
 pub const REPORTS_MAX: usize = 32;
+
+/// One report is made at a time, so that decisions and probes have the other threads.
+static REPORT_TURN: Semaphore = Semaphore::const_new(1);
+
+/// The size of the frames in which a report is sent.
+const REPORT_FRAME_BYTES: usize = 64 << 10;
 
 /// Longest time that a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -84,14 +92,16 @@ pub struct Http {
     pub rules: Arc<Rules>,
     /// The source of the rules, if that is a control plane.
     pub control_plane: Option<Arc<ControlPlane>>,
-    /// One permit for each request with a body: [`REQUESTS_MAX`].
+    /// One permit for each request whose body has arrived: [`REQUESTS_MAX`].
     pub request_slots: Arc<Semaphore>,
     /// One permit for each answer of `/metrics` or `/rules` that is being sent: [`REPORTS_MAX`].
     pub report_slots: Arc<Semaphore>,
     /// The domains of clients, if they are restricted.
     pub access: Option<Arc<DomainAccess>>,
-    /// Whether clients identify themselves with certificates.
+    /// Whether clients of this address identify themselves with certificates.
     pub identifies_clients: bool,
+    /// Whether `/json` needs a certificate, as gRPC does: then it refuses all on an address that identifies nobody.
+    pub json_needs_certificate: bool,
     /// The token of the admin address, if it has one.
     pub admin_token: Option<Arc<AdminToken>>,
     /// `https` with TLS, else `http`.
@@ -106,14 +116,11 @@ impl Http {
     /// # Errors
     /// If no slot is free, or the body is too slow, too large or incomplete.
     async fn body(&self, request: Request) -> Result<(Bytes, SemaphorePermit<'_>), Refusal> {
-        let Ok(slot) = self.request_slots.try_acquire() else {
-            return Err(Refusal::TooMany);
-        };
-        match time::timeout(BODY_WITHIN, self.read(request.into_body())).await {
-            Ok(Ok(body)) => Ok((body, slot)),
-            Ok(Err(refusal)) => Err(refusal),
-            Err(_) => Err(Refusal::TooSlow),
-        }
+        let body = time::timeout(BODY_WITHIN, self.read(request.into_body())).await;
+        let body = body.unwrap_or(Err(Refusal::TooSlow))?;
+        // Not before, so that bodies which do not arrive keep no other out.
+        let slot = self.request_slots.try_acquire().map_err(|_| Refusal::TooMany)?;
+        Ok((body, slot))
     }
 
     async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
@@ -143,50 +150,65 @@ impl Http {
         Ok(received.freeze())
     }
 
-    /// An answer that may be large, or 503 if too many are being sent.
-    fn report(&self, answer: impl FnOnce() -> Response) -> Response {
+    /// Whether a client may ask about a domain.
+    fn check_domain(&self, client: Option<&Identity>, domain: &str) -> Result<(), ForbiddenDomain> {
+        self.access.as_ref().map_or(Ok(()), |access| access.check(client, domain))
+    }
+
+    /// An answer that may be large, or 503 if too many are being made and sent.
+    async fn report(&self, answer: impl FnOnce(&Self) -> Response + Send + 'static) -> Response {
         let Ok(slot) = Arc::clone(&self.report_slots).try_acquire_owned() else {
             return json::refuse(&Refusal::TooMany);
         };
-        answer().map(|body| Body::new(SlottedBody { body, _slot: slot }))
+        let turn = REPORT_TURN.acquire().await;
+        let http = self.clone();
+        let Ok(made) = spawn_blocking(move || answer(&http)).await else {
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        };
+        drop(turn);
+        let (head, body) = made.into_parts();
+        let rest = body.collect().await.unwrap_or_default().to_bytes();
+        Response::from_parts(head, Body::new(SlottedBody { rest, _slot: slot }))
     }
 }
 
-/// The body of a report. Its slot is taken until it has been sent.
+/// The body of a report. Its slot is taken until its last frame is to be sent.
 struct SlottedBody {
-    body: Body,
+    rest: Bytes,
     _slot: OwnedSemaphorePermit,
 }
 
 impl hyper::body::Body for SlottedBody {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = self.rest.len().min(REPORT_FRAME_BYTES);
+        // A copy, since a part of the report would keep all of it in memory.
+        let frame = Bytes::copy_from_slice(&self.rest.split_to(length));
+        Poll::Ready((length > 0).then_some(Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        SizeHint::with_exact(self.rest.len() as u64)
     }
 }
 
 /// The endpoints.
 pub fn router(http: Http) -> Router {
+    let needs_certificate = |needed| middleware::from_fn_with_state(needed, refuse_strangers);
+    let json = Router::new().route("/json", post(json::decide));
+    let reports = Router::new().route("/metrics", get(metrics)).route("/rules", get(rules));
     // Probes have no certificate.
-    let identified = Router::new()
-        .route("/json", post(json::decide))
-        .route("/metrics", get(metrics))
-        .route("/rules", get(rules))
-        .layer(middleware::from_fn_with_state(http.clone(), refuse_strangers));
-    identified
+    json.layer(needs_certificate(http.json_needs_certificate))
+        .merge(reports.layer(needs_certificate(http.identifies_clients)))
         .route("/healthz", get(|| async { "OK" }))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
@@ -213,8 +235,8 @@ pub fn debug_router(http: Http) -> Router {
 }
 
 /// Where clients identify themselves, one without a certificate may only ask about health.
-async fn refuse_strangers(State(http): State<Http>, request: Request, next: Next) -> Response {
-    if http.identifies_clients && request.extensions().get::<Identity>().is_none() {
+async fn refuse_strangers(State(needed): State<bool>, request: Request, next: Next) -> Response {
+    if needed && request.extensions().get::<Identity>().is_none() {
         return (StatusCode::FORBIDDEN, "a client certificate is required").into_response();
     }
     next.run(request).await
@@ -239,15 +261,16 @@ async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
 
 async fn metrics(State(http): State<Http>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    http.report(|| (text_format, http.telemetry.scrape()).into_response())
+    http.report(move |http| (text_format, http.telemetry.scrape()).into_response()).await
 }
 
 async fn rules(State(http): State<Http>, request: Request) -> Response {
     if let Some(problem) = refused_parameter(&request) {
         return json::refuse(&Refusal::Invalid(problem));
     }
-    let control_plane = http.control_plane.as_deref();
-    http.report(|| Json(rules_json(&http.rules, control_plane)).into_response())
+    let answer =
+        |http: &Http| Json(rules_json(&http.rules, http.control_plane.as_deref())).into_response();
+    http.report(answer).await
 }
 
 fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
@@ -259,17 +282,17 @@ fn rules_json(rules: &Rules, control_plane: Option<&ControlPlane>) -> Value {
         ("control_plane", json!(control_plane.map(control_plane_json))),
         ("domains", domains.collect()),
     ];
-    rules_state(rules, &in_force).into_iter().chain(others).collect()
+    let problems = rules.problems().iter().map(ToString::to_string).collect();
+    rules_state(problems, &in_force).into_iter().chain(others).collect()
 }
 
 /// The version of the rules in force, when they were loaded, and the problems of newer ones.
-fn rules_state(rules: &Rules, in_force: &InForce) -> [(&'static str, Value); 3] {
+fn rules_state(problems: Vec<String>, in_force: &InForce) -> [(&'static str, Value); 3] {
     let since = in_force.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let problems = rules.problems().iter().map(ToString::to_string).collect();
     [
         ("version", json!(in_force.version.to_string())),
         ("loaded_at", json!(since.as_secs())),
-        ("problems", problems),
+        ("problems", json!(problems)),
     ]
 }
 
@@ -311,5 +334,29 @@ fn limit_text(limit: &Limit) -> String {
     match limit.algorithm {
         Algorithm::FixedWindow => limit.to_string(),
         _ => format!("{limit} by {}", limit.algorithm.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slot_is_taken_until_the_last_frame_of_its_report() {
+        let slots = Arc::new(Semaphore::new(1));
+        let slot = Arc::clone(&slots).try_acquire_owned().unwrap();
+        let text = Bytes::from(vec![7; 2 * REPORT_FRAME_BYTES + 1]);
+        let mut body = SlottedBody { rest: text.clone(), _slot: slot };
+        let mut received = Vec::new();
+        while !body.is_end_stream() {
+            assert_eq!(body.size_hint().exact(), Some((text.len() - received.len()) as u64));
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(frame.len() <= REPORT_FRAME_BYTES && slots.available_permits() == 0);
+            received.extend_from_slice(&frame);
+        }
+        assert_eq!(received, text);
+        assert!(body.frame().await.is_none());
+        drop(body);
+        assert_eq!(slots.available_permits(), 1);
     }
 }

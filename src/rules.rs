@@ -22,11 +22,11 @@ mod watch;
 pub mod xds;
 mod yaml;
 
-pub use clients::ClientDomains;
+pub use clients::{ClientDomains, EVERY_DOMAIN};
 pub use json_schema::{schema_of_rules, schema_of_tests};
 pub use load::{InForce, load, parse};
 pub use options::{Algorithms, LoadOptions};
-pub use problem::Problem;
 pub(crate) use problem::file_name;
+pub use problem::{Problem, first_lines};
 pub use settings_file::{WrittenSetting, WrittenSettings, read_settings};
 pub use watch::{Loaded, Rules, Watched, watch};

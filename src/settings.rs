@@ -29,7 +29,7 @@ pub use listen::{ListenNames, ListenSettings, TlsScope};
 pub use process::{HangUp, ProcessSettings};
 pub use reader::CONFIG;
 pub use row::Row;
-pub use rules::RuleSettings;
+pub use rules::{RuleSettings, RulesNeeded};
 pub use rules_source::RuleSource;
 pub use store::{ReadyNeeds, StoreSettings};
 pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
@@ -481,6 +481,16 @@ admin-token-file: ''
             assert_eq!(problems(&[("TOLLKEEPER_STORE", &both), path]), [problem]);
             let user_alone = format!("{scheme}user@{place}");
             assert_eq!(good(&[("TOLLKEEPER_STORE", &user_alone), path]).warnings, [""; 0]);
+        }
+    }
+
+    /// It may be a password without its colon.
+    #[test]
+    fn a_user_without_a_password_is_refused_and_not_shown() {
+        for url in ["redis://s3cret@h", "redis+cluster://s3cret@h", "redis+unix://s3cret@/run/r"] {
+            let expected = "TOLLKEEPER_STORE: has a user and no password: write :PASSWORD@ or \
+                            USER:PASSWORD@, or set --store-password-file";
+            assert_eq!(problems(&[("TOLLKEEPER_STORE", url)]), [expected], "{url}");
         }
     }
 

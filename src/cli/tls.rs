@@ -37,7 +37,8 @@ impl TlsFlags {
     pub(super) fn client(&self, protocol: &'static [u8]) -> Result<Option<TlsClient>, String> {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         let identity = self.tls_cert.clone().zip(self.tls_key.clone());
-        let client = TlsClient::new(TlsFiles { ca: Some(ca), identity }, None, &ADVICE)
+        let files = TlsFiles { ca: Some(ca), identity, ..TlsFiles::default() };
+        let client = TlsClient::new(files, None, &ADVICE)
             .with_handshake_within(HANDSHAKE_WITHIN)
             .speaking(protocol);
         client.check().map_err(|problem| format!("{}: {problem}", flag(problem.part)))?;

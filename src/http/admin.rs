@@ -9,7 +9,7 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{RawQuery, State},
-    http::{HeaderMap, HeaderValue, Request, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Request, StatusCode, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -22,6 +22,7 @@ use super::{
     status,
 };
 use crate::{
+    access::ForbiddenDomain,
     engine::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
@@ -29,8 +30,10 @@ use crate::{
     },
     explain::{CORRUPT, incomplete},
     rls::{self, refusal::Refusal},
+    rules::EVERY_DOMAIN,
     store::{Clear, CounterReading, system_clock},
     telemetry::{LogCause, LogFilter, due_line},
+    tls::server::Identity,
 };
 
 /// Which web pages may use an endpoint.
@@ -45,18 +48,21 @@ enum WebPages {
 /// The endpoints for operators only.
 pub fn router(http: Http) -> Router {
     let guarded = |pages| middleware::from_fn_with_state((http.clone(), pages), refuse_strangers);
+    let of_all_domains = middleware::from_fn_with_state(http.clone(), needs_all_domains);
     let page = Router::new()
         .route("/status", get(status::status).layer(middleware::from_fn(refuse_parameters)))
+        .layer(of_all_domains.clone())
         .layer(guarded(WebPages::StatusPage))
         .route("/", get(status::page));
     Router::new()
-        .route("/counters", get(show_counters))
-        .route("/counters/reset", post(reset_counters))
-        .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .route("/top", get(show_top_keys).layer(middleware::from_fn(refuse_parameters)))
         .route("/log", get(show_log).layer(middleware::from_fn(refuse_parameters)))
         .route("/log", post(change_log))
         .route("/stats", get(stats))
+        .layer(of_all_domains)
+        .route("/counters", get(show_counters))
+        .route("/counters/reset", post(reset_counters))
+        .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::Refused))
         .merge(page)
         .with_state(http)
@@ -65,8 +71,10 @@ pub fn router(http: Http) -> Router {
 /// Takes the same body as `/json`.
 async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Response, Response> {
     let bad = |refusal: Refusal| refuse(refusal.codes().1, &refusal.to_string());
+    let client = request.extensions().get::<Identity>().cloned();
     let (body, _slot) = http.body(request).await.map_err(bad)?;
     let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
+    http.check_domain(client.as_ref(), &decoded.request.domain).map_err(forbidden)?;
     let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
@@ -111,29 +119,25 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
 }
 
 async fn stats(State(http): State<Http>) -> Response {
-    http.report(|| match http.telemetry.stats() {
+    let answer = |http: &Http| match http.telemetry.stats() {
         Some(stats) => Json(stats).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
-    })
+    };
+    http.report(answer).await
 }
 
-async fn show_counters(
-    State(http): State<Http>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Response> {
-    counters(&http, query, Clear::No).await
+async fn show_counters(State(http): State<Http>, asked: Parts) -> Result<Response, Response> {
+    counters(&http, &asked, Clear::No).await
 }
 
-async fn reset_counters(
-    State(http): State<Http>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Response> {
-    counters(&http, query, Clear::Yes).await
+async fn reset_counters(State(http): State<Http>, asked: Parts) -> Result<Response, Response> {
+    counters(&http, &asked, Clear::Yes).await
 }
 
-async fn counters(http: &Http, query: Option<String>, clear: Clear) -> Result<Response, Response> {
-    let request = request(&query.unwrap_or_default())
+async fn counters(http: &Http, asked: &Parts, clear: Clear) -> Result<Response, Response> {
+    let request = request(asked.uri.query().unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
+    http.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
     let readings = http.limiter.look(&request, clear).await;
     if readings.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
@@ -213,6 +217,22 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
 
 fn remembered(call: &Remembered) -> Value {
     json!({ "at_ms": call.at.as_millis(), "hits": call.hits, "caller": call.caller })
+}
+
+fn forbidden(problem: ForbiddenDomain) -> Response {
+    refuse(StatusCode::FORBIDDEN, &problem.to_string())
+}
+
+/// For endpoints that show or change something of all domains.
+async fn needs_all_domains(
+    State(http): State<Http>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    match http.check_domain(request.extensions().get(), EVERY_DOMAIN) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => forbidden(problem),
+    }
 }
 
 /// For endpoints that take no parameters.

@@ -42,9 +42,7 @@ async fn answer(http: &Http, request: Request) -> Response {
     let answer = async {
         let arrival = Arrival::now();
         let decoded = rls::json::request(&body, http.bounds)?;
-        if let Some(access) = &http.access {
-            access.check(client.as_ref(), &decoded.request.domain)?;
-        }
+        http.check_domain(client.as_ref(), &decoded.request.domain)?;
         rls::decide(&http.limiter, &http.headers, decoded, arrival).await
     };
     let answer = match answer.await {

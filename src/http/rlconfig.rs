@@ -12,7 +12,7 @@ use crate::{
 const UNLIMITED: &str = "unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false";
 
 pub(super) async fn list(State(http): State<Http>) -> Response {
-    http.report(|| Response::new(lines(&http.rules).into()))
+    http.report(|http| Response::new(lines(&http.rules).into())).await
 }
 
 fn lines(rules: &Rules) -> String {

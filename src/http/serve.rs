@@ -2,12 +2,14 @@
 //!
 //! Anyone who can reach the port can hold connections open, so only a bounded number of them may take file
 //! descriptors away from gRPC. A health probe is always accepted: the connection that has waited longest for a
-//! request is closed for it.
+//! request, or for its body, is closed for it.
 
 use std::{
+    convert::Infallible,
     ops::Range,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,7 +18,10 @@ use axum::{
     http::{Request, StatusCode},
     response::IntoResponse as _,
 };
-use hyper::service::{Service as _, service_fn};
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -25,7 +30,7 @@ use hyper_util::{
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
-    sync::Notify,
+    sync::{Notify, Semaphore, SemaphorePermit},
     task::JoinSet,
     time::{self, Instant},
 };
@@ -50,10 +55,18 @@ const CONNECTIONS_MAX: usize = 256;
 /// The pause before another connection is chosen: the one chosen first may just have begun a request.
 const CHOOSE_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Longest time for the head of a request, and so for an idle connection.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// Requests whose body is arriving and whose connection is not closed for another. The connections of further ones
+/// wait, like those without a request.
+static BODIES: Semaphore = Semaphore::const_new(64);
 
-/// Longest life of a connection. It also ends connections whose client does not read the answers.
+/// Longest time for the head of a request, and so for an idle connection, and until a client takes a further frame of
+/// its answer.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Most bytes of a request's head, and about as many of an answer that its client has not taken are kept.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Longest life of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
 
 /// Longest time for a request in progress when its connection is to end.
@@ -114,23 +127,36 @@ async fn serve_connection(
         () = client.close.notified() => return,
     };
     let Ok(SecuredStream { stream, identity }) = secured else { return };
+    client.set(ClientState::waiting_from_now());
     if !DATES_SECS.contains(&system_clock().as_secs()) {
         return refuse(stream).await;
     }
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(WAIT_MAX);
+    server.http1().max_buf_size(BUFFER_BYTES);
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|mut request: Request<_>| {
-        client.set(ClientState::Busy);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let has_body = !request.body().is_end_stream();
+        let slot = has_body.then(|| BODIES.try_acquire().ok()).flatten();
+        let waits = has_body && slot.is_none();
+        client.set(if waits { ClientState::waiting_from_now() } else { ClientState::Busy });
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
         }
-        let answer = client.calls.run(caught(router.call(request)));
-        let client = Arc::clone(&client);
+        let (to_client, client) = (Arc::clone(&client), Arc::clone(&client));
+        let request = request.map(|body| FollowedBody { body, of: BodyOf::Request(slot), client });
+        let answer = to_client.calls.run(caught(router.call(request)));
         async move {
             let answer = answer.await;
+            let client = to_client;
             client.set(ClientState::waiting_from_now());
-            answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()))
+            let Ok(answer) =
+                answer.unwrap_or_else(|_| Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()));
+            Ok::<_, Infallible>(answer.map(|body| FollowedBody {
+                body,
+                of: BodyOf::Answer,
+                client,
+            }))
         }
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -139,6 +165,7 @@ async fn serve_connection(
         _ = &mut connection => return,
         // A request may have begun since this connection was chosen.
         () = client.close.notified() => if client.waiting_since().is_some() { return },
+        () = client.waits_too_long() => return,
         _ = time::timeout(CONNECTION_MAX, stop.cancelled()) => {}
     }
     connection.as_mut().graceful_shutdown();
@@ -165,7 +192,7 @@ struct Client {
 
 #[derive(Clone, Copy)]
 enum ClientState {
-    /// Since this time, for a request or for the rest of its head.
+    /// Since this time, for a request or the rest of it, or for its client to take a further frame of the answer.
     Waiting(Instant),
     Busy,
 }
@@ -186,7 +213,7 @@ impl Clients {
     }
 
     /// Closes the connection that has waited longest for a request. There is always one, since fewer requests
-    /// than connections can be in progress; see [`super::REQUESTS_MAX`].
+    /// than connections can be in progress; see [`super::REQUESTS_MAX`], [`super::REPORTS_MAX`] and [`BODIES`].
     fn close_one(&mut self) {
         let clients = self.0.iter().filter_map(Weak::upgrade);
         let waiting = clients.filter_map(|client| Some((client.waiting_since()?, client)));
@@ -206,5 +233,59 @@ impl Client {
             ClientState::Waiting(since) => Some(since),
             ClientState::Busy => None,
         }
+    }
+
+    /// Ends when the connection has waited for [`WAIT_MAX`].
+    async fn waits_too_long(&self) {
+        loop {
+            let since = self.waiting_since().unwrap_or_else(Instant::now);
+            if since.elapsed() >= WAIT_MAX {
+                return;
+            }
+            time::sleep_until(since + WAIT_MAX).await;
+        }
+    }
+}
+
+/// A body that its client's state follows.
+struct FollowedBody<B> {
+    body: B,
+    of: BodyOf,
+    client: Arc<Client>,
+}
+
+enum BodyOf {
+    /// With its slot of [`BODIES`], if it has one.
+    Request(Option<SemaphorePermit<'static>>),
+    Answer,
+}
+
+impl<B: Body + Unpin> Body for FollowedBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let Self { body, of, client } = &mut *self;
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        match (of, &frame) {
+            (BodyOf::Request(slot), None) => {
+                client.set(ClientState::Busy);
+                *slot = None;
+            }
+            (BodyOf::Answer, Some(_)) => client.set(ClientState::waiting_from_now()),
+            _ => {}
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

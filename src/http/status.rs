@@ -19,7 +19,7 @@ use crate::{
     VERSION,
     engine::rule_set::RuleSet,
     health::Phase,
-    rules::Rules,
+    rules::{Rules, first_lines},
     telemetry::{RuleDecisions, StatusNumbers},
 };
 
@@ -52,10 +52,8 @@ pub(super) async fn page() -> Response {
 
 /// Serves the data of the page.
 pub(super) async fn status(State(http): State<Http>) -> Response {
-    http.report(|| {
-        let no_store = [(header::CACHE_CONTROL, "no-store")];
-        (no_store, Json(status_json(&http))).into_response()
-    })
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    http.report(move |http| (no_store, Json(status_json(http))).into_response()).await
 }
 
 fn status_json(http: &Http) -> Value {
@@ -74,6 +72,7 @@ const fn phase_name(phase: Phase) -> &'static str {
         Phase::Starting => "starting",
         Phase::Ready => "ready",
         Phase::WithoutStore => "without_store",
+        Phase::WithoutRules => "without_rules",
         Phase::Draining => "draining",
     }
 }
@@ -85,7 +84,8 @@ fn rules_json(rules: &Rules, numbers: &StatusNumbers) -> Value {
         ("count", json!(listed.len())),
         ("listed", listed.iter().take(LISTED_RULES_MAX).map(ListedRule::json).collect()),
     ];
-    rules_state(rules, &in_force).into_iter().chain(others).collect()
+    let problems = first_lines(&rules.problems());
+    rules_state(problems, &in_force).into_iter().chain(others).collect()
 }
 
 /// A rule in force, or another label of decisions.

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The domain that stands for all.
-const EVERY_DOMAIN: &str = "*";
+pub const EVERY_DOMAIN: &str = "*";
 
 /// Which domains each client may ask about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -19,10 +19,12 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// The files that were found, and the problems of the paths that could not be read.
+/// The files that were found, those of folders that are not wanted, and the problems of the paths that could not be
+/// read.
 #[derive(Debug, Default)]
 pub(super) struct FoundFiles {
     pub(super) files: Vec<PathBuf>,
+    pub(super) skipped: Vec<PathBuf>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -40,6 +42,7 @@ pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> 
             found.problems.push(Problem::of_file(path, none));
         }
         all.files.append(&mut found.files);
+        all.skipped.append(&mut found.skipped);
         all.problems.append(&mut found.problems);
     }
     all
@@ -96,9 +99,8 @@ fn read_entry(
     found: &mut FoundFiles,
 ) -> io::Result<()> {
     if !fs::metadata(path)?.is_dir() {
-        if wanted(path) {
-            found.files.push(path.to_owned());
-        }
+        let found = if wanted(path) { &mut found.files } else { &mut found.skipped };
+        found.push(path.to_owned());
         return Ok(());
     }
     if above.contains(&fs::canonicalize(path)?) {

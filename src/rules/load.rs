@@ -9,7 +9,7 @@ use super::{
     compile,
     files::{self, Source},
     options::LoadOptions,
-    problem::{Findings, Problem},
+    problem::{Findings, Problem, first_lines},
     schema::{self, File},
 };
 use crate::engine::rule_set::RuleSet;
@@ -35,7 +35,7 @@ pub struct InForce {
 impl InForce {
     /// Logs the warnings.
     pub fn warn(&self) {
-        for warning in &self.warnings {
+        for warning in first_lines(&self.warnings) {
             tracing::warn!("{warning}");
         }
     }
@@ -64,11 +64,13 @@ impl fmt::Display for Version {
     }
 }
 
-/// The content of the rule files, and the problems of those that could not be read.
+/// The content of the rule files, the problems of those that could not be read, and warnings about those that look like
+/// something else.
 #[derive(Debug, Default)]
 pub(super) struct RuleFiles {
     pub(super) sources: Vec<Source>,
     pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
 }
 
 impl RuleFiles {
@@ -82,6 +84,10 @@ impl RuleFiles {
         let none = "no .yaml or .yml file in this folder";
         let mut found = files::find(paths, files::is_rules, none);
         read.problems.append(&mut found.problems);
+        for path in found.skipped.into_iter().filter(|path| !files::is_tests(path)) {
+            let message = "not read: the name of a rule file ends in .yaml or .yml";
+            read.warnings.push(Problem::of_file(&path, message));
+        }
         for path in found.files {
             match files::read(&path) {
                 Ok(source) => read.sources.push(source),
@@ -118,7 +124,7 @@ pub fn load(paths: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Prob
 /// Every problem of the text, ordered by location.
 pub fn parse(name: &str, text: &str, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
     let source = Source { name: name.to_owned(), text: text.to_owned() };
-    compile_files(RuleFiles { sources: vec![source], problems: Vec::new() }, options)
+    compile_files(RuleFiles { sources: vec![source], ..RuleFiles::default() }, options)
 }
 
 /// Checks the files, and compiles their rules.
@@ -130,7 +136,7 @@ pub(super) fn compile_files(
     options: LoadOptions,
 ) -> Result<InForce, Vec<Problem>> {
     let version = read.version();
-    let mut findings = Findings { problems: read.problems, warnings: Vec::new() };
+    let mut findings = Findings { problems: read.problems, warnings: read.warnings };
     let mut files = Vec::new();
     for source in &read.sources {
         files.extend(schema::read(source, &mut findings));

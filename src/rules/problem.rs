@@ -38,6 +38,18 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Most problems of one set of rules that are logged, and that `/status` shows.
+const SHOWN_MAX: usize = 20;
+
+/// The lines of these problems: the first [`SHOWN_MAX`], and the number of the others.
+pub fn first_lines(problems: &[Problem]) -> Vec<String> {
+    let mut lines: Vec<_> = problems.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
+    if problems.len() > SHOWN_MAX {
+        lines.push(format!("{} more like these", problems.len() - SHOWN_MAX));
+    }
+    lines
+}
+
 /// The path that is standard input to commands that read rules, tests or limits once.
 pub(super) const STANDARD_INPUT: &str = "-";
 

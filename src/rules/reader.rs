@@ -119,6 +119,15 @@ impl Reader<'_> {
         self.findings.warnings.push(self.origin.problem(location, message));
     }
 
+    /// The name of a limit, which Envoy writes into headers of responses.
+    pub(super) fn limit_name(&mut self, fields: &Fields<'_>) -> Option<String> {
+        let Located { location, value } = fields.text("name")?;
+        if value.contains(char::is_control) {
+            self.problem(location, "name: must not have control characters");
+        }
+        Some(value)
+    }
+
     /// Parses the file. `hint` ends the message about an empty one. `other_kind` says what a file is that was
     /// meant for something else: that is then its only problem.
     pub(super) fn root(

@@ -151,7 +151,7 @@ impl Reader<'_> {
         let unlimited = fields.is_on("unlimited");
         let unit = self.unit(&fields, unlimited);
         let mode = fields.word("on_store_failure").map(|word| word.value);
-        let name = fields.text("name").map(|name| name.value);
+        let name = self.limit_name(&fields);
         let value = RateLimit {
             requests_per_unit: fields.whole("requests_per_unit").map(|whole| whole.value),
             unit,

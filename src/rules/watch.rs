@@ -13,7 +13,7 @@ use tokio::{task::spawn_blocking, time};
 use super::{
     load::{InForce, RuleFiles, Version, compile_files},
     options::LoadOptions,
-    problem::Problem,
+    problem::{Problem, first_lines},
 };
 
 /// How often the files are read. The system's notifications would miss changes: network file systems send
@@ -124,7 +124,7 @@ impl Watcher {
             Err(problems) => {
                 let count = count(problems.len());
                 tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
-                for problem in &problems {
+                for problem in first_lines(&problems) {
                     tracing::error!("{problem}");
                 }
                 self.rules.set_problems(problems);

@@ -54,10 +54,10 @@ impl YamlNode {
         }
     }
 
-    /// Nodes below this one, and the node itself.
+    /// Nodes below this one, and the node itself; a copy of a long text counts as one node for each 64 bytes.
     fn nodes(&self) -> usize {
         1 + match &self.content {
-            Content::Scalar(..) => 0,
+            Content::Scalar(text, _) => text.len() / 64,
             Content::List(items) => items.iter().map(Self::nodes).sum(),
             Content::Map(pairs) => {
                 pairs.iter().map(|(key, value)| key.nodes() + value.nodes()).sum()

@@ -178,9 +178,9 @@ impl ListenSettings {
         }
     }
 
-    /// Whether clients need a certificate.
-    pub fn identifies_clients(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.identifies_clients())
+    /// Whether an address identifies its clients by their certificates.
+    pub fn identifies_clients(&self, listener: TlsUse) -> bool {
+        self.tls_of(listener).is_some_and(|tls| tls.identifies_clients())
     }
 }
 

@@ -262,7 +262,8 @@ impl<'a> OtelReader<'a> {
         let (certificate, key) = (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY"));
         let is_half = certificate.is_some() != key.is_some();
         let url = url(text, protocol, is_insecure).unwrap_or_default();
-        let files = TlsFiles { ca: file("CERTIFICATE"), identity: certificate.zip(key) };
+        let (ca, identity) = (file("CERTIFICATE"), certificate.zip(key));
+        let files = TlsFiles { ca, identity, ..TlsFiles::default() };
         let endpoint = OtlpEndpoint {
             tls: (url.scheme_str() == Some("https")).then(|| tls(files, protocol)),
             url,

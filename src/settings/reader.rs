@@ -168,6 +168,11 @@ impl<'a> SettingReader<'a> {
         self.given(flag).is_some()
     }
 
+    /// Whether a variable of envoyproxy/ratelimit gives this setting of TLS, whose meaning then applies.
+    pub(super) fn is_of_incumbent(&self, flag: &str) -> bool {
+        incumbent::tls_variable(flag).is_some_and(|variable| self.name_of(flag) == variable)
+    }
+
     /// What gives a setting; the flag if nothing does.
     pub(super) fn name_of(&self, flag: &str) -> String {
         self.given(flag).map_or_else(|| format!("--{flag}"), |given| given.name)
@@ -196,8 +201,7 @@ impl<'a> SettingReader<'a> {
     /// Adds the problem that a setting that was given needs others. They are named as this one is: by their variables of
     /// envoyproxy/ratelimit if it is given by one of those, else by their flags.
     pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&'static str]) {
-        let variable = incumbent::tls_variable(flag);
-        let is_variable = variable.is_some_and(|variable| variable == self.name_of(flag));
+        let is_variable = self.is_of_incumbent(flag);
         let name = |flag: &&'static str| match incumbent::tls_variable(flag) {
             Some(variable) if is_variable => variable.to_owned(),
             _ => format!("--{flag}"),

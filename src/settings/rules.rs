@@ -20,7 +20,26 @@ pub struct RuleSettings {
     pub source_name: String,
     /// The defaults for all rules.
     pub options: LoadOptions,
+    /// Whether the service is ready without rules.
+    pub needed: RulesNeeded,
 }
+
+/// Which rules the service needs to be ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RulesNeeded {
+    /// None: a control plane may not have sent any after ten seconds.
+    None,
+    /// A control plane must have sent rules once.
+    Once,
+    /// There must be rules for a domain.
+    Always,
+}
+
+const RULES_NEEDED: OneOf<RulesNeeded> = OneOf(&[
+    ("off", RulesNeeded::None),
+    ("once", RulesNeeded::Once),
+    ("always", RulesNeeded::Always),
+]);
 
 const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
     (OnStoreFailure::Error.name(), OnStoreFailure::Error),
@@ -66,8 +85,14 @@ impl RuleSettings {
             help: "off is for a Redis that forbids scripts, and allows only fixed windows",
         });
         let defaults = Defaults { when_denied, exhausted_looks, on_store_failure, mode_override };
+        let needed = reader.read(&Setting {
+            flag: "ready-needs-rules",
+            form: RULES_NEEDED,
+            default: "off",
+            help: "Be ready once a control plane has sent rules, always only while a domain has rules, or, with off, after 10s without them",
+        });
         let source_name = reader.name_of(RULES);
-        Self { source, source_name, options: LoadOptions { defaults, algorithms } }
+        Self { source, source_name, options: LoadOptions { defaults, algorithms }, needed }
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {

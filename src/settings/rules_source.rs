@@ -32,7 +32,7 @@ const NAME: &str = "rules-tls-name";
 
 const ADVICE: TlsAdvice = TlsAdvice {
     files: "the TLS files of the control plane",
-    trust: "set --rules-tls-ca to its CA",
+    trust: "set --rules-tls-ca to its CA (with --compat, CONFIG_GRPC_XDS_SERVER_TLS_CACERT)",
     name: "connect to one of its names, or set --rules-tls-name",
     plain: "use xds:// in --rules",
 };
@@ -111,7 +111,8 @@ impl RulesTls {
             help: "Name that the control plane's certificate must have, instead of its host",
         });
         reader.check_pair(CERTIFICATE, KEY);
-        Self { files: TlsFiles { ca, identity: certificate.zip(key) }, name }
+        let trusts_system = reader.is_of_incumbent(CA);
+        Self { files: TlsFiles { ca, trusts_system, identity: certificate.zip(key) }, name }
     }
 
     fn warn_unused(&self, reader: &mut SettingReader<'_>, why: &str) {

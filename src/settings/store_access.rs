@@ -65,7 +65,11 @@ impl StoreAccess {
             password: password.map(|path| in_file(PASSWORD, path)),
             sentinel_user,
             sentinel_password: sentinel_password.map(|path| in_file(SENTINEL_PASSWORD, path)),
-            tls_files: TlsFiles { ca, identity: certificate.zip(key) },
+            tls_files: TlsFiles {
+                ca,
+                trusts_system: reader.is_of_incumbent(CA),
+                identity: certificate.zip(key),
+            },
             tls_name,
         }
     }
@@ -124,6 +128,11 @@ impl StoreAccess {
             Arc::make_mut(&mut url.access).password = self.password;
         }
         log_in(&mut url.access, reader.incumbent.login.take());
+        if let (Some(AclUser::Named(_)), None) = (&url.access.user, &url.access.password) {
+            // Such a user is often a password, and users are shown.
+            let problem = "has a user and no password: write :PASSWORD@ or USER:PASSWORD@, or set";
+            reader.problem(STORE, &format!("{problem} --{PASSWORD}"));
+        }
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
         sentinel.user = self.sentinel_user.map(AclUser::Named);
         sentinel.password = self.sentinel_password;

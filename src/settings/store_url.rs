@@ -15,7 +15,7 @@ const SENTINEL_PORT: u16 = 26379;
 
 pub(super) const TLS_ADVICE: TlsAdvice = TlsAdvice {
     files: "the TLS files of Redis",
-    trust: "set --store-tls-ca to its CA",
+    trust: "set --store-tls-ca to its CA (with --compat, REDIS_TLS_CACERT)",
     name: "connect to one of its names, or set --store-tls-name",
     plain: "use redis in place of rediss in --store",
 };

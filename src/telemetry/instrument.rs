@@ -167,6 +167,16 @@ impl InstrumentRow {
         histogram.with_unit(self.unit.ucum()).with_boundaries(boundaries.to_vec()).build()
     }
 
+    /// Observes a counter of a plain number whenever metrics are read.
+    pub(super) fn observe_counts(
+        &self,
+        meter: &Meter,
+        counts: impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static,
+    ) {
+        let counter = meter.u64_observable_counter(self.name).with_description(self.description);
+        counter.with_callback(counts).build();
+    }
+
     /// Observes a counter or a gauge whenever metrics are read.
     pub(super) fn observe(
         &self,

@@ -38,10 +38,25 @@ impl RuleLabels {
         }
     }
 
-    /// Forgets the rules that are not among these.
-    pub(super) fn retain(&self, rules: &RuleSet) {
-        let ids = rules.ids();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ids.contains(id));
+    /// Forgets the rules that are not among these. Returns all that [`RuleLabels::of`] may return for these: domain and
+    /// rule, and each rule also with an empty domain.
+    pub(super) fn retain(&self, rules: &RuleSet) -> HashSet<[String; 2]> {
+        let (ids, domains) = (rules.ids(), rules.domains());
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|id, _| ids.contains(id));
+        let mut labels = HashSet::new();
+        for domain in domains.iter().map(|domain| &*domain.name).chain([OTHER, ""]) {
+            labels.extend([NONE, OTHER, OVERRIDE].map(|rule| [domain.to_owned(), rule.to_owned()]));
+        }
+        for id in &ids {
+            let with_values = known.get(id).into_iter().flatten().cloned();
+            let others = [id.path.to_string(), format!("{}|{OTHER}", id.path)];
+            for rule in with_values.chain(others) {
+                labels.insert([String::new(), rule.clone()]);
+                labels.insert([id.domain.to_string(), rule]);
+            }
+        }
+        labels
     }
 
     fn rule(&self, domain: &Arc<str>, rule: &Rule, entries: &[Entry]) -> StringValue {

@@ -7,6 +7,7 @@ mod edge;
 mod files;
 mod process;
 mod rule_counters;
+mod rule_series;
 mod servers;
 mod store;
 

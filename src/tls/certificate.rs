@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use jiff::{civil::DateTime, tz::TimeZone};
+use jiff::civil::{self, DateTime};
 
 // Tags of DER.
 const INTEGER: u8 = 0x02;
@@ -14,6 +14,8 @@ const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 const DNS_NAME: u8 = 0x82;
 const URI: u8 = 0x86;
+
+const EPOCH: DateTime = civil::date(1970, 1, 1).at(0, 0, 0, 0);
 
 /// The extension with the holder's names: 2.5.29.17.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
@@ -75,7 +77,8 @@ fn time((tag, text): (u8, &[u8])) -> Option<i64> {
         _ => "",
     };
     let time = DateTime::strptime("%Y%m%d%H%M%SZ", format!("{century}{text}")).ok()?;
-    Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())
+    // A `Timestamp` ends before 99991231235959Z, which stands for no end.
+    Some(time.duration_since(EPOCH).as_secs())
 }
 
 /// The DNS names and URIs of a certificate's holder.
@@ -129,6 +132,14 @@ mod tests {
         assert_eq!(validity(&certificate(vec![], 1971..2000)), Some(31_536_000..946_684_800));
         assert_eq!(validity(&certificate(vec![], 2049..2050)), Some(2_493_072_000..2_524_608_000));
         assert_eq!(validity(&certificate(vec![], 2000..4096)).unwrap().end, 67_090_118_400);
+    }
+
+    #[test]
+    fn a_certificate_may_have_no_end() {
+        let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(9999, 12, 31) + std::time::Duration::from_secs(86_399);
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        assert_eq!(validity(certificate.der()).unwrap().end, 253_402_300_799);
     }
 
     #[test]

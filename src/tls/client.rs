@@ -33,6 +33,8 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 pub struct TlsFiles {
     /// The certificates of the CAs to trust, instead of those that the system trusts.
     pub ca: Option<PathBuf>,
+    /// Whether to trust those of the system too.
+    pub trusts_system: bool,
     /// Our certificate chain and its key, for servers that demand one.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
@@ -70,6 +72,7 @@ impl TlsPart {
 #[derive(Debug, PartialEq)]
 struct Contents {
     ca: Option<Pem>,
+    trusts_system: bool,
     identity: Option<(Pem, Pem)>,
 }
 
@@ -194,7 +197,7 @@ impl TlsFiles {
             None => None,
         };
         let ca = self.ca.as_deref().map(|ca| read(TlsPart::Ca, ca)).transpose()?;
-        Ok(Contents { ca, identity })
+        Ok(Contents { ca, trusts_system: self.trusts_system || self.ca.is_none(), identity })
     }
 }
 
@@ -229,11 +232,11 @@ impl Contents {
             for certificate in ca.certificates().map_err(of_ca)? {
                 roots.add(certificate).map_err(|_| of_ca(ca.problem(BROKEN)))?;
             }
-            return Ok(roots);
         }
-        let (added, _) =
+        if self.trusts_system {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if added == 0 {
+        }
+        if roots.is_empty() {
             return Err(TlsPart::System.problem("this system trusts no CA".to_owned()));
         }
         Ok(roots)

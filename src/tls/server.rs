@@ -187,7 +187,9 @@ impl ServerContents {
     fn configs(&self) -> Result<Arc<ServerConfigs>, String> {
         let chain = self.certificate.certificates()?;
         let valid = chain.first().and_then(|certificate| validity(certificate));
-        let valid = valid.ok_or_else(|| self.certificate.problem("not a certificate"))?;
+        let valid = valid.ok_or_else(|| {
+            self.certificate.problem("not a certificate, or its validity cannot be read")
+        })?;
         let now = unix_seconds();
         if now >= valid.end {
             return Err(self.certificate.problem("the certificate has expired"));

@@ -217,6 +217,15 @@ fn limits_that_scripts_cannot_compute_exactly_are_refused() {
 }
 
 #[test]
+fn a_name_that_headers_cannot_hold_is_refused() {
+    for name in [r#""a\r\nx-admin: 1""#, r#""a\u007f""#, r#""\u0085""#] {
+        let limit = format!("unit: day, requests_per_unit: 1, name: {name}");
+        check_limit(&limit, "name: must not have control characters");
+    }
+    check_limit("unit: day, requests_per_unit: 1, name: 'a b é'", "ok");
+}
+
+#[test]
 fn numbers_must_be_whole_and_units_known() {
     let number = "requests_per_unit: must be a whole number from 0 to 4294967295";
     for wrong in ["-1", "1.5", "1e9", "'5'", "4294967296", "[]", "many", "08", "_1", "1:30", ".inf"]
@@ -522,7 +531,8 @@ fn alias_bombs_and_deep_nesting_are_refused() {
     let anchors: String = (0..100).map(|level| format!("&b{level} [")).collect();
     let kept = format!("domain: a\nx: {anchors}{}0{}", "0,".repeat(100_000), "]".repeat(100));
     let deep = format!("domain: a\ndescriptors: {}", "[".repeat(10_000));
-    for text in [bomb, nest, kept, deep] {
+    let long = format!("domain: a\nx: &x {}\ny: [{}]", "x".repeat(1 << 20), "*x,".repeat(1000));
+    for text in [bomb, nest, kept, deep, long] {
         std::fs::write(folder.path().join("rules.yaml"), text).unwrap();
         let (code, _, stderr) =
             run(tollkeeper().current_dir(&folder).args(["check", "rules.yaml"]));
@@ -554,13 +564,16 @@ fn only_the_yaml_files_of_a_folder_are_read_and_files_of_one_domain_add_up() {
     write("a.yaml", &rule("a"));
     write("b.yml", &rule("b"));
     write("README.md", "not rules");
+    write("payments", &rule("c"));
+    write("a.test.yaml", "not rules");
     write(".a.yaml.swp", "not rules");
     write("..2026/x/a.yaml", &rule("a"));
-    let (code, stdout, stderr) = run(tollkeeper().arg("check").arg(folder.path()));
-    assert_eq!(
-        (code, stdout.as_str(), stderr.as_str()),
-        (Some(0), "ok: 2 rules in 1 domain\n", "")
-    );
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "."]));
+    assert_eq!((code, stdout.as_str()), (Some(0), "ok: 2 rules in 1 domain\n"));
+    let skipped = ["README.md", "payments"].map(|name| {
+        format!("warning: ./{name}: not read: the name of a rule file ends in .yaml or .yml\n")
+    });
+    assert_eq!(stderr, skipped.concat());
 
     write("c.yaml", &rule("a"));
     let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "."]));

@@ -184,11 +184,18 @@ fn the_admin_address_refuses_web_pages_and_host_names() {
 }
 
 /// The status that all endpoints of the admin address give.
-fn ask_admin(service: &Service, headers: &[&str]) -> String {
+#[track_caller]
+pub fn ask_admin(service: &Service, headers: &[&str]) -> String {
     let show = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.1";
     let reset = "POST /counters/reset?domain=shop&descriptor=user%3Da HTTP/1.1";
-    let requests =
-        [(show, ""), (reset, ""), ("POST /explain HTTP/1.1", CALL), ("GET /top HTTP/1.1", "")];
+    let requests = [
+        (show, ""),
+        (reset, ""),
+        ("POST /explain HTTP/1.1", CALL),
+        ("GET /top HTTP/1.1", ""),
+        ("GET /log HTTP/1.1", ""),
+        ("GET /status HTTP/1.1", ""),
+    ];
     let statuses = requests.map(|(request, body)| status(service.admin, request, headers, body));
     assert!(statuses.iter().all(|other| *other == statuses[0]), "{statuses:?}");
     statuses[0].clone()
@@ -260,7 +267,7 @@ fn still_waits(mut stream: &TcpStream) -> bool {
     stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-const CALL: &str =
+pub const CALL: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"white"}]}]}"#;
 
 fn head(length: usize) -> String {
@@ -311,6 +318,71 @@ fn probes_are_answered_while_clients_are_half_way_through_a_body() {
     probes_are_answered(&service);
     let read = half.iter().filter(|client| still_waits(client)).count();
     assert!(read > 100, "{read} of 300 bodies are still awaited");
+}
+
+#[test]
+fn bodies_that_do_not_arrive_keep_no_other_request_out() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let half: Vec<_> = (0..200).map(|_| connect(&service, &(head(9) + "{"))).collect();
+    eventually("they are read", || (open_files(service.process().0.id()) > 200).then_some(()));
+    assert_eq!(post(&service, CALL).0, 200);
+    assert!(half.iter().all(still_waits), "none was closed for it");
+}
+
+/// Rules whose report has about 2,500 bytes for each of this number.
+fn long_rules(count: usize) -> String {
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for level in 0..10 {
+        let indent = " ".repeat(2 * level);
+        rules += &format!("{indent}- key: {}\n{indent}  descriptors:\n", "k".repeat(250));
+    }
+    for number in 0..count {
+        rules += &format!("{:20}- {{ key: k{number}, rate_limit: {{ unlimited: true }} }}\n", "");
+    }
+    rules
+}
+
+#[test]
+fn probes_are_answered_while_others_wait_for_reports() {
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for number in 0..5000 {
+        rules += &format!("- {{ key: k{number}, rate_limit: {{ unlimited: true }} }}\n");
+    }
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    service.wait_until_ready();
+    let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
+    let reports: Vec<_> = (0..32).map(|_| connect(&service, asked)).collect();
+    let mut probes = 0;
+    while reports.iter().any(still_waits) {
+        assert_eq!(service.get("/healthz"), "OK");
+        probes += 1;
+    }
+    assert!(probes > 320, "{probes} probes are answered during 32 reports");
+}
+
+#[test]
+fn a_report_has_its_slot_until_it_is_sent_and_ends_if_its_client_does_not_read() {
+    // More than the system takes from a client that does not read.
+    let rules = long_rules(4000);
+    let mut service = Service::start(Options { rules: &rules, ..Options::default() });
+    service.wait_until_ready();
+    let before = open_files(service.process().0.id());
+    let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
+    let mut statuses = Vec::new();
+    let mut clients: Vec<_> = (0..40).map(|_| connect(&service, asked)).collect();
+    for client in &mut clients {
+        let mut begun = [0; 12];
+        client.read_exact(&mut begun).unwrap();
+        statuses.push(begun);
+    }
+    let sent = statuses.iter().filter(|status| **status == *b"HTTP/1.1 200").count();
+    assert_eq!(sent, 32, "the others are refused");
+    eventually("their connections end", || {
+        (open_files(service.process().0.id()) <= before).then_some(())
+    });
+    assert_eq!(service.exchange("GET", "/rules", b"").0, 200, "the slots are free");
+    drop(clients);
 }
 
 #[test]

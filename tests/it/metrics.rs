@@ -377,7 +377,7 @@ descriptors:
         }
     }
     service.ask(request("", vec![descriptor(&[("user", "x")])])).await.unwrap_err();
-    service.reload(&rules.replace("/deep", "/deeper"));
+    service.reload(&format!("{rules}# the same rules\n"));
     fs::write(&service.rules, "domain: [").unwrap();
     let scrape = eventually("the bad reload", || {
         let scrape = service.get("/metrics");

@@ -220,10 +220,48 @@ descriptors:
         service.reload(&("# a comment\n".repeat(lines) + rules));
         assert_eq!(series_of_users(&service, users).await, 1000, "{lines} lines further down");
     }
-    // A rule that is removed and added again gets a thousand series again.
+    // A rule that is removed and added again begins anew.
     service.reload("domain: shop\ndescriptors: []\n");
     service.reload(rules);
-    assert_eq!(series_of_users(&service, 3000..3500).await, 1500);
+    assert_eq!(series_of_users(&service, 3000..3500).await, 500);
+}
+
+#[tokio::test]
+async fn series_of_rules_that_are_gone_end_with_them() {
+    let limit = "rate_limit: { unit: year, requests_per_unit: 1 }";
+    let rules = |generation: u32| {
+        format!(
+            "domain: shop\ndescriptors:\n- {{ key: stays, {limit} }}\n- {{ key: k{generation}, {limit} }}\n\
+             - {{ key: d{generation}, detailed_metric: true, {limit} }}\n"
+        )
+    };
+    let service = Service::start(Options { rules: &rules(0), ..Options::default() });
+    for generation in 0..10 {
+        if generation > 0 {
+            service.reload(&rules(generation));
+        }
+        let (plain, detailed) = (format!("k{generation}"), format!("d{generation}"));
+        let keys = ["stays", "unknown", plain.as_str(), detailed.as_str()];
+        let call = keys.map(|key| descriptor(&[(key, "v")])).to_vec();
+        service.ask(request("shop", call)).await.unwrap();
+    }
+    let metrics = service.get("/metrics");
+    let of_rules = |name: &str| -> Vec<&str> {
+        let series = metrics.lines().filter(|line| line.starts_with(name));
+        series.filter_map(|line| line.split("rule=\"").nth(1)?.split('"').next()).collect()
+    };
+    let mut rules = of_rules("ratelimit_decisions_total");
+    rules.sort_unstable();
+    rules.dedup();
+    assert_eq!(rules, ["d9=v", "k9", "other", "stays"], "{metrics}");
+    assert_eq!(
+        of_rules("ratelimit_hits_total").iter().filter(|rule| rule.contains('8')).count(),
+        0
+    );
+    let others = r#"ratelimit_decisions_total{code="ok",domain="shop",rule="other"} 10"#;
+    assert!(metrics.contains(others), "{metrics}");
+    let kept = r#"ratelimit_hits_total{domain="shop",rule="stays",standing="over"} 9"#;
+    assert!(metrics.contains(kept), "{metrics}");
 }
 
 #[tokio::test]
@@ -255,11 +293,11 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     });
     assert!(line.contains("looked") && line.contains("rules.yaml:4"), "{line}");
 
-    // The looks of a rule are forgotten when a reload removes the rule.
+    // The looks of a rule are forgotten when a reload removes the rule, and so is its series.
     service.reload(&format!("{head}{plain}"));
     service.reload(&rules);
     ask("looked", 2).await;
-    assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
+    assert_eq!(refused(), [""; 0]);
 }
 
 #[tokio::test]

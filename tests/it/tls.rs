@@ -16,10 +16,13 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 
-use crate::support::{
-    certificates::{Authority, Issued},
-    eventually, run,
-    service::{Options, Service, serve, tollkeeper},
+use crate::{
+    http::{CALL, ask_admin},
+    support::{
+        certificates::{Authority, Issued},
+        eventually, run,
+        service::{Options, Service, serve, tollkeeper},
+    },
 };
 
 /// A service with TLS and its authority. The certificates that it uses are copies, for tests that replace them.
@@ -64,11 +67,24 @@ impl Secured {
         header: &str,
         client: Option<&Issued>,
     ) -> Option<(u16, String)> {
+        self.ask(address, &format!("GET {path}"), header, "", client)
+    }
+
+    fn ask(
+        &self,
+        address: SocketAddr,
+        request: &str,
+        header: &str,
+        body: &str,
+        client: Option<&Issued>,
+    ) -> Option<(u16, String)> {
         let stream = TcpStream::connect(address).unwrap();
         let mut stream = StreamOwned::new(self.connection(client), stream);
-        let head =
-            format!("GET {path} HTTP/1.1\r\nhost: a.example\r\n{header}connection: close\r\n\r\n");
-        stream.write_all(head.as_bytes()).ok()?;
+        let length = body.len();
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: a.example\r\n{header}connection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).ok()?;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         let answer = String::from_utf8(answer).unwrap();
@@ -194,6 +210,75 @@ fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
         (run(&mut secured.call(Some(&other))).0 == Some(0)).then_some(())
     });
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(1));
+}
+
+#[test]
+fn certificates_for_grpc_alone_identify_nobody_on_the_plain_addresses() {
+    let secured = Secured::start(&["--tls-scope", "grpc", "--tls-client-ca", "CLIENTS"]);
+    let service = &secured.service;
+    assert_eq!(run(&mut secured.call(Some(&secured.authority.client()))).0, Some(0));
+    assert_eq!(ask_admin(service, &["host: localhost"]), "200");
+    assert_eq!(ask_admin(service, &["host: evil.example"]), "403", "a name that others control");
+    for (request, expected) in [("GET /metrics", 200), ("GET /rules", 200), ("POST /json", 403)] {
+        let (method, path) = request.split_once(' ').unwrap();
+        assert_eq!(service.exchange(method, path, CALL.as_bytes()).0, expected, "{request}");
+    }
+}
+
+/// Whether the admin address refuses these requests, all of them or none.
+#[track_caller]
+fn is_refused(secured: &Secured, requests: &[(&str, &str)], header: &str, client: &Issued) -> bool {
+    let mut refused = Vec::new();
+    for (request, body) in requests {
+        let answer = secured.ask(secured.service.admin, request, header, body, Some(client));
+        refused.push(answer.unwrap().0 == 403);
+    }
+    assert!(refused.iter().all(|other| *other == refused[0]), "{requests:?}: {refused:?}");
+    refused[0]
+}
+
+#[test]
+fn the_admin_address_asks_which_domains_a_certificate_gives() {
+    let folder = TempDir::new().unwrap();
+    let (clients, token) = (folder.path().join("clients.yaml"), folder.path().join("token"));
+    fs::write(&clients, "shop.example: [shop]\noperator.example: ['*']\n").unwrap();
+    fs::write(&token, "0123456789abcdef").unwrap();
+    let clients = clients.display().to_string();
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &clients];
+    let secured = Secured::start(&flags);
+    let of_shop = [
+        ("GET /counters?domain=shop&descriptor=user%3Da", ""),
+        ("POST /counters/reset?domain=shop&descriptor=user%3Da", ""),
+        ("POST /explain", CALL),
+    ];
+    let call_of_mail = CALL.replace("shop", "mail");
+    let of_mail = [
+        ("GET /counters?domain=mail&descriptor=user%3Da", ""),
+        ("POST /counters/reset?domain=mail&descriptor=user%3Da", ""),
+        ("POST /explain", call_of_mail.as_str()),
+    ];
+    let of_all = ["GET /status", "GET /top", "GET /log", "POST /log?filter=info", "GET /stats"];
+    let of_all = of_all.map(|request| (request, ""));
+    let client = |name| secured.authority.client_named(&[name]);
+    for (client, expected) in [
+        (client("shop.example"), [false, true, true]),
+        (client("operator.example"), [false, false, false]),
+        (secured.authority.client(), [true, true, true]),
+    ] {
+        let found = [&of_shop[..], &of_mail, &of_all];
+        assert_eq!(found.map(|requests| is_refused(&secured, requests, "", &client)), expected);
+    }
+
+    let token = token.display().to_string();
+    let secured = Secured::start(&[&flags[..], &["--admin-token-file", &token]].concat());
+    let (bearer, nobody) =
+        ("authorization: Bearer 0123456789abcdef\r\n", secured.authority.client());
+    for requests in [&of_shop[..], &of_mail, &of_all] {
+        assert!(
+            !is_refused(&secured, requests, bearer, &nobody),
+            "the token is that of an operator"
+        );
+    }
 }
 
 #[test]

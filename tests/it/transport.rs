@@ -134,6 +134,27 @@ async fn a_certificate_of_an_unknown_ca_is_refused() {
     refused(&with_the_systems, "the server's certificate is not signed by a trusted CA").await;
 }
 
+/// As there: `REDIS_TLS_CACERT` is trusted beside the CAs of the system.
+#[tokio::test]
+async fn a_ca_of_the_incumbents_environment_leaves_those_of_the_system_trusted() {
+    let (systems, other) = (Authority::new(), Authority::new());
+    let (_redis, store) = tls_redis(&systems, &systems.server(&["127.0.0.1"]), "no");
+    let start = |variables: &[(&str, &str)]| {
+        let common = [
+            ("TOLLKEEPER_COMPAT", "envoyproxy-ratelimit"),
+            ("DEBUG_PORT", "0"),
+            ("LOG_LEVEL", "info"),
+            ("REDIS_TLS", "true"),
+            ("SSL_CERT_FILE", text(&systems.certificate)),
+        ];
+        let environment = [&common, variables].concat();
+        Service::start(Options { store: &store, environment: &environment, ..Options::default() })
+    };
+    eventually_ok(&start(&[("REDIS_TLS_CACERT", text(&other.certificate))])).await;
+    let ours = start(&[("TOLLKEEPER_STORE_TLS_CA", text(&other.certificate))]);
+    refused(&ours, "not signed by a trusted CA").await;
+}
+
 #[tokio::test]
 async fn a_certificate_for_another_name_is_refused_unless_that_name_is_expected() {
     let authority = Authority::new();

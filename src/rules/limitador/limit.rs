@@ -106,6 +106,7 @@ pub(super) fn read(
         let message = format!("seconds: {} exceed 100 years", seconds.value);
         reader.problem(seconds.location, message);
     }
+    let name = reader.limit_name(&fields);
     if reader.findings.problems.len() > before {
         return None;
     }
@@ -116,7 +117,6 @@ pub(super) fn read(
     let identity =
         LimitIdentity { seconds, conditions: texts(conditions), variables: texts(variables) };
     let (unit, unit_multiplier) = unit_of(seconds);
-    let name = fields.text("name").map(|name| name.value);
     Some((identity, EntryLimit { location, requests, unit, unit_multiplier, name, entries }))
 }
 

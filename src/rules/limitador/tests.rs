@@ -245,8 +245,9 @@ fn any_text_is_written_so_that_it_is_read_again() {
         " x ",
         "-",
     ] {
+        let name = text.replace(char::is_control, "");
         let limits = serde_json::json!([{
-            "namespace": text, "max_value": 7, "seconds": 60, "name": text,
+            "namespace": text, "max_value": 7, "seconds": 60, "name": name,
             "conditions": [format!("descriptors[0]['key'] == '{text}'")], "variables": [],
         }]);
         // JSON is YAML.
@@ -260,7 +261,7 @@ fn any_text_is_written_so_that_it_is_read_again() {
             panic!("{text}")
         };
         let crate::engine::rule::Policy::Limited(limits) = &rule.policy else { panic!("{text}") };
-        assert_eq!(limits[0].name.as_deref(), Some(text));
+        assert_eq!(limits[0].name.as_deref(), Some(&*name));
         assert!(rules.text.chars().all(|character| character == '\n' || !character.is_control()));
     }
 }

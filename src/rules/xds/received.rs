@@ -26,7 +26,8 @@ pub(super) struct ReceivedRules {
     configs: Vec<RateLimitConfig>,
     /// The resources that are no rules.
     problems: Vec<Problem>,
-    warnings: Vec<Problem>,
+    /// The resources with fields that this version does not know.
+    newer: Vec<String>,
 }
 
 impl ReceivedRules {
@@ -54,9 +55,7 @@ impl ReceivedRules {
     fn add(&mut self, mut config: RateLimitConfig, bytes: usize) {
         // A newer control plane may send more than this version knows.
         if config.encoded_len() < bytes {
-            let message = "has fields that this version does not know; they are ignored";
-            let file = printable(resource::name(&config).as_bytes());
-            self.warnings.push(Problem { file, location: None, message: message.to_owned() });
+            self.newer.push(printable(resource::name(&config).as_bytes()));
         }
         sort(&mut config.descriptors);
         self.configs.push(config);
@@ -85,8 +84,15 @@ impl ReceivedRules {
     /// # Errors
     /// Every problem of every resource.
     pub(super) fn compile(&self, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
-        let Self { configs, problems, warnings } = self;
-        let mut findings = Findings { problems: problems.clone(), warnings: warnings.clone() };
+        let Self { configs, problems, newer } = self;
+        let mut findings = Findings { problems: problems.clone(), warnings: Vec::new() };
+        if let Some(first) = newer.first() {
+            let count = newer.len();
+            let message = format!(
+                "the first of {count} with fields that this version does not know; they are ignored"
+            );
+            findings.warnings.push(Problem { file: first.clone(), location: None, message });
+        }
         let (mut files, mut names) = (Vec::new(), Vec::new());
         for config in configs {
             let ResourceTree { origin, root, mut problems } = resource::tree(config);

@@ -6,7 +6,7 @@ use super::{control_plane::ResponseOutcome, pb::DiscoveryResponse, received::Rec
 use crate::rules::{
     load::{InForce, Version},
     options::LoadOptions,
-    problem::Problem,
+    problem::{Problem, first_lines},
     watch::{Loaded, Rules, count, off_thread},
 };
 
@@ -144,7 +144,7 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
     fn report(&self, version: &Version, problems: Vec<Problem>) {
         let count = count(problems.len());
         tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
-        for problem in &problems {
+        for problem in first_lines(&problems) {
             tracing::error!("{problem}");
         }
         self.rules.set_problems(problems);

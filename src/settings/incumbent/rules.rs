@@ -14,6 +14,9 @@ const USE_TLS: &str = "CONFIG_GRPC_XDS_SERVER_USE_TLS";
 const SERVER_URL: &str = "CONFIG_GRPC_XDS_SERVER_URL";
 const NODE_ID: &str = "CONFIG_GRPC_XDS_NODE_ID";
 
+const HEALTHY: &str = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED";
+const FORCE_START: &str = "FORCE_START_WITHOUT_INITIAL_CONFIG";
+
 /// The folder of rule files; the first one is for messages.
 const OF_FILES: [&str; 3] = ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
 
@@ -54,6 +57,9 @@ impl Translator<'_> {
             }
         }
         self.set("rules", &[&OF_FILES[..], &[CONFIG_TYPE]].concat(), folder);
+        if self.is_on(HEALTHY) {
+            self.set("ready-needs-rules", &[HEALTHY], "always");
+        }
         let why = "CONFIG_TYPE is not GRPC_XDS_SOTW";
         self.warn_all(&[SERVER_URL, NODE_ID, USE_TLS], why);
         self.warn_all(&TLS.map(|(_, name)| name), why);
@@ -79,6 +85,13 @@ impl Translator<'_> {
                 self.set("rules", &[SERVER_URL, NODE_ID, USE_TLS, CONFIG_TYPE], url);
             }
         }
+        let needed = match (self.is_on(HEALTHY), self.is_on(FORCE_START)) {
+            (true, _) => "always",
+            (false, true) => "off",
+            // There, no port opens before the first rules.
+            (false, false) => "once",
+        };
+        self.set("ready-needs-rules", &[HEALTHY, FORCE_START], needed);
         self.copy_if_on(USE_TLS, &TLS);
         self.warn_all(&OF_FILES, "CONFIG_TYPE is GRPC_XDS_SOTW");
     }

@@ -39,7 +39,11 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("GRPC_HOST", HOST, Sets("`--grpc-addr`, by default 0.0.0.0:8081")),
     row("GRPC_PORT", PORT, Sets("`--grpc-addr`")),
     row("GRPC_UDS", TEXT, Sets("refused: gRPC is served on TCP only")),
-    row("GRPC_MAX_CONNECTION_AGE", TIME, Sets("`--connection-age`, 1s to 24h here; 0 is off")),
+    row(
+        "GRPC_MAX_CONNECTION_AGE",
+        TIME,
+        Sets("`--connection-age`, by default 30m (24h there), 1s to 24h here; 0 is off"),
+    ),
     row("GRPC_MAX_CONNECTION_AGE_GRACE", TIME, Nothing("the grace is always 30 s")),
     row(
         "GRPC_SERVER_USE_TLS",
@@ -91,7 +95,11 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("CONFIG_GRPC_XDS_SERVER_USE_TLS", SWITCH, Sets("`--rules xds+tls://…`")),
     row("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", TEXT, Sets("`--rules-tls-cert`")),
     row("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", TEXT, Sets("`--rules-tls-key`")),
-    row("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", TEXT, Sets("`--rules-tls-ca`")),
+    row(
+        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+        TEXT,
+        Sets("`--rules-tls-ca`, beside the CAs that the system trusts"),
+    ),
     row("CONFIG_GRPC_XDS_SERVER_TLS_SAN", TEXT, Sets("`--rules-tls-name`")),
     row("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", TIME, Nothing(RETRIES)),
     row("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", TIME, Nothing(RETRIES)),
@@ -102,15 +110,14 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row(
         "FORCE_START_WITHOUT_INITIAL_CONFIG",
         SWITCH,
-        AsAsked(
-            "true",
-            "the service starts without the rules of a control plane, and is ready after 10 s at most; without good rule files it does not start",
+        Sets(
+            "`--ready-needs-rules` for a control plane: by default once, and true is off; without good rule files the service does not start",
         ),
     ),
     row(
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         SWITCH,
-        AsAsked("true", "rule files are loaded before the service is ready"),
+        Sets("`--ready-needs-rules`: true is always"),
     ),
     row(
         "MERGE_DOMAIN_CONFIG",
@@ -194,7 +201,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("REDIS_TLS", SWITCH, Sets("`--store rediss://…`")),
     row("REDIS_TLS_CLIENT_CERT", TEXT, Sets("`--store-tls-cert`")),
     row("REDIS_TLS_CLIENT_KEY", TEXT, Sets("`--store-tls-key`")),
-    row("REDIS_TLS_CACERT", TEXT, Sets("`--store-tls-ca`")),
+    row("REDIS_TLS_CACERT", TEXT, Sets("`--store-tls-ca`, beside the CAs that the system trusts")),
     row(
         "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
         SWITCH,

@@ -3,7 +3,10 @@ use std::time::Duration;
 use super::*;
 use crate::{
     engine::rule::{ExhaustedLooks, ModeOverride, WhenDenied},
-    settings::{HangUp, ReadyNeeds, Resolved, RuleSource, Settings, StoreUrl, TypedFlags, resolve},
+    settings::{
+        HangUp, ReadyNeeds, Resolved, RuleSource, RulesNeeded, Settings, StoreUrl, TypedFlags,
+        resolve,
+    },
     store::redis::password::Password,
     telemetry::{MetricsCompat, OtlpProtocol, ParentUse, RootSampling, Sampling},
 };
@@ -362,6 +365,23 @@ fn limits_and_answers_follow_their_variables() {
         &[("LIMIT_RESET_HEADER", "X")],
         &["LIMIT_RESET_HEADER has no effect: LIMIT_RESPONSE_HEADERS_ENABLED is not true"],
     );
+}
+
+#[test]
+fn readiness_needs_the_rules_that_it_needed() {
+    let (healthy, force) =
+        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "FORCE_START_WITHOUT_INITIAL_CONFIG");
+    for (kind, variables, expected) in [
+        ("GRPC_XDS_SOTW", &[][..], RulesNeeded::Once),
+        ("GRPC_XDS_SOTW", &[(force, "false")], RulesNeeded::Once),
+        ("GRPC_XDS_SOTW", &[(force, "true")], RulesNeeded::None),
+        ("GRPC_XDS_SOTW", &[(force, "true"), (healthy, "true")], RulesNeeded::Always),
+        ("FILE", &[(force, "true")], RulesNeeded::None),
+        ("FILE", &[(healthy, "true")], RulesNeeded::Always),
+    ] {
+        let settings = silent(&[variables, &[("CONFIG_TYPE", kind)]].concat());
+        assert_eq!(settings.rules.needed, expected, "{kind} {variables:?}");
+    }
 }
 
 #[test]

@@ -11,7 +11,10 @@ use opentelemetry::{
 };
 use tonic::Code;
 
-use super::rule_counters::{Counts, RuleCounters, STANDINGS};
+use super::{
+    rule_counters::{Counts, RuleCounters, STANDINGS},
+    rule_series::RuleSeries,
+};
 use crate::{
     engine::{
         decision::{Decision, Matched, Outcome},
@@ -90,16 +93,16 @@ pub struct CallMetrics {
     duration: Histogram<f64>,
     /// By the number of the gRPC status.
     durations: Arc<[OnceLock<BoundHistogram<f64>>; STATUSES]>,
-    decisions: Counter<u64>,
-    hits: Counter<u64>,
+    decisions: RuleSeries,
+    hits: RuleSeries,
     labels: RuleLabels,
     by_rule: Arc<RuleCounters>,
     /// The part of a limit from which hits are near it.
     near_ratio: f64,
     invalid_overrides: Counter<u64>,
-    corrupt_counters: Counter<u64>,
-    refused_debits: Counter<u64>,
-    without_store: Counter<u64>,
+    corrupt_counters: RuleSeries,
+    refused_debits: RuleSeries,
+    without_store: RuleSeries,
     late: Counter<u64>,
 }
 
@@ -111,14 +114,14 @@ impl CallMetrics {
             labels: RuleLabels::default(),
             by_rule: Arc::default(),
             durations: Arc::default(),
-            hits: HITS.new_counter(meter),
+            hits: RuleSeries::new(&HITS, meter),
             duration: DURATION.new_histogram(meter),
-            decisions: DECISIONS.new_counter(meter),
+            decisions: RuleSeries::new(&DECISIONS, meter),
             invalid_overrides: OVERRIDES_INVALID.new_counter(meter),
-            corrupt_counters: COUNTERS_UNREADABLE.new_counter(meter),
-            without_store: FALLBACKS.new_counter(meter),
+            corrupt_counters: RuleSeries::new(&COUNTERS_UNREADABLE, meter),
+            without_store: RuleSeries::new(&FALLBACKS, meter),
             late: CALLS_LATE.new_counter(meter),
-            refused_debits: DEBITS_REFUSED.new_counter(meter),
+            refused_debits: RuleSeries::new(&DEBITS_REFUSED, meter),
         };
         // Rates begin with the first late call.
         metrics.late.add(0, &[]);
@@ -172,10 +175,14 @@ impl CallMetrics {
         }
     }
 
-    /// Binds the counters of these rules, and forgets those of others.
+    /// Binds the counters of these rules, and forgets the series of others.
     pub fn rules_in_force(&self, rules: &RuleSet) {
+        let in_force = self.labels.retain(rules);
+        let Self { decisions, hits, corrupt_counters, refused_debits, without_store, .. } = self;
+        for series in [decisions, hits, corrupt_counters, refused_debits, without_store] {
+            series.retain(&in_force);
+        }
         self.by_rule.replace(rules);
-        self.labels.retain(rules);
     }
 
     /// Records overrides that were ignored.

@@ -1,14 +1,12 @@
 //! The counters of each rule in force, whose labels are looked up once per rule and not per call.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use arc_swap::ArcSwap;
 use hashbrown::HashTable;
-use opentelemetry::{
-    KeyValue,
-    metrics::{BoundCounter, Counter},
-};
+use opentelemetry::KeyValue;
 
+use super::rule_series::{Count, RuleSeries};
 use crate::{
     engine::{rule::Rule, rule_set::RuleSet},
     telemetry::matched::DecidedCode,
@@ -44,8 +42,8 @@ struct KnownRule {
 /// The counters of one rule. A series exists from the first value on.
 #[derive(Debug, Default)]
 struct BoundCounters {
-    decisions: [OnceLock<BoundCounter<u64>>; 3],
-    hits: [OnceLock<BoundCounter<u64>>; STANDINGS.len()],
+    decisions: [OnceLock<Count>; 3],
+    hits: [OnceLock<Count>; STANDINGS.len()],
 }
 
 impl RuleCounters {
@@ -72,8 +70,8 @@ impl RuleCounters {
     pub(super) fn count(
         &self,
         rule: &Arc<Rule>,
-        decisions: &Counter<u64>,
-        hits: &Counter<u64>,
+        decisions: &RuleSeries,
+        hits: &RuleSeries,
         counts: Counts,
     ) -> bool {
         let known = self.0.load();
@@ -82,11 +80,13 @@ impl RuleCounters {
         };
         let bound = known.bound.get_or_init(Box::default);
         if let Some(counter) = bound.decisions.get(counts.code as usize) {
-            counter.get_or_init(|| known.bind(decisions, "code", counts.code.name())).add(1);
+            let counter = counter.get_or_init(|| known.bind(decisions, "code", counts.code.name()));
+            counter.fetch_add(1, Ordering::Relaxed);
         }
         for ((counter, name), count) in bound.hits.iter().zip(STANDINGS).zip(counts.hits) {
             if count > 0 {
-                counter.get_or_init(|| known.bind(hits, "standing", name)).add(count);
+                let counter = counter.get_or_init(|| known.bind(hits, "standing", name));
+                counter.fetch_add(count, Ordering::Relaxed);
             }
         }
         true
@@ -94,13 +94,8 @@ impl RuleCounters {
 }
 
 impl KnownRule {
-    fn bind(
-        &self,
-        counter: &Counter<u64>,
-        label: &'static str,
-        value: &'static str,
-    ) -> BoundCounter<u64> {
-        counter.bind(&[
+    fn bind(&self, series: &RuleSeries, label: &'static str, value: &'static str) -> Count {
+        series.of(&[
             KeyValue::new("domain", Arc::clone(&self.domain)),
             KeyValue::new("rule", Arc::clone(&self.rule.path)),
             KeyValue::new(label, value),

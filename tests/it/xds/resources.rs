@@ -125,10 +125,40 @@ async fn fields_of_a_newer_control_plane_are_ignored_with_a_warning() {
     assert_eq!(ads.request().error, None);
     assert_eq!(ask(&service, "shop", "user=a").await, "OK: OK 0/1 YEAR");
     assert!(
-        service.log().contains("shop: has fields that this version does not know"),
+        service.log().contains("shop: the first of 1 with fields that this version does not know"),
         "{}",
         service.log()
     );
+
+    let mut newer = Vec::new();
+    for number in 0..30 {
+        let mut resource = ads::resource(&super::limit(&format!("d{number}"), "user", 1));
+        resource.value.extend([0xa0, 0x06, 0x01]);
+        newer.push(resource);
+    }
+    ads.respond_with("2", "n2", newer);
+    assert_eq!(ads.request().error, None);
+    let log = service.log();
+    let line = "d0: the first of 30 with fields that this version does not know; they are ignored";
+    assert!(log.contains(line) && log.matches("does not know").count() == 2, "{log}");
+}
+
+#[test]
+fn many_problems_are_a_bounded_number_of_lines() {
+    let ads = FakeAds::start();
+    let service = start(&ads.url(), &[]);
+    ads.request();
+    let bad: Vec<Value> = (0..500).map(|number| super::bad(&format!("d{number}"))).collect();
+    ads.respond("1", "n1", &bad);
+    assert!(ads.request().error.is_some());
+    let log = service.log();
+    assert!(log.contains("rules not loaded (1000 problems)"), "{log}");
+    assert!(log.contains("980 more like these") && log.lines().count() < 60, "{log}");
+    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
+    let status: Value = serde_json::from_str(&status).unwrap();
+    let shown = status["rules"]["problems"].as_array().unwrap();
+    assert_eq!((shown.len(), &shown[20]), (21, &json!("980 more like these")));
+    assert_eq!(super::rules(&service)["problems"].as_array().unwrap().len(), 1000);
 }
 
 #[tokio::test]

@@ -68,6 +68,27 @@ async fn the_service_is_ready_once_rules_have_arrived() {
     service.wait_until_ready();
 }
 
+#[test]
+fn a_service_that_needs_rules_is_ready_only_with_them() {
+    let ads = FakeAds::start();
+    let service = start(&ads.url(), &["--ready-needs-rules", "always"]);
+    let ready = || service.exchange("GET", "/readyz", b"").0 == 200;
+    ads.request();
+    eventually("the time for others", || service.log().contains("no rules within").then_some(()));
+    assert!(!ready());
+    ads.respond("v1", "n1", &[]);
+    wait_for(&service, "v1");
+    assert!(!ready(), "a response without a domain");
+    ads.respond("v2", "n2", &[limit("shop", "user", 2)]);
+    service.wait_until_ready();
+    ads.respond("v3", "n3", &[]);
+    eventually("not ready", || (!ready()).then_some(()));
+    let status = service.exchange_at(service.admin, "GET", "/status", b"").2;
+    assert!(status.contains(r#""phase":"without_rules""#), "{status}");
+    ads.respond("v4", "n4", &[limit("shop", "user", 2)]);
+    service.wait_until_ready();
+}
+
 #[tokio::test]
 async fn a_bad_resource_refuses_the_whole_response_with_every_problem_and_the_last_good_rules_stay()
 {

@@ -1,0 +1,61 @@
+//! The series of a counter that counts by rule. The SDK keeps each series of a counter for ever; it is told of these
+//! whenever metrics are read, so those of rules that are gone can end.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{AsyncInstrument, Meter},
+};
+
+use crate::telemetry::instrument::InstrumentRow;
+
+/// The count of one series.
+pub(super) type Count = Arc<AtomicU64>;
+
+/// The series of one counter, by their labels in the order in which they are counted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RuleSeries(Arc<RwLock<HashMap<Vec<KeyValue>, Count>>>);
+
+impl RuleSeries {
+    /// The series of this instrument.
+    pub(super) fn new(row: &InstrumentRow, meter: &Meter) -> Self {
+        let series = Self::default();
+        let observed = series.clone();
+        row.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {
+            for (labels, count) in &*observed.0.read().unwrap_or_else(PoisonError::into_inner) {
+                to.observe(count.load(Ordering::Relaxed), labels);
+            }
+        });
+        series
+    }
+
+    /// The count of the series with these labels, which exists from now on.
+    pub(super) fn of(&self, labels: &[KeyValue]) -> Count {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(labels).cloned();
+        known.unwrap_or_else(|| {
+            let mut series = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(series.entry(labels.to_vec()).or_default())
+        })
+    }
+
+    pub(super) fn add(&self, count: u64, labels: &[KeyValue]) {
+        self.of(labels).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Forgets the series whose domain and rule are not among these. An absent domain is an empty one.
+    pub(super) fn retain(&self, in_force: &HashSet<[String; 2]>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|labels, _| {
+            in_force.contains(&["domain", "rule"].map(|name| {
+                let label = labels.iter().find(|label| label.key.as_str() == name);
+                label.map(|label| label.value.to_string()).unwrap_or_default()
+            }))
+        });
+    }
+}
