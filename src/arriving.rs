@@ -7,13 +7,14 @@
 use std::{
     mem,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time;
 use tokio_util::sync::CancellationToken;
 
@@ -71,7 +72,7 @@ impl ArrivalBudget {
             closing: CancellationToken::new(),
             spans: Mutex::default(),
         });
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections.lock();
         if connections.len() == connections.capacity() {
             connections.retain(|connection| connection.strong_count() > 0);
         }
@@ -84,7 +85,7 @@ impl ArrivalBudget {
         if own > self.bytes_max / self.open.load(Relaxed).max(1) {
             return Err(BudgetSpent(self.bytes_max));
         }
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = self.connections.lock();
         let open = connections.iter().filter_map(Weak::upgrade);
         let (closing, open): (Vec<_>, Vec<_>) = open.partition(|one| one.closing.is_cancelled());
         let held = |connection: &Arc<ConnectionBudget>| connection.held.load(Relaxed);
@@ -107,7 +108,7 @@ impl ConnectionBudget {
 
     /// Like [`hold`](Self::hold). The connection is closed if it is not dropped in time.
     pub(crate) fn hold_briefly(self: &Arc<Self>) -> HeldBytes {
-        let [span, _] = &*self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let [span, _] = &*self.spans.lock();
         HeldBytes { budget: Arc::clone(self), bytes: 0, _span: Some(Arc::clone(span)) }
     }
 
@@ -141,7 +142,7 @@ impl ConnectionBudget {
 
     /// Returns whether something is still held since the span before the last.
     fn begin_span(&self) -> bool {
-        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spans = self.spans.lock();
         let [this, last] = &mut *spans;
         Arc::strong_count(&mem::replace(last, mem::take(this))) > 1
     }

@@ -8,11 +8,11 @@ mod worker;
 
 use std::{
     hash::{BuildHasher as _, RandomState},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use hashbrown::DefaultHashBuilder;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::name::TopKeyNames;
@@ -112,7 +112,7 @@ impl TopKeys {
             return;
         }
         let at_ms = self.millis(at);
-        let mut worker = lock(worker);
+        let mut worker = worker.lock();
         worker.enter(at_ms / PERIOD_MS);
         for ((matched, charge), tally) in plan.matched_charges().zip(&judgement.tallies) {
             if charge.hits.is_refund() {
@@ -136,7 +136,7 @@ impl TopKeys {
         let now_ms = self.millis(now);
         let period = now_ms / PERIOD_MS;
         for worker in &self.workers {
-            lock(worker).enter(period);
+            worker.lock().enter(period);
         }
         let from_ms = period.saturating_sub(1).saturating_mul(PERIOD_MS);
         let mut nearest = self.counts(TopList::Nearest);
@@ -172,7 +172,7 @@ impl TopKeys {
     fn counts(&self, list: TopList) -> Vec<KeyCount> {
         let mut merged = Merged::default();
         for worker in &self.workers {
-            lock(worker).merge_into(&mut merged, list);
+            worker.lock().merge_into(&mut merged, list);
         }
         merged.counts()
     }
@@ -182,7 +182,7 @@ impl TopKeys {
         let mut keys = Vec::new();
         for count in counts {
             let mut workers = self.workers.iter();
-            let name = workers.find_map(|worker| lock(worker).name(list, count.key).cloned());
+            let name = workers.find_map(|worker| worker.lock().name(list, count.key).cloned());
             if let Some(name) = name {
                 keys.push(self.top_key(count, name));
             }
@@ -212,11 +212,6 @@ impl TopKeys {
         let since = at.saturating_duration_since(self.began);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
-}
-
-/// Nothing panics while the lock is held, and if it did, counts would still be good enough to show.
-fn lock(worker: &Mutex<WorkerKeys>) -> MutexGuard<'_, WorkerKeys> {
-    worker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {

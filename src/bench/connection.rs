@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -18,6 +18,7 @@ use hyper::{
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time,
@@ -93,7 +94,7 @@ impl ClientConnection {
     }
 
     fn sender(&self) -> SendRequest<Message> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.sender.lock().clone()
     }
 
     async fn reconnect(&self) -> Result<SendRequest<Message>, Code> {
@@ -105,7 +106,7 @@ impl ClientConnection {
         match connect(&self.addr, self.tls.as_deref()).await {
             Ok(sender) => {
                 self.reconnects.fetch_add(1, Relaxed);
-                *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = sender.clone();
+                *self.sender.lock() = sender.clone();
                 Ok(sender)
             }
             Err(_) => {

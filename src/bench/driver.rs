@@ -2,11 +2,12 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{task::JoinSet, time};
 use tonic::Code;
 
@@ -53,7 +54,7 @@ impl Driver {
 
     /// Makes calls until the run ends, and waits for the last answers.
     pub(super) async fn drive(self, start: Instant) -> Report {
-        self.work().counts_from = start + self.workload.load.warmup;
+        self.work.lock().counts_from = start + self.workload.load.warmup;
         let driver = Arc::new(self);
         let mut under_way = JoinSet::new();
         match driver.workload.load.pace {
@@ -69,7 +70,7 @@ impl Driver {
             () = async { while under_way.join_next().await.is_some() {} } => {}
             () = too_late => {}
         }
-        driver.work().report.fail(Code::DeadlineExceeded, under_way.len() as u64);
+        driver.work.lock().report.fail(Code::DeadlineExceeded, under_way.len() as u64);
         under_way.shutdown().await;
         driver.finish()
     }
@@ -102,7 +103,7 @@ impl Driver {
                 }
                 if under_way.len() >= UNDER_WAY_MAX / threads {
                     if self.workload.has_calls() {
-                        self.work().skip(since);
+                        self.work.lock().skip(since);
                     }
                     continue;
                 }
@@ -123,7 +124,7 @@ impl Driver {
         let Some(request) = self.claim(since) else { return false };
         let answer = connection.ask(request).await;
         let now = Instant::now();
-        if self.work().count(answer, since, now) {
+        if self.work.lock().count(answer, since, now) {
             self.workload.count_answer();
         }
         true
@@ -134,21 +135,17 @@ impl Driver {
         if self.workload.ended.is_cancelled() {
             return None;
         }
-        let mut work = self.work();
+        let mut work = self.work.lock();
         if since >= work.counts_from {
             self.workload.take_call()?;
         }
         Some(work.calls.next())
     }
 
-    fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn finish(&self) -> Report {
         let reconnects =
             self.connections.iter().map(|connection| connection.reconnects.load(Relaxed)).sum();
-        Report { reconnects, ..mem::take(&mut self.work().report) }
+        Report { reconnects, ..mem::take(&mut self.work.lock().report) }
     }
 }
 

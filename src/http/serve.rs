@@ -8,7 +8,7 @@ use std::{
     convert::Infallible,
     ops::Range,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -27,6 +27,7 @@ use hyper_util::{
     server::conn::auto,
     service::TowerToHyperService,
 };
+use parking_lot::Mutex;
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
@@ -225,11 +226,11 @@ impl Clients {
 
 impl Client {
     fn set(&self, state: ClientState) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.state.lock() = state;
     }
 
     fn waiting_since(&self) -> Option<Instant> {
-        match *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        match *self.state.lock() {
             ClientState::Waiting(since) => Some(since),
             ClientState::Busy => None,
         }

@@ -3,10 +3,9 @@
 //! Envoy looks with 0 hits before a stream, and debits the cost when the stream ends. If the debit does not fit
 //! and is refused, the limit is never reached: such a rule needs `count_denied`.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
 
 use crate::engine::{
     decision::{Matched, Outcome, Status},
@@ -41,7 +40,7 @@ impl RefusedDebits {
             return None;
         }
         // The only lock that a call takes here, and only looks and denied calls do.
-        let mut warnings = self.lock();
+        let mut warnings = self.0.lock();
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
         if hits == Hits::Look {
             warnings.entry(id).or_insert(Warning::Pending);
@@ -64,10 +63,6 @@ impl RefusedDebits {
     /// Forgets the rules that are not among these.
     pub(super) fn retain(&self, rules: &RuleSet) {
         let ids = rules.ids();
-        self.lock().retain(|id, _| ids.contains(id));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<RuleId, Warning>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().retain(|id, _| ids.contains(id));
     }
 }

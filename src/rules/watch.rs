@@ -1,13 +1,10 @@
 //! The rules in force, and their reload while the service runs: when the content of the files changes. If
 //! the new content has a problem, the last good rules stay.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::{task::spawn_blocking, time};
 
 use super::{
@@ -47,11 +44,11 @@ impl Rules {
 
     /// The problems of the newest content; empty if it is in force.
     pub fn problems(&self) -> Vec<Problem> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.problems.lock().clone()
     }
 
     pub(super) fn set_problems(&self, problems: Vec<Problem>) {
-        *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+        *self.problems.lock() = problems;
     }
 }
 

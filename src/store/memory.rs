@@ -7,10 +7,9 @@ mod capacity;
 mod rank;
 mod shard;
 
-use std::{
-    hash::RandomState,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{hash::RandomState, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use self::{
     capacity::Capacity,
@@ -155,7 +154,7 @@ impl MemoryStore {
         move || MemoryReport {
             counters: capacity.kept(),
             counters_max: capacity.counters_max,
-            bytes: shards.iter().map(|shard| lock(shard).bytes()).sum(),
+            bytes: shards.iter().map(|shard| shard.lock().bytes()).sum(),
         }
     }
 
@@ -179,11 +178,6 @@ impl MemoryStore {
     }
 }
 
-/// Nothing panics while the lock is held, and if it did, the shard would still be consistent.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The shards that a call needs, locked until it ends.
 struct LockedShards<'store>(Few<(usize, MutexGuard<'store, Shard>)>);
 
@@ -195,7 +189,7 @@ impl<'store> LockedShards<'store> {
         let mut locked = Few::new();
         for index in indexes {
             if let Some(shard) = shards.get(index) {
-                locked.push((index, lock(shard)));
+                locked.push((index, shard.lock()));
             }
         }
         Self(locked)

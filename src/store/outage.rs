@@ -4,11 +4,13 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::StoreError;
 use crate::telemetry::{LogCause, due_line};
@@ -47,7 +49,7 @@ impl Outage {
     /// Records that a call got no answer.
     pub fn failed(&self, error: &StoreError) {
         let now = Instant::now();
-        let mut last = self.last();
+        let mut last = self.0.last.lock();
         last.failed = Some(now);
         let recent = last.connection.as_ref().filter(|(at, _)| now.duration_since(*at) < QUIET);
         let cause = match (error, recent) {
@@ -60,7 +62,7 @@ impl Outage {
     /// Records that a connection could not be opened. This alone is no outage: other connections may work.
     pub fn cannot_connect(&self, error: &StoreError) {
         let cause = error.to_string();
-        let mut last = self.last();
+        let mut last = self.0.last.lock();
         last.connection = Some((Instant::now(), cause.clone()));
         if self.0.is_down.load(Ordering::Relaxed) {
             self.report(last, cause);
@@ -75,7 +77,7 @@ impl Outage {
 
     /// The error of a call for which no connection could be opened.
     pub fn no_connection(&self) -> StoreError {
-        let cause = self.last().connection.as_ref().map(|(_, cause)| cause.clone());
+        let cause = self.0.last.lock().connection.as_ref().map(|(_, cause)| cause.clone());
         cause.map_or(StoreError::NoConnection, StoreError::Unavailable)
     }
 
@@ -102,7 +104,7 @@ impl Outage {
     /// Records that a call got an answer. Without an outage this costs a single load.
     pub fn answered(&self) {
         if self.0.is_down.load(Ordering::Relaxed) {
-            let failed = self.last().failed;
+            let failed = self.0.last.lock().failed;
             if failed.is_none_or(|failed| failed.elapsed() >= QUIET) {
                 self.ended();
             }
@@ -126,9 +128,5 @@ impl Outage {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
             tracing::info!("Redis{} is no longer used", self.0.place);
         }
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

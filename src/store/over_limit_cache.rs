@@ -7,12 +7,11 @@ mod entries;
 
 use std::{
     hash::RandomState,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use self::entries::{CachedTally, Entries, LIFE_MAX};
 use super::Clock;
@@ -172,8 +171,7 @@ impl OverLimitCache {
         let shards = u64::try_from(self.shards.len()).ok()?;
         let shard = usize::try_from((hash >> 32).checked_rem(shards)?).ok()?;
         let entries = self.shards.get(shard)?;
-        // Nothing panics while the lock is held, and if it did, each entry would still be consistent.
-        Some((hash, entries.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some((hash, entries.lock()))
     }
 }
 

@@ -1,12 +1,9 @@
 //! Why an export failed, in words: the SDK repeats the cause over gRPC, and hides it over HTTP.
 
-use std::{
-    mem,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{mem, sync::Arc, time::Duration};
 
 use opentelemetry_sdk::error::OTelSdkError;
+use parking_lot::Mutex;
 
 use crate::peer::{FirstBytes, PeerError};
 
@@ -64,7 +61,7 @@ impl ExportFailure {
     }
 
     fn replace(&self, clue: Clue) -> Clue {
-        mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), clue)
+        mem::replace(&mut self.0.lock(), clue)
     }
 }
 

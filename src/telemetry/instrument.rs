@@ -1,11 +1,12 @@
 //! The definition of an instrument: one for OTLP and Prometheus alike, and a row of docs/metrics.md.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use opentelemetry::{
     KeyValue,
     metrics::{AsyncInstrument, Counter, Gauge, Histogram, Meter, UpDownCounter},
 };
+use parking_lot::Mutex;
 
 /// Records one value of an instrument that is observed.
 pub(super) type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
@@ -214,7 +215,7 @@ pub(super) fn observe_together<T: Send + 'static>(
     for (index, (row, values)) in instruments.iter().enumerate() {
         let (read, last, values) = (Arc::clone(&read), Arc::clone(&last), *values);
         row.observe(meter, move |observe| {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = last.lock();
             if index == 0 {
                 *last = Some(read());
             }

@@ -3,10 +3,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use opentelemetry::StringValue;
+use parking_lot::Mutex;
 
 use super::matched::{NONE, OTHER, OVERRIDE};
 use crate::engine::{
@@ -42,7 +43,7 @@ impl RuleLabels {
     /// rule, and each rule also with an empty domain.
     pub(super) fn retain(&self, rules: &RuleSet) -> HashSet<[String; 2]> {
         let (ids, domains) = (rules.ids(), rules.domains());
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         known.retain(|id, _| ids.contains(id));
         let mut labels = HashSet::new();
         for domain in domains.iter().map(|domain| &*domain.name).chain([OTHER, ""]) {
@@ -64,7 +65,7 @@ impl RuleLabels {
         let label: Vec<String> =
             entries.iter().zip(shown).map(|(entry, shown)| part(entry, shown)).collect();
         let label = label.join("|");
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
         let series = known.entry(id).or_default();
         if series.len() < SERIES_MAX || series.contains(&label) {

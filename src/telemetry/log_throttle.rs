@@ -3,9 +3,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 /// The shortest time between two lines of one cause and subject.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -68,7 +70,7 @@ struct LastLine {
 
 impl LogThrottle {
     fn due_at(&self, cause: LogCause, subject: &str, now: Instant) -> Option<DueLine> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         let mut key = (cause, subject.to_owned());
         if lines.len() >= SUBJECTS_MAX && !lines.contains_key(&key) {
             lines.retain(|_, last| last.is_recent(now));
@@ -132,7 +134,7 @@ mod tests {
         let logged = (0..2000).filter(|subject| due_at(0, *subject).is_some()).count();
         assert_eq!(logged, SUBJECTS_MAX + 1);
         assert_eq!(due_at(1, 2000), None);
-        assert_eq!(throttle.0.lock().unwrap().len(), SUBJECTS_MAX + 1);
+        assert_eq!(throttle.0.lock().len(), SUBJECTS_MAX + 1);
         assert_eq!(due_at(60, 3000), Some(DueLine { suppressed: None }), "there is room again");
     }
 }

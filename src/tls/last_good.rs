@@ -1,10 +1,9 @@
 //! A value made of files, which is made again when they change. While the new files are bad, the last good
 //! value stays.
 
-use std::{
-    fmt::Display,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::fmt::Display;
+
+use parking_lot::Mutex;
 
 /// A value of type `T`, made of contents of type `C`.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
         contents: Result<C, E>,
         make: impl FnOnce(&C) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut state = self.known();
+        let mut state = self.known.lock();
         let made = match (contents, &state.good) {
             (Ok(contents), Some((known, value))) if contents == *known => {
                 let value = value.clone();
@@ -75,18 +74,14 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
 impl<C, T> LastGood<C, T> {
     /// Whether the newest contents are in use.
     pub fn is_newest(&self) -> bool {
-        self.known().problem.is_none()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known<C, T>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().problem.is_none()
     }
 }
 
 impl<C, T: Clone> LastGood<C, T> {
     /// The last good value, if there was one.
     pub fn value(&self) -> Option<T> {
-        self.known().good.as_ref().map(|(_, value)| value.clone())
+        self.known.lock().good.as_ref().map(|(_, value)| value.clone())
     }
 }
 

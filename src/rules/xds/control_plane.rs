@@ -1,7 +1,8 @@
 //! What is known about the control plane, for `/rules` and metrics.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::target::XdsTarget;
@@ -74,7 +75,7 @@ impl ControlPlane {
 
     /// The state of the subscription.
     pub fn report(&self) -> ControlPlaneReport {
-        self.state().clone()
+        self.report.lock().clone()
     }
 
     /// Returns once a response has been accepted.
@@ -83,7 +84,7 @@ impl ControlPlane {
     }
 
     pub(super) fn connected(&self) {
-        let mut state = self.state();
+        let mut state = self.report.lock();
         state.connected = true;
         state.streams.opened += 1;
         drop(state);
@@ -92,7 +93,7 @@ impl ControlPlane {
 
     /// Records a failure to connect, or the end of a stream. The same failure of attempts in a row is logged once.
     pub(super) fn disconnected(&self, failure: String) {
-        let mut state = self.state();
+        let mut state = self.report.lock();
         let was_connected = std::mem::take(&mut state.connected);
         if !was_connected {
             state.streams.failed += 1;
@@ -112,7 +113,7 @@ impl ControlPlane {
 
     pub(super) fn responded(&self, version: &str, outcome: ResponseOutcome) {
         let version = printable(version.as_bytes());
-        let mut state = self.state();
+        let mut state = self.report.lock();
         state.failure = None;
         match outcome {
             ResponseOutcome::Accepted => state.responses.accepted += 1,
@@ -128,10 +129,6 @@ impl ControlPlane {
     }
 
     pub(super) fn nacked(&self) {
-        self.state().nacks += 1;
-    }
-
-    fn state(&self) -> MutexGuard<'_, ControlPlaneReport> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+        self.report.lock().nacks += 1;
     }
 }

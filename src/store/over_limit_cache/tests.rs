@@ -43,7 +43,7 @@ impl Scene {
     }
 
     fn entries(&self) -> usize {
-        self.0.shards.iter().map(|entries| entries.lock().unwrap().len()).sum()
+        self.0.shards.iter().map(|entries| entries.lock().len()).sum()
     }
 
     #[track_caller]

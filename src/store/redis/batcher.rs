@@ -89,7 +89,7 @@ impl Batcher {
     pub(super) fn enqueue(&self, mut call: QueuedCall) -> Result<(), QueuedCall> {
         let (index, now) = (call.mailbox, call.since);
         let Some(mailbox) = self.0.mailboxes.get(index) else { return Err(call) };
-        let mut queue = self.0.queue();
+        let mut queue = self.0.queue.lock();
         if queue.is_closed {
             return Err(call);
         }
@@ -108,23 +108,23 @@ impl Batcher {
 
     /// Number of calls that wait to be sent.
     pub(super) fn queued(&self) -> usize {
-        self.0.queue().waiting.len()
+        self.0.queue.lock().waiting.len()
     }
 
     /// How batches are put into runs.
     pub(super) fn runs(&self) -> Runs {
-        self.0.queue().runs
+        self.0.queue.lock().runs
     }
 
     /// Changes how batches are put into runs.
     pub(super) fn set_runs(&self, runs: Runs) {
-        self.0.queue().runs = runs;
+        self.0.queue.lock().runs = runs;
     }
 
     /// Takes no more calls, and returns those that have not been sent. Batches that are under way are still
     /// answered.
     pub(super) fn close(&self) -> Vec<QueuedCall> {
-        let mut queue = self.0.queue();
+        let mut queue = self.0.queue.lock();
         queue.is_closed = true;
         let waiting = mem::take(&mut queue.waiting);
         drop(queue);

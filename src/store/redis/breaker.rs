@@ -1,9 +1,8 @@
 //! Whether calls may go to one server. While the breaker is open they are answered at once, without it.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::store::StoreError;
 
@@ -24,7 +23,7 @@ pub(super) struct Breaker {
 impl Breaker {
     /// What calls are answered with while it is open. While it is closed this costs a single load.
     pub(super) fn refusal(&self) -> Option<StoreError> {
-        self.is_open().then(|| self.cause().clone())?
+        self.is_open().then(|| self.cause.lock().clone())?
     }
 
     /// Whether calls are answered without the server.
@@ -42,12 +41,12 @@ impl Breaker {
                 return false;
             }
             StoreError::NoConnection => {
-                let is_silent = matches!(*self.cause(), Some(StoreError::TimedOut));
+                let is_silent = matches!(*self.cause.lock(), Some(StoreError::TimedOut));
                 if !is_silent || self.strikes.load(Ordering::Relaxed) == 0 {
                     return false;
                 }
             }
-            _ => *self.cause() = Some(error.clone()),
+            _ => *self.cause.lock() = Some(error.clone()),
         }
         let strikes = self.strikes.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         strikes >= STRIKES_MAX && !self.is_open.swap(true, Ordering::AcqRel)
@@ -64,10 +63,6 @@ impl Breaker {
     pub(super) fn close(&self) -> bool {
         self.answered();
         self.is_open.swap(false, Ordering::AcqRel)
-    }
-
-    fn cause(&self) -> MutexGuard<'_, Option<StoreError>> {
-        self.cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,13 +1,9 @@
 //! What is checked of a server at each new connection, in one round trip: whether we can work with it, and what its
 //! operator should know. A finding is logged when it is new or has changed, and counted by a metric.
 
-use std::{
-    collections::BTreeMap,
-    fmt, io,
-    sync::{Mutex, MutexGuard, PoisonError},
-    vec,
-};
+use std::{collections::BTreeMap, fmt, io, vec};
 
+use parking_lot::Mutex;
 use redis::{Cmd, RedisResult, Value, from_redis_value, from_redis_value_ref};
 
 use super::{
@@ -261,12 +257,12 @@ impl Checks {
 
     /// Learns from an answer to INFO how much memory and how many clients the server has.
     pub(super) fn learn_usage(&self, info: ServerInfo<'_>) {
-        self.seen().usage = Some(info.usage());
+        self.seen.lock().usage = Some(info.usage());
     }
 
     /// What the server last said of its use; `None` if it was not asked, or does not say it.
     pub(super) fn usage(&self) -> Option<ServerUsage> {
-        self.seen().usage
+        self.seen.lock().usage
     }
 
     /// The command with arguments with which it changes nothing, since the key does not exist or they are invalid.
@@ -285,7 +281,7 @@ impl Checks {
 
     /// Logs each finding once, however many connections find it.
     fn note(&self, found: ServerFindings) {
-        let known = &mut self.seen().found;
+        let known = &mut self.seen.lock().found;
         for (check, sentence) in &found {
             // The outage's log line says why a server cannot be used.
             if known.get(check) != Some(sentence) && !check.is_fatal() {
@@ -300,10 +296,6 @@ impl Checks {
             }
         }
         *known = found;
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

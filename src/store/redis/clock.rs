@@ -1,10 +1,9 @@
 //! Redis's time, as far as its answers tell. It is a guess that saves a second question: the scripts
 //! refuse a call whose window is not the present one by Redis's own clock.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use crate::{engine::time::Timestamp, store::Clock};
 
@@ -37,12 +36,12 @@ impl RedisClock {
 
     /// The time that Redis's clock shows now.
     pub(super) fn now(&self) -> Timestamp {
-        (self.clock)().shifted(self.learned().offset_ms)
+        (self.clock)().shifted(self.learned.lock().offset_ms)
     }
 
     /// Redis's clock minus ours, in milliseconds; 0 before the first answer.
     pub(super) fn offset_ms(&self) -> i64 {
-        self.learned().offset_ms
+        self.learned.lock().offset_ms
     }
 
     /// Now, for a question that is about to be sent.
@@ -53,11 +52,7 @@ impl RedisClock {
     /// Learns from an answer that has just arrived: Redis's clock showed `told` after the question was
     /// sent and before now.
     pub(super) fn learn(&self, told: Timestamp, sent: Sent) {
-        self.learned().learn(told, sent, (self.clock)());
-    }
-
-    fn learned(&self) -> MutexGuard<'_, Learned> {
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.learned.lock().learn(told, sent, (self.clock)());
     }
 }
 

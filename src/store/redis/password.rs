@@ -1,10 +1,8 @@
 //! Passwords of Redis and of Sentinels. One in a file may change; while the file has none, the last good one stays.
 
-use std::{
-    fmt, fs,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, fs, path::PathBuf, sync::Arc};
+
+use parking_lot::Mutex;
 
 /// Where the password comes from.
 #[derive(Clone)]
@@ -39,7 +37,7 @@ impl Password {
     /// Notes that a server has accepted this password.
     pub(super) fn accepted(&self, password: String) {
         if let Self::File(file) = self {
-            let mut state = file.state();
+            let mut state = file.state.lock();
             if state.refused.as_ref() == Some(&password) {
                 (state.refused, state.problem) = (None, None);
             }
@@ -52,13 +50,13 @@ impl Password {
     /// The good passwords that a server may accept which has refused `refused`.
     pub(super) fn others(&self, refused: &str) -> Vec<String> {
         let Self::File(file) = self else { return Vec::new() };
-        file.state().good.iter().filter(|good| *good != refused).cloned().collect()
+        file.state.lock().good.iter().filter(|good| *good != refused).cloned().collect()
     }
 
     /// Notes that a server refuses the password in the file, and accepts another one.
     pub(super) fn refused(&self, password: String) {
         if let Self::File(file) = self {
-            let mut state = file.state();
+            let mut state = file.state.lock();
             state.refused = Some(password);
             let problem = format!("{}: a server refuses the password in it", file.path.display());
             file.note(&mut state, problem);
@@ -106,7 +104,7 @@ impl PasswordFile {
     /// A sentence that names the file, if it has no password and none was read before.
     pub fn read(&self) -> Result<String, String> {
         let read = self.read_file();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match read {
             Ok(password) => {
                 if state.refused.as_ref() != Some(&password) {
@@ -135,7 +133,7 @@ impl PasswordFile {
     /// Reads the file again, and returns whether it has a password that is in use, as far as is known.
     pub fn renew(&self) -> bool {
         drop(self.read());
-        self.state().problem.is_none()
+        self.state.lock().problem.is_none()
     }
 
     fn read_file(&self) -> Result<String, String> {
@@ -145,10 +143,6 @@ impl PasswordFile {
             "" => Err(problem("the file is empty")),
             password => Ok(password.to_owned()),
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, PasswordState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

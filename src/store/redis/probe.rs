@@ -1,8 +1,7 @@
 //! The write that probes a server in an outage: made in the way in which the server decides calls. On a cluster it
 //! goes to a hash slot of the server's own, since any other write would be redirected, whether writes work or not.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use redis::Cmd;
 
 use super::hash_slot::HashSlot;
@@ -40,19 +39,19 @@ impl ProbeWrite {
 
     /// The hash slot that it writes to, if one was chosen.
     pub(super) fn slot(&self) -> Option<HashSlot> {
-        self.target().as_ref().map(|(slot, _)| *slot)
+        self.target.lock().as_ref().map(|(slot, _)| *slot)
     }
 
     /// Writes to this hash slot from now on.
     pub(super) fn aim(&self, slot: HashSlot) {
-        *self.target() = slot.tag(TAG).map(|tag| (slot, tag));
+        *self.target.lock() = slot.tag(TAG).map(|tag| (slot, tag));
     }
 
     /// Writes a key that no counter has.
     pub(super) fn command(&self) -> Cmd {
         const SCRIPT: &str =
             "redis.call('SET', KEYS[1], '1', 'PX', ARGV[1]) return redis.status_reply('OK')";
-        let tag = self.target().as_ref().map_or(TAG.to_owned(), |(_, tag)| tag.clone());
+        let tag = self.target.lock().as_ref().map_or(TAG.to_owned(), |(_, tag)| tag.clone());
         let key = self.key_prefix.clone() + &unused_key(&tag);
         match self.probe {
             Probe::Script => {
@@ -62,9 +61,5 @@ impl ProbeWrite {
                 redis::cmd("SET").arg(key).arg("1").arg("PX").arg(KEY_LIVES_MS).take()
             }
         }
-    }
-
-    fn target(&self) -> MutexGuard<'_, Option<(HashSlot, String)>> {
-        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,10 @@
 //! Which server has which counters. A single server, and the one that Sentinels name, have all of them; on a
 //! cluster each server has those of some hash slots.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    ops::RangeInclusive,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, ops::RangeInclusive, sync::Arc};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
@@ -134,7 +130,7 @@ impl Topology {
 
     /// The error of a call for whose counters there is no node. Asks for the nodes to be searched.
     pub(super) fn no_node(&self) -> StoreError {
-        let problem = self.problem().clone();
+        let problem = self.problem.lock().clone();
         let error = StoreError::Unavailable(if problem.is_empty() {
             "no server of the cluster has the counter's hash slot".to_owned()
         } else {
@@ -161,7 +157,7 @@ impl Topology {
         if self.is_cluster() && self.map().nodes.is_empty() {
             self.outage.failed(&StoreError::Unavailable(problem.clone()));
         }
-        *self.problem() = problem;
+        *self.problem.lock() = problem;
         self.searched.send_replace(true);
     }
 
@@ -194,7 +190,7 @@ impl Topology {
 
     /// The node at this address. One that is not known becomes a node without hash slots.
     pub(super) fn node_at(&self, server: &Server) -> Arc<RedisNode> {
-        let _change = self.lock();
+        let _change = self.change.lock();
         let map = self.map();
         if let Some(node) = map.find(&server.address) {
             return Arc::clone(node);
@@ -208,26 +204,22 @@ impl Topology {
 
     /// Notes that a hash slot has moved to this node.
     pub(super) fn move_slot(&self, slot: HashSlot, node: &Arc<RedisNode>) {
-        let _change = self.lock();
+        let _change = self.change.lock();
         let mut map = NodeMap::clone(&self.map());
         let owner = map.index_of(Arc::clone(node));
         map.set_owner(slot.number(), owner);
         self.current.store(Arc::new(map));
-        *self.informed() = Some(node.server.clone());
+        *self.informed.lock() = Some(node.server.clone());
     }
 
     /// The server to which a hash slot has moved since this was asked last.
     pub(super) fn take_informed(&self) -> Option<Server> {
-        self.informed().take()
-    }
-
-    fn informed(&self) -> MutexGuard<'_, Option<Server>> {
-        self.informed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.informed.lock().take()
     }
 
     async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
         let left = {
-            let _change = self.lock();
+            let _change = self.change.lock();
             let old = self.map();
             let known = |server: &Server| match old.find(&server.address) {
                 Some(node) if node.server.is_entered_like(server) => Arc::clone(node),
@@ -239,7 +231,7 @@ impl Topology {
             let left: Vec<_> = old.nodes.iter().filter(|node| !new.has(node)).cloned().collect();
             left
         };
-        self.problem().clear();
+        self.problem.lock().clear();
         self.searched.send_replace(true);
         if self.map().is_complete() {
             self.outage.ended();
@@ -283,14 +275,6 @@ impl Topology {
 
     fn new_node(&self, server: &Server) -> Arc<RedisNode> {
         Arc::new(RedisNode::new(&self.options, server.clone(), Arc::clone(&self.bell)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn problem(&self) -> MutexGuard<'_, String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

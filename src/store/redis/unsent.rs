@@ -1,14 +1,10 @@
 //! Debits, refunds and give-backs that could not be sent: they count or undo work that is done, so they wait until
 //! their server answers, or until their window has ended. What may have run is not kept: it would count twice.
 
-use std::{
-    collections::VecDeque,
-    iter,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, iter, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{self, Instant},
@@ -108,7 +104,7 @@ impl Unsent {
 
     /// Tries to send each once. Returns whether some could not be sent.
     async fn send_once(&self, sender: &impl Resend) -> bool {
-        let count = self.queue().kept.len();
+        let count = self.queue.lock().kept.len();
         let sending = iter::from_fn(|| self.pop()).take(count).map(async |kept| {
             if kept.until <= Instant::now() {
                 return self.dropped("ended");
@@ -120,11 +116,11 @@ impl Unsent {
             }
         });
         stream::iter(sending).buffer_unordered(SENT_AT_ONCE).collect::<()>().await;
-        !self.queue().kept.is_empty()
+        !self.queue.lock().kept.is_empty()
     }
 
     fn push(&self, kept: UnsentWork) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let bytes = queue.bytes + kept.bytes();
         if queue.kept.len() >= self.count_max || bytes > BYTES_EACH * self.count_max {
             drop(queue);
@@ -138,7 +134,7 @@ impl Unsent {
     }
 
     fn pop(&self) -> Option<UnsentWork> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let kept = queue.kept.pop_front()?;
         queue.bytes -= kept.bytes();
         drop(queue);
@@ -156,10 +152,6 @@ impl Unsent {
             };
             tracing::warn!(suppressed = line.suppressed, "a debit or a refund was dropped: {why}");
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, UnsentQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,15 +1,12 @@
 //! Metrics of the edge: connections, and panics.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Meter, UpDownCounter},
 };
+use parking_lot::Mutex;
 
 use crate::{calls::CallTracker, telemetry::instrument::InstrumentRow};
 
@@ -161,7 +158,7 @@ impl CallsInProgress {
         let connected = Self::default();
         let observed = Self(Arc::clone(&connected.0));
         CALLS_OPEN.observe(meter, move |observe| {
-            let calls: usize = observed.lock().calls.values().map(CallTracker::in_progress).sum();
+            let calls: usize = observed.0.lock().calls.values().map(CallTracker::in_progress).sum();
             observe(u32::try_from(calls).map_or(f64::INFINITY, f64::from), &[]);
         });
         connected
@@ -169,15 +166,11 @@ impl CallsInProgress {
 
     /// Counts the calls of a connection until the result is dropped.
     pub(crate) fn add(&self, calls: CallTracker) -> CountedCalls {
-        let mut connected = self.lock();
+        let mut connected = self.0.lock();
         let id = connected.next;
         connected.next += 1;
         connected.calls.insert(id, calls);
         CountedCalls { all: self.clone(), id }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConnectedCalls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -190,6 +183,6 @@ pub(crate) struct CountedCalls {
 
 impl Drop for CountedCalls {
     fn drop(&mut self) {
-        self.all.lock().calls.remove(&self.id);
+        self.all.0.lock().calls.remove(&self.id);
     }
 }

@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -13,6 +13,7 @@ use opentelemetry::{
     KeyValue,
     metrics::{AsyncInstrument, Meter},
 };
+use parking_lot::RwLock;
 
 use crate::telemetry::instrument::InstrumentRow;
 
@@ -29,7 +30,7 @@ impl RuleSeries {
         let series = Self::default();
         let observed = series.clone();
         row.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {
-            for (labels, count) in &*observed.0.read().unwrap_or_else(PoisonError::into_inner) {
+            for (labels, count) in &*observed.0.read() {
                 to.observe(count.load(Ordering::Relaxed), labels);
             }
         });
@@ -38,9 +39,9 @@ impl RuleSeries {
 
     /// The count of the series with these labels, which exists from now on.
     pub(super) fn of(&self, labels: &[KeyValue]) -> Count {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(labels).cloned();
+        let known = self.0.read().get(labels).cloned();
         known.unwrap_or_else(|| {
-            let mut series = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut series = self.0.write();
             Arc::clone(series.entry(labels.to_vec()).or_default())
         })
     }
@@ -51,7 +52,7 @@ impl RuleSeries {
 
     /// Forgets the series whose domain and rule are not among these. An absent domain is an empty one.
     pub(super) fn retain(&self, in_force: &HashSet<[String; 2]>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|labels, _| {
+        self.0.write().retain(|labels, _| {
             in_force.contains(&["domain", "rule"].map(|name| {
                 let label = labels.iter().find(|label| label.key.as_str() == name);
                 label.map(|label| label.value.to_string()).unwrap_or_default()

@@ -1,12 +1,13 @@
 //! The server span of one call, by the RPC or the HTTP conventions, and what it says about the decision.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use opentelemetry::{
     Array, KeyValue, StringValue, Value,
     trace::{Link, SpanContext, SpanId, SpanKind, Status as SpanStatus},
 };
+use parking_lot::Mutex;
 use tonic::Code as GrpcCode;
 
 use super::tracer::{EndedSpan, SpanStart, Tracer};
@@ -80,7 +81,7 @@ impl CallSpan {
         let rules = statuses.iter().map(|status| rule_of(&status.matched).into()).collect();
         let verdicts =
             statuses.iter().map(|status| DecidedCode::of(&status.outcome).name().into()).collect();
-        self.details().attributes.extend([
+        self.details.lock().attributes.extend([
             KeyValue::new("ratelimit.domain", domain_of(decision)),
             KeyValue::new("ratelimit.rules", names(rules)),
             KeyValue::new("ratelimit.verdicts", names(verdicts)),
@@ -92,7 +93,7 @@ impl CallSpan {
     pub(crate) fn fell_back(&self, rules: Vec<(String, OnStoreFailure)>) {
         let (rules, modes): (Vec<StringValue>, Vec<StringValue>) =
             rules.into_iter().map(|(rule, mode)| (rule.into(), mode.name().into())).unzip();
-        self.details().attributes.extend([
+        self.details.lock().attributes.extend([
             KeyValue::new("ratelimit.fallback.rules", names(rules)),
             KeyValue::new("ratelimit.fallback.modes", names(modes)),
         ]);
@@ -100,12 +101,12 @@ impl CallSpan {
 
     /// Records that the store was not asked, since it denied the same within the last second.
     pub(crate) fn denied_by_cache(&self) {
-        self.details().attributes.push(KeyValue::new("ratelimit.cached", true));
+        self.details.lock().attributes.push(KeyValue::new("ratelimit.cached", true));
     }
 
     /// Records a script run that serves this call.
     pub(super) fn served_by(&self, run: SpanContext, wait: Wait) {
-        let mut details = self.details();
+        let mut details = self.details.lock();
         details.runs.push(Link::new(run, wait.attributes().to_vec(), 0));
         details.wait = Some(wait);
     }
@@ -141,7 +142,7 @@ impl CallSpan {
         error_type: Option<StringValue>,
     ) {
         let CallDetails { attributes: of_decision, runs, wait } =
-            std::mem::take(&mut *self.details());
+            std::mem::take(&mut *self.details.lock());
         let mut status = SpanStatus::Unset;
         if let Some(error_type) = error_type {
             attributes.push(KeyValue::new("error.type", error_type));
@@ -159,10 +160,6 @@ impl CallSpan {
             links: runs,
             status,
         });
-    }
-
-    fn details(&self) -> MutexGuard<'_, CallDetails> {
-        self.details.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,14 +45,14 @@ pub(super) struct Dispatcher {
 /// call for this mailbox starts another dispatcher.
 impl Drop for Dispatcher {
     fn drop(&mut self) {
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         if queue.is_led_by(self.index) {
             queue.leader = None;
         }
         if let Some(mailbox) = self.shared.mailboxes.get(self.index) {
             mailbox.is_running.store(false, Ordering::Release);
             mailbox.is_watching.store(false, Ordering::Release);
-            mailbox.answers().clear();
+            mailbox.answers.lock().clear();
         }
     }
 }
@@ -95,7 +95,7 @@ impl Dispatcher {
                 }
                 () = watch.as_mut(), if is_watching => is_watching = false,
             }
-            if shared.queue().is_over() {
+            if shared.queue.lock().is_over() {
                 self.deliver(mailbox);
                 return;
             }
@@ -114,7 +114,7 @@ impl Dispatcher {
 
     /// Hands its worker's calls the answers that others have received for them.
     fn deliver(&self, mailbox: &Mailbox) {
-        for (call, answer) in mem::take(&mut *mailbox.answers()) {
+        for (call, answer) in mem::take(&mut *mailbox.answers.lock()) {
             // If the caller has gone, its charge stands.
             drop(call.send(answer));
         }
@@ -123,7 +123,7 @@ impl Dispatcher {
     /// Looks after the leader, if that is another dispatcher and calls wait. Takes over if the leader is
     /// overdue; else returns when it will be. `None` if there is nothing to watch.
     fn watch_until(&self, mailbox: &Mailbox) -> Option<Instant> {
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         if !mailbox.is_watching.load(Ordering::Acquire) {
             return None;
         }
@@ -149,7 +149,7 @@ impl Dispatcher {
         let mut known = 0;
         loop {
             let waiting = {
-                let mut queue = self.shared.queue();
+                let mut queue = self.shared.queue.lock();
                 if !queue.is_led_by(self.index) {
                     return false;
                 }
@@ -213,7 +213,7 @@ impl SharedQueue {
         if self.refuse_waiting(own) {
             return None;
         }
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let mut calls = Vec::with_capacity(queue.waiting.len().min(WEIGHT_MAX));
         let (mut room, runs, mut shed) = (WEIGHT_MAX, queue.runs, Vec::new());
         while let Some(call) = queue.waiting.front() {
@@ -275,7 +275,7 @@ impl SharedQueue {
         let until = calls.iter().map(|call| call.until).max()?.max(now + timeout);
         self.link.metrics.batch(calls.len(), now.duration_since(calls.first()?.since));
         let assumed_now = self.link.clock.now();
-        let mut batch = Batch::new(self.queue().runs);
+        let mut batch = Batch::new(self.queue.lock().runs);
         for QueuedCall { work, kind, redis_now, .. } in &calls {
             let assumed_now = redis_now.unwrap_or(assumed_now);
             batch.add(*kind, work, assumed_now, &self.scripts.key_prefix);
@@ -378,7 +378,7 @@ impl SharedQueue {
 
     /// Answers the calls that wait, which are not sent, and no dispatcher leads.
     fn refuse(&self, own: usize, error: StoreError) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.leader = None;
         let waiting = mem::take(&mut queue.waiting);
         drop(queue);
@@ -395,7 +395,7 @@ impl SharedQueue {
         for (call, answer) in answers {
             match self.mailboxes.get(call.mailbox) {
                 Some(mailbox) if call.mailbox != own => {
-                    mailbox.answers().push((call.answer, answer));
+                    mailbox.answers.lock().push((call.answer, answer));
                     others.push(call.mailbox);
                 }
                 // If the caller has gone, its charge stands.

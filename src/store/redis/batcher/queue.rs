@@ -3,12 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -166,7 +167,7 @@ impl SharedQueue {
         if calls.is_empty() {
             return;
         }
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.is_closed {
             drop(queue);
             for call in calls {
@@ -207,7 +208,7 @@ impl SharedQueue {
 
     /// Notes that a batch is no longer under way.
     pub(super) fn batch_ended(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.batches -= 1;
         let is_over = queue.is_over();
         drop(queue);
@@ -219,11 +220,6 @@ impl SharedQueue {
     /// How long a batch may take before it is late.
     pub(super) fn late_after(&self) -> Duration {
         self.link.state.pool.timeout() / LATE_DIVISOR
-    }
-
-    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing panics while the lock is held, and if it did, the queue would still be whole.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -238,8 +234,4 @@ impl Queue {
     }
 }
 
-impl Mailbox {
-    pub(super) fn answers(&self) -> MutexGuard<'_, Vec<(oneshot::Sender<CallAnswer>, CallAnswer)>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Mailbox {}
