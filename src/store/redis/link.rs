@@ -10,6 +10,7 @@ use std::{
 };
 
 use redis::{RedisError, RedisResult};
+use tokio::select;
 
 use super::{
     clock::RedisClock,
@@ -27,9 +28,6 @@ use crate::{
 /// How many times a call's window may be found stale before the call fails. It is stale once if the clocks
 /// differ, and once more if the window ends meanwhile.
 pub(super) const QUESTIONS_MAX: u8 = 3;
-
-/// Longer than any question takes.
-const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// The link to one server.
 #[derive(Debug, Clone)]
@@ -104,31 +102,18 @@ impl Link {
         question: &Q,
         made: Option<Timestamp>,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
-        self.ask_as(question, made, true).await
-    }
-
-    /// Like [`ask`](Self::ask), for a server that has just answered the same call without deciding it. If it is late
-    /// now, that does not count as a failure of the server.
-    pub(super) async fn ask_again<Q: Question>(
-        &self,
-        question: &Q,
-        made: Option<Timestamp>,
-    ) -> Result<Decided<Q::Answer>, Unanswered> {
-        self.ask_as(question, made, false).await
-    }
-
-    /// Asks a server whose lateness `counts`.
-    async fn ask_as<Q: Question>(
-        &self,
-        question: &Q,
-        made: Option<Timestamp>,
-        counts: bool,
-    ) -> Result<Decided<Q::Answer>, Unanswered> {
         if let Some(error) = self.state.breaker.refusal() {
             return Err(Unanswered::NotSent(error));
         }
-        let answer = self.ask_until_present(question, made, counts).await;
+        let answer = select! {
+            biased;
+            answer = self.ask_until_present(question, made) => answer,
+            error = self.state.opened() => Err(error.into()),
+        };
         match &answer {
+            Err(Unanswered::Failed(StoreError::ClockUnsteady)) if made.is_some() => {
+                self.state.answered();
+            }
             Err(Unanswered::Failed(error) | Unanswered::NotSent(error))
                 if !matches!(error, StoreError::Corrupt(_)) =>
             {
@@ -163,13 +148,9 @@ impl Link {
         &self,
         question: &Q,
         made: Option<Timestamp>,
-        counts: bool,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
         // Less than a caller's own time, at whose end this is dropped.
-        let limit = match counts {
-            true => self.state.pool.timeout() / 4 * 3,
-            false => FOR_EVER,
-        };
+        let limit = self.state.pool.timeout() / 4 * 3;
         let opened = self.owed(self.state.pool.get(), limit, StoreError::NoConnection).await;
         let mut connection = opened.map_err(Unanswered::NotSent)?;
         let mut assumed_now = made.unwrap_or_else(|| self.clock.now());

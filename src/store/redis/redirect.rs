@@ -94,21 +94,12 @@ impl Topology {
         let mut node = self.owner(slot).map_err(Unanswered::NotSent)?;
         let mut keys = KeyDeclaration::Declared;
         let mut redirections = 0;
-        let mut answered: Option<Arc<RedisNode>> = None;
         loop {
-            let question = question(keys);
-            let decided = match &answered {
-                Some(last) if Arc::ptr_eq(last, &node) => {
-                    node.link.ask_again(&question, made).await
-                }
-                Some(_) | None => node.link.ask(&question, made).await,
-            };
-            let error = match decided {
+            let error = match node.link.ask(&question(keys), made).await {
                 Ok(decided) => return Ok(decided),
                 Err(Unanswered::Elsewhere(error)) => error,
                 Err(unanswered) => return Err(unanswered),
             };
-            answered = Some(Arc::clone(&node));
             let redirected = redirections < REDIRECTIONS_MAX;
             match named(&error, &node).filter(|_| redirected) {
                 Some(address) => {
