@@ -20,11 +20,9 @@ use crate::telemetry::{LogCause, StoreMetrics, due_line};
 /// From this lateness of a timer on, the process was without CPU: it is far above what a busy worker takes.
 const STARVED_FROM: Duration = Duration::from_millis(5);
 
-/// How often a wait begins again because the process was without CPU: Redis may be silent at the same time.
-const WAITS_MAX: usize = 20;
-
-/// When timers were late last, in milliseconds since the first use of this.
-static STARVED_AT_MS: AtomicU64 = AtomicU64::new(0);
+/// When timers were late last, and how long in all, in microseconds since the first use of this.
+static STARVED_UNTIL_US: AtomicU64 = AtomicU64::new(0);
+static STARVED_US: AtomicU64 = AtomicU64::new(0);
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The output of `future`, if it is there at `due`. An output is used that is there when a late timer fires.
@@ -44,28 +42,32 @@ pub(super) async fn until<F: Future>(
     future.now_or_never().ok_or(late)
 }
 
-/// The output of `future`, if it is there within this time. Time in which the process was without CPU does not count,
-/// on whichever thread that was noticed: an answer may need several of them.
+/// The output of `future`, if it is there within this time, and twice the time in which the process was without CPU
+/// meanwhile, on whichever thread that was noticed: an answer may need several of them.
 pub(super) async fn within<F: Future>(
     time: Duration,
     mut future: Pin<&mut F>,
     metrics: &StoreMetrics,
 ) -> Option<F::Output> {
-    for _ in 0..WAITS_MAX {
-        let began_ms = now_ms();
-        match until(Instant::now() + time, future.as_mut()).await {
+    let (began, before) = (Instant::now(), starved_time());
+    let mut due = began + time;
+    loop {
+        match until(due, future.as_mut()).await {
             Ok(output) => return Some(output),
             Err(late) => starved(late, metrics),
         }
-        if STARVED_AT_MS.load(Ordering::Relaxed) <= began_ms {
-            break;
+        let starved = starved_time() - before;
+        let extended = began + time + 2 * starved;
+        if extended <= Instant::now() {
+            return None;
         }
+        due = extended;
     }
-    None
 }
 
-fn now_ms() -> u64 {
-    u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX)
+/// How long the process was without CPU until now.
+fn starved_time() -> Duration {
+    Duration::from_micros(STARVED_US.load(Ordering::Relaxed))
 }
 
 /// Counts and logs that the process was without CPU, if a timer that was this late shows it.
@@ -73,8 +75,15 @@ pub(super) fn starved(late: Duration, metrics: &StoreMetrics) {
     if late < STARVED_FROM {
         return;
     }
-    STARVED_AT_MS.store(now_ms(), Ordering::Relaxed);
-    metrics.starved(late);
+    let now_us = u64::try_from(BEGAN.elapsed().as_micros()).unwrap_or(u64::MAX);
+    // Many timers may have been late at the same time.
+    let since_us = match STARVED_UNTIL_US.swap(now_us.max(1), Ordering::Relaxed) {
+        0 => u64::MAX,
+        last_us => now_us.saturating_sub(last_us),
+    };
+    let starved = late.min(Duration::from_micros(since_us));
+    STARVED_US.fetch_add(u64::try_from(starved.as_micros()).unwrap_or(0), Ordering::Relaxed);
+    metrics.starved(starved);
     if let Some(line) = due_line(LogCause::Starved, "") {
         let (ms, suppressed) = (late.as_millis(), line.suppressed);
         tracing::warn!(suppressed, "this process was without CPU for {ms} ms; calls may be late");

@@ -189,10 +189,15 @@ impl SharedQueue {
     async fn connection(&self, own: usize) -> Option<Held<'_>> {
         let connecting = self.mailboxes.get(own).map(|mailbox| &mailbox.is_connecting)?;
         connecting.store(true, Ordering::Relaxed);
-        let Link { state, .. } = &self.link;
-        let opened =
-            self.link.owed(state.pool.get(), state.pool.timeout(), StoreError::NoConnection);
-        let opened = opened.await;
+        let Link { state, metrics, .. } = &self.link;
+        let mut opening = pin!(state.pool.get());
+        // A server that is silent on its connections may be so while one is opened.
+        let opened = loop {
+            match lateness::within(state.pool.timeout(), opening.as_mut(), metrics).await {
+                Some(opened) => break opened,
+                None => state.failed(&StoreError::NoConnection),
+            }
+        };
         connecting.store(false, Ordering::Relaxed);
         match opened {
             Ok(connection) => Some(connection),
