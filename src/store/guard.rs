@@ -59,9 +59,9 @@ pub struct Guard {
 /// How long calls wait for a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Those of callers that announce no timeout.
+    /// For callers that announce no timeout.
     pub budget: Duration,
-    /// Those of callers that do, at most; they wait three quarters of that timeout.
+    /// For callers that announce a timeout, at most; a decision takes three quarters of it.
     pub announced_max: Duration,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct CachedTally {
     reset: Duration,
     /// When the question was sent to the store, or earlier.
     pub(super) sent: Instant,
-    /// Whether it answers calls; else it waits for another that says the same.
+    /// Whether it answers calls. A denial that may end soon must be confirmed by a later one.
     is_sure: bool,
 }
 
@@ -68,7 +68,7 @@ impl CachedTally {
         Self { verdict, reset, sent, is_sure: true }
     }
 
-    /// The same, if it may be a denial by a reservation that is given back.
+    /// This tally, which may be a denial by a reservation that is given back.
     pub(super) fn unsure(self) -> Self {
         Self { is_sure: matches!(self.verdict, CachedVerdict::Fits { .. }), ..self }
     }
@@ -98,7 +98,7 @@ impl CachedTally {
         now.saturating_duration_since(self.sent)
     }
 
-    /// Whether it says again what `known` said so long ago that no reservation can be the cause.
+    /// Whether it repeats the denial `known`, which is so old that no reservation is the cause of both.
     fn confirms(&self, known: &Self) -> bool {
         let is_over = |tally: &Self| matches!(tally.verdict, CachedVerdict::Over { .. });
         is_over(self)

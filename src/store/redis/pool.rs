@@ -107,7 +107,7 @@ impl Pool {
     /// A connection for one question, as soon as there is one. It must be asked for inside a tokio runtime.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if there is none, and none could be opened.
+    /// [`StoreError::Unavailable`] if an attempt to open one fails while there is no other.
     pub async fn get(&self) -> Result<Held<'_>, StoreError> {
         let Some(connections) = self.part() else {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));

@@ -31,7 +31,7 @@ const RESERVED_WITHIN: u32 = 6;
 /// Eighths of the caller's time after which a call does not wait for its give-backs.
 const GIVEN_BACK_WITHIN: u32 = 7;
 
-/// How long a give-back may take, though nobody waits for it, until it is kept.
+/// How long a give-back may wait to be sent. After that it is kept until its server answers.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// The index of the part of a charge that is in none.

@@ -115,7 +115,7 @@ impl Topology {
         self.map().owner(slot).cloned().ok_or_else(|| self.no_node())
     }
 
-    /// The time by the clock of the server that does this work, or by our own if there is none.
+    /// The time by the clock of the server that does this work; without a server, by our own.
     pub(super) fn now(&self, work: &NodeWork) -> Timestamp {
         let map = self.map();
         let node = work.slot().and_then(|slot| map.owner(slot));

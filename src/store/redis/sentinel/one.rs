@@ -23,7 +23,7 @@ use crate::{
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// How long a Sentinel may take to answer, with the time to connect.
+/// How long a Sentinel may take to answer. Opening a connection to it may take longer, and goes on between questions.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 
 /// How long a subscription may take.
