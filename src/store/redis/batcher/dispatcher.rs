@@ -277,7 +277,8 @@ impl SharedQueue {
         for_connection: Duration,
     ) -> Option<Acknowledged<'pool>> {
         let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
-        let until = calls.iter().map(|call| call.until).max()?.max(now + timeout);
+        // Long enough to see that the server is late.
+        let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
         self.link.metrics.batch(calls.len(), now.duration_since(calls.first()?.since));
         let assumed_now = self.link.clock.now();
         let mut batch = Batch::new(self.queue.lock().runs);
