@@ -4,7 +4,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -105,10 +105,14 @@ impl Link {
         if let Some(error) = self.state.breaker.refusal() {
             return Err(Unanswered::NotSent(error));
         }
+        let is_sent = AtomicBool::new(false);
         let answer = select! {
             biased;
-            answer = self.ask_until_present(question, made) => answer,
-            error = self.state.opened() => Err(error.into()),
+            answer = self.ask_until_present(question, made, &is_sent) => answer,
+            error = self.state.opened() => Err(match is_sent.load(Ordering::Relaxed) {
+                true => Unanswered::Failed(error),
+                false => Unanswered::NotSent(error),
+            }),
         };
         match &answer {
             Err(Unanswered::Failed(StoreError::ClockUnsteady)) if made.is_some() => {
@@ -148,11 +152,13 @@ impl Link {
         &self,
         question: &Q,
         made: Option<Timestamp>,
+        is_sent: &AtomicBool,
     ) -> Result<Decided<Q::Answer>, Unanswered> {
         // Less than a caller's own time, at whose end this is dropped.
         let limit = self.state.pool.timeout() / 4 * 3;
         let opened = self.owed(self.state.pool.get(), limit, StoreError::NoConnection).await;
         let mut connection = opened.map_err(Unanswered::NotSent)?;
+        is_sent.store(true, Ordering::Relaxed);
         let mut assumed_now = made.unwrap_or_else(|| self.clock.now());
         for _ in 0..QUESTIONS_MAX {
             let sent = self.clock.send();
