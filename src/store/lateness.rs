@@ -20,6 +20,9 @@ use crate::telemetry::{LogCause, StoreMetrics, due_line};
 /// From this lateness of a timer on, the process was without CPU: it is far above what a busy worker takes.
 const STARVED_FROM: Duration = Duration::from_millis(5);
 
+/// How often a wait is extended: Redis may be silent while the process is without CPU.
+const EXTENSIONS_MAX: usize = 3;
+
 /// When timers were late last, and how long in all, in microseconds since the first use of this.
 static STARVED_UNTIL_US: AtomicU64 = AtomicU64::new(0);
 static STARVED_US: AtomicU64 = AtomicU64::new(0);
@@ -42,26 +45,26 @@ pub(super) async fn until<F: Future>(
     future.now_or_never().ok_or(late)
 }
 
-/// The output of `future`, if it is there within this time. Time in which the process was without CPU does not count, on
-/// whichever thread that was noticed, up to a quarter more: Redis may be silent as well.
+/// The output of `future`, if it is there within this time. If the process was without CPU meanwhile, which may have been
+/// noticed on another thread, there is a quarter more, a few times: what was to be sent may have been sent just now.
 pub(super) async fn within<F: Future>(
     time: Duration,
     mut future: Pin<&mut F>,
     metrics: &StoreMetrics,
 ) -> Option<F::Output> {
-    let (began, before) = (Instant::now(), starved_time());
-    let mut due = began + time;
-    loop {
+    let (mut due, mut before) = (Instant::now() + time, starved_time());
+    for _ in 0..=EXTENSIONS_MAX {
         match until(due, future.as_mut()).await {
             Ok(output) => return Some(output),
             Err(late) => starved(late, metrics),
         }
-        let extended = began + time + (starved_time() - before).min(time / 4);
-        if extended <= Instant::now() {
-            return None;
+        let starved = starved_time();
+        if starved == before {
+            break;
         }
-        due = extended;
+        (due, before) = (Instant::now() + time / 4, starved);
     }
+    None
 }
 
 /// How long the process was without CPU until now.

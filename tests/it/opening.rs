@@ -91,6 +91,13 @@ impl Failing {
         self.metric("ratelimit_store_breaker_open{") == 1.0
     }
 
+    /// Number of connections that carry a batch.
+    fn busy(&self) -> f64 {
+        let metrics = self.service.get("/metrics");
+        let busy = metrics.lines().filter(|line| line.contains("state=\"busy\""));
+        busy.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    }
+
     /// Number of batches that Redis was sent. Probes are other commands.
     fn batches(&self) -> f64 {
         let all = self.service.get("/metrics");
@@ -114,6 +121,11 @@ async fn the_third_failure_opens_the_breaker_and_no_later_call_is_sent_to_redis(
             failing.service.ask(call()).await.unwrap_err();
         }
         eventually("the breaker opens", || failing.is_open().then_some(()));
+        // Those that were sent before are listened to for a while.
+        eventually("no batch is under way", || {
+            (failing.metric("ratelimit_store_connections_waiting{") == 0.0 && failing.busy() == 0.0)
+                .then_some(())
+        });
         let sent = failing.batches();
         let mut client = failing.service.client().await;
         for _ in 0..500 {
