@@ -57,8 +57,10 @@ impl MergedCount {
         let sum = &mut self.sum;
         sum.count = sum.count.saturating_add(count.count);
         sum.error = sum.error.saturating_add(count.error);
-        if count.last.at_ms > sum.last.at_ms {
-            sum.last = count.last;
+        let (new, known) = (&count.last, &sum.last);
+        // Of two in one millisecond, the one that left less is the later one.
+        if new.at_ms > known.at_ms || (new.at_ms == known.at_ms && new.left < known.left) {
+            sum.last = *new;
         }
         self.lowest = self.lowest.saturating_add(lowest);
     }
