@@ -51,6 +51,8 @@ pub struct Unsent {
 #[derive(Debug, Default)]
 struct UnsentQueue {
     kept: VecDeque<UnsentWork>,
+    /// Of all, with those that are being sent.
+    count: usize,
     bytes: usize,
 }
 
@@ -97,8 +99,8 @@ impl Unsent {
             }
         };
         drop(time::timeout(time, all).await);
-        while self.pop().is_some() {
-            self.dropped("stopped");
+        while let Some(kept) = self.pop() {
+            self.ended(&kept, Some("stopped"));
         }
     }
 
@@ -107,12 +109,14 @@ impl Unsent {
         let count = self.queue.lock().kept.len();
         let sending = iter::from_fn(|| self.pop()).take(count).map(async |kept| {
             if kept.until <= Instant::now() {
-                return self.dropped("ended");
+                return self.ended(&kept, Some("ended"));
             }
             match sender.send(&kept.work, kept.made).await {
-                Err(Unanswered::NotSent(_)) => self.push(kept),
-                Err(Unanswered::Failed(StoreError::ClockUnsteady)) => self.dropped("ended"),
-                _ => {}
+                Err(Unanswered::NotSent(_)) => self.queue.lock().kept.push_back(kept),
+                Err(Unanswered::Failed(StoreError::ClockUnsteady)) => {
+                    self.ended(&kept, Some("ended"));
+                }
+                _ => self.ended(&kept, None),
             }
         });
         stream::iter(sending).buffer_unordered(SENT_AT_ONCE).collect::<()>().await;
@@ -122,11 +126,12 @@ impl Unsent {
     fn push(&self, kept: UnsentWork) {
         let mut queue = self.queue.lock();
         let bytes = queue.bytes + kept.bytes();
-        if queue.kept.len() >= self.count_max || bytes > BYTES_EACH * self.count_max {
+        if queue.count >= self.count_max || bytes > BYTES_EACH * self.count_max {
             drop(queue);
             return self.dropped("full");
         }
         queue.bytes = bytes;
+        queue.count += 1;
         queue.kept.push_back(kept);
         drop(queue);
         self.metrics.debits_queued(1);
@@ -134,12 +139,19 @@ impl Unsent {
     }
 
     fn pop(&self) -> Option<UnsentWork> {
+        self.queue.lock().kept.pop_front()
+    }
+
+    /// Notes that this was sent, or dropped for a reason.
+    fn ended(&self, kept: &UnsentWork, dropped: Option<&'static str>) {
         let mut queue = self.queue.lock();
-        let kept = queue.kept.pop_front()?;
         queue.bytes -= kept.bytes();
+        queue.count -= 1;
         drop(queue);
         self.metrics.debits_queued(-1);
-        Some(kept)
+        if let Some(reason) = dropped {
+            self.dropped(reason);
+        }
     }
 
     fn dropped(&self, reason: &'static str) {
