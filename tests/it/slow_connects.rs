@@ -149,7 +149,7 @@ fn calls_are_decided_again_after_every_fault_however_long_connecting_takes() {
             let run = |fault| recovery(connect, *rate, fault);
             let times: Vec<_> = match measured {
                 true => FAULTS.map(run).into(),
-                // Mostly waiting.
+                // These runs wait most of the time.
                 false => thread::scope(|scope| {
                     let runs = FAULTS.map(|fault| scope.spawn(move || run(fault)));
                     runs.into_iter().map(|run| run.join().unwrap()).collect()

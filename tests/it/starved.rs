@@ -1,5 +1,5 @@
 //! A service that is short of CPU: it is stopped and continued by signals, as a quota or a busy neighbour does. Its
-//! own lateness is no failure of Redis, and loses no call whose caller waits.
+//! own lateness does not count as a failure of Redis, and every call whose caller waits is decided.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! Calls over two nodes of which one is late: what they have reserved is given back, whoever has stopped waiting.
+//! Calls over two nodes of which one is late: what they have reserved is given back, also when the caller no longer waits.
 
 use std::time::Duration;
 

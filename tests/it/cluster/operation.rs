@@ -292,7 +292,7 @@ async fn a_node_that_leaves_is_let_go_and_no_call_fails() {
         eventually("the node has no client", || (clients(&cluster.nodes[from]) == 0).then_some(()));
         let ledger = load.stop().await;
         assert_eq!(ledger.failed.len(), 0, "{:?}", ledger.failed);
-        // Pools of nodes that stay may grow under load; those of a node that has left are in no metric.
+        // The pools of present nodes may grow under load. The metric omits the pool of a node that has left.
         let others = || open_files(process).saturating_sub(connections(&service.get("/metrics")));
         let (files, tasks) = (others(), threads());
         println!("{files} open files beside the pools, {tasks} threads");

@@ -233,5 +233,3 @@ impl Queue {
         self.leader.is_some_and(|leader| leader.mailbox == mailbox)
     }
 }
-
-impl Mailbox {}
