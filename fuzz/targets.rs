@@ -34,8 +34,8 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::{
-            resp,
             script::{fixed::FixedRun, ledger::LedgerRun},
+            wire::resp,
         },
     },
 };

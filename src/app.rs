@@ -4,6 +4,7 @@ mod grpc;
 mod listeners;
 mod ready;
 mod renewal;
+
 pub mod stores;
 
 use std::{error::Error, sync::Arc, time::Duration};

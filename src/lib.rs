@@ -17,26 +17,45 @@
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod app;
+
 pub mod bench;
+
 pub mod cli;
+
 pub mod clock;
+
 pub mod engine;
+
 pub mod explain;
+
 pub mod health;
+
 pub mod http;
+
 pub mod limiter;
+
 pub mod rls;
+
 pub mod rules;
+
 pub mod settings;
+
 pub mod shutdown;
+
 pub mod store;
+
 pub mod telemetry;
+
 pub mod tls;
+
 pub mod top_keys;
+
 pub mod workers;
 
 mod accept;
+
 pub mod access;
+
 pub mod arriving;
 mod calls;
 mod did_you_mean;

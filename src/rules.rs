@@ -9,6 +9,7 @@ mod compile;
 mod files;
 mod json_schema;
 mod keys;
+
 pub mod limitador;
 mod load;
 mod options;
@@ -19,6 +20,7 @@ mod scalar;
 mod schema;
 mod settings_file;
 mod watch;
+
 pub mod xds;
 mod yaml;
 

@@ -6,7 +6,7 @@ use tokio::{task::spawn_blocking, time};
 
 use crate::{
     settings::{RuleSource, Settings, StoreUrl},
-    store::redis::{password::Password, server::Access},
+    store::redis::wire::{endpoint::Access, password::Password},
     telemetry::FileMetrics,
     tls::client::TlsClient,
 };

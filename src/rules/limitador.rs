@@ -6,6 +6,7 @@
 
 mod cel;
 mod limit;
+
 #[cfg(test)]
 mod tests;
 mod tree;

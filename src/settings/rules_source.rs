@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     rules::xds::XdsTarget,
-    store::redis::server::Address,
+    store::redis::wire::endpoint::Address,
     tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
 };
 

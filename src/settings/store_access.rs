@@ -10,9 +10,9 @@ use super::{
     store_url::{RedisUrl, TLS_ADVICE, TopologyKind},
 };
 use crate::{
-    store::redis::{
+    store::redis::wire::{
+        endpoint::{Access, AclUser},
         password::{Password, PasswordFile},
-        server::{Access, AclUser},
     },
     tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
 };

@@ -3,9 +3,9 @@
 use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr, sync::Arc};
 
 use crate::{
-    store::redis::{
+    store::redis::wire::{
+        endpoint::{Access, AclUser, Address},
         password::Password,
-        server::{Access, AclUser, Address},
     },
     tls::client::{TlsAdvice, TlsClient, TlsFiles},
 };
