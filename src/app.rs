@@ -4,7 +4,6 @@ mod grpc;
 mod listeners;
 mod ready;
 mod renewal;
-
 pub mod stores;
 
 use std::{error::Error, sync::Arc, time::Duration};

@@ -5,27 +5,15 @@
 //! [`Decision`](decision::Decision).
 
 pub mod algorithm;
-
 pub mod calendar;
-
 pub mod decision;
-
 pub mod descriptor_syntax;
-
 pub mod key;
-
 pub mod ledger;
-
 pub mod pattern;
-
 pub mod plan;
-
 pub mod request;
-
 pub mod rule;
-
 pub mod rule_set;
-
 pub mod time;
-
 pub mod window;

@@ -9,7 +9,24 @@ mod rlconfig;
 mod serve;
 mod status;
 
-use parameters::refused_parameter;
+use self::parameters::refused_parameter;
+use crate::{
+    VERSION,
+    arriving::ArrivalBudget,
+    authorization::{AdminToken, DomainAccess, ForbiddenDomain},
+    clock::system_clock,
+    engine::{
+        rule::{Algorithm, Limit, Policy, Rule},
+        rule_set::Domain,
+        time::Timestamp,
+    },
+    health::Health,
+    limiter::Limiter,
+    rls::{decode::Bounds, headers::Headers, refusal::Refusal},
+    rules::{InForce, Rules, xds::ControlPlane},
+    telemetry::Telemetry,
+    tls::server::Identity,
+};
 pub use serve::serve;
 
 use std::{
@@ -37,24 +54,6 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     task::spawn_blocking,
     time,
-};
-
-use crate::{
-    VERSION,
-    access::{AdminToken, DomainAccess, ForbiddenDomain},
-    arriving::ArrivalBudget,
-    clock::system_clock,
-    engine::{
-        rule::{Algorithm, Limit, Policy, Rule},
-        rule_set::Domain,
-        time::Timestamp,
-    },
-    health::Health,
-    limiter::Limiter,
-    rls::{decode::Bounds, headers::Headers, refusal::Refusal},
-    rules::{InForce, Rules, xds::ControlPlane},
-    telemetry::Telemetry,
-    tls::server::Identity,
 };
 
 /// Most requests in progress at a time whose body has arrived. Below the number of connections, so that probes always

@@ -16,51 +16,33 @@
 /// The version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub mod app;
-
-pub mod bench;
-
-pub mod cli;
-
-pub mod clock;
-
-pub mod engine;
-
-pub mod explain;
-
-pub mod health;
-
-pub mod http;
-
-pub mod limiter;
-
-pub mod rls;
-
-pub mod rules;
-
-pub mod settings;
-
-pub mod shutdown;
-
-pub mod store;
-
-pub mod telemetry;
-
-pub mod tls;
-
-pub mod top_keys;
-
-pub mod workers;
-
 mod accept;
-
-pub mod access;
-
+pub mod app;
 pub mod arriving;
+pub mod authorization;
+pub mod bench;
 mod calls;
+pub mod cli;
+pub mod clock;
 mod did_you_mean;
+pub mod engine;
+pub mod explain;
 mod grpc;
+pub mod health;
+pub mod http;
+pub mod import;
+pub mod limiter;
 mod panics;
 mod pause;
 mod peer;
 mod printable;
+pub mod rls;
+pub mod rules;
+pub mod settings;
+pub mod shutdown;
+pub mod store;
+pub mod telemetry;
+pub mod tls;
+pub mod top_keys;
+pub mod workers;
+pub mod yaml;

@@ -2,20 +2,14 @@
 //! generated types.
 
 mod age;
-
 pub mod decode;
-
 pub mod encode;
 mod framing;
 mod header_blocks;
-
 pub mod headers;
-
 pub mod json;
 mod metadata;
-
 pub mod precheck;
-
 pub mod refusal;
 pub(crate) mod reset;
 mod serve;

@@ -2,16 +2,11 @@
 //! it makes all of them, or none.
 
 pub mod fallback;
-
 pub mod guard;
 mod lateness;
-
 pub mod memory;
-
 pub mod outage;
-
 pub mod over_limit_cache;
-
 pub mod redis;
 
 use std::future::pending;

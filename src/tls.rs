@@ -2,13 +2,9 @@
 //! certificates are in use without a restart.
 
 mod certificate;
-
 pub mod client;
-
 pub mod last_good;
-
 pub mod pem;
-
 pub mod server;
 mod stream;
 mod words;

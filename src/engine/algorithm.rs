@@ -2,15 +2,10 @@
 //! a script of the same name and shape in `store/redis/lua/`.
 
 pub mod account;
-
 pub mod first_hit_window;
-
 pub mod fixed_window;
-
 pub mod sliding_log;
-
 pub mod sliding_window;
-
 pub mod token_bucket;
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use super::{
     status,
 };
 use crate::{
-    access::ForbiddenDomain,
+    authorization::{ForbiddenDomain, clients::EVERY_DOMAIN},
     engine::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
@@ -30,7 +30,6 @@ use crate::{
     },
     explain::{CORRUPT, incomplete},
     rls::{self, refusal::Refusal},
-    rules::EVERY_DOMAIN,
     store::{Clear, CounterReading, system_clock},
     telemetry::{LogCause, LogFilter, due_line},
     tls::server::Identity,

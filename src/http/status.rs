@@ -19,8 +19,9 @@ use crate::{
     VERSION,
     engine::rule_set::RuleSet,
     health::Phase,
-    rules::{Rules, first_lines},
+    rules::Rules,
     telemetry::{RuleDecisions, StatusNumbers},
+    yaml::first_lines,
 };
 
 /// The page.

@@ -20,8 +20,8 @@ use super::{
     timeout,
 };
 use crate::{
-    access::DomainAccess,
     arriving::{ArrivalBudget, ConnectionBudget},
+    authorization::DomainAccess,
     calls::CallTracker,
     limiter::Limiter,
     panics::caught,

@@ -8,7 +8,7 @@ use super::{
     row::Setting,
 };
 use crate::{
-    access::{AdminToken, DomainAccess},
+    authorization::{AdminToken, DomainAccess},
     rls::ConnectionBounds,
     tls::server::{ServerFiles, TlsServer, TlsUse},
 };

@@ -12,10 +12,12 @@ use crate::{
     },
     rules::{
         options::{Algorithms, LoadOptions},
+        written::{RateLimit, WrittenDescriptor},
+    },
+    yaml::{
         origin::{PathStep, Problems},
         reader::{Located, shown},
-        schema::{RateLimit, WrittenDescriptor},
-        yaml::Location,
+        tree::Location,
     },
 };
 

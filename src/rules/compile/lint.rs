@@ -8,12 +8,12 @@ use std::{
 use crate::{
     did_you_mean::hint,
     engine::pattern::Pattern,
-    rules::{
+    rules::written::WrittenDescriptor,
+    yaml::{
         origin::{Origin, Problems},
         problem::Findings,
         reader::Located,
-        schema::WrittenDescriptor,
-        yaml::Location,
+        tree::Location,
     },
 };
 

@@ -9,15 +9,10 @@ pub(super) mod batcher;
 pub(super) mod breaker;
 pub(super) mod clock;
 pub(super) mod link;
-
 pub mod pool;
-
 pub mod probe;
-
 pub mod server_checks;
-
 pub mod server_state;
-
 pub mod unsent;
 
 use std::{sync::Arc, time::Duration};

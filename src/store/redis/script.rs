@@ -3,9 +3,7 @@
 //! The Lua itself is in `lua/`. Which server a script runs on, and when, is left to `node` and `topology`.
 
 pub mod counter;
-
 pub mod fixed;
-
 pub mod ledger;
 pub(super) mod work;
 

@@ -6,13 +6,11 @@
 //! (`redirect`).
 
 pub(super) mod cluster;
-
 pub mod discovery;
 pub(super) mod failover;
 pub(super) mod redirect;
 pub(super) mod reservation;
 pub(super) mod route;
-
 pub mod sentinel;
 pub(super) mod wrong_modes;
 

@@ -4,13 +4,9 @@
 //! Nothing here knows calls or scripts, and nothing decides whether a server is usable: `node` does.
 
 pub mod connection;
-
 pub mod endpoint;
 pub(super) mod hash_slot;
-
 pub mod password;
 pub(super) mod query_connection;
-
 pub mod resp;
-
 pub mod server_info;

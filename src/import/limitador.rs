@@ -6,7 +6,6 @@
 
 mod cel;
 mod limit;
-
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -18,16 +17,18 @@ use std::{
 };
 
 use self::limit::{EntryLimit, EntryValue};
-use super::{
-    files::{self, Source},
-    load,
-    options::LoadOptions,
-    origin::Origin,
-    problem::{Findings, Problem},
-    reader::{Reader, shown},
-    yaml::{Content, YamlNode},
+use crate::{
+    did_you_mean::hint,
+    rules::{self, LoadOptions},
+    yaml::{
+        Problem,
+        files::{self, Source},
+        origin::Origin,
+        problem::Findings,
+        reader::{Reader, shown},
+        tree::{Content, YamlNode},
+    },
 };
-use crate::did_you_mean::hint;
 
 /// Most limits of a namespace. limitador looks at all of them for each call.
 const LIMITS_MAX: usize = 10_000;
@@ -109,7 +110,7 @@ fn translate(
     let Some(tree) = tree.filter(|tree| is_sound && !tree.is_empty()) else { return Err(refused) };
     let text = write::rules(name, namespace, &limits, &tree, &refused);
     // What is printed must pass the check.
-    if let Err(bugs) = load::parse("the rules", &text, LoadOptions::default()) {
+    if let Err(bugs) = rules::parse("the rules", &text, LoadOptions::default()) {
         for bug in bugs {
             let message = format!("a bug in tollkeeper: {bug}; please report it");
             refused.push(Problem::of_file(Path::new(name), message));

@@ -5,20 +5,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    files,
-    keys::{CALL, FILE, SUITE, TEST},
-    origin::Origin,
-    problem::{Findings, Problem},
-    reader::{Fields, Reader},
-    yaml::{Content, Location, YamlNode},
-};
-use crate::engine::{
-    descriptor_syntax,
-    request::{
-        DESCRIPTORS_MAX_DEFAULT, Descriptor, Hits, Request, check_descriptors, check_entries,
+use super::keys::{CALL, SUITE, TEST};
+use crate::{
+    engine::{
+        descriptor_syntax,
+        request::{
+            DESCRIPTORS_MAX_DEFAULT, Descriptor, Hits, Request, check_descriptors, check_entries,
+        },
+        time::Timestamp,
     },
-    time::Timestamp,
+    rules,
+    yaml::{
+        Problem, files,
+        origin::Origin,
+        problem::Findings,
+        reader::{Fields, Reader},
+        tree::{Content, Location, YamlNode},
+    },
 };
 
 /// Start of a test without `start`: 1 January 2026, 00:00 UTC, a Thursday.
@@ -26,7 +29,7 @@ const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 
 /// A file of tests.
 #[derive(Debug)]
-pub struct Suite {
+pub(crate) struct Suite {
     /// The rules to test.
     pub rules: Vec<PathBuf>,
     /// The tests; each starts with empty counters.
@@ -35,7 +38,7 @@ pub struct Suite {
 
 /// One test.
 #[derive(Debug)]
-pub struct Case {
+pub(crate) struct Case {
     /// The name: what the test claims.
     pub name: String,
     /// Its location: `file:line:column`.
@@ -46,7 +49,7 @@ pub struct Case {
 
 /// One call of a test, and the expected decision.
 #[derive(Debug)]
-pub struct TestCall {
+pub(crate) struct TestCall {
     /// Its location: `file:line:column`.
     pub location: String,
     /// The time as written, such as `1m`.
@@ -67,7 +70,7 @@ pub struct TestCall {
 
 /// Finds test files: each path that is a file and, in folders, every `*.test.yaml` and `*.test.yml`. Also
 /// returns the problems: paths that cannot be read, and folders without a test file.
-pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
+pub(crate) fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
     let none = "no .test.yaml or .test.yml file in this folder";
     let found = files::find(paths, files::is_tests, none);
     (found.files, found.problems)
@@ -77,7 +80,7 @@ pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
 ///
 /// # Errors
 /// Every problem of the file.
-pub fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
+pub(crate) fn read(path: &Path) -> Result<Suite, Vec<Problem>> {
     let source = files::read(path).map_err(|problem| vec![problem])?;
     let mut findings = Findings::default();
     let origin = Origin::text(&source.name);
@@ -347,7 +350,7 @@ fn of_rules(root: &YamlNode) -> Option<String> {
         names.extend(key.name());
     }
     let is_suite = names.iter().any(|name| SUITE.find(name).is_some());
-    let is_rules = names.iter().any(|name| FILE.find(name).is_some());
+    let is_rules = names.iter().any(|name| rules::FILE.find(name).is_some());
     let message = "this is a rule file; a test file has rules: and tests:";
     (is_rules && !is_suite).then(|| message.to_owned())
 }

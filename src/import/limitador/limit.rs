@@ -11,16 +11,17 @@ use crate::{
         time::Unit,
         window::Window,
     },
-    rules::{
-        keys::{KeyTable, Shape, TEXT, key, required},
+    yaml::keys::{KeyTable, Shape, TEXT, key, required},
+    yaml::{
         reader::{Fields, Reader, shown},
-        yaml::{Content, Location, YamlNode},
+        tree::{Content, Location, YamlNode},
     },
 };
 
 /// The keys of a limit in limitador's file. limitador ignores others.
 static LIMITADOR_LIMIT: KeyTable = KeyTable {
     name: "a limit",
+    elsewhere: |_| None,
     keys: &[
         required("namespace", TEXT, "Domain of the calls"),
         required("max_value", Shape::Whole { min: 0 }, "Hits admitted per window"),

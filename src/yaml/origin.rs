@@ -1,20 +1,17 @@
 //! Where rules are written: in a text, whose locations are lines and columns, or in a resource of a control plane,
 //! whose locations are its descriptors.
 
-use super::{
-    problem::{Findings, Problem},
-    yaml::Location,
-};
+use super::{Problem, problem::Findings, tree::Location};
 use crate::printable::printable;
 
 /// A step of a rule's path: a key, and a value if one is written.
-pub(super) type PathStep = (String, Option<String>);
+pub(crate) type PathStep = (String, Option<String>);
 
 /// One text or resource.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     /// The name of the file or of the resource; no control characters.
-    pub(super) name: String,
+    pub(crate) name: String,
     kind: OriginKind,
 }
 
@@ -27,25 +24,25 @@ enum OriginKind {
 
 /// A descriptor of a resource.
 #[derive(Debug)]
-pub(super) struct DescriptorStep {
+pub(crate) struct DescriptorStep {
     /// The location of the descriptor around it; 0 at the top.
-    pub(super) parent: usize,
-    pub(super) step: PathStep,
+    pub(crate) parent: usize,
+    pub(crate) step: PathStep,
 }
 
 impl Origin {
     /// A text with this name.
-    pub(super) fn text(name: &str) -> Self {
+    pub(crate) fn text(name: &str) -> Self {
         Self { name: name.to_owned(), kind: OriginKind::Text }
     }
 
     /// A resource with this name and these descriptors, parents first.
-    pub(super) fn resource(name: &str, descriptors: Vec<DescriptorStep>) -> Self {
+    pub(crate) fn resource(name: &str, descriptors: Vec<DescriptorStep>) -> Self {
         Self { name: printable(name.as_bytes()), kind: OriginKind::Resource(descriptors) }
     }
 
     /// A problem at a location.
-    pub(super) fn problem(&self, location: Location, message: impl Into<String>) -> Problem {
+    pub(crate) fn problem(&self, location: Location, message: impl Into<String>) -> Problem {
         match &self.kind {
             OriginKind::Text => Problem::at(&self.name, location, message),
             OriginKind::Resource(descriptors) => {
@@ -58,7 +55,7 @@ impl Origin {
     }
 
     /// A place to look at: `file:line`, or the name of the resource.
-    pub(super) fn place(&self, location: Location) -> String {
+    pub(crate) fn place(&self, location: Location) -> String {
         match self.kind {
             OriginKind::Text => format!("{}:{}", self.name, location.0),
             OriginKind::Resource(_) => self.name.clone(),
@@ -66,7 +63,7 @@ impl Origin {
     }
 
     /// The same for a message about another location of this origin.
-    pub(super) fn place_within(&self, location: Location) -> String {
+    pub(crate) fn place_within(&self, location: Location) -> String {
         match self.kind {
             OriginKind::Text => format!("in line {}", location.0),
             OriginKind::Resource(_) => "beside it".to_owned(),
@@ -87,7 +84,7 @@ fn spell_path(descriptors: &[DescriptorStep], mut location: usize) -> String {
 }
 
 /// Spells a step of a rule's path.
-pub(super) fn spell_step((key, value): &PathStep) -> String {
+pub(crate) fn spell_step((key, value): &PathStep) -> String {
     match value {
         Some(value) => format!("{key}={value}"),
         None => key.clone(),
@@ -95,17 +92,17 @@ pub(super) fn spell_step((key, value): &PathStep) -> String {
 }
 
 /// Collects the problems and warnings of one file or resource.
-pub(super) struct Problems<'a> {
-    pub(super) origin: &'a Origin,
-    pub(super) findings: &'a mut Findings,
+pub(crate) struct Problems<'a> {
+    pub(crate) origin: &'a Origin,
+    pub(crate) findings: &'a mut Findings,
 }
 
 impl Problems<'_> {
-    pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
+    pub(crate) fn add(&mut self, location: Location, message: impl Into<String>) {
         self.findings.problems.push(self.origin.problem(location, message));
     }
 
-    pub(super) fn warn(&mut self, location: Location, message: impl Into<String>) {
+    pub(crate) fn warn(&mut self, location: Location, message: impl Into<String>) {
         self.findings.warnings.push(self.origin.problem(location, message));
     }
 }

@@ -2,18 +2,20 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::{
-    files::Source,
-    keys::{DESCRIPTOR, FILE, LIMIT, REPLACED},
-    origin::Origin,
-    problem::Findings,
-    reader::{Fields, Located, Reader, shown},
-    scalar::{self, Plain},
-    yaml::{Content, Location, Style, YamlNode},
-};
-use crate::engine::{
-    key::SlotBy,
-    rule::{Algorithm, Metadata, OnStoreFailure, Unit},
+use super::keys::{DESCRIPTOR, FILE, LIMIT, REPLACED};
+use crate::{
+    engine::{
+        key::SlotBy,
+        rule::{Algorithm, Metadata, OnStoreFailure, Unit},
+    },
+    yaml::{
+        files::Source,
+        origin::Origin,
+        problem::Findings,
+        reader::{Fields, Located, Reader, shown},
+        scalar::{self, Plain},
+        tree::{Content, Location, Style, YamlNode},
+    },
 };
 
 #[derive(Debug)]

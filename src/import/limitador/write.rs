@@ -6,8 +6,8 @@ use super::{
     limit::EntryLimit,
     tree::{DescriptorNode, NodeValue},
 };
-use crate::rules::{
-    problem::Problem,
+use crate::yaml::{
+    Problem,
     scalar::{self, Plain},
 };
 

@@ -1,6 +1,8 @@
 //! Who may ask what: the domains of each client, and the token of the admin address. Both files are read again while
 //! the service runs.
 
+pub(super) mod clients;
+
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
@@ -10,10 +12,8 @@ use std::{
 use arc_swap::ArcSwap;
 use sha2::{Digest as _, Sha256};
 
-use crate::{
-    rules::ClientDomains,
-    tls::{last_good::LastGood, server::Identity},
-};
+use self::clients::ClientDomains;
+use crate::tls::{last_good::LastGood, server::Identity};
 
 /// A value made of one file, renewed when the file changes.
 struct OfFile<T> {

@@ -3,7 +3,7 @@
 
 /// The meaning of a scalar without quotes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Plain {
+pub(crate) enum Plain {
     Null,
     Switch(bool),
     Whole(Integer),
@@ -14,13 +14,13 @@ pub(super) enum Plain {
 
 /// A whole number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Integer {
-    pub(super) value: i128,
+pub(crate) struct Integer {
+    pub(crate) value: i128,
     /// Whether its digits, read as decimal, are another number: `010`.
     pub(super) looks_decimal: bool,
 }
 
-pub(super) fn resolve(text: &str) -> Plain {
+pub(crate) fn resolve(text: &str) -> Plain {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Plain::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {

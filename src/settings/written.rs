@@ -3,15 +3,14 @@
 
 use std::path::Path;
 
-use super::{
-    files,
-    problem::Problem,
-    yaml::{self, Content, Location, YamlNode},
+use crate::yaml::{
+    Problem, files,
+    tree::{self, Content, Location, YamlNode},
 };
 
 /// The settings of a file, and what is wrong with its form.
 #[derive(Debug, Default)]
-pub struct WrittenSettings {
+pub(crate) struct WrittenSettings {
     /// The settings, in the order of the file.
     pub settings: Vec<WrittenSetting>,
     /// The problems that concern no single value.
@@ -20,7 +19,7 @@ pub struct WrittenSettings {
 
 /// One setting of a file, as written.
 #[derive(Debug)]
-pub struct WrittenSetting {
+pub(crate) struct WrittenSetting {
     /// Its name, such as `grpc-addr`.
     pub name: String,
     /// The values, several if it is a list, or what is wrong with their form.
@@ -31,13 +30,13 @@ pub struct WrittenSetting {
 
 impl WrittenSetting {
     /// A problem at the setting's name.
-    pub fn problem(&self, message: impl Into<String>) -> Problem {
+    pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
         Problem::at(&self.file, self.location, message)
     }
 }
 
 /// Reads a file of settings, as far as it can be read.
-pub fn read_settings(path: &Path) -> WrittenSettings {
+pub(crate) fn read_settings(path: &Path) -> WrittenSettings {
     match files::read(path) {
         Ok(source) => parse(&source.name, &source.text),
         Err(problem) => WrittenSettings { settings: Vec::new(), problems: vec![problem] },
@@ -45,7 +44,7 @@ pub fn read_settings(path: &Path) -> WrittenSettings {
 }
 
 fn parse(file: &str, text: &str) -> WrittenSettings {
-    let (root, errors) = yaml::parse(text);
+    let (root, errors) = tree::parse(text);
     let errors = errors.into_iter().map(|(location, message)| Problem::at(file, location, message));
     let mut problems: Vec<Problem> = errors.collect();
     let mut settings: Vec<WrittenSetting> = Vec::new();

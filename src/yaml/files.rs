@@ -6,26 +6,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::problem::{Problem, STANDARD_INPUT, file_name};
+use super::{Problem, file_name, problem::STANDARD_INPUT};
 
 /// Largest size of a file.
 const BYTES_MAX: u64 = 8 << 20;
 
 /// One file's text.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// As [`file_name`] gives it.
-    pub(super) name: String,
-    pub(super) text: String,
+    pub(crate) name: String,
+    pub(crate) text: String,
 }
 
 /// The files that were found, those of folders that are not wanted, and the problems of the paths that could not be
 /// read.
 #[derive(Debug, Default)]
-pub(super) struct FoundFiles {
-    pub(super) files: Vec<PathBuf>,
-    pub(super) skipped: Vec<PathBuf>,
-    pub(super) problems: Vec<Problem>,
+pub(crate) struct FoundFiles {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) skipped: Vec<PathBuf>,
+    pub(crate) problems: Vec<Problem>,
 }
 
 /// Finds files: standard input, each path that is a file and, in each folder, at any depth and in the order of
@@ -33,7 +33,7 @@ pub(super) struct FoundFiles {
 /// keep copies there.
 ///
 /// A folder without such a file is a problem, with the message `none`.
-pub(super) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> FoundFiles {
+pub(crate) fn find(paths: &[PathBuf], wanted: fn(&Path) -> bool, none: &str) -> FoundFiles {
     let mut all = FoundFiles::default();
     for path in paths {
         let mut found = FoundFiles::default();
@@ -111,7 +111,7 @@ fn read_entry(
 }
 
 /// Reads a file, or standard input.
-pub(super) fn read(path: &Path) -> Result<Source, Problem> {
+pub(crate) fn read(path: &Path) -> Result<Source, Problem> {
     let mut bytes = Vec::new();
     let read = open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
     let size = read.map_err(|error| unreadable(path, &error))?;
@@ -140,12 +140,12 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
 }
 
 /// A YAML file that is not a test.
-pub(super) fn is_rules(path: &Path) -> bool {
+pub(crate) fn is_rules(path: &Path) -> bool {
     is_yaml(path) && !is_tests(path)
 }
 
 /// `rules.test.yaml` or `rules.test.yml`.
-pub(super) fn is_tests(path: &Path) -> bool {
+pub(crate) fn is_tests(path: &Path) -> bool {
     let stem = path.file_stem().unwrap_or_default();
     is_yaml(path) && stem.as_encoded_bytes().ends_with(b".test")
 }

@@ -6,31 +6,30 @@ use std::{
     path::Path,
 };
 
-use super::{
-    files,
-    problem::Problem,
-    yaml::{self, Content, YamlNode},
+use crate::yaml::{
+    Problem, files,
+    tree::{self, Content, YamlNode},
 };
 
 /// The domain that stands for all.
-pub const EVERY_DOMAIN: &str = "*";
+pub(crate) const EVERY_DOMAIN: &str = "*";
 
 /// Which domains each client may ask about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClientDomains(HashMap<String, HashSet<String>>);
+pub(crate) struct ClientDomains(HashMap<String, HashSet<String>>);
 
 impl ClientDomains {
     /// Reads a file.
     ///
     /// # Errors
     /// The first problem, with file, line and column.
-    pub fn read(path: &Path) -> Result<Self, Problem> {
+    pub(crate) fn read(path: &Path) -> Result<Self, Problem> {
         let source = files::read(path)?;
         Self::parse(&source.name, &source.text)
     }
 
     fn parse(file: &str, text: &str) -> Result<Self, Problem> {
-        let (root, errors) = yaml::parse(text);
+        let (root, errors) = tree::parse(text);
         if let Some((location, message)) = errors.into_iter().next() {
             return Err(Problem::at(file, location, message));
         }
@@ -54,7 +53,7 @@ impl ClientDomains {
     }
 
     /// Whether a client with these names may ask about a domain.
-    pub fn allow(&self, names: &[String], domain: &str) -> bool {
+    pub(crate) fn allow(&self, names: &[String], domain: &str) -> bool {
         let mut lists = names.iter().filter_map(|name| self.0.get(name));
         lists.any(|domains| domains.contains(domain) || domains.contains(EVERY_DOMAIN))
     }

@@ -3,30 +3,30 @@
 //! Reading goes on after a problem, so that all problems of a file are reported at once.
 
 use super::{
-    keys::{self, Key, KeyTable, Need, Shape},
+    keys::{Key, KeyTable, Need, Shape},
     origin::Origin,
     problem::Findings,
     scalar::{self, Plain},
-    yaml::{self, Content, Location, Style, YamlNode},
+    tree::{self, Content, Location, Style, YamlNode},
 };
 use crate::did_you_mean::hint;
 
 /// A value and its location.
 #[derive(Debug, Clone)]
-pub(super) struct Located<T> {
-    pub(super) location: Location,
-    pub(super) value: T,
+pub(crate) struct Located<T> {
+    pub(crate) location: Location,
+    pub(crate) value: T,
 }
 
 /// Reads the nodes of one file or resource.
-pub(super) struct Reader<'a> {
-    pub(super) origin: &'a Origin,
-    pub(super) findings: &'a mut Findings,
+pub(crate) struct Reader<'a> {
+    pub(crate) origin: &'a Origin,
+    pub(crate) findings: &'a mut Findings,
 }
 
 /// The pairs of one mapping: known keys, each once.
-pub(super) struct Fields<'node> {
-    pub(super) location: Location,
+pub(crate) struct Fields<'node> {
+    pub(crate) location: Location,
     fields: Vec<Field<'node>>,
 }
 
@@ -58,22 +58,22 @@ impl<'node> Fields<'node> {
     }
 
     /// The location of this key's null, if the key is written with no value.
-    pub(super) fn null(&self, name: &str) -> Option<Location> {
+    pub(crate) fn null(&self, name: &str) -> Option<Location> {
         self.find(name).filter(|field| field.node.is_null()).map(|field| field.node.location)
     }
 
     /// A text that is not empty; an empty one counts as absent, as in envoyproxy/ratelimit.
-    pub(super) fn text(&self, name: &str) -> Option<Located<String>> {
+    pub(crate) fn text(&self, name: &str) -> Option<Located<String>> {
         let Located { location, value: Value::Text(value) } = self.get(name)? else { return None };
         Some(Located { location, value }).filter(|text| !text.value.is_empty())
     }
 
-    pub(super) fn whole(&self, name: &str) -> Option<Located<u32>> {
+    pub(crate) fn whole(&self, name: &str) -> Option<Located<u32>> {
         let Located { location, value: Value::Whole(value) } = self.get(name)? else { return None };
         Some(Located { location, value })
     }
 
-    pub(super) fn switch(&self, name: &str) -> Option<Located<bool>> {
+    pub(crate) fn switch(&self, name: &str) -> Option<Located<bool>> {
         let Located { location, value: Value::Switch(value) } = self.get(name)? else {
             return None;
         };
@@ -81,16 +81,16 @@ impl<'node> Fields<'node> {
     }
 
     /// Whether this switch is written and true.
-    pub(super) fn is_on(&self, name: &str) -> bool {
+    pub(crate) fn is_on(&self, name: &str) -> bool {
         self.switch(name).is_some_and(|switch| switch.value)
     }
 
-    pub(super) fn word(&self, name: &str) -> Option<Located<&'static str>> {
+    pub(crate) fn word(&self, name: &str) -> Option<Located<&'static str>> {
         let Located { location, value: Value::Word(value) } = self.get(name)? else { return None };
         Some(Located { location, value })
     }
 
-    pub(super) fn node(&self, name: &str) -> Option<&'node YamlNode> {
+    pub(crate) fn node(&self, name: &str) -> Option<&'node YamlNode> {
         match self.get(name)?.value {
             Value::Other(node) => Some(node),
             _ => None,
@@ -100,27 +100,27 @@ impl<'node> Fields<'node> {
 
 impl YamlNode {
     /// The text of a scalar that is not null.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         self.name().filter(|_| !self.is_null())
     }
 
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(&self.content, Content::Scalar(text, Style::Plain)
             if scalar::resolve(text) == Plain::Null)
     }
 }
 
 impl Reader<'_> {
-    pub(super) fn problem(&mut self, location: Location, message: impl Into<String>) {
+    pub(crate) fn problem(&mut self, location: Location, message: impl Into<String>) {
         self.findings.problems.push(self.origin.problem(location, message));
     }
 
-    pub(super) fn warning(&mut self, location: Location, message: impl Into<String>) {
+    pub(crate) fn warning(&mut self, location: Location, message: impl Into<String>) {
         self.findings.warnings.push(self.origin.problem(location, message));
     }
 
     /// The name of a limit, which Envoy writes into headers of responses.
-    pub(super) fn limit_name(&mut self, fields: &Fields<'_>) -> Option<String> {
+    pub(crate) fn limit_name(&mut self, fields: &Fields<'_>) -> Option<String> {
         let Located { location, value } = fields.text("name")?;
         if value.contains(char::is_control) {
             self.problem(location, "name: must not have control characters");
@@ -130,13 +130,13 @@ impl Reader<'_> {
 
     /// Parses the file. `hint` ends the message about an empty one. `other_kind` says what a file is that was
     /// meant for something else: that is then its only problem.
-    pub(super) fn root(
+    pub(crate) fn root(
         &mut self,
         text: &str,
         hint: &str,
         other_kind: fn(&YamlNode) -> Option<String>,
     ) -> Option<YamlNode> {
-        let (root, errors) = yaml::parse(text);
+        let (root, errors) = tree::parse(text);
         if let Some(root) = &root
             && let Some(message) = other_kind(root)
         {
@@ -153,7 +153,7 @@ impl Reader<'_> {
     }
 
     /// The pairs of a mapping, checked by its table of keys.
-    pub(super) fn fields<'node>(
+    pub(crate) fn fields<'node>(
         &mut self,
         node: &'node YamlNode,
         table: &'static KeyTable,
@@ -216,7 +216,7 @@ impl Reader<'_> {
     }
 
     /// The text of a scalar, as written; empty for null.
-    pub(super) fn scalar<'node>(
+    pub(crate) fn scalar<'node>(
         &mut self,
         node: &'node YamlNode,
         name: &str,
@@ -231,7 +231,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn one_of(
+    pub(crate) fn one_of(
         &mut self,
         node: &YamlNode,
         name: &str,
@@ -252,7 +252,7 @@ impl Reader<'_> {
     }
 
     /// A whole number as envoyproxy/ratelimit reads it, from `min` to `u32::MAX`.
-    pub(super) fn whole(&mut self, node: &YamlNode, name: &str, min: u32) -> Option<u32> {
+    pub(crate) fn whole(&mut self, node: &YamlNode, name: &str, min: u32) -> Option<u32> {
         let whole = self.integer(node, name);
         let number =
             whole.and_then(|whole| u32::try_from(whole).ok()).filter(|number| *number >= min);
@@ -264,7 +264,7 @@ impl Reader<'_> {
     }
 
     /// A whole number without quotes.
-    pub(super) fn integer(&mut self, node: &YamlNode, name: &str) -> Option<i128> {
+    pub(crate) fn integer(&mut self, node: &YamlNode, name: &str) -> Option<i128> {
         let Content::Scalar(text, Style::Plain) = &node.content else { return None };
         let Plain::Whole(whole) = scalar::resolve(text) else { return None };
         if whole.looks_decimal {
@@ -287,15 +287,8 @@ impl Reader<'_> {
 
 /// The message for a key that its table does not have: the level where it belongs, or the nearest key.
 fn unknown(name: &str, table: &'static KeyTable) -> String {
-    let levels = [&keys::FILE, &keys::DESCRIPTOR, &keys::LIMIT];
-    let here = levels.iter().position(|level| std::ptr::eq(*level, table));
-    let there = (0..levels.len())
-        .filter(|level| levels.get(*level).is_some_and(|table| table.find(name).is_some()));
-    // `descriptors` has two levels; the nearer one is meant.
-    if let Some(here) = here
-        && let Some(there) = there.min_by_key(|level| level.abs_diff(here))
-    {
-        return format!("unknown key `{name}` here; it belongs {}", way(here, there));
+    if let Some(place) = (table.elsewhere)(name) {
+        return format!("unknown key `{name}` here; it belongs {place}");
     }
     let suggestion = hint(name, table.names());
     if suggestion.is_empty() {
@@ -305,22 +298,11 @@ fn unknown(name: &str, table: &'static KeyTable) -> String {
     format!("unknown key `{}`{suggestion}", shown(name))
 }
 
-/// The way from one level of a rule file (0 the file, 1 a descriptor, 2 a rate_limit) to another.
-fn way(here: usize, there: usize) -> &'static str {
-    match (here, there) {
-        (_, 0) => "at the top of the file",
-        (0, 1) => "in an item of `descriptors`, one level down",
-        (0, _) => "in the `rate_limit` of a descriptor, two levels down",
-        (1, _) => "in `rate_limit`, one level down",
-        _ => "in the descriptor, one level up",
-    }
-}
-
 /// Most characters of a text in a message.
 const SHOWN_MAX: usize = 100;
 
-/// The beginning of a text, for messages; [`Problem`](super::problem::Problem) escapes control characters.
-pub(super) fn shown(text: &str) -> String {
+/// The beginning of a text, for messages; [`Problem`](super::Problem) escapes control characters.
+pub(crate) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use super::yaml::Location;
+use super::tree::Location;
 use crate::printable::printable;
 
 /// A problem of a file or a resource.
@@ -17,11 +17,11 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(super) fn at(file: &str, location: Location, message: impl Into<String>) -> Self {
+    pub(crate) fn at(file: &str, location: Location, message: impl Into<String>) -> Self {
         Self { file: file.to_owned(), location: Some(location), message: message.into() }
     }
 
-    pub(super) fn of_file(path: &Path, message: impl Into<String>) -> Self {
+    pub(crate) fn of_file(path: &Path, message: impl Into<String>) -> Self {
         Self { file: file_name(path), location: None, message: message.into() }
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn file_name(path: &Path) -> String {
 
 /// The problems and warnings of some files. Problems make the files invalid, warnings do not.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
-    pub(super) problems: Vec<Problem>,
-    pub(super) warnings: Vec<Problem>,
+pub(crate) struct Findings {
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) warnings: Vec<Problem>,
 }

@@ -12,21 +12,21 @@ const NODES_MAX: usize = 1_000_000;
 const DEPTH_MAX: usize = 128;
 
 /// Line and column, both from 1.
-pub(super) type Location = (usize, usize);
+pub(crate) type Location = (usize, usize);
 
 /// A problem of a text: its location and a message.
 type YamlError = (Location, String);
 
-pub(super) type Pairs = Vec<(YamlNode, YamlNode)>;
+pub(crate) type Pairs = Vec<(YamlNode, YamlNode)>;
 
 #[derive(Debug, Clone)]
-pub(super) struct YamlNode {
-    pub(super) location: Location,
-    pub(super) content: Content,
+pub(crate) struct YamlNode {
+    pub(crate) location: Location,
+    pub(crate) content: Content,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub(crate) enum Content {
     Scalar(String, Style),
     List(Vec<YamlNode>),
     Map(Pairs),
@@ -34,7 +34,7 @@ pub(super) enum Content {
 
 /// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub(crate) enum Style {
     /// Without quotes: it may mean a number, a boolean or null.
     Plain,
     /// In quotes, or tagged `!!str`: always text.
@@ -70,7 +70,7 @@ impl YamlNode {
     }
 
     /// The text of a key, if it is a scalar.
-    pub(super) fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar(text, _) => Some(text),
             Content::List(_) | Content::Map(_) => None,
@@ -101,7 +101,7 @@ struct Builder {
 
 /// Parses one document. Returns its root, and its problems. The root is `None` if the document is empty, has
 /// only comments, is not YAML, or exceeds a bound.
-pub(super) fn parse(text: &str) -> (Option<YamlNode>, Vec<YamlError>) {
+pub(crate) fn parse(text: &str) -> (Option<YamlNode>, Vec<YamlError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
     if let Err(error) = builder.read(text) {

@@ -253,7 +253,7 @@ fn any_text_is_written_so_that_it_is_read_again() {
         // JSON is YAML.
         let rules = import(&limits.to_string(), &[]);
         assert_eq!(rules.refused, []);
-        let loaded = load::parse("r", &rules.text, LoadOptions::default()).unwrap();
+        let loaded = rules::parse("r", &rules.text, LoadOptions::default()).unwrap();
         let domain = loaded.rules.domain(text).unwrap();
         let entry =
             crate::engine::request::Entry { key: "key".into(), value: text.to_owned().into() };
