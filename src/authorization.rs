@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use sha2::{Digest as _, Sha256};
 
 use self::clients::ClientDomains;
-use crate::tls::{last_good::LastGood, server::Identity};
+use crate::net::tls::{last_good::LastGood, server::Identity};
 
 /// A value made of one file, renewed when the file changes.
 struct OfFile<T> {

@@ -12,20 +12,19 @@ mod status;
 use self::parameters::refused_parameter;
 use crate::{
     VERSION,
-    arriving::ArrivalBudget,
     authorization::{AdminToken, DomainAccess, ForbiddenDomain},
-    clock::system_clock,
+    edge::{arriving::ArrivalBudget, health::Health},
     engine::{
         rule::{Algorithm, Limit, Policy, Rule},
         rule_set::Domain,
         time::Timestamp,
     },
-    health::Health,
     limiter::Limiter,
+    net::tls::server::Identity,
+    process::clock::system_clock,
     rls::{decode::Bounds, headers::Headers, refusal::Refusal},
     rules::{InForce, Rules, xds::ControlPlane},
     telemetry::Telemetry,
-    tls::server::Identity,
 };
 pub use serve::serve;
 

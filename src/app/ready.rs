@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::listeners::Addresses;
 use crate::{
-    engine::rule_set::RuleSet, printable::printable, settings::RuleSource, telemetry::LogFormat,
-    yaml,
+    engine::rule_set::RuleSet, settings::RuleSource, telemetry::LogFormat,
+    text::printable::printable, yaml,
 };
 
 /// The contents of the line.

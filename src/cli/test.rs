@@ -18,7 +18,6 @@ use self::{
 };
 use super::output::{complain, say};
 use crate::{
-    did_you_mean::hint,
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
         ledger::Judgement,
@@ -28,6 +27,7 @@ use crate::{
     },
     rules::{self, LoadOptions},
     store::memory::MemoryStore,
+    text::did_you_mean::hint,
     yaml::Problem,
 };
 

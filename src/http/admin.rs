@@ -29,10 +29,10 @@ use crate::{
         request::{self, Descriptor, Hits},
     },
     explain::{CORRUPT, incomplete},
+    net::tls::server::Identity,
     rls::{self, refusal::Refusal},
     store::{Clear, CounterReading, system_clock},
     telemetry::{LogCause, LogFilter, due_line},
-    tls::server::Identity,
 };
 
 /// Which web pages may use an endpoint.

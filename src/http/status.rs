@@ -17,8 +17,8 @@ use sha2::{Digest as _, Sha256};
 use super::{Http, limits_text, rules_state};
 use crate::{
     VERSION,
+    edge::health::Phase,
     engine::rule_set::RuleSet,
-    health::Phase,
     rules::Rules,
     telemetry::{RuleDecisions, StatusNumbers},
     yaml::first_lines,

@@ -18,8 +18,8 @@ use std::{
 
 use self::limit::{EntryLimit, EntryValue};
 use crate::{
-    did_you_mean::hint,
     rules::{self, LoadOptions},
+    text::did_you_mean::hint,
     yaml::{
         Problem,
         files::{self, Source},

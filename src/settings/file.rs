@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use super::{environment::GivenSetting, form::Arity, row::Row, written::WrittenSetting};
-use crate::{did_you_mean::hint, yaml::Problem};
+use crate::{text::did_you_mean::hint, yaml::Problem};
 
 /// The settings of a file; empty without a file.
 #[derive(Debug, Default)]

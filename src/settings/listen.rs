@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     authorization::{AdminToken, DomainAccess},
+    net::tls::server::{ServerFiles, TlsServer, TlsUse},
     rls::ConnectionBounds,
-    tls::server::{ServerFiles, TlsServer, TlsUse},
 };
 
 /// Where the service listens, what it serves there, and to whom.

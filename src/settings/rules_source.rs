@@ -10,9 +10,9 @@ use super::{
     store_url::{decoded, read_host},
 };
 use crate::{
+    net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
     rules::xds::XdsTarget,
     store::redis::wire::endpoint::Address,
-    tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
 };
 
 /// Where the rules come from.

@@ -3,11 +3,11 @@
 use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr, sync::Arc};
 
 use crate::{
+    net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
     store::redis::wire::{
         endpoint::{Access, AclUser, Address},
         password::Password,
     },
-    tls::client::{TlsAdvice, TlsClient, TlsFiles},
 };
 
 const REDIS_PORT: u16 = 6379;

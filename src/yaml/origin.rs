@@ -2,7 +2,7 @@
 //! whose locations are its descriptors.
 
 use super::{Problem, problem::Findings, tree::Location};
-use crate::printable::printable;
+use crate::text::printable::printable;
 
 /// A step of a rule's path: a key, and a value if one is written.
 pub(crate) type PathStep = (String, Option<String>);

@@ -3,7 +3,7 @@
 use std::{fmt, path::Path};
 
 use super::tree::Location;
-use crate::printable::printable;
+use crate::text::printable::printable;
 
 /// A problem of a file or a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ use super::{
     scalar::{self, Plain},
     tree::{self, Content, Location, Style, YamlNode},
 };
-use crate::did_you_mean::hint;
+use crate::text::did_you_mean::hint;
 
 /// A value and its location.
 #[derive(Debug, Clone)]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::{
-    did_you_mean::hint,
     engine::{
         calendar::{self, Calendar, CalendarError},
         request::Hits,
@@ -14,6 +13,7 @@ use crate::{
         options::{Algorithms, LoadOptions},
         written::{RateLimit, WrittenDescriptor},
     },
+    text::did_you_mean::hint,
     yaml::{
         origin::{PathStep, Problems},
         reader::{Located, shown},

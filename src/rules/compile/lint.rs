@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::{
-    did_you_mean::hint,
     engine::pattern::Pattern,
     rules::written::WrittenDescriptor,
+    text::did_you_mean::hint,
     yaml::{
         origin::{Origin, Problems},
         problem::Findings,

@@ -10,12 +10,12 @@ use super::{
     resource::{self, ResourceTree},
 };
 use crate::{
-    printable::printable,
     rules::{
         load::{InForce, Version, compile_all},
         options::LoadOptions,
         written,
     },
+    text::printable::printable,
     yaml::{Problem, origin::Origin, problem::Findings},
 };
 

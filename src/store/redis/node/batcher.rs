@@ -28,12 +28,12 @@ use super::{
     unsent::Unsent,
 };
 use crate::{
+    process::workers,
     store::{
         StoreError,
         redis::script::{Scripts, work::NodeWork},
     },
     telemetry::current,
-    workers,
 };
 
 /// Where calls wait for one server.

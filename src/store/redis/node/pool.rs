@@ -22,7 +22,7 @@ use tokio::{
 
 use super::server_checks::Checks;
 use crate::{
-    pause::jittered,
+    process::{pause::jittered, workers},
     store::{
         StoreError,
         outage::Outage,
@@ -33,7 +33,6 @@ use crate::{
         },
     },
     telemetry::{ServerReport, StoreMetrics},
-    workers,
 };
 
 /// How long opening a connection may take, also if a packet of the handshake is lost. It belongs to no call, and

@@ -25,7 +25,7 @@ use super::{
     probe::ProbeWrite,
 };
 use crate::{
-    pause::Pause,
+    process::pause::Pause,
     store::{
         StoreError, lateness,
         outage::Outage,

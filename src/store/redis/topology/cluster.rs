@@ -16,7 +16,7 @@ use self::masters::Masters;
 use super::{DOWN, SlotRange, Topology, wrong_modes::WrongModes};
 use crate::{
     engine::key::unused_key,
-    pause::{Pause, jittered, random_byte},
+    process::pause::{Pause, jittered, random_byte},
     store::redis::{
         node::{
             RedisNode,

@@ -19,7 +19,7 @@ use super::{
     wrong_modes::WrongModes,
 };
 use crate::{
-    pause::Pause,
+    process::pause::Pause,
     store::redis::{
         node::{RedisNode, pool},
         wire::endpoint::{Access, Address, Server},

@@ -20,7 +20,7 @@ use super::{
     password::Password,
     resp,
 };
-use crate::tls::in_words;
+use crate::net::tls::in_words;
 
 /// What a batch's reply takes, and more.
 const READ_AT_ONCE: usize = 4096;

@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use super::password::Password;
-use crate::{printable::printable, tls::client::TlsClient};
+use crate::{net::tls::client::TlsClient, text::printable::printable};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -10,7 +10,7 @@ use redis::{RedisError, RedisResult, Value};
 use tokio::time;
 
 use crate::{
-    pause::Pause,
+    process::pause::Pause,
     store::redis::wire::{
         connection::{self, Connection},
         endpoint::{Address, Server},

@@ -18,7 +18,7 @@ use super::{
     stream::ServerStream,
     words,
 };
-use crate::clock::unix_seconds;
+use crate::process::clock::unix_seconds;
 
 /// Longest time for a handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);

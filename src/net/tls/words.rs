@@ -5,7 +5,7 @@ use std::{error::Error, io};
 use jiff::Timestamp;
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, pki_types::UnixTime};
 
-use crate::printable::printable;
+use crate::text::printable::printable;
 
 /// What to try with a certificate whose names are refused for their wildcards.
 const TOO_WIDE: &str = "use a certificate with the server's own name: a wildcard counts only as a whole label before at least \

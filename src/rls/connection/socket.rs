@@ -22,10 +22,10 @@ use std::{
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::header_blocks::{HeaderBlocks, PREFACE};
-use crate::{arriving::ConnectionBudget, tls::ServerStream};
+use crate::{edge::arriving::ConnectionBudget, net::tls::ServerStream};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     /// Its limit is what is left of the turn.
     stream: Take<ServerStream>,
     gate: InputGate,
@@ -52,7 +52,7 @@ enum Output {
 
 /// How much of a socket's input h2 may see.
 #[derive(Clone, Default)]
-pub(super) struct InputGate(Arc<GateState>);
+pub(crate) struct InputGate(Arc<GateState>);
 
 #[derive(Default)]
 struct GateState {
@@ -64,7 +64,7 @@ struct GateState {
 }
 
 impl Socket {
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: ServerStream,
         gate: InputGate,
         memory: Arc<ConnectionBudget>,
@@ -87,7 +87,7 @@ impl InputGate {
     }
 
     /// Runs the connection that uses the socket. Each poll is a turn.
-    pub(super) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
+    pub(crate) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
         poll_fn(|context| {
             self.0.turn.store(TURN_BYTES, Ordering::Relaxed);
             loop {

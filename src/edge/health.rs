@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 
-use crate::grpc;
+use crate::net::grpc;
 
 /// The names under which gRPC health answers: the server, the service, and the name of
 /// envoyproxy/ratelimit. tonic-health would report the first as serving from the start.

@@ -25,19 +25,22 @@ use tower::Service as _;
 
 use super::{
     age,
-    framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
-    refusal::Refusal,
-    service::{ConnectedClient, Service},
     slots::{ConnectionSlot, ConnectionSlots},
     socket::Socket,
 };
 use crate::{
-    accept::{accept, warn_once_a_minute},
-    calls::CallTracker,
-    grpc::{self, METHOD_PATH},
+    edge::accept::{accept, warn_once_a_minute},
+    net::{
+        grpc::{self, METHOD_PATH},
+        tls::server::{ListenerTls, SecuredStream},
+    },
+    process::{calls::CallTracker, workers::Workers},
+    rls::{
+        framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
+        refusal::Refusal,
+        service::{ConnectedClient, Service},
+    },
     telemetry::{CallsInProgress, ListenerMetrics, RefusedConnection},
-    tls::server::{ListenerTls, SecuredStream},
-    workers::Workers,
 };
 
 /// Maximum number of open calls on one connection. Further calls would wait in Envoy, and be lost if it shuts down. An

@@ -9,8 +9,10 @@ pub mod server;
 mod stream;
 mod words;
 
-pub(crate) use stream::ServerStream;
-pub(crate) use words::{demands_certificate, in_words, is_end, root_cause};
+pub(crate) use self::{
+    stream::ServerStream,
+    words::{demands_certificate, in_words, is_end, root_cause},
+};
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use tokio::{
 use tonic::transport::{Channel, Endpoint};
 use tower::ServiceExt as _;
 
-use crate::{
+use crate::net::{
     peer::{FirstBytes, PeerError, observe},
     tls::{client::TlsClient, root_cause},
 };

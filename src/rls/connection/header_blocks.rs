@@ -3,7 +3,7 @@
 
 use std::{mem, sync::Arc};
 
-use crate::arriving::{BudgetSpent, ConnectionBudget, HeldBytes};
+use crate::edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes};
 
 /// What a client sends as soon as it is connected (RFC 9113, 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -18,7 +18,7 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-pub(super) struct HeaderBlocks {
+pub(crate) struct HeaderBlocks {
     memory: Arc<ConnectionBudget>,
     /// What is left of the preface or of a frame's payload.
     payload_left: usize,
@@ -31,13 +31,13 @@ pub(super) struct HeaderBlocks {
 }
 
 impl HeaderBlocks {
-    pub(super) fn new(memory: Arc<ConnectionBudget>) -> Self {
+    pub(crate) fn new(memory: Arc<ConnectionBudget>) -> Self {
         let head = Vec::with_capacity(FRAME_HEAD_BYTES);
         Self { memory, payload_left: PREFACE.len(), head, block: None, ends: false }
     }
 
     /// Follows the next bytes of the client.
-    pub(super) fn follow(&mut self, mut bytes: &[u8]) -> Result<(), BudgetSpent> {
+    pub(crate) fn follow(&mut self, mut bytes: &[u8]) -> Result<(), BudgetSpent> {
         while !bytes.is_empty() {
             let wanted = match self.payload_left {
                 0 => FRAME_HEAD_BYTES - self.head.len(),
@@ -81,7 +81,7 @@ impl HeaderBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arriving::ArrivalBudget;
+    use crate::edge::arriving::ArrivalBudget;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let length = u32::try_from(payload).unwrap().to_be_bytes();

@@ -17,7 +17,7 @@ use tokio::{
     time,
 };
 
-use crate::tls::{demands_certificate, is_end, root_cause};
+use super::tls::{demands_certificate, is_end, root_cause};
 
 /// Bytes that show what a server speaks: the fourth of HTTP/2 is the type of its first frame.
 const TELLING_BYTES: usize = 4;

@@ -15,8 +15,8 @@ use tokio::time;
 
 use super::socket::InputGate;
 use crate::{
-    arriving::ConnectionBudget,
-    calls::CallTracker,
+    edge::arriving::ConnectionBudget,
+    process::calls::CallTracker,
     telemetry::{CountedCalls, ListenerMetrics, RefusedConnection},
 };
 
@@ -34,7 +34,7 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 const SPARE: usize = 64;
 
 /// The connections, in the order in which they were accepted.
-pub(super) struct ConnectionSlots {
+pub(crate) struct ConnectionSlots {
     count_max: usize,
     /// Those that are open, and some that have ended.
     all: Vec<Weak<ConnectionSlot>>,
@@ -42,16 +42,16 @@ pub(super) struct ConnectionSlots {
 }
 
 /// One connection.
-pub(super) struct ConnectionSlot {
+pub(crate) struct ConnectionSlot {
     pub(super) gate: InputGate,
-    pub(super) memory: Arc<ConnectionBudget>,
+    pub(crate) memory: Arc<ConnectionBudget>,
     /// Its calls, from the end of its TLS handshake.
-    pub(super) calls: OnceLock<(CallTracker, CountedCalls)>,
+    pub(crate) calls: OnceLock<(CallTracker, CountedCalls)>,
     pub(super) has_called: AtomicBool,
 }
 
 impl ConnectionSlots {
-    pub(super) fn new(count_max: usize) -> Self {
+    pub(crate) fn new(count_max: usize) -> Self {
         Self { count_max, all: Vec::new(), silent: VecDeque::new() }
     }
 
@@ -66,7 +66,7 @@ impl ConnectionSlots {
     }
 
     /// The slot of a new connection beside `open` others, or `None` if all of them have calls.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         open: usize,
         metrics: &ListenerMetrics,
@@ -105,7 +105,7 @@ impl ConnectionSlot {
     }
 
     /// Ends if the client has not sent a whole preface in time: one with TLS may stop after its handshake.
-    pub(super) async fn is_silent(&self) {
+    pub(crate) async fn is_silent(&self) {
         time::sleep(SILENT_FOR).await;
         if self.gate.has_spoken() {
             pending().await

@@ -5,7 +5,8 @@ pub(crate) mod channel;
 
 use tonic::{Code, Status};
 
-use crate::{printable::printable, tls::root_cause};
+use super::tls::root_cause;
+use crate::text::printable::printable;
 
 /// The path of a call.
 pub(crate) const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -11,7 +11,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(30);
 
 /// Ends when a connection that begins now has reached its age, which is within a tenth of `age`. Without the
 /// difference all connections of a deployment would end at once.
-pub(super) async fn reached(age: Option<Duration>) {
+pub(crate) async fn reached(age: Option<Duration>) {
     match age {
         Some(age) => time::sleep(jittered(age, RandomState::new().hash_one(()))).await,
         None => pending().await,

@@ -21,7 +21,7 @@ use super::{
     pem::{BROKEN, Pem},
     words::{self, is_end, of_handshake},
 };
-use crate::clock::unix_seconds;
+use crate::process::clock::unix_seconds;
 
 pub use super::words::TlsAdvice;
 
