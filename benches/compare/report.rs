@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, process::Command};
 
 use crate::{
+    sample::Sample,
     scenarios::{Backend, SCENARIOS, Scenario},
-    trial::Sample,
 };
 
 /// How tables are printed.
