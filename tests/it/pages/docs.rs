@@ -1,0 +1,175 @@
+//! The samples of README.md and docs/: commands print what the pages show, and rules are valid.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    pages::{blocks, without_times},
+    root,
+    service::{Options, Service, tollkeeper},
+};
+
+#[path = "../../../examples/algorithms/draw.rs"]
+mod draw;
+
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut pages: Vec<PathBuf> =
+        fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
+    pages.retain(|page| page.is_file());
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
+    pages.sort();
+    pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
+}
+
+#[test]
+fn the_console_samples_of_the_pages_show_what_commands_print() {
+    for (page, text) in pages() {
+        if page.ends_with("getting-started.md") {
+            // Its commands build on each other; getting_started.rs follows them.
+            continue;
+        }
+        let rules = include_str!("../../../examples/rules.yaml");
+        // With minutes, a window could end between two samples.
+        let rules = rules.replace("unit: minute", "unit: year");
+        let service = Service::start(Options { rules: &rules, ..Options::default() });
+        for console in blocks(&text, "console") {
+            for sample in console.split("$ ").skip(1) {
+                let (command, expected) = sample.split_once('\n').unwrap();
+                let words = command.split(' ').skip(1);
+                let output = tollkeeper()
+                    .args(words)
+                    .current_dir(root())
+                    .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+                    .env("TOLLKEEPER_ADMIN_ADDR", service.admin.to_string())
+                    .output()
+                    .unwrap();
+                let shown =
+                    String::from_utf8(output.stdout).unwrap().replace("per year", "per minute");
+                let (shown, expected) = (without_times(&shown), without_times(expected));
+                assert_eq!(shown, expected, "{}: {command}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_pictures_are_those_that_the_engine_draws() {
+    for (name, picture) in draw::pictures() {
+        let drawn = fs::read_to_string(root().join("docs/algorithms").join(&name)).unwrap();
+        assert!(drawn == picture, "{name}: `cargo run --example algorithms -- draw` draws another");
+    }
+}
+
+#[test]
+fn the_rule_samples_of_the_pages_are_valid() {
+    let folder = TempDir::new().unwrap();
+    let page = |name| fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let text = page("rules.md") + &page("algorithms.md");
+    for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
+        let file = folder.path().join(format!("{number}.yaml"));
+        fs::write(&file, rules).unwrap();
+        let output = tollkeeper().arg("check").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// A reader copies them into a Cargo.toml of their own.
+#[test]
+fn the_dependencies_of_the_rust_client_are_those_with_which_it_is_built() {
+    let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    for dependency in blocks(&page, "toml")[0].lines() {
+        assert!(manifest.contains(&format!("{dependency}\n")), "{dependency}");
+    }
+}
+
+#[test]
+fn links_of_the_pages_lead_to_existing_files() {
+    for (page, text) in pages() {
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let target = page.parent().unwrap().join(link);
+            assert!(target.exists(), "{}: {link}", page.display());
+        }
+    }
+}
+
+/// Every file below `folder`, with its text, or without if it is not text.
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push((path.display().to_string(), fs::read_to_string(&path).unwrap_or_default()));
+        }
+    }
+    found
+}
+
+/// What a text has in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The numbers of properties in a text, with all numbers of a range.
+fn property_numbers(text: &str) -> Vec<u32> {
+    let mut numbers: Vec<u32> = Vec::new();
+    let mut words = text.split(|character: char| !character.is_ascii_alphanumeric()).peekable();
+    let mut is_range = false;
+    while let Some(word) = words.next() {
+        if let Some(number) = word.strip_prefix('P').and_then(|digits| digits.parse().ok()) {
+            let first = numbers.last().filter(|_| is_range).map_or(number, |last| last + 1);
+            numbers.extend(first..=number);
+            is_range = words.peek() == Some(&"to");
+        }
+    }
+    numbers
+}
+
+#[test]
+fn the_files_tests_and_properties_that_the_pages_cite_exist() {
+    let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
+    let code = code.concat();
+    let tested: Vec<u32> = code.iter().flat_map(|(_, text)| property_numbers(text)).collect();
+    for page in ["correctness.md", "performance.md", "bench.md"] {
+        let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
+        for number in property_numbers(&text) {
+            assert!(tested.contains(&number), "docs/{page}: no test names P{number}");
+        }
+        for name in quoted(&text) {
+            let is_file = [".rs", ".lua", ".golden"].iter().any(|ending| name.ends_with(ending));
+            let path = format!("/{name}");
+            assert!(
+                !is_file || code.iter().any(|(file, _)| file.ends_with(&path)),
+                "docs/{page}: no file {name}"
+            );
+            let Some((_, command)) = name.split_once("--test it ") else { continue };
+            let filter = command.split(' ').next().unwrap();
+            let found = code.iter().flat_map(|(_, text)| text.lines()).any(|line| {
+                line.split_once("fn ").is_some_and(|(_, function)| function.contains(filter))
+            });
+            assert!(found, "docs/{page}: no test matches {filter}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_names_every_script_that_runs_tests() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for entry in fs::read_dir(root().join("tests")).unwrap().map(Result::unwrap) {
+        let script = format!("tests/{}", entry.file_name().to_str().unwrap());
+        let is_script = entry.file_type().unwrap().is_file();
+        assert!(!is_script || readme.contains(&script), "{script} is not in README.md");
+    }
+}
+
+#[test]
+fn architecture_md_has_at_most_150_lines() {
+    let lines = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap().lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
