@@ -1,7 +1,7 @@
 //! The pages about Istio, Contour, kgateway and Emissary: values of the chart, manifests, requests and tables of descriptors.
 //!
 //! A real Envoy has the filter and the actions that the gateway would give it. How each gateway makes them of its manifest is
-//! written down in `translation`; tests/it/kubernetes.rs runs Contour itself.
+//! written down in `translation`; tests/deploy/kubernetes.rs runs Contour itself.
 
 mod translation;
 

@@ -1,6 +1,6 @@
 //! The end of a service under load: clients that honour GOAWAY, with another replica to go to, lose no call.
 //!
-//! `TOLLKEEPER_EXITS=200 cargo test --release --test it loses_no_call -- --nocapture` ends as many services.
+//! `TOLLKEEPER_EXITS=200 cargo test --release --test faults loses_no_call -- --nocapture` ends as many services.
 
 use std::{
     io::{Read as _, Write as _},

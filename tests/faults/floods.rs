@@ -1,7 +1,7 @@
 //! The edge: bounds on connections, and clients that mean harm. Each flood runs at full speed beside a good client,
 //! whose every answer must be right.
 //!
-//! `TOLLKEEPER_FLOOD_SECONDS=10 cargo test --release --test it flood_of -- --nocapture --test-threads 1` prints the
+//! `TOLLKEEPER_FLOOD_SECONDS=10 cargo test --release --test faults flood_of -- --nocapture --test-threads 1` prints the
 //! figures of docs/reliability.md.
 
 use std::{

@@ -1,5 +1,5 @@
 //! Recovery where a connection to Redis takes long to open, as with TLS across zones, though answers are fast.
-//! `SLOW_CONNECTS=1 cargo test --release --locked --test it slow_connects -- --nocapture` prints the table of
+//! `SLOW_CONNECTS=1 cargo test --release --locked --test faults slow_connects -- --nocapture` prints the table of
 //! docs/reliability.md.
 
 use std::{

@@ -66,6 +66,6 @@ fn the_table_of_the_readme_is_that_of_the_comments_in_values_yaml() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&file, expected).unwrap();
     } else {
-        assert_eq!(readme, expected, "`UPDATE_DOCS=1 cargo test --test it helm` rewrites it");
+        assert_eq!(readme, expected, "`UPDATE_DOCS=1 cargo test --test deploy helm` rewrites it");
     }
 }
