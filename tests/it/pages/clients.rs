@@ -195,7 +195,9 @@ fn the_node_client_limits_and_fails_open() {
 #[test]
 fn the_rust_client_limits_and_fails_open() {
     build(
-        command(env!("CARGO"), &["build", "--locked", "--example", "client"]).current_dir(root()),
+        command(env!("CARGO"), &["build", "--locked", "--example", "client"])
+            .current_dir(root())
+            .env_remove("RUSTC_BOOTSTRAP"),
     );
     let program = Path::new(env!("CARGO_BIN_EXE_tollkeeper")).with_file_name("examples/client");
     check(|address, deadline| command(&program, &[address, "shop", &deadline.to_string()]));

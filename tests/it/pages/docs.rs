@@ -148,12 +148,36 @@ fn the_files_tests_and_properties_that_the_pages_cite_exist() {
                 !is_file || code.iter().any(|(file, _)| file.ends_with(&path)),
                 "docs/{page}: no file {name}"
             );
-            let Some((_, command)) = name.split_once("--test it ") else { continue };
-            let filter = command.split(' ').next().unwrap();
-            let found = code.iter().flat_map(|(_, text)| text.lines()).any(|line| {
-                line.split_once("fn ").is_some_and(|(_, function)| function.contains(filter))
-            });
-            assert!(found, "docs/{page}: no test matches {filter}");
+        }
+    }
+}
+
+/// The tests of a binary, with the path of their module.
+fn tests_of(binary: &str) -> Vec<String> {
+    let folder = root().join("tests").join(binary);
+    let mut names = Vec::new();
+    for (file, text) in files(&folder) {
+        let module = Path::new(&file).strip_prefix(&folder).unwrap().with_extension("");
+        let module = module.display().to_string().replace('/', "::");
+        let functions = text.lines().filter_map(|line| line.trim_start().split_once("fn "));
+        names.extend(functions.map(|(_, function)| format!("{module}::{function}")));
+    }
+    names
+}
+
+#[test]
+fn the_commands_of_the_pages_run_tests_that_exist() {
+    for (page, text) in pages() {
+        for command in text.split("--test ").skip(1) {
+            let words: Vec<&str> = command.split([' ', '\n', '`']).collect();
+            let [binary @ ("it" | "faults" | "deploy"), filter, ..] = words[..] else { continue };
+            let is_filter = !filter.is_empty() && !filter.starts_with('-');
+            let found = tests_of(binary).iter().any(|test| test.contains(filter));
+            assert!(
+                !is_filter || found,
+                "{}: no test of {binary} matches {filter}",
+                page.display()
+            );
         }
     }
 }
