@@ -13,6 +13,7 @@ pub mod control_plane;
 pub mod dice;
 pub mod envoy;
 pub mod fault_proxy;
+pub mod fleet;
 pub mod hostile;
 pub mod http;
 pub mod http2;
@@ -35,7 +36,8 @@ use std::{
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, ChildStdin, Command, Output, Stdio},
+    sync::{LazyLock, Mutex},
     time::{Duration, Instant},
 };
 
@@ -98,6 +100,20 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Ends this process and removes these files when the test binary ends, however it ends: a shell waits for the end of its input,
+/// which only the binary can write. A process that is shared by tests is not dropped.
+pub fn reap(process: u32, files: &[&Path]) {
+    const UNTIL_THE_END: &str = "trap '' HUP INT TERM; \
+        while read -r id files; do ids=\"$ids $id\"; all=\"$all $files\"; done; kill -KILL $ids; rm -rf $all";
+    static REAPER: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", UNTIL_THE_END]).stdin(Stdio::piped()).stderr(Stdio::null());
+        Mutex::new(shell.spawn().unwrap().stdin.unwrap())
+    });
+    let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
+    writeln!(REAPER.lock().unwrap(), "{process} {}", files.join(" ")).unwrap();
 }
 
 /// Waits until `ready` returns a value, at most 60 s; no test depends on how long it takes.

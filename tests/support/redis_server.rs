@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::{
     Process,
     certificates::{Authority, Issued},
-    eventually, root, tool,
+    eventually, reap, root, tool,
 };
 
 /// Which server.
@@ -221,6 +221,12 @@ impl Redis {
 
     pub fn signal(&self, name: &str) {
         self.process.as_ref().expect("a running redis").signal(name);
+    }
+
+    /// For a server that is never dropped.
+    pub fn ends_with_the_binary(&self) {
+        let process = self.process.as_ref().expect("a running redis");
+        reap(process.0.id(), &[self.folder.path()]);
     }
 
     pub fn url(&self) -> String {

@@ -14,7 +14,7 @@ use tollkeeper::rls::pb::{
 };
 use tonic::{Status, transport::Channel};
 
-use super::{Process, eventually, fake_clock, redis_server::Redis};
+use super::{Process, eventually, fake_clock, reap, redis_server::Redis};
 
 /// A running service.
 pub struct Service {
@@ -26,7 +26,7 @@ pub struct Service {
     process: Process,
     /// Its standard error: what it logged before it answered a request can be read after the answer.
     log: NamedTempFile,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 fn read(log: &NamedTempFile) -> String {
@@ -99,12 +99,17 @@ impl Service {
             Some((grpc.parse().ok()?, http.parse().ok()?, admin.parse().ok()?))
         });
         let (grpc, http, admin) = addresses;
-        Self { grpc, http, admin, rules, process, log, _folder: folder }
+        Self { grpc, http, admin, rules, process, log, folder }
     }
 
     /// The log so far.
     pub fn log(&self) -> String {
         read(&self.log)
+    }
+
+    /// For a service that is never dropped.
+    pub fn ends_with_the_binary(&self) {
+        reap(self.process.0.id(), &[self.folder.path(), self.log.path()]);
     }
 
     pub fn process(&mut self) -> &mut Process {
