@@ -9,6 +9,7 @@ use std::{
 use prost::Message as _;
 
 use crate::support::{
+    dice::number,
     eventually,
     fault_proxy::{Connect, FaultProxy, Faults, Flow},
     raw_load::{RawAnswer, RawClient},
@@ -137,13 +138,13 @@ async fn the_third_failure_opens_the_breaker_and_no_later_call_is_sent_to_redis(
 }
 
 /// Prints the time from each failure of Redis to the last answer that waited for it, at 2,000 calls a second and the
-/// default budget of 15 ms, `OPENINGS` times. Without that it does nothing: no time decides a test.
+/// default budget of 15 ms, `OPENINGS` times.
 #[test]
+#[ignore = "a measurement, which no time fails; docs/reliability.md has its figures"]
 fn breaker_opens_soon() {
-    let Ok(openings) = std::env::var("OPENINGS") else { return };
     for failure in FAILURES_OF_REDIS {
         let (mut times, mut waited) = (Vec::new(), Vec::new());
-        for _ in 0..openings.parse().unwrap() {
+        for _ in 0..number("OPENINGS", 7) {
             let (time, calls) = opening(failure);
             times.push(time);
             waited.push(calls);
