@@ -1,4 +1,4 @@
-//! Promise 6 under faults: each row stages one fault under load, ends it, and checks the answers, the admissions,
+//! Promise "an answer in time", under faults: each row stages one fault under load, ends it, and checks the answers, the admissions,
 //! the recovery, and that nothing leaks. docs/reliability.md has the outcome, and the commands of longer runs.
 //!
 //! To add a fault, add a row to `rows`, or to `topology_rows` if several servers are needed. A check that a row does

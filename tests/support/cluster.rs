@@ -403,7 +403,7 @@ impl Cluster {
         self.ready();
     }
 
-    /// P7: fails if a key of any master has no TTL.
+    /// Promise "a time to live": fails if a key of any master has no TTL.
     #[track_caller]
     pub fn assert_no_key_leaks(&self) {
         for master in self.masters() {

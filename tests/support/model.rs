@@ -59,7 +59,7 @@ struct Judged<'call> {
     fits: bool,
 }
 
-/// Promises 2b and 2c: the sum of the call's hits on the counter; one for a look.
+/// Promise "all or nothing": the sum of the call's hits on the counter; one for a look.
 fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
     if charge.hits == Hits::Look {
         return 1;
@@ -76,7 +76,7 @@ fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
     sum
 }
 
-/// Promise 2d: whether the call is denied, and whether an enforced charge denies it that is not counted
+/// Promise "all or nothing": whether the call is denied, and whether an enforced charge denies it that is not counted
 /// when denied.
 fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
     let (mut enforced_over, mut uncounted_over, mut quotas, mut quotas_over) = (0, 0, 0, 0);
@@ -124,7 +124,7 @@ impl Model {
         }
         let (denied, denied_uncharged) = denials(&judged);
         for Judged { charge, fits, .. } in &judged {
-            // Promises 2e and 2f: which hits are charged.
+            // Promise "all or nothing": which hits are charged.
             let is_charged = (!denied && *fits)
                 || is_counted(charge)
                 || (charge.counter.limit.mode == Mode::Quota && !denied_uncharged);

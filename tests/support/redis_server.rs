@@ -300,7 +300,7 @@ impl Redis {
         found.remove(0)
     }
 
-    /// P7: fails if a key has no TTL.
+    /// Promise "a time to live": fails if a key has no TTL.
     #[track_caller]
     pub fn assert_no_key_leaks(&self) {
         let leaks = self.keys_without_ttl();

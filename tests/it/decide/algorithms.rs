@@ -277,7 +277,7 @@ fn count_denied_charges_hits_that_do_not_fit() {
     check(counted(Algorithm::TokenBucket { burst: 10 }), bucket);
 }
 
-/// Promises 2d and 2e: no sibling is charged, whatever the position of the charge that does not fit, and
+/// Promise "all or nothing": no sibling is charged, whatever the position of the charge that does not fit, and
 /// whatever the algorithms.
 #[test]
 fn a_denied_call_charges_no_sibling_of_any_algorithm() {
@@ -315,7 +315,7 @@ fn charge_siblings(hits: Hits, limits: &[Arc<Limit>]) -> Vec<Charge> {
     limits.iter().map(|limit| charge("sibling", hits, limit)).collect()
 }
 
-/// Promises 2a, 2b and 2c: refunds apply first, even in a denied call; hits on one counter are summed; looks
+/// Promise "all or nothing": refunds apply first, even in a denied call; hits on one counter are summed; looks
 /// see the call's refunds and not its charges.
 #[test]
 fn refunds_sums_and_looks_work_alike_in_every_algorithm() {

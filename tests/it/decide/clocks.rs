@@ -1,4 +1,4 @@
-//! Promise 3: Redis's time decides, whatever the service's clock shows, also if Redis's clock jumps.
+//! Promise "Redis's clock": Redis's time decides, whatever the service's clock shows, also if Redis's clock jumps.
 
 use std::{net::TcpListener, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Promise 7: Rust and Lua judge calls on corrupt counters alike.
+//! Promise "corrupt counters": Rust and Lua judge calls on corrupt counters alike.
 
 use std::{cell::RefCell, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Decisions, which are the same on every store: promises 2a to 2g, hits, overrides, and descriptors without
+//! Promises "all or nothing" and "statuses", on every store: hits, overrides, and descriptors without
 //! a limit.
 
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};

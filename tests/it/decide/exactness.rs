@@ -1,4 +1,4 @@
-//! Promise 1: exactly the limit is admitted, with any number of replicas and clients.
+//! Promise "exactly the limit": it is admitted, with any number of replicas and clients.
 
 use std::{
     sync::{
@@ -66,7 +66,7 @@ async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
     redis.assert_no_key_leaks();
 }
 
-/// P1, P2, P3 and P34, on every algorithm: the number of admitted hits is exactly the limit, and exactly the
+/// On every algorithm: the number of admitted hits is exactly the limit, and exactly the
 /// count of each counter. `EXACT_CALLS` sets the number of calls; docs/correctness.md has a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {

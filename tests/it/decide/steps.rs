@@ -1,4 +1,4 @@
-//! P11 and P12: over random calls and with a clock that jumps, the memory store gives the same tallies as the
+//! Promise "the same on every store": over random calls and with a clock that jumps, the memory store gives the same tallies as the
 //! model at every step, and Redis the same as memory.
 //!
 //! CI runs a few steps; docs/correctness.md has long runs, and how to repeat them.
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// P16, and P1 on the log: in any real span of a second no more than the limit passes, even if the clock is set
+/// Promises "Redis's clock" and "exactly the limit", on the log: in any real span of a second no more than the limit passes, even if the clock is set
 /// back in between.
 #[test]
 fn a_log_admits_no_more_when_the_clock_jumps() {

@@ -8,7 +8,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::support::{
-    pages::{blocks, without_times},
+    pages::{blocks, cells, page, rows, without_times},
     root,
     service::{Options, Service, tollkeeper},
 };
@@ -67,7 +67,6 @@ fn the_pictures_are_those_that_the_engine_draws() {
 #[test]
 fn the_rule_samples_of_the_pages_are_valid() {
     let folder = TempDir::new().unwrap();
-    let page = |name| fs::read_to_string(root().join("docs").join(name)).unwrap();
     let text = page("rules.md") + &page("algorithms.md");
     for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
         let file = folder.path().join(format!("{number}.yaml"));
@@ -80,7 +79,7 @@ fn the_rule_samples_of_the_pages_are_valid() {
 /// A reader copies them into a Cargo.toml of their own.
 #[test]
 fn the_dependencies_of_the_rust_client_are_those_with_which_it_is_built() {
-    let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
+    let page = page("clients.md");
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     for dependency in blocks(&page, "toml")[0].lines() {
         assert!(manifest.contains(&format!("{dependency}\n")), "{dependency}");
@@ -116,38 +115,30 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The numbers of properties in a text, with all numbers of a range.
-fn property_numbers(text: &str) -> Vec<u32> {
-    let mut numbers: Vec<u32> = Vec::new();
-    let mut words = text.split(|character: char| !character.is_ascii_alphanumeric()).peekable();
-    let mut is_range = false;
-    while let Some(word) = words.next() {
-        if let Some(number) = word.strip_prefix('P').and_then(|digits| digits.parse().ok()) {
-            let first = numbers.last().filter(|_| is_range).map_or(number, |last| last + 1);
-            numbers.extend(first..=number);
-            is_range = words.peek() == Some(&"to");
-        }
-    }
-    numbers
-}
-
 #[test]
-fn the_files_tests_and_properties_that_the_pages_cite_exist() {
+fn the_files_that_the_pages_cite_exist_and_the_promises_that_tests_cite_are_on_the_page() {
     let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
     let code = code.concat();
-    let tested: Vec<u32> = code.iter().flat_map(|(_, text)| property_numbers(text)).collect();
-    for page in ["correctness.md", "performance.md", "bench.md"] {
-        let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
-        for number in property_numbers(&text) {
-            assert!(tested.contains(&number), "docs/{page}: no test names P{number}");
-        }
+    for cites in ["correctness.md", "performance.md", "bench.md"] {
+        let text = page(cites);
         for name in quoted(&text) {
             let is_file = [".rs", ".lua", ".golden"].iter().any(|ending| name.ends_with(ending));
             let path = format!("/{name}");
             assert!(
                 !is_file || code.iter().any(|(file, _)| file.ends_with(&path)),
-                "docs/{page}: no file {name}"
+                "docs/{cites}: no file {name}"
             );
+        }
+    }
+    let page = page("correctness.md");
+    let promises = rows(&page, "| promise | what it says | tests |");
+    let promises: Vec<_> = promises.iter().map(|row| cells(row)[0]).collect();
+    for (file, text) in files(&root().join("tests")) {
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        for comment in comments.filter(|line| line.contains(" Promise")) {
+            for name in comment.split('"').skip(1).step_by(2) {
+                assert!(promises.contains(&name), "{file}: no promise {name}");
+            }
         }
     }
 }

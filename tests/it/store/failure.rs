@@ -1,4 +1,4 @@
-//! Promises 6 and 7: decisions while Redis does not answer, or for corrupt counters.
+//! Promises "an answer in time" and "corrupt counters": decisions while Redis does not answer, or for corrupt counters.
 
 use std::time::Duration;
 

@@ -68,7 +68,7 @@ fn remembered(
     users.filter(used).count()
 }
 
-/// P1 and P5, whatever the order in which calls name their counters; and a call that is denied on one counter
+/// Promises "exactly the limit" and "all or nothing", whatever the order in which calls name their counters; and a call that is denied on one counter
 /// charges none.
 #[test]
 fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_deadlock() {

@@ -582,7 +582,7 @@ fn any_charge() -> impl Strategy<Value = Charge> {
     )
 }
 
-/// P11.
+/// Promise "the same on every store".
 #[test]
 fn memory_and_redis_agree_step_by_step() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! Promise 6: a denial needs no write. While Redis refuses writes, calls over their limit are still denied, and
+//! Promise "an answer in time": a denial needs no write. While Redis refuses writes, calls over their limit are still denied, and
 //! only calls that would pass fail, each by itself.
 
 use std::{sync::Arc, time::Duration};

@@ -1,4 +1,4 @@
-//! Promises 1 and 2 without faults.
+//! Promises "exactly the limit" and "all or nothing", without faults.
 
 use std::{
     sync::Arc,
@@ -25,7 +25,7 @@ use crate::support::{
     redis_server::Version,
 };
 
-/// P1 and P2 over three nodes, on every algorithm.
+/// Over three nodes, on every algorithm.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_admit_exactly_each_limit_and_no_call_is_charged_in_part() {
     const LIMIT: u64 = 150;
