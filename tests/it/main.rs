@@ -85,6 +85,7 @@ mod traces;
 mod transport;
 mod unsent;
 mod without_scripts;
+mod words;
 mod write_refusals;
 mod wrong_peer;
 mod xds;
