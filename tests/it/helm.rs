@@ -47,7 +47,7 @@ pub fn render(arguments: &[&str]) -> Vec<Value> {
     objects
 }
 
-/// The service's object of a kind, which is not that of the bundled Redis or of a hook.
+/// The service's object of a kind, not the object of the bundled Redis or of a hook.
 pub fn object(objects: &[Value], kind: &str) -> Value {
     let ours = |object: &&Value| {
         let name = object["metadata"]["labels"]["app.kubernetes.io/name"].as_str();

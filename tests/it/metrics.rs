@@ -80,7 +80,7 @@ descriptors:
     let service =
         Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
     let user = |count| hits(descriptor(&[("user", "a")]), count);
-    // A look, a hit, a denial, and a call that the cache answers.
+    // A check, a hit, a denial, and a call that the cache answers.
     for count in [0, 1, 1, 1] {
         service.ask(request("shop", vec![user(count)])).await.unwrap();
     }
@@ -104,7 +104,7 @@ descriptors:
     })
 }
 
-/// A scrape after a Sentinel was told of another master.
+/// A scrape after a Sentinel has announced another master.
 async fn scrape_with_sentinel() -> String {
     let (redis, other) = (Redis::start(), Redis::start());
     let sentinel = sentinel_of(&redis);
@@ -338,7 +338,7 @@ async fn memory_and_the_process_are_measured() {
     assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
 }
 
-/// Counts the hits of its own calls, by rule and standing, and compares them with the names of the incumbent.
+/// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_names_of_the_incumbent_have_the_numbers_of_the_calls() {
     let rules = "
@@ -469,7 +469,7 @@ descriptors:
     assert_eq!(stats(&service), expected.into());
 }
 
-/// As the incumbent's own script `value-included-in-stats-key-when-unspecified` looks at it.
+/// As envoyproxy/ratelimit's own script `value-included-in-stats-key-when-unspecified` checks it.
 #[tokio::test]
 async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_the_incumbent() {
     let rules = "

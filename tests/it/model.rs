@@ -59,7 +59,7 @@ struct Judged<'call> {
     fits: bool,
 }
 
-/// Promises 2b and 2c: the sum of the call's hits on the counter; one for a look.
+/// Promises 2b and 2c: the sum of the call's hits on the counter; one for a check.
 fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
     if charge.hits == Hits::Look {
         return 1;

@@ -220,7 +220,7 @@ descriptors:
         service.reload(&("# a comment\n".repeat(lines) + rules));
         assert_eq!(series_of_users(&service, users).await, 1000, "{lines} lines further down");
     }
-    // A rule that is removed and added again begins anew.
+    // A rule that is removed and added again starts from zero.
     service.reload("domain: shop\ndescriptors: []\n");
     service.reload(rules);
     assert_eq!(series_of_users(&service, 3000..3500).await, 500);
@@ -293,7 +293,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     });
     assert!(line.contains("looked") && line.contains("rules.yaml:4"), "{line}");
 
-    // The looks of a rule are forgotten when a reload removes the rule, and so is its series.
+    // The checks of a rule are forgotten when a reload removes the rule, and so is its series.
     service.reload(&format!("{head}{plain}"));
     service.reload(&rules);
     ask("looked", 2).await;
