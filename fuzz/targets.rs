@@ -19,6 +19,7 @@ use tollkeeper::{
         time::{Timestamp, Unit},
     },
     http::admin,
+    import::limitador::{self, LimitadorOptions},
     rls::{
         decode::{Bounds, Decoded, Echo},
         encode,
@@ -26,16 +27,13 @@ use tollkeeper::{
         json, pb, precheck,
         refusal::Refusal,
     },
-    rules::{
-        self, LoadOptions,
-        limitador::{self, LimitadorOptions},
-    },
+    rules::{self, LoadOptions},
     settings::{self, Environment, TypedFlags},
     store::{
         memory::MemoryStore,
         redis::{
-            resp,
             script::{fixed::FixedRun, ledger::LedgerRun},
+            wire::resp,
         },
     },
 };

@@ -4,6 +4,7 @@ mod grpc;
 mod listeners;
 mod ready;
 mod renewal;
+pub mod shutdown;
 pub mod stores;
 
 use std::{error::Error, sync::Arc, time::Duration};
@@ -15,30 +16,32 @@ use tokio_util::sync::CancellationToken;
 use self::{
     listeners::Listeners,
     ready::{ReadyLine, example_call, rule_sources},
+    shutdown::Signals,
 };
 use crate::{
     VERSION,
-    arriving::ArrivalBudget,
-    health::{Health, Phase},
+    edge::{
+        arriving::ArrivalBudget,
+        health::{Health, Phase},
+        panics,
+    },
     http::{self, Http},
     limiter::Limiter,
-    panics,
-    printable::printable,
+    net::tls::server::{ListenerTls, TlsUse},
+    process::workers::Workers,
     rls,
     rules::{
         self, InForce, Rules, Watched,
         xds::{self, ControlPlane},
     },
     settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
-    shutdown::Signals,
     store::Store,
     telemetry::{
         self, CallMetrics, CallsInProgress, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics,
         Telemetry,
     },
-    tls::server::{ListenerTls, TlsUse},
+    text::printable::printable,
     top_keys::TopKeys,
-    workers::Workers,
 };
 
 /// After this time the service is ready even if the store has not answered, and `on_store_failure` applies; and even

@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    did_you_mean::hint,
     engine::{
         decision::Code,
         key,
@@ -16,6 +15,7 @@ use crate::{
         time::Timestamp,
     },
     store::CounterReading,
+    text::did_you_mean::hint,
 };
 
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.

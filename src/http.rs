@@ -9,7 +9,23 @@ mod rlconfig;
 mod serve;
 mod status;
 
-use parameters::refused_parameter;
+use self::parameters::refused_parameter;
+use crate::{
+    VERSION,
+    authorization::{AdminToken, DomainAccess, ForbiddenDomain},
+    edge::{arriving::ArrivalBudget, health::Health},
+    engine::{
+        rule::{Algorithm, Limit, Policy, Rule},
+        rule_set::Domain,
+        time::Timestamp,
+    },
+    limiter::Limiter,
+    net::tls::server::Identity,
+    process::clock::system_clock,
+    rls::{decode::Bounds, headers::Headers, refusal::Refusal},
+    rules::{InForce, Rules, xds::ControlPlane},
+    telemetry::Telemetry,
+};
 pub use serve::serve;
 
 use std::{
@@ -37,24 +53,6 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     task::spawn_blocking,
     time,
-};
-
-use crate::{
-    VERSION,
-    access::{AdminToken, DomainAccess, ForbiddenDomain},
-    arriving::ArrivalBudget,
-    clock::system_clock,
-    engine::{
-        rule::{Algorithm, Limit, Policy, Rule},
-        rule_set::Domain,
-        time::Timestamp,
-    },
-    health::Health,
-    limiter::Limiter,
-    rls::{decode::Bounds, headers::Headers, refusal::Refusal},
-    rules::{InForce, Rules, xds::ControlPlane},
-    telemetry::Telemetry,
-    tls::server::Identity,
 };
 
 /// Most requests in progress at a time whose body has arrived. Below the number of connections, so that probes always

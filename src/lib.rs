@@ -16,32 +16,32 @@
 /// The version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+// The decision: what a call is, which rules it matches, where its hits are counted.
+pub mod engine;
+pub mod limiter;
+pub mod rules;
+pub mod store;
+
+// The edge: how calls arrive, and who may make them.
+pub mod authorization;
+pub mod edge;
+pub mod http;
+pub mod rls;
+
+// The program: its settings, its parts together, its commands.
 pub mod app;
 pub mod bench;
 pub mod cli;
-pub mod clock;
-pub mod engine;
-pub mod explain;
-pub mod health;
-pub mod http;
-pub mod limiter;
-pub mod rls;
-pub mod rules;
+pub mod import;
 pub mod settings;
-pub mod shutdown;
-pub mod store;
-pub mod telemetry;
-pub mod tls;
-pub mod top_keys;
-pub mod workers;
 
-mod accept;
-pub mod access;
-pub mod arriving;
-mod calls;
-mod did_you_mean;
-mod grpc;
-mod panics;
-mod pause;
-mod peer;
-mod printable;
+// What is shown of it.
+pub mod explain;
+pub mod telemetry;
+pub mod top_keys;
+
+// The ground floor, which all use.
+pub mod net;
+pub mod process;
+mod text;
+pub mod yaml;

@@ -1,25 +1,23 @@
 //! The wire: Envoy's rate limit service, version 3. Apart from our clients, only this folder uses the
 //! generated types.
 
-mod age;
+mod connection;
 pub mod decode;
 pub mod encode;
 mod framing;
-mod header_blocks;
 pub mod headers;
 pub mod json;
 mod metadata;
 pub mod precheck;
 pub mod refusal;
 pub(crate) mod reset;
-mod serve;
 mod service;
-mod slots;
-mod socket;
 mod timeout;
 
-pub use serve::{ConnectionBounds, GrpcServices, serve};
-pub use service::{Service, decide};
+pub use self::{
+    connection::serve::{ConnectionBounds, GrpcServices, serve},
+    service::{Service, decide},
+};
 
 /// Envoy's messages, compiled from `proto/`.
 #[expect(missing_docs, clippy::all, reason = "generated")]

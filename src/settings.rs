@@ -19,6 +19,7 @@ mod store;
 mod store_access;
 mod store_url;
 mod telemetry;
+pub(super) mod written;
 
 pub use calls::CallSettings;
 pub use environment::{Environment, TypedFlags};

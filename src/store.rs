@@ -14,7 +14,7 @@ use std::future::pending;
 use tokio::time::Instant;
 
 /// The clock that a store is given.
-pub use crate::clock::{Clock, system_clock};
+pub use crate::process::clock::{Clock, system_clock};
 use crate::{
     engine::{
         key::Counter,

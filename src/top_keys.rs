@@ -28,7 +28,7 @@ use crate::{
         plan::Plan,
         rule::{Limit, Mode},
     },
-    workers,
+    process::workers,
 };
 
 /// A reading shows the period that runs and the one before: the last 30 to 60 seconds.

@@ -30,7 +30,7 @@ use std::{
 };
 
 use clap::Parser as _;
-use tollkeeper::{settings::HangUp, shutdown::Signals, workers::Workers};
+use tollkeeper::{app::shutdown::Signals, process::workers::Workers, settings::HangUp};
 
 use crate::{
     processes::Backends,

@@ -12,7 +12,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
 };
-use tollkeeper::workers::Workers;
+use tollkeeper::process::workers::Workers;
 use tonic::{
     service::Routes,
     transport::{Server, server::TcpIncoming},

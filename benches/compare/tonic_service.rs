@@ -6,6 +6,7 @@ use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 use tollkeeper::{
     app::stores,
     limiter::Limiter,
+    process::workers::Workers,
     rls::{
         self,
         decode::{self, Bounds},
@@ -22,7 +23,6 @@ use tollkeeper::{
     store::{Store, guard::Arrival},
     telemetry::{CallMetrics, Telemetry},
     top_keys::TopKeys,
-    workers::Workers,
 };
 use tonic::{Code, Request, Response, Status, service::Routes};
 

@@ -6,7 +6,7 @@ use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
 
 use crate::{
-    health::Health,
+    edge::health::Health,
     rls::{self, GrpcServices},
     telemetry::CallsInProgress,
 };

@@ -9,8 +9,8 @@ use std::{
 use tokio::net::TcpListener;
 
 use crate::{
+    net::tls::server::{TlsServer, TlsUse},
     settings::ListenSettings,
-    tls::server::{TlsServer, TlsUse},
 };
 
 /// The sockets on which the service listens.

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::listeners::Addresses;
 use crate::{
-    engine::rule_set::RuleSet, printable::printable, rules, settings::RuleSource,
-    telemetry::LogFormat,
+    engine::rule_set::RuleSet, settings::RuleSource, telemetry::LogFormat,
+    text::printable::printable, yaml,
 };
 
 /// The contents of the line.
@@ -58,7 +58,7 @@ pub(super) fn rule_sources(source: &RuleSource) -> Vec<String> {
         RuleSource::Files(paths) if paths.is_empty() => {
             vec!["examples/rules.yaml (built in)".to_owned()]
         }
-        RuleSource::Files(paths) => paths.iter().map(|path| rules::file_name(path)).collect(),
+        RuleSource::Files(paths) => paths.iter().map(|path| yaml::file_name(path)).collect(),
         RuleSource::ControlPlane(target) => vec![target.to_string()],
     }
 }

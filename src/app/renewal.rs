@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::{task::spawn_blocking, time};
 
 use crate::{
+    net::tls::client::TlsClient,
     settings::{RuleSource, Settings, StoreUrl},
-    store::redis::{password::Password, server::Access},
+    store::redis::wire::{endpoint::Access, password::Password},
     telemetry::FileMetrics,
-    tls::client::TlsClient,
 };
 
 /// How often the files are read.

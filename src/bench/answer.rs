@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use prost::Message as _;
 use tonic::Code;
 
-use crate::grpc::PREFIX_BYTES;
+use crate::net::grpc::PREFIX_BYTES;
 
 /// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::keys::{Distribution, Numbers};
 use crate::{
-    grpc::{self, PREFIX_BYTES},
+    net::grpc::{self, PREFIX_BYTES},
     rls::pb::{RateLimitDescriptor, RateLimitRequest},
 };
 

@@ -26,7 +26,7 @@ use tokio::{
 use tonic::Code;
 
 use super::answer::{self, OverallCode};
-use crate::{
+use crate::net::{
     grpc,
     peer::{PeerError, observe, reach},
     tls::{

@@ -15,7 +15,7 @@ use super::{
     answer::OverallCode, calls::Calls, connection::ClientConnection, load::Pace, report::Report,
     timetable::Timetable, workload::Workload,
 };
-use crate::peer::PeerError;
+use crate::net::peer::PeerError;
 
 /// How long to wait for the last answers.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);

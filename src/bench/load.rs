@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::calls::Calls;
-use crate::tls::client::TlsClient;
+use crate::net::tls::client::TlsClient;
 
 /// What a run does.
 #[derive(Debug, Clone)]

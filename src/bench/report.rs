@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use tonic::Code;
 
 use super::answer::OverallCode;
-use crate::grpc::status_name;
+use crate::net::grpc::status_name;
 
 /// Counts and latencies of the calls of a run.
 #[derive(Debug, Clone)]

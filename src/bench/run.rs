@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{driver::Driver, load::Load, report::Report, workload::Workload};
-use crate::peer::PeerError;
+use crate::net::peer::PeerError;
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ pub(super) use target::{ClientTarget, UsesTls};
 
 use http::uri::Authority;
 
-use crate::printable::printable;
+use crate::text::printable::printable;
 
 /// The address of a service: the flag, else the variable, else the default.
 pub(super) struct ServiceAddr<'a> {

@@ -22,10 +22,12 @@ use super::{
     tls::{TlsFlags, uses_tls},
 };
 use crate::{
-    peer::{PeerError, http1, reach},
-    printable::printable,
+    net::{
+        peer::{PeerError, http1, reach},
+        tls::client::{TlsClient, host_of},
+    },
     settings::Environment,
-    tls::client::{TlsClient, host_of},
+    text::printable::printable,
 };
 
 const VARIABLE: &str = "TOLLKEEPER_ADMIN_ADDR";

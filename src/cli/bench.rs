@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     bench::{self, BenchError, Calls, Distribution, Load, Pace},
-    printable::printable,
     settings::{self, Environment},
+    text::printable::printable,
 };
 
 #[derive(Debug, clap::Args)]

@@ -10,14 +10,13 @@ use super::{
 };
 use crate::{
     engine::{descriptor_syntax, request::Entry},
-    grpc::SHOULD_RATE_LIMIT,
-    printable::printable,
+    net::{grpc::SHOULD_RATE_LIMIT, tls::client::TlsClient},
     rls::pb::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
     settings::{self, Environment},
-    tls::client::TlsClient,
+    text::printable::printable,
 };
 
 /// The exit code of a call that is over its limit.

@@ -9,7 +9,7 @@ use super::{
     address::{ClientTarget, UsesTls},
     tls::uses_tls,
 };
-use crate::{
+use crate::net::{
     grpc::{self, GrpcMethod, channel},
     peer::PeerError,
     tls::client::TlsClient,

@@ -5,7 +5,10 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::{Value, json};
 
 use super::output::{complain, say};
-use crate::rules::{self, LoadOptions, Problem};
+use crate::{
+    rules::{self, LoadOptions},
+    yaml::Problem,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckFlags {

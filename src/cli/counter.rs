@@ -9,7 +9,7 @@ use super::{
     admin::{self, AdminServer},
     output::{USAGE, complain},
 };
-use crate::{engine::descriptor_syntax, printable::printable, settings::Environment};
+use crate::{engine::descriptor_syntax, settings::Environment, text::printable::printable};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {

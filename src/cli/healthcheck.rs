@@ -18,10 +18,12 @@ use super::{
     tls::TlsFlags,
 };
 use crate::{
-    grpc::{self, GrpcMethod},
-    printable::printable,
+    net::{
+        grpc::{self, GrpcMethod},
+        tls::client::TlsClient,
+    },
     settings::{self, Environment, TypedFlags},
-    tls::client::TlsClient,
+    text::printable::printable,
 };
 
 const CHECK: GrpcMethod =

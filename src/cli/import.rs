@@ -3,7 +3,7 @@
 use std::{collections::HashSet, path::PathBuf, process::ExitCode};
 
 use super::output::{USAGE, complain, say};
-use crate::rules::limitador::{self, LimitadorOptions};
+use crate::import::limitador::{self, LimitadorOptions};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum ImportFrom {

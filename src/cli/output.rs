@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::printable::printable_lines;
+use crate::text::printable::printable_lines;
 
 /// The exit code for bad usage, as clap's own.
 pub(super) const USAGE: u8 = 2;

@@ -13,6 +13,6 @@ pub(super) struct SchemaFlags {
 }
 
 pub(super) fn main(flags: &SchemaFlags) -> ExitCode {
-    let schema = if flags.tests { rules::schema_of_tests() } else { rules::schema_of_rules() };
+    let schema = if flags.tests { super::test::schema() } else { rules::schema_of_rules() };
     say(&format!("{schema:#}\n"), ExitCode::SUCCESS)
 }

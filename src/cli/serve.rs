@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use super::output::{USAGE, complain};
 use crate::{
     app,
-    rules::{self, InForce, Problem, xds},
+    rules::{self, InForce, xds},
     settings::{self, Environment, Resolved, RuleSettings, RuleSource, Settings, TypedFlags},
+    yaml::{self, Problem},
 };
 
 /// Said of arguments under the name of envoyproxy/ratelimit's program. It repeats none, since one may be a secret.
@@ -88,6 +89,6 @@ fn named(problem: &Problem, settings: &RuleSettings) -> String {
     let RuleSource::Files(paths) = &settings.source else { return text };
     let name = &settings.source_name;
     let is_path = problem.location.is_none()
-        && paths.iter().any(|path| problem.file == rules::file_name(path));
+        && paths.iter().any(|path| problem.file == yaml::file_name(path));
     if is_path && !name.starts_with("--") { format!("{name}: {text}") } else { text }
 }

@@ -1,7 +1,9 @@
 //! `tollkeeper test`: runs tests of rules on simulated time, and reports each answer that is not as
 //! expected.
 
+pub(super) mod cases;
 mod junit;
+mod keys;
 mod report;
 
 use std::{
@@ -9,10 +11,13 @@ use std::{
     process::ExitCode,
 };
 
-use self::report::{CaseReport, TestReport};
+pub(super) use self::keys::schema;
+use self::{
+    cases::{Case, TestCall},
+    report::{CaseReport, TestReport},
+};
 use super::output::{complain, say};
 use crate::{
-    did_you_mean::hint,
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
         ledger::Judgement,
@@ -20,11 +25,10 @@ use crate::{
         rule_set::RuleSet,
         time::Timestamp,
     },
-    rules::{
-        self, LoadOptions, Problem,
-        cases::{self, Case, TestCall},
-    },
+    rules::{self, LoadOptions},
     store::memory::MemoryStore,
+    text::did_you_mean::hint,
+    yaml::Problem,
 };
 
 /// The value of `rule:` that expects a descriptor to match no rule.

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::address::UsesTls;
-use crate::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart};
+use crate::net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart};
 
 const ADVICE: TlsAdvice = TlsAdvice {
     files: "the TLS files",

@@ -19,8 +19,8 @@ use super::{
     output::{USAGE, complain, say},
 };
 use crate::{
-    printable::printable_lines,
     settings::{self, Environment},
+    text::printable::printable_lines,
     top_keys::TopReport,
 };
 

@@ -22,18 +22,17 @@ use super::{
     status,
 };
 use crate::{
-    access::ForbiddenDomain,
+    authorization::{ForbiddenDomain, clients::EVERY_DOMAIN},
     engine::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
         request::{self, Descriptor, Hits},
     },
     explain::{CORRUPT, incomplete},
+    net::tls::server::Identity,
     rls::{self, refusal::Refusal},
-    rules::EVERY_DOMAIN,
     store::{Clear, CounterReading, system_clock},
     telemetry::{LogCause, LogFilter, due_line},
-    tls::server::Identity,
 };
 
 /// Which web pages may use an endpoint.

@@ -12,11 +12,10 @@ use serde_json::json;
 
 use super::{Http, browser};
 use crate::{
-    grpc::status_name,
+    net::{grpc::status_name, tls::server::Identity},
     rls::{self, refusal::Refusal},
     store::guard::Arrival,
     telemetry::{CallSpan, in_call},
-    tls::server::Identity,
 };
 
 /// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is

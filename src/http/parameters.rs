@@ -2,7 +2,7 @@
 
 use axum::http::Request;
 
-use crate::printable::printable;
+use crate::text::printable::printable;
 
 /// What is wrong with a request to an endpoint without parameters, if it has one.
 pub(super) fn refused_parameter<B>(request: &Request<B>) -> Option<String> {

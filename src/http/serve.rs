@@ -38,15 +38,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    accept::accept,
-    calls::CallTracker,
-    panics::caught,
-    store::system_clock,
-    telemetry::ListenerMetrics,
-    tls::{
+    edge::{accept::accept, panics::caught},
+    net::tls::{
         ServerStream,
         server::{ListenerTls, SecuredStream},
     },
+    process::calls::CallTracker,
+    store::system_clock,
+    telemetry::ListenerMetrics,
 };
 
 /// Most connections. At this number, one that waits for a request is closed; until it has closed, further

@@ -17,10 +17,11 @@ use sha2::{Digest as _, Sha256};
 use super::{Http, limits_text, rules_state};
 use crate::{
     VERSION,
+    edge::health::Phase,
     engine::rule_set::RuleSet,
-    health::Phase,
-    rules::{Rules, first_lines},
+    rules::Rules,
     telemetry::{RuleDecisions, StatusNumbers},
+    yaml::first_lines,
 };
 
 /// The page.

@@ -22,8 +22,8 @@ use tonic::{Status, body::Body as TonicBody};
 
 use super::refusal::Refusal;
 use crate::{
-    arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
-    grpc::{self, PREFIX_BYTES},
+    edge::arriving::{BudgetSpent, ConnectionBudget, HeldBytes},
+    net::grpc::{self, PREFIX_BYTES},
 };
 
 /// Longest time that a request may take to arrive.

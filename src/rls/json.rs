@@ -18,7 +18,7 @@ use super::{
     },
     refusal::Refusal,
 };
-use crate::{engine::request::ENTRIES_MAX, printable::printable};
+use crate::{engine::request::ENTRIES_MAX, text::printable::printable};
 
 /// The largest value of `--max-descriptors`. Descriptors beyond it are only counted.
 const DESCRIPTORS_MAX: usize = 1000;

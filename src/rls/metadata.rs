@@ -14,7 +14,7 @@ use crate::{
         decision::{Code, Decision, Matched, Outcome, Status},
         rule::Metadata,
     },
-    printable::printable_start,
+    text::printable::printable_start,
 };
 
 /// Most bytes of a domain, a key or a value that are repeated, and the sum at which no further entry is.

@@ -19,7 +19,7 @@
 use http::StatusCode;
 use tonic::{Code, Status, metadata::MetadataValue};
 
-use crate::{access::ForbiddenDomain, arriving::BudgetSpent, store::StoreError};
+use crate::{authorization::ForbiddenDomain, edge::arriving::BudgetSpent, store::StoreError};
 
 /// Why a request gets no decision. Its text is meant for the client.
 #[derive(Debug, Clone, thiserror::Error)]

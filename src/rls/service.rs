@@ -20,14 +20,16 @@ use super::{
     timeout,
 };
 use crate::{
-    access::DomainAccess,
-    arriving::{ArrivalBudget, ConnectionBudget},
-    calls::CallTracker,
+    authorization::DomainAccess,
+    edge::{
+        arriving::{ArrivalBudget, ConnectionBudget},
+        panics::caught,
+    },
     limiter::Limiter,
-    panics::caught,
+    net::tls::server::Identity,
+    process::calls::CallTracker,
     store::guard::Arrival,
     telemetry::{CallSpan, Tracer, in_call},
-    tls::server::Identity,
 };
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
@@ -76,7 +78,7 @@ impl Service {
         self.arriving.connection(CONNECTION_BYTES_MAX)
     }
 
-    /// Answers a call of [`METHOD`](crate::grpc::METHOD). The connection owns it.
+    /// Answers a call of [`METHOD`](crate::net::grpc::METHOD). The connection owns it.
     ///
     /// The future is moved several times before it runs. So it is on the heap, and small: what it does not
     /// need is dropped before it starts.

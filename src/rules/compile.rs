@@ -9,15 +9,19 @@ pub(super) use self::limit::LOG_HITS_MAX;
 use self::lint::Names;
 use super::{
     options::LoadOptions,
-    origin::{Origin, PathStep, Problems, spell_step},
-    problem::Findings,
-    reader::Located,
-    schema::{File, WrittenDescriptor},
+    written::{File, WrittenDescriptor},
 };
-use crate::engine::{
-    key::SlotBy,
-    rule::{Limit, Policy, Rule, Shown},
-    rule_set::RuleSet,
+use crate::{
+    engine::{
+        key::SlotBy,
+        rule::{Limit, Policy, Rule, Shown},
+        rule_set::RuleSet,
+    },
+    yaml::{
+        origin::{Origin, PathStep, Problems, spell_step},
+        problem::Findings,
+        reader::Located,
+    },
 };
 
 /// Puts all files together. Files of one domain add up.

@@ -1,13 +1,13 @@
-//! The formats of rule files and of test files as JSON Schemas, for editors: the tables of keys, and
-//! those conditions between keys that a schema can say.
+//! The format of rule files as a JSON Schema, for editors: the tables of keys, and the conditions between keys that a
+//! schema can express.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{
-    compile::LOG_HITS_MAX,
-    keys::{self, Key, KeyTable, Need, Shape},
+use super::{compile::LOG_HITS_MAX, keys};
+use crate::{
+    engine::{request::Hits, rule::Unit, window::Window},
+    yaml::json_schema::{document, extend, in_any_case, mapping},
 };
-use crate::engine::{request::Hits, rule::Unit, window::Window};
 
 /// The schema of a rule file, in draft 2020-12.
 pub fn schema_of_rules() -> Value {
@@ -31,66 +31,6 @@ pub fn schema_of_rules() -> Value {
             "replaced": mapping(&keys::REPLACED),
         }),
     )
-}
-
-/// The schema of a test file, in draft 2020-12.
-pub fn schema_of_tests() -> Value {
-    document(
-        "tollkeeper rule tests",
-        mapping(&keys::SUITE),
-        json!({ "test": mapping(&keys::TEST), "call": mapping(&keys::CALL) }),
-    )
-}
-
-fn document(title: &str, mut root: Value, definitions: Value) -> Value {
-    let schema = "https://json-schema.org/draft/2020-12/schema";
-    extend(&mut root, json!({ "$schema": schema, "title": title, "$defs": definitions }));
-    root
-}
-
-fn mapping(table: &KeyTable) -> Value {
-    let mut properties = Map::new();
-    let mut required = Vec::new();
-    for key in table.keys {
-        properties.insert(key.name.to_owned(), property(key));
-        if key.need == Need::Required {
-            required.push(key.name);
-        }
-    }
-    json!({
-        "type": "object",
-        "required": required,
-        "additionalProperties": false,
-        "properties": properties,
-    })
-}
-
-fn property(key: &Key) -> Value {
-    let mut schema = match key.shape {
-        // A number or boolean is read as the text that is written.
-        Shape::Text { bytes_max } => {
-            let mut text = match key.need {
-                Need::Required => {
-                    json!({ "type": ["string", "number", "boolean"], "minLength": 1 })
-                }
-                Need::Optional => json!({ "type": ["string", "number", "boolean", "null"] }),
-            };
-            if bytes_max < usize::MAX {
-                extend(&mut text, json!({ "maxLength": bytes_max }));
-            }
-            text
-        }
-        Shape::Whole { min } => {
-            json!({ "type": ["integer", "null"], "minimum": min, "maximum": u32::MAX })
-        }
-        Shape::Switch => json!({ "type": ["boolean", "null"] }),
-        Shape::OneOf(words) => {
-            json!({ "anyOf": [{ "type": "null" }, offered_in_any_case(&words())] })
-        }
-        Shape::Other(schema) => schema(),
-    };
-    extend(&mut schema, json!({ "description": key.help }));
-    schema
 }
 
 fn descriptor_conditions() -> Vec<Value> {
@@ -170,41 +110,4 @@ fn is(key: &str, schema: &Value) -> Value {
 /// The key is present, and its value is not null.
 fn is_set(key: &str) -> Value {
     is(key, &json!({ "not": { "type": "null" } }))
-}
-
-/// Words that an editor offers, and the same words in any other case.
-fn offered_in_any_case(words: &[&str]) -> Value {
-    json!({ "anyOf": [{ "enum": words }, in_any_case(words)] })
-}
-
-fn in_any_case(words: &[&str]) -> Value {
-    let mut patterns = Vec::new();
-    for word in words {
-        let mut pattern = String::new();
-        for letter in word.chars() {
-            if letter.is_ascii_alphabetic() {
-                pattern += &format!("[{letter}{}]", swap_case(letter));
-            } else {
-                pattern.push(letter);
-            }
-        }
-        patterns.push(pattern);
-    }
-    let pattern = format!("^({})$", patterns.join("|"));
-    json!({ "type": "string", "pattern": pattern })
-}
-
-fn swap_case(letter: char) -> char {
-    if letter.is_ascii_uppercase() {
-        letter.to_ascii_lowercase()
-    } else {
-        letter.to_ascii_uppercase()
-    }
-}
-
-/// Adds the pairs of one object to another.
-fn extend(object: &mut Value, more: Value) {
-    if let (Value::Object(object), Value::Object(more)) = (object, more) {
-        object.extend(more);
-    }
 }

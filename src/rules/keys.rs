@@ -1,58 +1,21 @@
-//! The keys of rule files and of test files, each written once: the reader, "did you mean", the JSON
-//! Schemas and the tables of docs/rules.md follow from here.
+//! The keys of rule files, each written once: the reader, "did you mean", the JSON Schema and the tables of
+//! docs/rules.md follow from here.
 
 use serde_json::{Value, json};
 
-use crate::engine::{
-    key::SlotBy,
-    request::KEY_BYTES_MAX,
-    rule::{Algorithm, OnStoreFailure, Unit},
+use crate::{
+    engine::{
+        key::SlotBy,
+        request::KEY_BYTES_MAX,
+        rule::{Algorithm, OnStoreFailure, Unit},
+    },
+    yaml::keys::{KeyTable, Shape, TEXT, key, required},
 };
 
-/// The keys of one kind of mapping.
-#[derive(Debug)]
-pub(super) struct KeyTable {
-    /// The mapping's name in messages.
-    pub(super) name: &'static str,
-    pub(super) keys: &'static [Key],
-}
-
-#[derive(Debug)]
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    pub(super) need: Need,
-    pub(super) shape: Shape,
-    /// Its meaning, for editors and docs/rules.md.
-    pub(super) help: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
-    Optional,
-    Required,
-}
-
-/// The form of a value.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Shape {
-    /// Any scalar, as written.
-    Text {
-        bytes_max: usize,
-    },
-    /// A whole number from `min` to `u32::MAX`.
-    Whole {
-        min: u32,
-    },
-    Switch,
-    /// One of these words, in any case.
-    OneOf(fn() -> Vec<&'static str>),
-    /// Read by the code of its level. This is its JSON Schema.
-    Other(fn() -> Value),
-}
-
 /// The keys at the top of a rule file.
-pub(super) static FILE: KeyTable = KeyTable {
+pub(crate) static FILE: KeyTable = KeyTable {
     name: "a rule file",
+    elsewhere: |name| level_of(name, 0),
     keys: &[
         required("domain", TEXT, "Name by which requests select these rules"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
@@ -68,6 +31,7 @@ pub(super) static FILE: KeyTable = KeyTable {
 /// The keys of a descriptor.
 pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     name: "a descriptor",
+    elsewhere: |name| level_of(name, 1),
     keys: &[
         required(
             "key",
@@ -132,6 +96,7 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
 /// The keys of a limit.
 pub(super) static LIMIT: KeyTable = KeyTable {
     name: "a rate_limit",
+    elsewhere: |name| level_of(name, 2),
     keys: &[
         key(
             "unit",
@@ -192,94 +157,9 @@ pub(super) static LIMIT: KeyTable = KeyTable {
 /// The key of an item of `replaces`.
 pub(super) static REPLACED: KeyTable = KeyTable {
     name: "an item of `replaces`",
+    elsewhere: |_| None,
     keys: &[required("name", TEXT, "Name of a limit that is ignored")],
 };
-
-/// The keys at the top of a test file.
-pub(super) static SUITE: KeyTable = KeyTable {
-    name: "a test file",
-    keys: &[
-        required(
-            "rules",
-            Shape::Other(texts),
-            "Rule file or folder to test, or a list of them, relative to this file",
-        ),
-        required(
-            "tests",
-            Shape::Other(|| list_of("test")),
-            "List of tests; each starts with empty counters",
-        ),
-    ],
-};
-
-/// The keys of one test.
-pub(super) static TEST: KeyTable = KeyTable {
-    name: "a test",
-    keys: &[
-        required("name", TEXT, "Name of the test: what it claims"),
-        required("domain", TEXT, "Domain of all calls"),
-        key(
-            "start",
-            // YAML has a type for times, and JSON has not.
-            Shape::Other(|| json!({})),
-            "Time at which the test starts, such as 2026-03-29T00:30:00Z; 2026-01-01T00:00:00Z if absent",
-        ),
-        required("calls", Shape::Other(|| list_of("call")), "List of calls, in order of time"),
-    ],
-};
-
-/// The keys of one call of a test.
-pub(super) static CALL: KeyTable = KeyTable {
-    name: "a call",
-    keys: &[
-        key(
-            "at",
-            Shape::Other(
-                || json!({ "type": ["string", "null"], "pattern": "^[0-9]+(ms|s|m|h|d)$" }),
-            ),
-            "Time since the start: 500ms, 90s, 15m, 24h, 7d; that of the call above if absent",
-        ),
-        required(
-            "call",
-            Shape::Other(texts),
-            "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them",
-        ),
-        key(
-            "hits",
-            Shape::Other(|| json!({ "type": ["integer", "null"] })),
-            "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number refunds",
-        ),
-        key("expect", Shape::OneOf(code_names), "Decision for the call: OK or OVER_LIMIT"),
-        key("remaining", Shape::Other(numbers), "Hits left for each descriptor, or a list of them"),
-        key(
-            "rule",
-            Shape::Other(nullable_texts),
-            "Rule that each descriptor matches, by its path as `explain` shows it, or a list of them; `none` \
-             where no rule must match. If absent, every descriptor must match a rule",
-        ),
-    ],
-};
-
-pub(super) const TEXT: Shape = Shape::Text { bytes_max: usize::MAX };
-
-pub(super) const fn key(name: &'static str, shape: Shape, help: &'static str) -> Key {
-    Key { name, need: Need::Optional, shape, help }
-}
-
-pub(super) const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
-    Key { name, need: Need::Required, shape, help }
-}
-
-impl KeyTable {
-    /// The keys' names.
-    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.keys.iter().map(|key| key.name)
-    }
-
-    pub(super) fn find(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
-    }
-}
 
 /// An unlimited limit may have any word that is not a unit, as in envoyproxy/ratelimit.
 fn unit() -> Value {
@@ -295,16 +175,8 @@ fn failure_names() -> Vec<&'static str> {
     OnStoreFailure::ALL.map(OnStoreFailure::name).to_vec()
 }
 
-fn code_names() -> Vec<&'static str> {
-    vec!["OK", "OVER_LIMIT"]
-}
-
 fn reference(definition: &str) -> Value {
     json!({ "anyOf": [{ "type": "null" }, { "$ref": format!("#/$defs/{definition}") }] })
-}
-
-fn list_of(definition: &str) -> Value {
-    json!({ "type": "array", "minItems": 1, "items": { "$ref": format!("#/$defs/{definition}") } })
 }
 
 fn descriptors() -> Value {
@@ -323,16 +195,16 @@ fn replaces() -> Value {
     json!({ "type": ["array", "null"], "items": { "$ref": "#/$defs/replaced" } })
 }
 
-fn texts() -> Value {
-    let text = json!({ "type": ["string", "number", "boolean"], "minLength": 1 });
-    json!({ "anyOf": [text, { "type": "array", "minItems": 1, "items": text }] })
-}
-
-fn nullable_texts() -> Value {
-    json!({ "anyOf": [{ "type": "null" }, texts()] })
-}
-
-fn numbers() -> Value {
-    let number = json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
-    json!({ "anyOf": [{ "type": "null" }, number, { "type": "array", "minItems": 1, "items": number }] })
+/// Where a key belongs that is not one of level `here`: 0 is the file, 1 a descriptor, 2 a rate_limit.
+fn level_of(name: &str, here: usize) -> Option<&'static str> {
+    let levels = [&FILE, &DESCRIPTOR, &LIMIT].into_iter().enumerate();
+    let with_key = levels.filter(|(_, table)| table.find(name).is_some()).map(|(level, _)| level);
+    // `descriptors` has two levels; the nearer one is meant.
+    Some(match (here, with_key.min_by_key(|level| level.abs_diff(here))?) {
+        (_, 0) => "at the top of the file",
+        (0, 1) => "in an item of `descriptors`, one level down",
+        (0, _) => "in the `rate_limit` of a descriptor, two levels down",
+        (1, _) => "in `rate_limit`, one level down",
+        _ => "in the descriptor, one level up",
+    })
 }

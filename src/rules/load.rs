@@ -7,12 +7,18 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     compile,
-    files::{self, Source},
     options::LoadOptions,
-    problem::{Findings, Problem, first_lines},
-    schema::{self, File},
+    written::{self, File},
 };
-use crate::engine::rule_set::RuleSet;
+use crate::{
+    engine::rule_set::RuleSet,
+    yaml::{
+        Problem,
+        files::{self, Source},
+        first_lines,
+        problem::Findings,
+    },
+};
 
 /// The rules that ship with the program. They are in force if no others are named.
 const EXAMPLE: &str = include_str!("../../examples/rules.yaml");
@@ -139,7 +145,7 @@ pub(super) fn compile_files(
     let mut findings = Findings { problems: read.problems, warnings: read.warnings };
     let mut files = Vec::new();
     for source in &read.sources {
-        files.extend(schema::read(source, &mut findings));
+        files.extend(written::read(source, &mut findings));
     }
     let names = read.sources.into_iter().map(|source| source.name).collect();
     compile_all(files, names, version, options, findings)

@@ -10,8 +10,8 @@ use tokio::{task::spawn_blocking, time};
 use super::{
     load::{InForce, RuleFiles, Version, compile_files},
     options::LoadOptions,
-    problem::{Problem, first_lines},
 };
+use crate::yaml::{Problem, first_lines};
 
 /// How often the files are read. The system's notifications would miss changes: network file systems send
 /// none, and kubelet swaps a link.

@@ -2,11 +2,8 @@
 
 use std::ffi::OsStr;
 
-use super::{environment::GivenSetting, form::Arity, row::Row};
-use crate::{
-    did_you_mean::hint,
-    rules::{Problem, WrittenSetting},
-};
+use super::{environment::GivenSetting, form::Arity, row::Row, written::WrittenSetting};
+use crate::{text::did_you_mean::hint, yaml::Problem};
 
 /// The settings of a file; empty without a file.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use std::{
 
 use self::variable::Effect;
 use super::environment::Environment;
-use crate::store::redis::server::AclUser;
+use crate::store::redis::wire::endpoint::AclUser;
 
 /// The file name of its program. A program that is run by this name reads its environment.
 pub const INCUMBENT_PROGRAM: &str = "ratelimit";

@@ -8,9 +8,9 @@ use super::{
     row::Setting,
 };
 use crate::{
-    access::{AdminToken, DomainAccess},
+    authorization::{AdminToken, DomainAccess},
+    net::tls::server::{ServerFiles, TlsServer, TlsUse},
     rls::ConnectionBounds,
-    tls::server::{ServerFiles, TlsServer, TlsUse},
 };
 
 /// Where the service listens, what it serves there, and to whom.

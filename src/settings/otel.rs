@@ -7,11 +7,11 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use super::{environment::Environment, form::invalid};
 use crate::{
+    net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
     telemetry::{
         MetricsCompat, OtlpEndpoint, OtlpProtocol, ParentUse, Propagator, RootSampling, Sampling,
         SpanLimits, TelemetryOptions,
     },
-    tls::client::{TlsAdvice, TlsClient, TlsFiles},
 };
 
 /// Which values a variable may have.

@@ -11,8 +11,9 @@ use super::{
     form::{Form, OneOf, PATH, check_path},
     incumbent::{self, Compat, Translated},
     row::{Row, Setting, is_ours, variable},
+    written::{self, WrittenSettings},
 };
-use crate::rules::{self, Problem, WrittenSettings};
+use crate::yaml::Problem;
 
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
@@ -51,7 +52,7 @@ impl<'a> SettingReader<'a> {
             self.problem(CONFIG, "given twice; write all settings into one file");
         }
         if let Some(path) = path {
-            let WrittenSettings { settings, problems } = rules::read_settings(&path);
+            let WrittenSettings { settings, problems } = written::read_settings(&path);
             self.file = SettingsFile(settings);
             self.add_problems_of_file(problems);
         }

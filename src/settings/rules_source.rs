@@ -10,9 +10,9 @@ use super::{
     store_url::{decoded, read_host},
 };
 use crate::{
+    net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
     rules::xds::XdsTarget,
-    store::redis::server::Address,
-    tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
+    store::redis::wire::endpoint::Address,
 };
 
 /// Where the rules come from.

@@ -10,11 +10,11 @@ use super::{
     store_url::{RedisUrl, TLS_ADVICE, TopologyKind},
 };
 use crate::{
-    store::redis::{
+    net::tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
+    store::redis::wire::{
+        endpoint::{Access, AclUser},
         password::{Password, PasswordFile},
-        server::{Access, AclUser},
     },
-    tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
 };
 
 /// The settings beside the URL. Files are only named: each is read when it is needed.

@@ -3,11 +3,11 @@
 use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr, sync::Arc};
 
 use crate::{
-    store::redis::{
+    net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
+    store::redis::wire::{
+        endpoint::{Access, AclUser, Address},
         password::Password,
-        server::{Access, AclUser, Address},
     },
-    tls::client::{TlsAdvice, TlsClient, TlsFiles},
 };
 
 const REDIS_PORT: u16 = 6379;

@@ -1,47 +1,23 @@
 //! Counters in Redis, shared by all replicas. Redis's own clock decides which window is the present one.
+//!
+//! Five rooms, each of which uses only those before it: `wire` (connections, bytes, what a server says of itself),
+//! `script` (work as arguments of Lua scripts, and their replies), `node` (one server: its state, and the calls that
+//! wait for it), `topology` (which server has a counter), `transactions` (a store that runs no scripts).
 
-mod batch;
-mod batcher;
-mod breaker;
-pub mod checks;
-mod clock;
-mod cluster;
-pub mod connection;
-mod failover;
-mod hash_slot;
-mod kept;
-mod link;
 pub mod node;
-pub mod password;
-pub mod pool;
-pub mod probe;
-mod redirect;
-mod reservation;
-pub mod resp;
-mod route;
 pub mod script;
-pub mod sentinel;
-pub mod server;
-pub mod server_info;
-pub mod server_state;
-pub mod servers;
-mod topology;
+pub mod topology;
 mod transactions;
-pub mod unsent;
-mod work;
-mod wrong_modes;
+pub mod wire;
 
 use tokio::time::Instant;
 
 pub use self::transactions::TransactionStore;
 use self::{
-    hash_slot::HashSlot,
-    link::Unanswered,
-    node::NodeOptions,
-    script::counter::ScriptLook,
-    servers::{Finder, Servers},
-    unsent::Resend,
-    work::NodeWork,
+    node::{NodeOptions, link::Unanswered, unsent::Resend},
+    script::{counter::ScriptLook, work::NodeWork},
+    topology::discovery::{Finder, Servers},
+    wire::hash_slot::HashSlot,
 };
 use super::{Clear, StoreError};
 use crate::{

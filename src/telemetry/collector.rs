@@ -16,7 +16,7 @@ use opentelemetry_sdk::{
 };
 
 use super::export_failure::ExportFailure;
-use crate::clock::system_clock;
+use crate::process::clock::system_clock;
 
 /// An endpoint, which may receive both signals.
 #[derive(Debug)]

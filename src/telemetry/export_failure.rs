@@ -5,7 +5,7 @@ use std::{mem, sync::Arc, time::Duration};
 use opentelemetry_sdk::error::OTelSdkError;
 use parking_lot::Mutex;
 
-use crate::peer::{FirstBytes, PeerError};
+use crate::net::peer::{FirstBytes, PeerError};
 
 /// What one exporter's connections have shown.
 #[derive(Debug, Clone, Default)]

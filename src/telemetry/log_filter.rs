@@ -8,7 +8,7 @@ use tracing_subscriber::{
     layer::{Context, Filter},
 };
 
-use crate::did_you_mean::hint;
+use crate::text::did_you_mean::hint;
 
 /// The levels, by their names in a filter.
 const LEVELS: [(&str, LevelFilter); 5] = [

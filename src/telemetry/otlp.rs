@@ -21,7 +21,7 @@ use tokio::{
 use tonic::transport::{Channel, Endpoint};
 
 use super::export_failure::ExportFailure;
-use crate::{
+use crate::net::{
     peer::{http1, observe},
     tls::{client::TlsClient, root_cause},
 };

@@ -16,6 +16,7 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
+    process::workers::Workers,
     store::{
         Clock, Store, StoreError,
         fallback::Fallback,
@@ -26,7 +27,6 @@ use tollkeeper::{
         system_clock,
     },
     telemetry::StoreMetrics,
-    workers::Workers,
 };
 
 use crate::{

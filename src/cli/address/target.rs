@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::peer::PeerError;
+use crate::net::peer::PeerError;
 
 /// The address to which a command connects.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,8 @@ use clap::{
 };
 
 use crate::{
-    printable::printable,
     settings::{self, Arity, Row, TypedFlags},
+    text::printable::printable,
 };
 
 /// The flags of `serve`, as typed.

@@ -5,9 +5,10 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cases::Case;
 use crate::{
     cli::check,
-    rules::{self, Problem, cases::Case},
+    yaml::{self, Problem},
 };
 
 /// The results of all tests.
@@ -35,7 +36,7 @@ pub(super) struct CaseReport {
 impl CaseReport {
     pub(super) fn new(file: &Path, case: &Case, result: Result<(), String>) -> Self {
         Self {
-            file: rules::file_name(file),
+            file: yaml::file_name(file),
             name: case.name.clone(),
             location: case.location.clone(),
             status: if result.is_ok() { "passed" } else { "failed" },

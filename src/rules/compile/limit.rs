@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::{
-    did_you_mean::hint,
     engine::{
         calendar::{self, Calendar, CalendarError},
         request::Hits,
@@ -12,10 +11,13 @@ use crate::{
     },
     rules::{
         options::{Algorithms, LoadOptions},
+        written::{RateLimit, WrittenDescriptor},
+    },
+    text::did_you_mean::hint,
+    yaml::{
         origin::{PathStep, Problems},
         reader::{Located, shown},
-        schema::{RateLimit, WrittenDescriptor},
-        yaml::Location,
+        tree::Location,
     },
 };
 

@@ -6,14 +6,14 @@ use std::{
 };
 
 use crate::{
-    did_you_mean::hint,
     engine::pattern::Pattern,
-    rules::{
+    rules::written::WrittenDescriptor,
+    text::did_you_mean::hint,
+    yaml::{
         origin::{Origin, Problems},
         problem::Findings,
         reader::Located,
-        schema::WrittenDescriptor,
-        yaml::Location,
+        tree::Location,
     },
 };
 

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
 use super::target::XdsTarget;
-use crate::{VERSION, grpc::channel, peer::PeerError, tls::root_cause};
+use crate::{
+    VERSION,
+    net::{grpc::channel, peer::PeerError, tls::root_cause},
+};
 
 /// Upper bound on making a connection: name resolution, TCP, TLS, and the server's first frame of HTTP/2.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::target::XdsTarget;
-use crate::{clock::system_clock, engine::time::Timestamp, printable::printable};
+use crate::{engine::time::Timestamp, process::clock::system_clock, text::printable::printable};
 
 /// A control plane, and the state of our subscription.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::{
     connection::connect, control_plane::ControlPlane, stream, subscription::RuleSubscription,
 };
 use crate::{
-    pause::Pause,
+    process::pause::Pause,
     rules::{
         options::LoadOptions,
         watch::{Loaded, Rules},

@@ -10,14 +10,13 @@ use super::{
     resource::{self, ResourceTree},
 };
 use crate::{
-    printable::printable,
     rules::{
         load::{InForce, Version, compile_all},
         options::LoadOptions,
-        origin::Origin,
-        problem::{Findings, Problem},
-        schema,
+        written,
     },
+    text::printable::printable,
+    yaml::{Problem, origin::Origin, problem::Findings},
 };
 
 /// The resources of one response.
@@ -98,7 +97,7 @@ impl ReceivedRules {
             let ResourceTree { origin, root, mut problems } = resource::tree(config);
             findings.problems.append(&mut problems);
             names.push(origin.name.clone());
-            files.extend(schema::read_tree(&root, &Arc::new(origin), &mut findings));
+            files.extend(written::read_tree(&root, &Arc::new(origin), &mut findings));
         }
         compile_all(files, names, self.version(), options, findings)
     }

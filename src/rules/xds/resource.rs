@@ -6,11 +6,14 @@
 use prost_types::{Struct, Value, value::Kind};
 
 use super::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
-use crate::rules::{
-    keys::{DESCRIPTOR, FILE, KeyTable, LIMIT},
-    origin::{DescriptorStep, Origin},
-    problem::Problem,
-    yaml::{Content, Location, Pairs, Style, YamlNode},
+use crate::{
+    rules::keys::{DESCRIPTOR, FILE, LIMIT},
+    yaml::{
+        Problem,
+        keys::KeyTable,
+        origin::{DescriptorStep, Origin},
+        tree::{Content, Location, Pairs, Style, YamlNode},
+    },
 };
 
 /// The key of a descriptor's metadata below which our own keys are.

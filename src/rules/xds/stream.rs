@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     VERSION,
-    grpc::{self, GrpcMethod},
+    net::grpc::{self, GrpcMethod},
     rules::watch::Loaded,
 };
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::{control_plane::ResponseOutcome, pb::DiscoveryResponse, received::ReceivedRules};
-use crate::rules::{
-    load::{InForce, Version},
-    options::LoadOptions,
-    problem::{Problem, first_lines},
-    watch::{Loaded, Rules, count, off_thread},
+use crate::{
+    rules::{
+        load::{InForce, Version},
+        options::LoadOptions,
+        watch::{Loaded, Rules, count, off_thread},
+    },
+    yaml::{Problem, first_lines},
 };
 
 /// The longest text of a refusal, in bytes: gRPC servers accept 4 MiB.

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::tls::client::TlsClient;
+use crate::net::tls::client::TlsClient;
 
 /// A control plane, and the node as which it is asked. `Display` writes it as its URL.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use crate::{
         rules_source::{NODE_FORM, is_node},
         store_url::read_host,
     },
-    store::redis::server::Address,
+    store::redis::wire::endpoint::Address,
 };
 
 const CONFIG_TYPE: &str = "CONFIG_TYPE";

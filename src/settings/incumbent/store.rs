@@ -1,7 +1,7 @@
 //! Redis. No message repeats any of its URL, which may hold a password.
 
 use super::{Login, Translator, go, percent_encoded};
-use crate::store::redis::server::AclUser;
+use crate::store::redis::wire::endpoint::AclUser;
 
 const SOCKET: &str = "/var/run/nutcracker/ratelimit.sock";
 

@@ -1,21 +1,40 @@
 //! One Redis server that has counters: the link to it, and the calls that wait for it.
+//!
+//! The link has connections (`pool`), what is known of the server (`server_state`: `breaker`, `probe`, `server_checks`)
+//! and its `clock`. Calls that wait for it (`batcher`) are sent together (`batch`); debits that could not be sent are
+//! kept (`unsent`). Which server a call belongs to is left to `topology`.
+
+pub(super) mod batch;
+pub(super) mod batcher;
+pub(super) mod breaker;
+pub(super) mod clock;
+pub(super) mod link;
+pub mod pool;
+pub mod probe;
+pub mod server_checks;
+pub mod server_state;
+pub mod unsent;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-use super::{
+use self::{
     batch::Runs,
     batcher::Batcher,
-    checks::Checks,
     link::Link,
     pool::{Pool, PoolOptions},
     probe::{Probe, ProbeWrite},
-    script::Scripts,
-    server::Server,
-    server_info::{Expected, ServerMode},
+    server_checks::Checks,
     server_state::ServerState,
     unsent::Unsent,
+};
+use super::{
+    script::Scripts,
+    wire::{
+        endpoint::Server,
+        server_info::{Expected, ServerMode},
+    },
 };
 use crate::{
     store::{Clock, outage::Outage},
@@ -49,7 +68,7 @@ pub struct NodeOptions {
 
 /// One Redis server.
 #[derive(Debug)]
-pub(super) struct RedisNode {
+pub(crate) struct RedisNode {
     pub(super) server: Server,
     pub(super) link: Link,
     pub(super) batcher: Batcher,

@@ -1,14 +1,17 @@
 //! The scripts, how they are run, and what a run says. One file for each: its arguments and its reply.
+//!
+//! The Lua itself is in `lua/`. Which server a script runs on, and when, is left to `node` and `topology`.
 
 pub mod counter;
 pub mod fixed;
 pub mod ledger;
+pub(super) mod work;
 
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
-use super::connection::Connection;
+use super::wire::connection::Connection;
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::StoreError,
@@ -107,14 +110,14 @@ pub struct Scripts {
 
 /// The scripts that decide calls.
 #[derive(Debug)]
-pub(super) struct CallScripts {
+pub(crate) struct CallScripts {
     pub(super) ledger: Script,
     pub(super) fixed: Script,
 }
 
 /// A script and its hash.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(crate) struct Script {
     source: String,
     hash: String,
 }
@@ -238,7 +241,7 @@ pub trait ScriptRun: Sync {
 }
 
 /// What runs in one round trip came to.
-pub(super) struct Ran<T> {
+pub(crate) struct Ran<T> {
     /// One for each run.
     pub(super) replies: Vec<RedisResult<T>>,
     /// How long the round trip took.

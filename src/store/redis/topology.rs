@@ -1,5 +1,18 @@
 //! Which server has which counters. A single server, and the one that Sentinels name, have all of them; on a
 //! cluster each server has those of some hash slots.
+//!
+//! The servers are found (`discovery`, `sentinel`, `cluster`), the loss of a `failover` is estimated, and calls are led
+//! to their servers (`route`), in parts if several have their counters (`reservation`), alone if a hash slot has moved
+//! (`redirect`).
+
+pub(super) mod cluster;
+pub mod discovery;
+pub(super) mod failover;
+pub(super) mod redirect;
+pub(super) mod reservation;
+pub(super) mod route;
+pub mod sentinel;
+pub(super) mod wrong_modes;
 
 use std::{collections::HashMap, fmt, ops::RangeInclusive, sync::Arc};
 
@@ -9,13 +22,17 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    batch::Runs,
-    batcher::{NotDecided, QueuedCall},
-    hash_slot::HashSlot,
-    node::{NodeOptions, RedisNode},
-    server::{Address, Server},
-    server_info::ServerMode,
-    work::NodeWork,
+    node::{
+        NodeOptions, RedisNode,
+        batch::Runs,
+        batcher::{NotDecided, QueuedCall},
+    },
+    script::work::NodeWork,
+    wire::{
+        endpoint::{Address, Server},
+        hash_slot::HashSlot,
+        server_info::ServerMode,
+    },
 };
 use crate::{
     engine::{key::Counter, time::Timestamp},
@@ -23,7 +40,7 @@ use crate::{
 };
 
 /// The nodes of a store. Every call reads which they are; one task replaces them.
-pub(super) struct Topology {
+pub(crate) struct Topology {
     pub(super) options: NodeOptions,
     current: ArcSwap<NodeMap>,
     /// Held during a change.
@@ -43,7 +60,7 @@ pub(super) struct Topology {
 
 /// The nodes at one time.
 #[derive(Debug, Clone)]
-pub(super) struct NodeMap {
+pub(crate) struct NodeMap {
     nodes: Vec<Arc<RedisNode>>,
     /// By hash slot: an index into the nodes, or [`NO_OWNER`]. Empty if the first node has all counters.
     owners: Vec<u16>,
@@ -60,7 +77,7 @@ pub(super) const DOWN: &str = "CLUSTERDOWN: its nodes consider the cluster down;
 
 /// Hash slots, from the first to the last, and the server that has them.
 #[derive(Debug, Clone)]
-pub(super) struct SlotRange {
+pub(crate) struct SlotRange {
     pub(super) slots: RangeInclusive<u16>,
     pub(super) server: Server,
     pub(super) replicas: Vec<Server>,

@@ -17,14 +17,17 @@ use self::{
     exchange::{account, count, exchange, transaction},
 };
 use super::{
-    connection::Connection,
-    link::{Question, Unanswered},
-    node::{NodeOptions, RedisNode},
-    script::{RedisOutcome, Reply},
-    servers::{Finder, Servers},
-    topology::Topology,
-    unsent::Resend,
-    work::NodeWork,
+    node::{
+        NodeOptions, RedisNode,
+        link::{Question, Unanswered},
+        unsent::Resend,
+    },
+    script::{RedisOutcome, Reply, work::NodeWork},
+    topology::{
+        Topology,
+        discovery::{Finder, Servers},
+    },
+    wire::connection::Connection,
 };
 use crate::{
     engine::{

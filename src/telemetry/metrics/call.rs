@@ -22,7 +22,7 @@ use crate::{
         rule::{OnStoreFailure, Rule},
         rule_set::RuleSet,
     },
-    grpc,
+    net::grpc,
     telemetry::{
         instrument::{InstrumentRow, InstrumentUnit},
         labels::RuleLabels,

@@ -8,7 +8,7 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 
-use crate::{calls::CallTracker, telemetry::instrument::InstrumentRow};
+use crate::{process::calls::CallTracker, telemetry::instrument::InstrumentRow};
 
 const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.connections",

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use opentelemetry::metrics::Meter;
 
 use crate::{
-    clock::system_clock,
+    process::clock::system_clock,
     telemetry::instrument::{InstrumentRow, InstrumentUnit, Observe, observe_together},
 };
 

@@ -13,7 +13,7 @@ use tonic::Code as GrpcCode;
 use super::tracer::{EndedSpan, SpanStart, Tracer};
 use crate::{
     engine::{decision::Decision, rule::OnStoreFailure},
-    grpc,
+    net::grpc,
     telemetry::{
         is_server_error,
         matched::{DecidedCode, domain_of, rule_of, verdict_on_call},

@@ -1,4 +1,4 @@
-//! The import graph of src: which file uses which other one, and where the graph has cycles.
+//! The import graph of src and benches: which file uses which other one, and where the graph has cycles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,51 +7,71 @@ use super::sources;
 /// Files (or folders) as module paths, such as `rules/load`, each with those that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The graph of files. A file uses another one if it names it, or an item of it, by a path that starts with
-/// `crate`, `super` or `self`.
-fn graph_of_files() -> Graph {
+/// The graph of the files of the crate in `folder`, whose root is `root`. A file uses another one if it names it, or an
+/// item of it, by a path that starts with `crate`, `super`, `self`, or one of its own modules.
+fn graph_of_files(folder: &str, root: &str) -> Graph {
     let mut files: BTreeMap<Vec<String>, String> = BTreeMap::new();
-    for (name, code) in sources("src") {
-        let module = name.trim_start_matches("src/").trim_end_matches(".rs");
+    for (name, code) in sources(folder) {
+        let module = name.trim_start_matches(folder).trim_matches('/').trim_end_matches(".rs");
         match module {
+            module if module == root => drop(files.insert(Vec::new(), code)),
             "main" => {}
-            "lib" => drop(files.insert(Vec::new(), code)),
             _ => drop(files.insert(module.split('/').map(str::to_owned).collect(), code)),
         }
     }
-    let mut graph = Graph::new();
+    // What a file passes on by `pub use` belongs to the file that defines it: `a/Name` to `a/b`.
+    let mut passed_on: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
+    let mut used: Vec<(&[String], Vec<String>)> = Vec::new();
     for (module, code) in &files {
-        let uses = graph.entry(spell(module)).or_default();
-        for path in paths(code) {
-            let Some(target) = resolve(module, &path) else { continue };
-            // The longest prefix that is a file; what follows is an item of it.
-            let lengths = (0..=target.len()).rev();
-            let mut prefixes = lengths.map(|length| &target[..length]);
-            let used = prefixes.find(|prefix| files.contains_key(*prefix)).expect("lib.rs");
-            if used != module {
-                uses.insert(spell(used));
+        let is_child = |name: &str| files.contains_key(&[module, &[name.to_owned()][..]].concat());
+        for Path { names, is_passed_on } in paths(code) {
+            let Some(target) = resolve(module, &names, is_child) else { continue };
+            match target.last() {
+                Some(name) if is_passed_on => {
+                    let passed = [module, &[name.clone()][..]].concat();
+                    // A name that is a module's, too, is taken for the module.
+                    if !files.contains_key(&passed) {
+                        passed_on.insert(passed, target);
+                    }
+                }
+                _ => used.push((module, target)),
             }
+        }
+    }
+    let mut graph: Graph = files.keys().map(|module| (spell(module), BTreeSet::new())).collect();
+    for (module, mut target) in used {
+        while let Some((length, origin)) =
+            (0..=target.len()).find_map(|length| Some((length, passed_on.get(&target[..length])?)))
+        {
+            target = [origin, &target[length..]].concat();
+        }
+        // The longest prefix that is a file; what follows is an item of it.
+        let mut prefixes = (0..=target.len()).rev().map(|length| &target[..length]);
+        let used = prefixes.find(|prefix| files.contains_key(*prefix)).expect("the root");
+        if used != module {
+            graph.entry(spell(module)).or_default().insert(spell(used));
         }
     }
     graph
 }
 
-/// The graph of the folders and files at the top of src.
-fn graph_of_top_folders() -> Graph {
-    let mut folders = Graph::new();
-    for (module, uses) in graph_of_files() {
-        let folder = top(&module);
-        for used in &uses {
-            if folder != "lib" && top(used) != folder && top(used) != "lib" {
-                folders.entry(folder.to_owned()).or_default().insert(top(used).to_owned());
+/// The graphs of what lies side by side in each folder: a file counts as one with the folder of its name.
+fn graphs_of_folders(files: &Graph) -> BTreeMap<String, Graph> {
+    let mut folders: BTreeMap<String, Graph> = BTreeMap::new();
+    for (module, uses) in files {
+        let module: Vec<&str> = module.split('/').collect();
+        for used in uses {
+            let used: Vec<&str> = used.split('/').collect();
+            let shared = module.iter().zip(&used).take_while(|(one, other)| one == other).count();
+            if let (Some(entry), Some(used)) = (module.get(shared), used.get(shared))
+                && ![entry, used].contains(&&"lib")
+            {
+                let folder = folders.entry(module[..shared].join("/")).or_default();
+                folder.entry((*entry).to_owned()).or_default().insert((*used).to_owned());
             }
         }
     }
     folders
-}
-
-fn top(module: &str) -> &str {
-    module.split('/').next().unwrap()
 }
 
 fn spell(module: &[String]) -> String {
@@ -59,11 +79,16 @@ fn spell(module: &[String]) -> String {
 }
 
 /// A path from the crate's root, or `None` if it starts in another crate or in a scope.
-fn resolve(module: &[String], path: &[String]) -> Option<Vec<String>> {
+fn resolve(
+    module: &[String],
+    path: &[String],
+    is_child: impl Fn(&str) -> bool,
+) -> Option<Vec<String>> {
     let mut base = match path.first()?.as_str() {
         "crate" => Vec::new(),
         "self" => module.to_vec(),
         "super" => module.split_last().map_or_else(Vec::new, |(_, parent)| parent.to_vec()),
+        name if is_child(name) => return Some([module, path].concat()),
         _ => return None,
     };
     for name in &path[1..] {
@@ -76,8 +101,15 @@ fn resolve(module: &[String], path: &[String]) -> Option<Vec<String>> {
     Some(base)
 }
 
-/// The paths of all `use` declarations, expanded, and all other paths that start with `crate` or `super`.
-fn paths(code: &str) -> Vec<Vec<String>> {
+/// A path in the code of a file.
+struct Path {
+    names: Vec<String>,
+    /// Whether it is in a `pub use`.
+    is_passed_on: bool,
+}
+
+/// The paths of all `use` declarations, expanded, and all other paths of at least two names.
+fn paths(code: &str) -> Vec<Path> {
     let code: Vec<&str> =
         code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
     let tokens = tokens(&code.join("\n"));
@@ -88,10 +120,13 @@ fn paths(code: &str) -> Vec<Vec<String>> {
         match tokens[index].as_str() {
             "use" => {
                 index += 1;
-                expand(&tokens, &mut index, &[], &mut paths);
+                let mut expanded = Vec::new();
+                expand(&tokens, &mut index, &[], &mut expanded);
+                let is_passed_on = matches!(previous, Some("pub" | ")"));
+                paths.extend(expanded.into_iter().map(|names| Path { names, is_passed_on }));
             }
-            // `pub(in crate::rules)` is a visibility.
-            "crate" | "super" if previous != Some("in") => {
+            // `pub(in crate::rules)` is a visibility; behind a point or `::` is a method or the rest of a path.
+            name if is_name(name) && !matches!(previous, Some("in" | "." | "::")) => {
                 let mut path = vec![tokens[index].clone()];
                 while tokens.get(index + 1).is_some_and(|next| next == "::")
                     && tokens.get(index + 2).is_some_and(|name| is_name(name))
@@ -99,9 +134,9 @@ fn paths(code: &str) -> Vec<Vec<String>> {
                     path.push(tokens[index + 2].clone());
                     index += 2;
                 }
-                // A single `crate` or `super` is a visibility, too.
+                // A single name is no path.
                 if path.len() > 1 {
-                    paths.push(path);
+                    paths.push(Path { names: path, is_passed_on: false });
                 }
                 index += 1;
             }
@@ -192,20 +227,27 @@ fn cycles(graph: &Graph) -> BTreeSet<Vec<&str>> {
 }
 
 #[track_caller]
-fn assert_no_cycles(graph: &Graph, vertices_min: usize) {
-    assert!(graph.len() >= vertices_min, "{} of src were found", graph.len());
+fn assert_no_cycles(what: &str, graph: &Graph) {
     let cycles: Vec<String> = cycles(graph).iter().map(|cycle| cycle.join(" <-> ")).collect();
-    assert!(cycles.is_empty(), "import cycles:\n{}", cycles.join("\n"));
+    assert!(cycles.is_empty(), "import cycles in {what}:\n{}", cycles.join("\n"));
 }
 
 #[test]
 fn files_do_not_import_each_other_in_a_cycle() {
-    assert_no_cycles(&graph_of_files(), 100);
+    for (folder, root, files_min) in [("src", "lib", 200), ("benches/compare", "main", 10)] {
+        let graph = graph_of_files(folder, root);
+        assert!(graph.len() >= files_min, "{} files of {folder} were found", graph.len());
+        assert_no_cycles(folder, &graph);
+    }
 }
 
 #[test]
-fn top_level_folders_do_not_import_each_other_in_a_cycle() {
-    assert_no_cycles(&graph_of_top_folders(), 10);
+fn folders_and_files_side_by_side_do_not_import_each_other_in_a_cycle() {
+    let graphs = graphs_of_folders(&graph_of_files("src", "lib"));
+    assert!(graphs.len() >= 20, "{} folders were found", graphs.len());
+    for (folder, graph) in graphs {
+        assert_no_cycles(&format!("src/{folder}"), &graph);
+    }
 }
 
 #[test]
@@ -214,7 +256,7 @@ fn imports_are_expanded_and_visibilities_are_not_imports() {
 use std::fmt;
 pub(crate) use super::{files::{self, Source as Text}, yaml::*};
 // use crate::comment::C;
-pub(in crate::rules) fn f(a: &crate::a::b::C) -> super::super::D {}
+pub(in crate::rules) fn f(a: &crate::a::b::C) -> super::super::D { child::g(a.b::<E>()) }
 ";
     let expected = [
         "std::fmt",
@@ -223,9 +265,13 @@ pub(in crate::rules) fn f(a: &crate::a::b::C) -> super::super::D {}
         "super::yaml",
         "crate::a::b::C",
         "super::super::D",
+        "child::g",
     ];
-    let actual: Vec<String> = paths(code).iter().map(|path| path.join("::")).collect();
+    let paths = paths(code);
+    let actual: Vec<String> = paths.iter().map(|path| path.names.join("::")).collect();
     assert_eq!(actual, expected);
+    let passed_on: Vec<bool> = paths.iter().map(|path| path.is_passed_on).collect();
+    assert_eq!(passed_on, [false, true, true, true, false, false, false]);
 }
 
 #[test]

@@ -17,7 +17,10 @@ use crate::{
     },
     store::{
         Clear,
-        redis::{connection::Connection, link::Question, resp},
+        redis::{
+            node::link::Question,
+            wire::{connection::Connection, resp},
+        },
     },
     telemetry::StoreMetrics,
 };

@@ -6,7 +6,7 @@ use redis::{Cmd, RedisResult};
 
 use super::{
     ELSEWHERE, KeyDeclaration, RedisOutcome, Reply, ScriptRun, Scripts, WriteRefusal, run,
-    timestamp, unexpected_reply, why_left,
+    timestamp, unexpected_reply, why_left, work::NodeWork,
 };
 use crate::{
     engine::{
@@ -16,7 +16,10 @@ use crate::{
         rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
         time::{Span, Timestamp},
     },
-    store::redis::{connection::Connection, link::Question, resp, work::NodeWork},
+    store::redis::{
+        node::link::Question,
+        wire::{connection::Connection, resp},
+    },
     telemetry::StoreMetrics,
 };
 

@@ -12,8 +12,8 @@ use crate::{
         time::Timestamp,
     },
     store::redis::{
-        connection::Connection,
         script::{RedisOutcome, Reply, WriteRefusal},
+        wire::connection::Connection,
     },
     telemetry::StoreMetrics,
 };

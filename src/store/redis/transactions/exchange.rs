@@ -8,7 +8,7 @@ use crate::{
         request::Hits,
         time::Timestamp,
     },
-    store::redis::connection::Connection,
+    store::redis::wire::connection::Connection,
     telemetry::StoreMetrics,
 };
 

@@ -1,0 +1,7 @@
+//! What the gRPC and the HTTP listeners share: accepting connections, the memory that clients make the service hold,
+//! the service's phase, and panics.
+
+pub(crate) mod accept;
+pub mod arriving;
+pub mod health;
+pub(crate) mod panics;

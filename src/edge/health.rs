@@ -1,0 +1,77 @@
+//! The phase of the service, as gRPC health, `/readyz` and `/healthcheck` report it.
+
+use tokio::sync::watch;
+use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
+
+use crate::net::grpc;
+
+/// The names under which gRPC health answers: the server, the service, and the name of
+/// envoyproxy/ratelimit. tonic-health would report the first as serving from the start.
+const NAMES: [&str; 3] = ["", grpc::SERVICE, "ratelimit"];
+
+/// The largest request for gRPC health, in bytes: it holds a name.
+const REQUEST_BYTES_MAX: usize = 4 << 10;
+
+/// A phase in the life of the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The store has not answered yet.
+    Starting,
+    /// The service takes calls.
+    Ready,
+    /// The store fails, and the service is to be ready only while it answers.
+    WithoutStore,
+    /// There are no rules, and the service is to be ready only while there are.
+    WithoutRules,
+    /// Calls are still answered, but new ones should go to other replicas.
+    Draining,
+}
+
+/// Reports the phase.
+#[derive(Debug, Clone)]
+pub struct Health {
+    phase: watch::Sender<Phase>,
+    reporter: HealthReporter,
+}
+
+impl Health {
+    /// Starts in [`Phase::Starting`].
+    pub async fn new() -> Self {
+        let health =
+            Self { phase: watch::Sender::new(Phase::Starting), reporter: HealthReporter::new() };
+        health.enter(Phase::Starting).await;
+        health
+    }
+
+    /// Enters `phase`, unless the service is draining, which is final.
+    pub async fn enter(&self, phase: Phase) {
+        self.phase.send_if_modified(|current| {
+            let is_draining = *current == Phase::Draining;
+            if !is_draining {
+                *current = phase;
+            }
+            !is_draining
+        });
+        let status = if self.ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in NAMES {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Whether the service takes calls.
+    pub fn ready(&self) -> bool {
+        self.phase() == Phase::Ready
+    }
+
+    /// The gRPC health service.
+    pub fn grpc(&self) -> HealthServer<impl tonic_health::pb::health_server::Health> {
+        let service =
+            tonic_health::server::HealthService::from_health_reporter(self.reporter.clone());
+        HealthServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX)
+    }
+}

@@ -1,0 +1,3 @@
+//! Rules from the files of other services.
+
+pub mod limitador;

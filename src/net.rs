@@ -1,0 +1,5 @@
+//! Connections to and from others: TLS, gRPC's framing and names, and what a peer speaks.
+
+pub(crate) mod grpc;
+pub(crate) mod peer;
+pub mod tls;

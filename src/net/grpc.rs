@@ -1,0 +1,112 @@
+//! gRPC on HTTP/2, as far as the service and its clients share it: how a message is framed, the name of
+//! the one method, and those of the codes. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
+
+pub(crate) mod channel;
+
+use tonic::{Code, Status};
+
+use super::tls::root_cause;
+use crate::text::printable::printable;
+
+/// The path of a call.
+pub(crate) const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The full name of the method.
+pub(crate) const METHOD: &str = METHOD_PATH.split_at(1).1;
+
+/// The full name of the service.
+pub(crate) const SERVICE: &str = METHOD.split_at(METHOD.len() - "/ShouldRateLimit".len()).0;
+
+/// A method of a server, for messages about it.
+#[derive(Debug)]
+pub(crate) struct GrpcMethod {
+    /// What a server without it lacks, such as `health service`.
+    pub(crate) service: &'static str,
+    /// Its full name.
+    pub(crate) name: &'static str,
+}
+
+/// Our own method.
+pub(crate) const SHOULD_RATE_LIMIT: GrpcMethod =
+    GrpcMethod { service: "rate-limit service", name: METHOD };
+
+/// The content type of calls and answers.
+pub(crate) const CONTENT_TYPE: &str = "application/grpc";
+
+/// Bytes before each message: whether it is compressed (1), and its length (4).
+pub(crate) const PREFIX_BYTES: usize = 5;
+
+/// The prefix of an uncompressed message of `length` bytes, which is below 4 GiB.
+pub(crate) fn prefix(length: usize) -> [u8; PREFIX_BYTES] {
+    let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+    [0, a, b, c, d]
+}
+
+/// The name of a status as the conventions write it.
+pub(crate) fn status_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+/// A failed call of a method in words: the root cause if the connection failed, else the answer's code and message.
+pub(crate) fn in_words(status: &Status, method: &GrpcMethod) -> String {
+    if let Some(source) = std::error::Error::source(status) {
+        return root_cause(source);
+    }
+    let code = status_name(status.code());
+    let cause = match status.code() {
+        Code::Unimplemented => {
+            format!("the server has no {} ({code} for {})", method.service, method.name)
+        }
+        _ => code.to_owned(),
+    };
+    match printable(status.message().as_bytes()).as_str() {
+        "" => cause,
+        message => format!("{cause}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_parts_of_the_path() {
+        assert_eq!(METHOD_PATH, format!("/{METHOD}"));
+        assert_eq!(METHOD, format!("{SERVICE}/ShouldRateLimit"));
+    }
+
+    #[test]
+    fn a_status_without_a_message_ends_with_its_code() {
+        let words = |code, message| in_words(&Status::new(code, message), &SHOULD_RATE_LIMIT);
+        assert_eq!(words(Code::Internal, ""), "INTERNAL");
+        assert_eq!(words(Code::Internal, "a\nb"), "INTERNAL: a\\x0ab");
+        let lacks = format!("the server has no rate-limit service (UNIMPLEMENTED for {METHOD})");
+        assert_eq!(words(Code::Unimplemented, ""), lacks);
+        let unknown = "unknown service";
+        assert_eq!(words(Code::Unimplemented, unknown), format!("{lacks}: {unknown}"));
+    }
+
+    #[test]
+    fn the_prefix_holds_the_length_in_network_order() {
+        assert_eq!(prefix(0), [0; 5]);
+        assert_eq!(prefix(0x0102_0304), [0, 1, 2, 3, 4]);
+    }
+}

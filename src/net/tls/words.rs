@@ -1,0 +1,231 @@
+//! Errors of connections in words that say what to change.
+
+use std::{error::Error, io};
+
+use jiff::Timestamp;
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, pki_types::UnixTime};
+
+use crate::text::printable::printable;
+
+/// What to try with a certificate whose names are refused for their wildcards.
+const TOO_WIDE: &str = "use a certificate with the server's own name: a wildcard counts only as a whole label before at least \
+                        two others, as in *.example.com";
+
+/// What to try with a CA certificate in the place of a server's.
+const NOT_OF_CA: &str =
+    "use one that a CA has signed, or a self-signed one with basicConstraints=CA:FALSE";
+
+/// What a user can change about the TLS of a connection, in the terms of its settings.
+#[derive(Debug)]
+pub struct TlsAdvice {
+    /// The files, at the beginning of log lines: `the TLS files of Redis`.
+    pub files: &'static str,
+    /// How to trust another CA.
+    pub trust: &'static str,
+    /// How to expect another name in the certificate.
+    pub name: &'static str,
+    /// How to connect without TLS.
+    pub plain: &'static str,
+}
+
+/// An error of a TLS connection in words; other errors are returned as they are.
+pub(crate) fn in_words(error: io::Error) -> io::Error {
+    match of_rustls(&error) {
+        Some(cause) => io::Error::new(error.kind(), sentence(cause)),
+        None => error,
+    }
+}
+
+/// The error of a handshake in words, with what to try. It is [`Unsupported`](io::ErrorKind::Unsupported) if the server
+/// speaks another protocol within TLS.
+pub(super) fn of_handshake(error: io::Error, advice: &TlsAdvice) -> io::Error {
+    let Some(cause) = of_rustls(&error) else { return error };
+    let kind = match cause {
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            io::ErrorKind::Unsupported
+        }
+        _ => error.kind(),
+    };
+    let sentence = sentence(cause);
+    match advice.on(cause) {
+        Some(advice) => io::Error::new(kind, format!("{sentence}; {advice}")),
+        None => io::Error::new(kind, sentence),
+    }
+}
+
+/// The root cause of an error in words: the message of an outer one is often only "transport error".
+pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let cause = error.downcast_ref::<io::Error>().and_then(of_rustls);
+    match (cause, error.source()) {
+        (Some(cause), _) => sentence(cause),
+        (None, Some(source)) => root_cause(source),
+        (None, None) => printable(error.to_string().as_bytes()),
+    }
+}
+
+/// Why a key cannot be used with its certificate.
+pub(super) fn of_key(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "does not fit the certificate".to_owned(),
+        error => format!("cannot be used: {error}"),
+    }
+}
+
+/// Whether an error says that the other side has ended the connection. Which one it is depends on what it had not read.
+pub(crate) fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+/// Whether an error says that the server wants to see a certificate of ours.
+pub(crate) fn demands_certificate(error: &io::Error) -> bool {
+    let demanded = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
+    of_rustls(error) == Some(&demanded)
+}
+
+fn of_rustls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+impl TlsAdvice {
+    /// What to change after this error.
+    fn on(&self, error: &rustls::Error) -> Option<&'static str> {
+        use CertificateError::{BadSignature, NotValidForNameContext, UnknownIssuer};
+        match error {
+            rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => Some(self.trust),
+            rustls::Error::InvalidCertificate(NotValidForNameContext { presented, .. }) => {
+                let is_too_wide = presented.iter().any(|name| is_refused_wildcard(bare(name)));
+                Some(if is_too_wide { TOO_WIDE } else { self.name })
+            }
+            rustls::Error::InvalidCertificate(error) if is_of_ca(error) => Some(NOT_OF_CA),
+            error if is_not_tls(error) => Some(self.plain),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a server has shown a CA certificate, as a self-signed one often is.
+fn is_of_ca(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(error) if error.0.to_string() == "CaUsedAsEndEntity")
+}
+
+/// Whether the server sent bytes that are not TLS.
+const fn is_not_tls(error: &rustls::Error) -> bool {
+    matches!(
+        error,
+        rustls::Error::InvalidMessage(_)
+            | rustls::Error::InappropriateMessage { .. }
+            | rustls::Error::InappropriateHandshakeMessage { .. }
+    )
+}
+
+fn sentence(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(error) => of_certificate(error),
+        rustls::Error::AlertReceived(alert) => of_alert(*alert),
+        rustls::Error::PeerIncompatible(_) => {
+            "the server speaks neither TLS 1.2 nor 1.3, or none of our ciphers".to_owned()
+        }
+        rustls::Error::PeerMisbehaved(_) => "the server breaks the rules of TLS".to_owned(),
+        error if is_not_tls(error) => "the server does not speak TLS on this port".to_owned(),
+        error => format!("TLS failed: {error}"),
+    }
+}
+
+fn of_alert(alert: AlertDescription) -> String {
+    match alert {
+        AlertDescription::NoApplicationProtocol => {
+            "the server speaks another protocol on this port".to_owned()
+        }
+        AlertDescription::CertificateRequired => {
+            "the server demands a client certificate".to_owned()
+        }
+        AlertDescription::UnknownCA
+        | AlertDescription::BadCertificate
+        | AlertDescription::CertificateExpired
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::DecryptError => {
+            format!("the server refused our client certificate ({})", name_of(alert))
+        }
+        AlertDescription::ProtocolVersion => "the server speaks neither TLS 1.2 nor 1.3".to_owned(),
+        AlertDescription::UnrecognisedName => {
+            "the server has no certificate for this host name".to_owned()
+        }
+        alert => format!("the server refused the TLS connection ({})", name_of(alert)),
+    }
+}
+
+/// An alert as its RFC numbers it.
+fn name_of(alert: AlertDescription) -> String {
+    let number = u8::from(alert);
+    match alert.as_str() {
+        Some(name) => format!("TLS alert {number}, {name}"),
+        None => format!("TLS alert {number}"),
+    }
+}
+
+/// A name without rustls's word for its kind: `DnsName("h")` and `IpAddress(::1)`.
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
+/// Whether rustls refuses a name for its wildcard, whatever the server's name is. `*.com` would be for too many servers.
+fn is_refused_wildcard(name: &str) -> bool {
+    let labels = name.strip_prefix("*.").unwrap_or(name);
+    name.contains('*') && (labels.contains('*') || !labels.contains('.'))
+}
+
+fn of_certificate(error: &CertificateError) -> String {
+    let problem = match error {
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names = match presented.as_slice() {
+                [] => "no name".to_owned(),
+                names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
+            };
+            format!("is for {names}, not for {}", expected.to_str())
+        }
+        // The signature is bad if another CA has the name of one that is trusted.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "is not signed by a trusted CA".to_owned()
+        }
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("expired at {}", date(*not_after))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("is not valid before {}", date(*not_before))
+        }
+        CertificateError::InvalidPurposeContext { .. } => {
+            "may not be used by a server: its extended key usage lacks serverAuth".to_owned()
+        }
+        CertificateError::BadEncoding => "cannot be read".to_owned(),
+        error if is_of_ca(error) => "is a CA certificate, not a server certificate".to_owned(),
+        CertificateError::Other(error) => match error.0.to_string().as_str() {
+            "UnsupportedCertVersion" => "is not of X.509 version 3".to_owned(),
+            name => format!("is not valid ({name})"),
+        },
+        error => format!("is not valid ({error})"),
+    };
+    format!("the server's certificate {problem}")
+}
+
+fn date(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    let time = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| "a time that cannot be written".to_owned(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_is_refused_unless_it_is_a_whole_label_before_two_others() {
+        for name in ["*", "*.svc", "*.*.example.com", "a*.example.com", "a.*.example.com"] {
+            assert!(is_refused_wildcard(name), "{name}");
+        }
+        for name in ["*.example.com", "*.a.example.com", "example.com", "svc", ""] {
+            assert!(!is_refused_wildcard(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The gRPC listener: distributes connections over the workers, and serves them within bounds.
+
+use std::{
+    convert::Infallible,
+    future::ready,
+    pin::{Pin, pin},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::Limited;
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, service::Routes};
+use tower::Service as _;
+
+use super::{
+    age,
+    slots::{ConnectionSlot, ConnectionSlots},
+    socket::Socket,
+};
+use crate::{
+    edge::accept::{accept, warn_once_a_minute},
+    net::{
+        grpc::{self, METHOD_PATH},
+        tls::server::{ListenerTls, SecuredStream},
+    },
+    process::{calls::CallTracker, workers::Workers},
+    rls::{
+        framing::{ARRIVES_WITHIN, AnswerBody, OtherCall},
+        refusal::Refusal,
+        service::{ConnectedClient, Service},
+    },
+    telemetry::{CallsInProgress, ListenerMetrics, RefusedConnection},
+};
+
+/// Maximum number of open calls on one connection. Further calls would wait in Envoy, and be lost if it shuts down. An
+/// open call that sends nothing takes about 2 KiB.
+const STREAMS_MAX: u32 = 8192;
+/// Largest headers of a call, in bytes. Envoy's own maximum for a client's headers is 8 MiB.
+const HEADER_LIST_BYTES_MAX: u32 = 9 << 20;
+/// Unread data that a client may send, in bytes: for one call, and for all calls of a connection. Data is
+/// read as soon as it arrives.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+/// Maximum number of streams that we reset because of the client's errors; see RUSTSEC-2024-0003.
+const LOCAL_RESETS_MAX: usize = 1024;
+/// Maximum number of calls that a client may cancel before we have accepted them. A client that cancels all of its calls
+/// at once, because we were slow, does nothing wrong.
+const REMOTE_RESETS_MAX: usize = STREAMS_MAX as usize;
+/// A client that has vanished is detected within the sum of both.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The headers that the other services may need. They keep a call's headers while they wait for its body, so
+/// passing on all of them would let a client use up the memory.
+const HEADERS_OF_OTHERS: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("grpc-encoding")];
+const HEADER_OF_OTHERS_BYTES_MAX: usize = 128;
+/// Most open calls of the other services on one connection, and most bytes that each may send. `Watch` stays open.
+const OTHER_CALLS_MAX: usize = 100;
+const OTHER_BYTES_MAX: usize = 4 << 10;
+
+/// How long connections are still accepted after the stop, and the least time for which each is then served.
+const CLOSE_AFTER: Duration = Duration::from_millis(100);
+
+/// The pause before the next look whether a connection may be accepted.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// The services on the gRPC address.
+#[derive(Debug, Clone)]
+pub struct GrpcServices {
+    /// The rate limit service.
+    pub rate_limit: Arc<Service>,
+    /// Health and, if it is on, reflection.
+    pub others: Routes,
+    /// Counts the calls of all connections.
+    pub(crate) in_progress: CallsInProgress,
+}
+
+/// Bounds on connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionBounds {
+    /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
+    pub connections_max: usize,
+    /// The age at which a connection is asked to end, give or take a tenth; `None` for never.
+    pub age: Option<Duration>,
+}
+
+/// Serves calls until `stop` is cancelled, and then finishes those in progress.
+pub async fn serve(
+    listener: TcpListener,
+    services: GrpcServices,
+    workers: Arc<Workers>,
+    bounds: ConnectionBounds,
+    tls: ListenerTls,
+    metrics: ListenerMetrics,
+    stop: CancellationToken,
+) {
+    let mut connections = JoinSet::new();
+    let mut slots = ConnectionSlots::new(bounds.connections_max);
+    let mut closed = pin!(close_after(stop.clone()));
+    loop {
+        let may_accept = slots.may_accept(connections.len());
+        tokio::select! {
+            () = &mut closed => break,
+            Some(_) = connections.join_next() => {}
+            () = time::sleep(LOOK_AGAIN_AFTER), if !may_accept => {}
+            stream = accept(&listener, &metrics), if may_accept => {
+                let memory = services.rate_limit.memory_of_a_connection();
+                let Some(slot) = slots.take(connections.len(), &metrics, memory) else {
+                    metrics.refused(RefusedConnection::Full);
+                    warn_once_a_minute(&metrics, "closed a connection: --max-connections have calls");
+                    continue;
+                };
+                let Ok(stream) = stream.into_std() else { continue };
+                let (services, tls, stop) = (services.clone(), tls.clone(), stop.clone());
+                let open = metrics.opened();
+                let connection = async move {
+                    let memory = Arc::clone(&slot.memory);
+                    tokio::select! {
+                        () = serve_connection(stream, services, bounds.age, tls, stop, &slot) => {}
+                        () = memory.is_over() => {}
+                    }
+                    // The calls that outlive it.
+                    if let Some((calls, _)) = slot.calls.get() {
+                        calls.clone().wait().await;
+                    }
+                    drop(open);
+                };
+                workers.spawn(&mut connections, connection);
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Ends when the listener closes: connections that are in the accept queue at the stop are still served.
+async fn close_after(stop: CancellationToken) {
+    stop.cancelled().await;
+    time::sleep(CLOSE_AFTER).await;
+}
+
+/// Serves a connection until it ends.
+async fn serve_connection(
+    stream: std::net::TcpStream,
+    services: GrpcServices,
+    age: Option<Duration>,
+    tls: ListenerTls,
+    stop: CancellationToken,
+    slot: &Arc<ConnectionSlot>,
+) {
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
+    let calls = CallTracker::on_this_runtime();
+    drop(slot.calls.set((calls.clone(), services.in_progress.add(calls.clone()))));
+    let gate = slot.gate.clone();
+    let socket = Socket::new(stream, gate.clone(), Arc::clone(&slot.memory));
+    let mut server = http2::Builder::new(calls.clone());
+    server
+        .timer(TokioTimer::new())
+        // gRPC needs no date, and hyper panics on a clock before 1970.
+        .auto_date_header(false)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_local_error_reset_streams(LOCAL_RESETS_MAX)
+        .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
+        .keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_WITHIN);
+    let client = Arc::new(ConnectedClient {
+        calls,
+        memory: Arc::clone(&slot.memory),
+        other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
+        identity,
+    });
+    let service = service_fn(|request| {
+        slot.has_called.store(true, Ordering::Relaxed);
+        services.answer(request, &client).map(Ok::<_, Infallible>)
+    });
+    let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
+    tokio::select! {
+        // Connection errors are not reported: nothing of ours has failed.
+        _ = gate.run(connection.as_mut()) => return,
+        // A new connection gets the time to send its calls.
+        () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}
+        () = age::reached(age) => {}
+        () = slot.is_silent() => return,
+    }
+    if !gate.has_spoken() {
+        return;
+    }
+    connection.as_mut().graceful_shutdown();
+    drop(time::timeout(age::GRACE, gate.run(connection)).await);
+}
+
+impl GrpcServices {
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        client: &Arc<ConnectedClient>,
+    ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
+        let is_ours = request.uri().path() == METHOD_PATH;
+        if is_ours && is_grpc(request.headers()) {
+            return Arc::clone(&self.rate_limit).answer(request, Arc::clone(client)).left_future();
+        }
+        let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
+            Box::pin(ready(not_grpc()))
+        } else {
+            Box::pin(answer_other(self.others.clone(), request, Arc::clone(client)))
+        };
+        other.right_future()
+    }
+}
+
+/// Answers a call of another service. Its bounds are ours, since tonic waits for a message without a limit.
+async fn answer_other(
+    mut others: Routes,
+    request: Request<Incoming>,
+    client: Arc<ConnectedClient>,
+) -> Response<AnswerBody> {
+    let answer = async {
+        let mut call =
+            Box::new(OtherCall::begin(OTHER_BYTES_MAX, &client.other_calls, &client.memory)?);
+        let answer = time::timeout(ARRIVES_WITHIN, others.call(for_others(request))).await;
+        let Ok(answer) = answer.map_err(|_| Refusal::TooSlow)?;
+        Ok(answer.map(|body| {
+            call.body = body;
+            AnswerBody::Other(call)
+        }))
+    };
+    answer.await.unwrap_or_else(|refusal: Refusal| refusal.status().into_http())
+}
+
+fn for_others(request: Request<Incoming>) -> Request<Body> {
+    let (head, body) = request.into_parts();
+    let body = Body::new(Limited::new(body, OTHER_BYTES_MAX));
+    let mut request = Request::post(head.uri.path()).body(body).unwrap_or_default();
+    for name in HEADERS_OF_OTHERS {
+        if let Some(value) = head.headers.get(&name)
+            && value.len() <= HEADER_OF_OTHERS_BYTES_MAX
+        {
+            request.headers_mut().insert(name, value.clone());
+        }
+    }
+    request
+}
+
+/// Whether the content type is one of gRPC's.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(grpc::CONTENT_TYPE.as_bytes()))
+}
+
+/// 415, as gRPC requires for other content types.
+fn not_grpc() -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::End);
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}

@@ -1,0 +1,203 @@
+//! The socket under an HTTP/2 connection, which shows h2 its input in turns, and the end of the input late.
+//!
+//! Each time that h2 hands over a call it reads again. So a client that sends without a pause would be read until
+//! nothing is left, and the other connections of its worker would wait. Within one poll of the connection, only so
+//! much is read.
+//!
+//! As soon as h2 sees the end of its input, or fails to write, it drops the calls that it has read but not yet
+//! handed over. An Envoy that shuts down writes the debits of all its streams and closes the connection, so
+//! the end of the input is hidden until every call before it has been handed over.
+
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
+
+use super::header_blocks::{HeaderBlocks, PREFACE};
+use crate::{edge::arriving::ConnectionBudget, net::tls::ServerStream};
+
+/// A socket that shows the end of its input only when [`InputGate::run`] allows it.
+pub(crate) struct Socket {
+    /// Its limit is what is left of the turn.
+    stream: Take<ServerStream>,
+    gate: InputGate,
+    output: Output,
+    /// The reader, while it waits for room for output.
+    waits: Option<Waker>,
+    /// The bytes of the preface that have not been read.
+    preface_left: u64,
+    header_blocks: HeaderBlocks,
+}
+
+/// Most bytes that are read, and then worked on, before other connections of this worker have their turn: some tens of
+/// small calls.
+const TURN_BYTES: u64 = 4 << 10;
+
+enum Output {
+    Open,
+    /// The client does not read: what it sends meanwhile is not read either, so that answers do not pile up.
+    Blocked,
+    /// A write failed. Data of the client may still be unread, so the socket stays open, and further output
+    /// is discarded.
+    Discarded,
+}
+
+/// How much of a socket's input h2 may see.
+#[derive(Clone, Default)]
+pub(crate) struct InputGate(Arc<GateState>);
+
+#[derive(Default)]
+struct GateState {
+    reached: AtomicBool,
+    shown: AtomicBool,
+    has_spoken: AtomicBool,
+    /// The bytes that may still be read in this turn.
+    turn: AtomicU64,
+}
+
+impl Socket {
+    pub(crate) fn new(
+        stream: ServerStream,
+        gate: InputGate,
+        memory: Arc<ConnectionBudget>,
+    ) -> Self {
+        Self {
+            stream: stream.take(0),
+            gate,
+            output: Output::Open,
+            waits: None,
+            preface_left: PREFACE.len() as u64,
+            header_blocks: HeaderBlocks::new(memory),
+        }
+    }
+}
+
+impl InputGate {
+    /// Whether a whole preface has been read.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.0.has_spoken.load(Ordering::Relaxed)
+    }
+
+    /// Runs the connection that uses the socket. Each poll is a turn.
+    pub(crate) async fn run<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
+        poll_fn(|context| {
+            self.0.turn.store(TURN_BYTES, Ordering::Relaxed);
+            loop {
+                let polled = connection.as_mut().poll(context);
+                // A connection that waits for input has handed over all of its calls.
+                let is_hidden = self.0.reached.load(Ordering::Relaxed)
+                    && !self.0.shown.swap(true, Ordering::Relaxed);
+                if polled.is_ready() || !is_hidden {
+                    return polled;
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let gate = Arc::clone(&self.gate.0);
+        if let Output::Blocked = self.output {
+            self.waits = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        if !gate.reached.load(Ordering::Relaxed) {
+            let turn = gate.turn.load(Ordering::Relaxed);
+            if turn == 0 {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.stream.set_limit(turn);
+            let filled = buffer.filled().len();
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+            let left = self.stream.limit();
+            if read.is_ok() && left < turn {
+                gate.turn.store(left, Ordering::Relaxed);
+                let bytes = buffer.filled().get(filled..).unwrap_or_default();
+                self.header_blocks.follow(bytes).map_err(io::Error::other)?;
+                if self.preface_left > 0 {
+                    self.preface_left = self.preface_left.saturating_sub(turn - left);
+                    gate.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
+                }
+                return Poll::Ready(Ok(()));
+            }
+            // An error, such as a reset, is treated like an orderly end.
+            gate.reached.store(true, Ordering::Relaxed);
+        }
+        if gate.shown.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        // No wake-up is needed: `InputGate::run` polls again.
+        Poll::Pending
+    }
+}
+
+impl Socket {
+    /// Writes with `write`. After a failure, `length` bytes are discarded instead.
+    fn write(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Output::Discarded = self.output {
+            return Poll::Ready(Ok(length));
+        }
+        let written = write(Pin::new(self.stream.get_mut()));
+        self.output = match &written {
+            Poll::Ready(Ok(_)) => Output::Open,
+            Poll::Ready(Err(_)) => Output::Discarded,
+            Poll::Pending => Output::Blocked,
+        };
+        if written.is_ready()
+            && let Some(reader) = self.waits.take()
+        {
+            reader.wake();
+        }
+        written.map(|written| written.or(Ok(length)))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write(bytes.len(), |stream| stream.poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.write(length, |stream| stream.poll_write_vectored(context, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.get_ref().is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream.get_mut()).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream.get_mut()).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,323 @@
+//! Rules as written in one file or resource, before all rules are compiled together.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::keys::{DESCRIPTOR, FILE, LIMIT, REPLACED};
+use crate::{
+    engine::{
+        key::SlotBy,
+        rule::{Algorithm, Metadata, OnStoreFailure, Unit},
+    },
+    yaml::{
+        files::Source,
+        origin::Origin,
+        problem::Findings,
+        reader::{Fields, Located, Reader, shown},
+        scalar::{self, Plain},
+        tree::{Content, Location, Style, YamlNode},
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) origin: Arc<Origin>,
+    pub(super) domain: String,
+    pub(super) slot_by: SlotBy,
+    pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
+}
+
+#[derive(Debug)]
+pub(super) struct WrittenDescriptor {
+    pub(super) key: String,
+    pub(super) value: Option<String>,
+    /// From `rate_limit` or `rate_limits`; empty for an allowlist.
+    pub(super) limits: Vec<Located<RateLimit>>,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) detailed_metric: bool,
+    pub(super) value_to_metric: bool,
+    pub(super) share_threshold: bool,
+    pub(super) metadata: Option<Metadata>,
+    pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
+}
+
+#[derive(Debug)]
+pub(super) struct RateLimit {
+    /// Absent counts as 0, as in envoyproxy/ratelimit: every call is over the limit.
+    pub(super) requests_per_unit: Option<u32>,
+    pub(super) unit: Option<Located<Unit>>,
+    /// Number of units in a window; absent counts as 1.
+    pub(super) unit_multiplier: u32,
+    pub(super) unlimited: bool,
+    /// Whether denied calls are charged; if absent, `--count-denied` decides.
+    pub(super) count_denied: Option<bool>,
+    /// One of [`Algorithm::names`].
+    pub(super) algorithm: &'static str,
+    pub(super) burst: Option<Located<u32>>,
+    pub(super) time_zone: Option<Located<String>>,
+    pub(super) remember: Option<Located<String>>,
+    pub(super) on_store_failure: Option<OnStoreFailure>,
+    pub(super) name: Option<String>,
+    pub(super) replaces: Vec<Located<String>>,
+}
+
+/// Reads one file. `None` if it has no valid domain.
+pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
+    let origin = Arc::new(Origin::text(&source.name));
+    let mut reader = Reader { origin: &origin, findings };
+    let root = reader.root(&source.text, "a rule file starts with `domain:`", of_kubernetes)?;
+    read_tree(&root, &origin, findings)
+}
+
+/// Reads the tree of one file or resource. `None` if it has no valid domain.
+pub(super) fn read_tree(
+    root: &YamlNode,
+    origin: &Arc<Origin>,
+    findings: &mut Findings,
+) -> Option<File> {
+    Reader { origin, findings }.file(root, origin)
+}
+
+impl Reader<'_> {
+    fn file(&mut self, root: &YamlNode, origin: &Arc<Origin>) -> Option<File> {
+        let fields = self.fields(root, &FILE)?;
+        let descriptors = self.descriptors(&fields);
+        let domain = fields.text("domain")?.value;
+        let slot_by = match fields.word("slot_by") {
+            Some(_) => SlotBy::Domain,
+            None => SlotBy::BusinessId,
+        };
+        Some(File { origin: Arc::clone(origin), domain, slot_by, descriptors })
+    }
+
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
+        let Some(node) = fields.node("descriptors") else { return Vec::new() };
+        let Content::List(items) = &node.content else {
+            self.problem(node.location, "descriptors: must be a list");
+            return Vec::new();
+        };
+        items.iter().filter_map(|item| self.descriptor(item)).collect()
+    }
+
+    fn descriptor(&mut self, node: &YamlNode) -> Option<Located<WrittenDescriptor>> {
+        let fields = self.fields(node, &DESCRIPTOR)?;
+        let location = fields.location;
+        let descriptors = self.descriptors(&fields);
+        let limits = self.limits(&fields);
+        let metadata = fields.node("metadata").and_then(|node| self.metadata(node));
+        let value = fields.text("value").map(|value| value.value);
+        let share_threshold = fields.is_on("share_threshold");
+        if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
+            self.problem(location, "share_threshold: needs a `value` with a `*`");
+        }
+        let value = WrittenDescriptor {
+            key: fields.text("key")?.value,
+            value,
+            limits,
+            shadow_mode: fields.is_on("shadow_mode"),
+            quota_mode: fields.is_on("quota_mode"),
+            detailed_metric: fields.is_on("detailed_metric"),
+            value_to_metric: fields.is_on("value_to_metric"),
+            share_threshold,
+            metadata,
+            descriptors,
+        };
+        Some(Located { location, value })
+    }
+
+    fn limits(&mut self, fields: &Fields<'_>) -> Vec<Located<RateLimit>> {
+        if let Some(location) = fields.null("rate_limit") {
+            self.warning(location, "rate_limit: empty, so there is no limit here");
+        }
+        let one = fields.node("rate_limit").and_then(|node| self.rate_limit(node));
+        let Some(node) = fields.node("rate_limits") else { return one.into_iter().collect() };
+        if fields.node("rate_limit").is_some() {
+            self.problem(node.location, "rate_limits: not allowed beside `rate_limit`");
+        }
+        let Content::List(items) = &node.content else {
+            self.problem(node.location, "rate_limits: must be a list");
+            return Vec::new();
+        };
+        if items.is_empty() {
+            self.problem(node.location, "rate_limits: must have at least one item");
+        }
+        let limits: Vec<_> = items.iter().filter_map(|item| self.rate_limit(item)).collect();
+        for limit in limits.iter().filter(|limit| limit.value.unlimited) {
+            self.problem(limit.location, "unlimited: not allowed in `rate_limits`");
+        }
+        limits
+    }
+
+    fn rate_limit(&mut self, node: &YamlNode) -> Option<Located<RateLimit>> {
+        let fields = self.fields(node, &LIMIT)?;
+        let unlimited = fields.is_on("unlimited");
+        let unit = self.unit(&fields, unlimited);
+        let mode = fields.word("on_store_failure").map(|word| word.value);
+        let name = self.limit_name(&fields);
+        let value = RateLimit {
+            requests_per_unit: fields.whole("requests_per_unit").map(|whole| whole.value),
+            unit,
+            unit_multiplier: fields.whole("unit_multiplier").map_or(1, |whole| whole.value),
+            unlimited,
+            count_denied: fields.switch("count_denied").map(|switch| switch.value),
+            algorithm: fields
+                .word("algorithm")
+                .map_or(Algorithm::FixedWindow.name(), |word| word.value),
+            burst: fields.whole("burst"),
+            time_zone: fields.text("time_zone"),
+            remember: fields.text("remember"),
+            on_store_failure: OnStoreFailure::ALL
+                .into_iter()
+                .find(|known| Some(known.name()) == mode),
+            replaces: self.replaces(&fields, name.as_deref()),
+            name,
+        };
+        Some(Located { location: fields.location, value })
+    }
+
+    fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
+        let names = Unit::ALL.map(Unit::name);
+        let Some(node) = fields.node("unit") else {
+            if !unlimited {
+                let message = format!("unit: missing; must be one of: {}", names.join(", "));
+                self.problem(fields.location, message);
+            }
+            return None;
+        };
+        if unlimited {
+            self.unit_of_unlimited(node, &names);
+            return None;
+        }
+        let name = self.one_of(node, "unit", &names)?;
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
+        Some(Located { location: node.location, value: unit })
+    }
+
+    /// envoyproxy/ratelimit refuses a known unit here, and ignores any other word.
+    fn unit_of_unlimited(&mut self, node: &YamlNode, names: &[&str]) {
+        let Some(text) = self.scalar(node, "unit") else { return };
+        if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
+            self.problem(node.location, "unit: not allowed with `unlimited: true`");
+        } else if !text.is_empty() {
+            let message = format!("unit: `{}` is ignored, since nothing is limited", shown(text));
+            self.warning(node.location, message);
+        }
+    }
+
+    /// `replaces: [{ name: one }, { name: another }]`.
+    fn replaces(&mut self, fields: &Fields<'_>, own: Option<&str>) -> Vec<Located<String>> {
+        let Some(node) = fields.node("replaces") else { return Vec::new() };
+        let Content::List(items) = &node.content else {
+            self.problem(
+                node.location,
+                "replaces: must be a list of items such as `- name: other_limit`",
+            );
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for item in items {
+            if !matches!(item.content, Content::Map(_)) {
+                self.problem(item.location, "replaces: write each item as `- name: other_limit`");
+                continue;
+            }
+            let Some(fields) = self.fields(item, &REPLACED) else { continue };
+            let Some(name) = fields.text("name") else { continue };
+            if own == Some(&name.value) {
+                self.problem(item.location, "replaces: a limit cannot replace itself");
+            }
+            names.push(name);
+        }
+        names
+    }
+
+    fn metadata(&mut self, node: &YamlNode) -> Option<Metadata> {
+        if !matches!(node.content, Content::Map(_)) {
+            self.problem(node.location, "metadata: must be a mapping");
+            return None;
+        }
+        Some(self.tree(node, Keys::Outermost))
+    }
+
+    fn tree(&mut self, node: &YamlNode, keys: Keys) -> Metadata {
+        match &node.content {
+            Content::Scalar(text, Style::Quoted) => Metadata::Text(text.clone()),
+            Content::Scalar(text, Style::Plain) => self.plain(node.location, text),
+            Content::List(items) => {
+                Metadata::List(items.iter().map(|item| self.tree(item, Keys::Inner)).collect())
+            }
+            Content::Map(pairs) => {
+                let (mut tree, mut seen) = (Vec::new(), HashSet::new());
+                for (key, value) in pairs {
+                    let Some(name) = self.metadata_key(key, keys) else { continue };
+                    if seen.insert(name) {
+                        tree.push((name.to_owned(), self.tree(value, Keys::Inner)));
+                    } else {
+                        self.problem(key.location, format!("{}: duplicate key", shown(name)));
+                    }
+                }
+                Metadata::Map(tree)
+            }
+        }
+    }
+
+    /// envoyproxy/ratelimit keeps the outermost keys as written, and turns inner keys such as `on` and `010`
+    /// into `true` and `8`.
+    fn metadata_key<'node>(&mut self, key: &'node YamlNode, keys: Keys) -> Option<&'node str> {
+        match &key.content {
+            Content::Scalar(name, Style::Plain)
+                if keys == Keys::Inner && scalar::resolve(name) != Plain::Text =>
+            {
+                let message = format!("metadata: put the key `{}` in quotes", shown(name));
+                self.problem(key.location, message);
+                None
+            }
+            Content::Scalar(name, _) => Some(name),
+            Content::List(_) | Content::Map(_) => {
+                self.problem(key.location, "metadata: a key must be text");
+                None
+            }
+        }
+    }
+
+    fn plain(&mut self, location: Location, text: &str) -> Metadata {
+        match scalar::resolve(text) {
+            Plain::Null => Metadata::Null,
+            Plain::Switch(on) => Metadata::Truth(on),
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a protobuf Struct holds doubles; the incumbent loses the same"
+            )]
+            Plain::Whole(whole) => Metadata::Number(whole.value as f64),
+            Plain::Float(number) if number.is_finite() => Metadata::Number(number),
+            Plain::Float(_) => {
+                let message = format!("metadata: `{}` cannot be written in JSON", shown(text));
+                self.problem(location, message);
+                Metadata::Null
+            }
+            Plain::Text => Metadata::Text(text.to_owned()),
+        }
+    }
+}
+
+/// The level of a key in `metadata`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    Outermost,
+    Inner,
+}
+
+/// The message for a ConfigMap or a list of them, pasted from `kubectl get`: its rules are text below one of
+/// its keys.
+fn of_kubernetes(root: &YamlNode) -> Option<String> {
+    let Content::Map(pairs) = &root.content else { return None };
+    let (_, written) = pairs.iter().find(|(key, _)| is_text(key, "kind"))?;
+    let kind = ["ConfigMap", "List"].into_iter().find(|kind| is_text(written, kind))?;
+    Some(format!(
+        "this is a Kubernetes {kind}, not a rule file; mount it and pass the folder to --rules, or save the \
+         text below `data` as a file of its own"
+    ))
+}
+
+fn is_text(node: &YamlNode, expected: &str) -> bool {
+    matches!(&node.content, Content::Scalar(text, _) if text == expected)
+}

@@ -1,0 +1,64 @@
+//! The write that probes a server in an outage: made in the way in which the server decides calls. On a cluster it
+//! goes to a hash slot of the server's own, since any other write would be redirected, whether writes work or not.
+
+use parking_lot::Mutex;
+use redis::Cmd;
+
+use crate::{engine::key::unused_key, store::redis::wire::hash_slot::HashSlot};
+
+/// How long the key of a probe lives, in milliseconds.
+const KEY_LIVES_MS: u64 = 1000;
+
+/// The hash tag of the key on a server that is not part of a cluster.
+const TAG: &str = "probe";
+
+/// How a server is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// By a script that writes a key.
+    Script,
+    /// By a command that writes a key, since the server runs no scripts.
+    Command,
+}
+
+/// The probe of one server.
+#[derive(Debug)]
+pub(crate) struct ProbeWrite {
+    probe: Probe,
+    key_prefix: String,
+    /// The hash slot that it writes to, and a tag of that slot.
+    target: Mutex<Option<(HashSlot, String)>>,
+}
+
+impl ProbeWrite {
+    /// A probe whose key begins with `key_prefix`, in any hash slot.
+    pub(crate) fn new(probe: Probe, key_prefix: &str) -> Self {
+        Self { probe, key_prefix: key_prefix.to_owned(), target: Mutex::default() }
+    }
+
+    /// The hash slot that it writes to, if one was chosen.
+    pub(crate) fn slot(&self) -> Option<HashSlot> {
+        self.target.lock().as_ref().map(|(slot, _)| *slot)
+    }
+
+    /// Writes to this hash slot from now on.
+    pub(crate) fn aim(&self, slot: HashSlot) {
+        *self.target.lock() = slot.tag(TAG).map(|tag| (slot, tag));
+    }
+
+    /// Writes a key that no counter has.
+    pub(crate) fn command(&self) -> Cmd {
+        const SCRIPT: &str =
+            "redis.call('SET', KEYS[1], '1', 'PX', ARGV[1]) return redis.status_reply('OK')";
+        let tag = self.target.lock().as_ref().map_or(TAG.to_owned(), |(_, tag)| tag.clone());
+        let key = self.key_prefix.clone() + &unused_key(&tag);
+        match self.probe {
+            Probe::Script => {
+                redis::cmd("EVAL").arg(SCRIPT).arg(1).arg(key).arg(KEY_LIVES_MS).take()
+            }
+            Probe::Command => {
+                redis::cmd("SET").arg(key).arg("1").arg("PX").arg(KEY_LIVES_MS).take()
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Whether one server answers: its outage, its breaker, and the task that probes it as long as an outage lasts.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use redis::RedisResult;
+use tokio::{
+    runtime::Handle,
+    select,
+    sync::Notify,
+    time::{self, Instant},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    breaker::Breaker,
+    pool::{self, CONNECT_WITHIN, Pool},
+    probe::ProbeWrite,
+};
+use crate::{
+    process::pause::Pause,
+    store::{
+        StoreError, lateness,
+        outage::Outage,
+        redis::{
+            script::{self, WriteRefusal},
+            wire::connection::Connection,
+        },
+    },
+    telemetry::StoreMetrics,
+};
+
+/// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Number of probes that may be under way: connecting may take long, and a later one may be sooner.
+const PROBES_MAX: usize = 4;
+
+/// The least time that a probe has for its answer, where the budget is shorter.
+const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(5);
+
+/// What is known of one server.
+#[derive(Debug)]
+pub(crate) struct ServerState {
+    pub(crate) pool: Pool,
+    pub(crate) breaker: Breaker,
+    outage: Outage,
+    /// Rings when the server fails: another may have taken over.
+    bell: Arc<Notify>,
+    /// Rings when the breaker opens.
+    opens: Notify,
+    metrics: StoreMetrics,
+    /// The address, as a label.
+    label: String,
+    /// What the metrics show: a [`ShownState`].
+    shown: AtomicU8,
+    pub(crate) probe: ProbeWrite,
+    is_probed: AtomicBool,
+    /// Cancelled when the server is left.
+    left: CancellationToken,
+    probes: TaskTracker,
+}
+
+impl ServerState {
+    /// The state of a server that answers as far as is known.
+    pub(crate) fn new(
+        pool: Pool,
+        outage: Outage,
+        bell: Arc<Notify>,
+        metrics: StoreMetrics,
+        probe: ProbeWrite,
+    ) -> Self {
+        Self {
+            label: pool.server().address.to_string(),
+            pool,
+            breaker: Breaker::default(),
+            outage,
+            bell,
+            opens: Notify::new(),
+            metrics,
+            shown: AtomicU8::new(ShownState::Nothing as u8),
+            probe,
+            is_probed: AtomicBool::new(false),
+            left: CancellationToken::new(),
+            probes: TaskTracker::new(),
+        }
+    }
+
+    /// Records that a call got an answer.
+    pub(crate) fn answered(&self) {
+        self.breaker.answered();
+        self.outage.answered();
+        self.show();
+    }
+
+    /// Records that a call or a probe has failed.
+    pub(crate) fn failed(self: &Arc<Self>, error: &StoreError) {
+        self.outage.failed(error);
+        if self.breaker.failed(error) {
+            // What they hold may never be answered, though the server answers others.
+            self.pool.discard();
+            self.opens.notify_waiters();
+        }
+        self.show();
+        self.bell.notify_one();
+        self.start_probing();
+    }
+
+    /// Waits until the breaker opens. Returns what calls are answered with meanwhile.
+    pub(crate) async fn opened(&self) -> StoreError {
+        self.opens.notified().await;
+        self.breaker.refusal().unwrap_or(StoreError::TimedOut)
+    }
+
+    /// Whether it answers, as far as is known.
+    pub(crate) fn is_up(&self) -> bool {
+        !self.outage.lasts()
+    }
+
+    /// Whether a connection to the server can be had.
+    pub(crate) async fn is_reached(&self) -> bool {
+        let is_reached = self.pool.get().await.is_ok();
+        if is_reached && !self.breaker.is_open() {
+            self.outage.ended();
+            self.show();
+        }
+        is_reached
+    }
+
+    /// Ends the probing of a server that is left, and its outage, which does not matter any more.
+    pub(crate) async fn leave(&self) {
+        self.left.cancel();
+        self.probes.close();
+        self.probes.wait().await;
+        self.outage.left();
+        // The SDK cannot end a series.
+        self.metrics.server(&self.label, true, false);
+    }
+
+    /// Brings the metrics up to date. While nothing changes this costs three loads.
+    fn show(&self) {
+        let is_open = self.breaker.is_open();
+        let shown = match (self.outage.lasts(), is_open) {
+            (false, _) => ShownState::Up,
+            (true, false) => ShownState::Down,
+            (true, true) => ShownState::Open,
+        } as u8;
+        if self.shown.load(Ordering::Relaxed) != shown
+            && self.shown.swap(shown, Ordering::Relaxed) != shown
+        {
+            self.metrics.server(&self.label, self.is_up(), is_open);
+        }
+    }
+
+    /// Lets calls through again if a probe has succeeded, on the connection of the probe: others may take long to open.
+    fn probed(self: &Arc<Self>, probed: Result<Connection, StoreError>) {
+        match probed {
+            Ok(connection) => {
+                if self.breaker.is_open() {
+                    self.pool.add(connection);
+                    self.breaker.close();
+                }
+                self.answered();
+            }
+            Err(error) => {
+                if matches!(error, StoreError::TakesNoWrites(_)) {
+                    self.breaker.close();
+                }
+                self.failed(&error);
+            }
+        }
+    }
+
+    fn start_probing(self: &Arc<Self>) {
+        // A call may be dropped after its runtime.
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.left.is_cancelled() || self.is_probed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let probing = Probing(Arc::clone(self));
+        drop(self.probes.spawn_on(probing.run(), &runtime));
+    }
+
+    /// Opens a connection in which the server takes a write in the way of a call, as fast as a call needs it.
+    async fn probe(&self) -> Result<Connection, StoreError> {
+        let opened = time::timeout(CONNECT_WITHIN, self.pool.open()).await;
+        let opened = opened.map_err(|_| StoreError::TimedOut)?;
+        let mut connection = opened.map_err(|error| pool::unavailable(&error))?;
+        let limit = self.pool.timeout().max(ANSWER_WITHIN_MIN);
+        let write = self.probe.command();
+        let answer: Option<RedisResult<()>> =
+            lateness::within(limit, pin!(connection.query(&write)), &self.metrics).await;
+        match answer.ok_or(StoreError::TimedOut)? {
+            Ok(()) => Ok(connection),
+            // It answers, and names another that has the key.
+            Err(error) if script::is_elsewhere(&error) && !script::is_cluster_down(&error) => {
+                Ok(connection)
+            }
+            Err(error) => Err(WriteRefusal::from_error(&error)
+                .map_or_else(|| pool::unavailable(&error), StoreError::from)),
+        }
+    }
+}
+
+/// What the metrics show of a server.
+#[derive(Debug, Clone, Copy)]
+enum ShownState {
+    Nothing,
+    Up,
+    Down,
+    Open,
+}
+
+/// The task that probes a server.
+struct Probing(Arc<ServerState>);
+
+impl Probing {
+    /// Probes until the outage is over, or the server is left.
+    async fn run(self) {
+        let Self(state) = &self;
+        let left = state.left.clone();
+        left.run_until_cancelled(async {
+            let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
+            let mut next = Instant::now() + pause.time();
+            let mut probes = FuturesUnordered::new();
+            while state.outage.lasts() {
+                select! {
+                    Some(probed) = probes.next() => state.probed(probed),
+                    () = time::sleep_until(next), if probes.len() < PROBES_MAX => {
+                        probes.push(state.probe());
+                        pause.longer();
+                        next = Instant::now() + pause.time();
+                    }
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// Also runs when the runtime ends: nothing probes the server then, so calls have to ask it.
+impl Drop for Probing {
+    fn drop(&mut self) {
+        let Self(state) = self;
+        state.breaker.close();
+        state.show();
+        state.is_probed.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,372 @@
+//! Calls whose counters are on several nodes. Each node's part is reserved as a call of its own, all at once. If
+//! the call is denied, what the other parts charged is given back.
+//!
+//! In between, others may be denied too early. A reservation outlives its caller, and listens for the answers to parts
+//! that come too late for it, so that what they charged is given back. If the service ends before it has given back, or
+//! if the answer to a part is lost, hits count until their windows end. Never is more admitted than a limit allows.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
+use tokio::time::{self, Instant};
+
+use super::Topology;
+use crate::{
+    engine::{
+        ledger::{
+            Charge, GiveBack, Judgement, PartTally, PartsOutcome, Tally, Verdict, given_back,
+            judge_parts, past_corrupt_counter, reservation,
+        },
+        request::Hits,
+    },
+    store::{
+        StoreError,
+        redis::{
+            node::{RedisNode, batcher::NotDecided, link::Decided},
+            script::work::NodeWork,
+            wire::hash_slot::HashSlot,
+        },
+    },
+};
+
+/// Eighths of the caller's time in which all parts must be answered; the rest is for giving back.
+const RESERVED_WITHIN: u32 = 6;
+
+/// Eighths of the caller's time after which a call does not wait for its give-backs.
+const GIVEN_BACK_WITHIN: u32 = 7;
+
+/// How long a give-back may wait to be sent. After that it is kept until its server answers.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// The index of the part of a charge that is in none.
+const NO_PART: usize = usize::MAX;
+
+/// The charges of a call that are asked for together.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) target: Target,
+    /// The indices of the charges in their call.
+    pub(crate) charges: Vec<usize>,
+}
+
+/// Where a part goes.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    /// Into the batches of a node, with all hash slots that it has.
+    Node(Arc<RedisNode>),
+    /// Into the batches of a node, with one hash slot.
+    SlotOf(Arc<RedisNode>, HashSlot),
+    /// By itself to the node that has the hash slot.
+    Slot(HashSlot),
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Node(one), Self::Node(other)) => Arc::ptr_eq(one, other),
+            (Self::SlotOf(_, one), Self::SlotOf(_, other))
+            | (Self::Slot(one), Self::Slot(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// What becomes of a part.
+type PartAnswer = Result<Decided<Judgement>, StoreError>;
+
+/// The charges at these indices, by where they go.
+pub(crate) fn parts(
+    charges: &[Charge],
+    indices: impl Iterator<Item = usize>,
+    target: impl Fn(HashSlot) -> Target,
+) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (index, charge) in indices.filter_map(|index| Some((index, charges.get(index)?))) {
+        let target = target(HashSlot::of(&charge.counter));
+        match parts.iter_mut().find(|part| part.target == target) {
+            Some(part) => part.charges.push(index),
+            None => parts.push(Part { target, charges: vec![index] }),
+        }
+    }
+    parts
+}
+
+/// One call over several nodes.
+#[derive(Clone)]
+pub(crate) struct Reservation {
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) charges: Arc<[Charge]>,
+    /// When its caller gives up.
+    pub(crate) until: Instant,
+}
+
+impl Reservation {
+    /// Makes all charges of the call in these parts, or none.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(crate) async fn charge(self, parts: Vec<Part>) -> Result<Judgement, StoreError> {
+        let began = Instant::now();
+        let eighth = self.until.saturating_duration_since(began) / 8;
+        let mut asked: FuturesUnordered<_> =
+            parts.into_iter().map(|part| self.clone().reserve(part)).collect();
+        let mut known = KnownParts::new(&self.charges);
+        let reserve = async {
+            while let Some(answered) = asked.next().await {
+                known.add(answered);
+            }
+        };
+        drop(time::timeout_at(began + RESERVED_WITHIN * eighth, reserve).await);
+        let verdict = judge_parts(&self.charges, &known.tallies, &known.parts);
+        let outcome = verdict.outcome;
+        let given_back = self.give_back(&known, &verdict.gives_back);
+        let given_back = time::timeout_at(began + GIVEN_BACK_WITHIN * eighth, given_back).await;
+        let given_back = given_back.unwrap_or_else(|_| vec![None; self.charges.len()]);
+        let judged = match outcome {
+            _ if known.none_answered() => Err(known.cause()),
+            PartsOutcome::Admitted | PartsOutcome::Denied => Ok(Judgement {
+                denied: outcome == PartsOutcome::Denied,
+                tallies: known.settled(&self.charges, &verdict.gives_back, &given_back),
+                corrupt: known.like(PartTally::Corrupt),
+                absent: known.like(PartTally::Unknown),
+            }),
+            PartsOutcome::Failed | PartsOutcome::Again => {
+                Err(known.failure(outcome, &self.charges))
+            }
+        };
+        if !asked.is_empty() {
+            let tracker = self.topology.outliving.clone();
+            drop(tracker.spawn(async move {
+                while let Some(late) = asked.next().await {
+                    self.give_back_late(&mut known, late, outcome).await;
+                }
+            }));
+        }
+        judged
+    }
+
+    /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
+    async fn reserve(self, part: Part) -> Vec<(Part, PartAnswer)> {
+        match self.reserve_at(&part).await {
+            Err(NotDecided::Elsewhere) => {
+                let by_slot = parts(&self.charges, part.charges.into_iter(), Target::Slot);
+                join_all(by_slot.into_iter().map(async |part| {
+                    let answer = self.reserve_at(&part).await;
+                    (part, answer.map_err(|not_decided| self.failed(not_decided)))
+                }))
+                .await
+            }
+            answer => vec![(part, answer.map_err(|not_decided| self.failed(not_decided)))],
+        }
+    }
+
+    fn failed(&self, not_decided: NotDecided) -> StoreError {
+        match not_decided {
+            NotDecided::Failed(error) => error,
+            NotDecided::Elsewhere => self.topology.no_node(),
+        }
+    }
+
+    async fn reserve_at(&self, part: &Part) -> Result<Decided<Judgement>, NotDecided> {
+        let charges = part.charges.iter().filter_map(|index| self.charges.get(*index));
+        let charges: Arc<[Charge]> = charges.map(reservation).collect();
+        let work = NodeWork::Charges(Arc::clone(&charges));
+        let answer = self.ask(&part.target, work, self.until).await;
+        let Err(NotDecided::Failed(StoreError::Corrupt(_))) = answer else { return answer };
+        // What a corrupt counter means is for the whole call to say.
+        let charges = charges.iter().map(past_corrupt_counter).collect();
+        self.ask(&part.target, NodeWork::Charges(charges), self.until).await
+    }
+
+    /// Gives back what the parts have charged for these charges. Returns what is left of their counters.
+    async fn give_back(&self, known: &KnownParts, gives_back: &[bool]) -> Vec<Option<Tally>> {
+        let all = self.charges.iter().zip(&known.parts).zip(gives_back);
+        join_all(all.map(async |((charge, part), gives_back)| {
+            let (part, Ok(reserved)) = known.answers.get(*part)? else { return None };
+            let Hits::Charge(hits) = charge.hits else { return None };
+            if !gives_back {
+                return None;
+            }
+            let Charge { counter, caller, .. } = charge.clone();
+            let give_back = GiveBack { counter, hits, made: reserved.at, caller };
+            let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
+            answer.ok()?.answer.tallies.pop()
+        }))
+        .await
+    }
+
+    async fn return_hits(
+        &self,
+        target: &Target,
+        give_back: Arc<GiveBack>,
+    ) -> Result<Decided<Judgement>, NotDecided> {
+        let until = Instant::now() + GIVE_BACK_WITHIN;
+        match self.ask(target, NodeWork::GiveBack(Arc::clone(&give_back)), until).await {
+            Err(NotDecided::Elsewhere) => {
+                let slot = Target::Slot(HashSlot::of(&give_back.counter));
+                self.ask(&slot, NodeWork::GiveBack(give_back), until).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Gives back what was charged by a part that was answered after the call.
+    async fn give_back_late(
+        &self,
+        known: &mut KnownParts,
+        late: Vec<(Part, PartAnswer)>,
+        outcome: PartsOutcome,
+    ) {
+        let before = known.answers.len();
+        known.add(late);
+        let mut gives_back = given_back(&self.charges, &known.tallies, &known.parts, outcome);
+        for (gives_back, part) in gives_back.iter_mut().zip(&known.parts) {
+            *gives_back &= *part >= before;
+        }
+        self.give_back(known, &gives_back).await;
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        work: NodeWork,
+        until: Instant,
+    ) -> Result<Decided<Judgement>, NotDecided> {
+        match target {
+            Target::Node(node) | Target::SlotOf(node, _) => {
+                node.batcher.ask_part(work, until).await
+            }
+            Target::Slot(slot) => {
+                let answer = Box::pin(self.topology.ask_alone(*slot, &work)).await;
+                answer.map_err(NotDecided::Failed)
+            }
+        }
+    }
+}
+
+/// What the parts' answers say of each charge.
+struct KnownParts {
+    tallies: Vec<PartTally>,
+    /// The index of each charge's part among the answers; [`NO_PART`] without an answer.
+    parts: Vec<usize>,
+    answers: Vec<(Part, PartAnswer)>,
+}
+
+impl KnownParts {
+    fn new(charges: &[Charge]) -> Self {
+        Self {
+            tallies: vec![PartTally::Unknown; charges.len()],
+            parts: vec![NO_PART; charges.len()],
+            answers: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, answers: Vec<(Part, PartAnswer)>) {
+        for (part, answer) in answers {
+            for (position, index) in part.charges.iter().enumerate() {
+                if let (Some(tally), Some(of_part)) =
+                    (self.tallies.get_mut(*index), self.parts.get_mut(*index))
+                {
+                    (*tally, *of_part) = (part_tally(&answer, position), self.answers.len());
+                }
+            }
+            self.answers.push((part, answer));
+        }
+    }
+
+    /// The charges of which this is known.
+    fn like(&self, known: PartTally) -> Vec<usize> {
+        let tallies = self.tallies.iter().enumerate();
+        tallies.filter(|(_, tally)| **tally == known).map(|(index, _)| index).collect()
+    }
+
+    /// Whether no part is decided: then the call is like one on a single node that fails.
+    fn none_answered(&self) -> bool {
+        self.answers.iter().all(|(_, answer)| answer.is_err())
+    }
+
+    /// Why a part has no answer.
+    fn cause(&self) -> StoreError {
+        let failure = self.answers.iter().find_map(|(_, answer)| answer.as_ref().err());
+        failure.cloned().unwrap_or(StoreError::TimedOut)
+    }
+
+    /// Why the call is not decided.
+    fn failure(&self, outcome: PartsOutcome, charges: &[Charge]) -> StoreError {
+        let absent = self.like(PartTally::Unknown);
+        if absent.is_empty() && outcome == PartsOutcome::Failed {
+            return StoreError::Corrupt(self.like(PartTally::Corrupt));
+        }
+        let cause = match absent.is_empty() {
+            true => StoreError::Corrupt(Vec::new()),
+            false => self.cause(),
+        };
+        let is_known =
+            |index: &usize| matches!(self.tallies.get(*index), Some(PartTally::Known(_)));
+        let (known, without_counter): (Vec<_>, Vec<_>) = (0..charges.len()).partition(is_known);
+        let is_refund =
+            |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.is_refund());
+        StoreError::Unreachable {
+            charges: without_counter,
+            refunded: known.into_iter().filter(is_refund).collect(),
+            cause: cause.to_string(),
+        }
+    }
+
+    /// The tallies of the call. Where hits of a counter are given back, all charges on it are told so, except for
+    /// looks, which see the state before the call.
+    fn settled(
+        &self,
+        charges: &[Charge],
+        gives_back: &[bool],
+        given_back: &[Option<Tally>],
+    ) -> Vec<Tally> {
+        let mut tallies = Vec::with_capacity(charges.len());
+        for (charge, tally) in charges.iter().zip(&self.tallies) {
+            let of_counter = || {
+                let all = charges.iter().zip(gives_back).zip(given_back);
+                all.filter(|((other, gives_back), _)| {
+                    **gives_back && other.counter.same_counter(&charge.counter)
+                })
+            };
+            tallies.push(match tally {
+                PartTally::Known(Tally { verdict: Verdict::Fits { remaining }, reset })
+                    if charge.hits != Hits::Look =>
+                {
+                    let hits = of_counter()
+                        .map(|((other, _), _)| match other.hits {
+                            Hits::Charge(hits) => hits,
+                            Hits::Look | Hits::Refund(_) => 0,
+                        })
+                        .sum();
+                    let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
+                    let remaining =
+                        with_hits_back(*remaining, hits, charge.counter.limit.capacity());
+                    Tally {
+                        verdict: Verdict::Fits { remaining },
+                        reset: resets.min().unwrap_or(*reset),
+                    }
+                }
+                PartTally::Known(tally) => *tally,
+                PartTally::Corrupt | PartTally::Unknown => Tally::without_counter(charge),
+            });
+        }
+        tallies
+    }
+}
+
+fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
+    match answer {
+        Ok(decided) if decided.answer.corrupt.contains(&position) => PartTally::Corrupt,
+        Ok(decided) => {
+            let tally = decided.answer.tallies.get(position).copied();
+            tally.map_or(PartTally::Unknown, PartTally::Known)
+        }
+        Err(_) => PartTally::Unknown,
+    }
+}
+
+fn with_hits_back(remaining: u32, hits: u64, capacity: u32) -> u32 {
+    let remaining = u64::from(remaining).saturating_add(hits).min(u64::from(capacity));
+    u32::try_from(remaining).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,120 @@
+//! The way of one call to the node that has its counters, or to several.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    NodeMap, Topology,
+    reservation::{Part, Reservation, Target, parts},
+};
+use crate::{
+    engine::ledger::{Charge, Judgement},
+    store::{
+        StoreError,
+        redis::{
+            node::{RedisNode, batch::Runs, batcher::NotDecided, link::QUESTIONS_MAX},
+            script::work::NodeWork,
+            wire::hash_slot::HashSlot,
+        },
+    },
+};
+
+impl Topology {
+    /// Makes all charges of one call, or none; there must be at least one. The caller waits `until` then.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(crate) async fn charge(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
+        self.searched().await;
+        for _ in 0..QUESTIONS_MAX {
+            let map = self.map();
+            let answer = match node_of(&map, charges) {
+                Some(node) => {
+                    let answer = node.batcher.ask(NodeWork::Charges(charges.into()), until).await;
+                    answer.map(|decided| decided.answer)
+                }
+                None if self.is_cluster() => {
+                    let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
+                    return self.reserve(charges, parts, until).await;
+                }
+                None => return Err(self.no_node()),
+            };
+            match answer {
+                Ok(judgement) => return Ok(judgement),
+                Err(NotDecided::Failed(error)) => return Err(error),
+                Err(NotDecided::Elsewhere) if self.is_cluster() => break,
+                // The node has left, and another has taken its place.
+                Err(NotDecided::Elsewhere) => {}
+            }
+        }
+        Box::pin(self.charge_by_slot(charges, until)).await
+    }
+
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
+    /// `on_store_failure` applies.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(crate) async fn charge_without(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        absent: &[usize],
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
+        let map = self.map();
+        let present = (0..charges.len()).filter(|index| !absent.contains(index));
+        let parts = parts(charges, present, |slot| by_node(&map, slot));
+        self.reserve(charges, parts, until).await
+    }
+
+    /// Makes the charges of these parts, or none. What was reserved is given back though this future is dropped.
+    async fn reserve(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        parts: Vec<Part>,
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
+        let reservation =
+            Reservation { topology: Arc::clone(self), charges: charges.into(), until };
+        Box::pin(self.outlive(until, reservation.charge(parts))).await
+    }
+
+    /// Makes the charges of each hash slot by themselves, wherever it is now.
+    async fn charge_by_slot(
+        self: &Arc<Self>,
+        charges: &[Charge],
+        until: Instant,
+    ) -> Result<Judgement, StoreError> {
+        let parts = parts(charges, 0..charges.len(), Target::Slot);
+        if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
+            let decided = self.ask_alone(slot, &NodeWork::Charges(charges.into())).await?;
+            return Ok(decided.answer);
+        }
+        self.reserve(charges, parts, until).await
+    }
+}
+
+/// The node that decides these charges in one step, if there is one.
+fn node_of<'map>(map: &'map NodeMap, charges: &[Charge]) -> Option<&'map Arc<RedisNode>> {
+    let node = map.owner_of_all(charges.iter().map(|charge| &charge.counter))?;
+    let [first, others @ ..] = charges else { return None };
+    if others.is_empty() || node.batcher.runs() != Runs::PerSlot {
+        return Some(node);
+    }
+    let slot = HashSlot::of(&first.counter);
+    others.iter().all(|other| HashSlot::of(&other.counter) == slot).then_some(node)
+}
+
+/// A node takes several hash slots at once if it takes node-wide runs.
+fn by_node(map: &NodeMap, slot: HashSlot) -> Target {
+    match map.owner(slot) {
+        Some(node) if node.batcher.runs() == Runs::NodeWide => Target::Node(Arc::clone(node)),
+        Some(node) => Target::SlotOf(Arc::clone(node), slot),
+        None => Target::Slot(slot),
+    }
+}

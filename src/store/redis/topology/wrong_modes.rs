@@ -1,0 +1,28 @@
+//! Servers that the URL names and that are of another mode than it says. They never become nodes, so no connection of
+//! a pool checks them: the task that searches the nodes finds them.
+
+use crate::{store::redis::node::server_checks::MODE, telemetry::StoreMetrics};
+
+/// The number of such servers, as the metric of the check shows it.
+pub(crate) struct WrongModes {
+    metrics: StoreMetrics,
+    shown: usize,
+}
+
+impl WrongModes {
+    /// None as yet.
+    pub(crate) fn new(metrics: StoreMetrics) -> Self {
+        metrics.check_failed(MODE, 0);
+        Self { metrics, shown: 0 }
+    }
+
+    /// Shows the present number.
+    pub(crate) fn show(&mut self, count: usize) {
+        let signed = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        let change = signed(count).saturating_sub(signed(self.shown));
+        if change != 0 {
+            self.metrics.check_failed(MODE, change);
+        }
+        self.shown = count;
+    }
+}

@@ -1,0 +1,67 @@
+//! The keys of a mapping as a table: the reader, "did you mean" and a JSON Schema follow from it.
+
+use serde_json::Value;
+
+/// The keys of one kind of mapping.
+#[derive(Debug)]
+pub(crate) struct KeyTable {
+    /// The mapping's name in messages.
+    pub(crate) name: &'static str,
+    pub(crate) keys: &'static [Key],
+    /// Where a key belongs that is not one of these, if that is known.
+    pub(crate) elsewhere: fn(&str) -> Option<&'static str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) need: Need,
+    pub(crate) shape: Shape,
+    /// Its meaning, for editors and docs/rules.md.
+    pub(crate) help: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    Optional,
+    Required,
+}
+
+/// The form of a value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape {
+    /// Any scalar, as written.
+    Text {
+        bytes_max: usize,
+    },
+    /// A whole number from `min` to `u32::MAX`.
+    Whole {
+        min: u32,
+    },
+    Switch,
+    /// One of these words, in any case.
+    OneOf(fn() -> Vec<&'static str>),
+    /// Read by the code of its level. This is its JSON Schema.
+    Other(fn() -> Value),
+}
+
+pub(crate) const TEXT: Shape = Shape::Text { bytes_max: usize::MAX };
+
+pub(crate) const fn key(name: &'static str, shape: Shape, help: &'static str) -> Key {
+    Key { name, need: Need::Optional, shape, help }
+}
+
+pub(crate) const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
+    Key { name, need: Need::Required, shape, help }
+}
+
+impl KeyTable {
+    /// The keys' names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.keys.iter().map(|key| key.name)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+}

@@ -1,0 +1,310 @@
+//! Reads mappings by their tables of keys, and collects the problems.
+//!
+//! Reading goes on after a problem, so that all problems of a file are reported at once.
+
+use super::{
+    keys::{Key, KeyTable, Need, Shape},
+    origin::Origin,
+    problem::Findings,
+    scalar::{self, Plain},
+    tree::{self, Content, Location, Style, YamlNode},
+};
+use crate::text::did_you_mean::hint;
+
+/// A value and its location.
+#[derive(Debug, Clone)]
+pub(crate) struct Located<T> {
+    pub(crate) location: Location,
+    pub(crate) value: T,
+}
+
+/// Reads the nodes of one file or resource.
+pub(crate) struct Reader<'a> {
+    pub(crate) origin: &'a Origin,
+    pub(crate) findings: &'a mut Findings,
+}
+
+/// The pairs of one mapping: known keys, each once.
+pub(crate) struct Fields<'node> {
+    pub(crate) location: Location,
+    fields: Vec<Field<'node>>,
+}
+
+struct Field<'node> {
+    name: &'static str,
+    node: &'node YamlNode,
+    /// `None` if it is null, or has a problem.
+    value: Option<Value<'node>>,
+}
+
+/// A value of its key's shape.
+#[derive(Debug, Clone)]
+enum Value<'node> {
+    Text(String),
+    Whole(u32),
+    Switch(bool),
+    Word(&'static str),
+    Other(&'node YamlNode),
+}
+
+impl<'node> Fields<'node> {
+    fn find(&self, name: &str) -> Option<&Field<'node>> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    fn get(&self, name: &str) -> Option<Located<Value<'node>>> {
+        let field = self.find(name)?;
+        Some(Located { location: field.node.location, value: field.value.clone()? })
+    }
+
+    /// The location of this key's null, if the key is written with no value.
+    pub(crate) fn null(&self, name: &str) -> Option<Location> {
+        self.find(name).filter(|field| field.node.is_null()).map(|field| field.node.location)
+    }
+
+    /// A text that is not empty; an empty one counts as absent, as in envoyproxy/ratelimit.
+    pub(crate) fn text(&self, name: &str) -> Option<Located<String>> {
+        let Located { location, value: Value::Text(value) } = self.get(name)? else { return None };
+        Some(Located { location, value }).filter(|text| !text.value.is_empty())
+    }
+
+    pub(crate) fn whole(&self, name: &str) -> Option<Located<u32>> {
+        let Located { location, value: Value::Whole(value) } = self.get(name)? else { return None };
+        Some(Located { location, value })
+    }
+
+    pub(crate) fn switch(&self, name: &str) -> Option<Located<bool>> {
+        let Located { location, value: Value::Switch(value) } = self.get(name)? else {
+            return None;
+        };
+        Some(Located { location, value })
+    }
+
+    /// Whether this switch is written and true.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.switch(name).is_some_and(|switch| switch.value)
+    }
+
+    pub(crate) fn word(&self, name: &str) -> Option<Located<&'static str>> {
+        let Located { location, value: Value::Word(value) } = self.get(name)? else { return None };
+        Some(Located { location, value })
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Option<&'node YamlNode> {
+        match self.get(name)?.value {
+            Value::Other(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+impl YamlNode {
+    /// The text of a scalar that is not null.
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.name().filter(|_| !self.is_null())
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(&self.content, Content::Scalar(text, Style::Plain)
+            if scalar::resolve(text) == Plain::Null)
+    }
+}
+
+impl Reader<'_> {
+    pub(crate) fn problem(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.problems.push(self.origin.problem(location, message));
+    }
+
+    pub(crate) fn warning(&mut self, location: Location, message: impl Into<String>) {
+        self.findings.warnings.push(self.origin.problem(location, message));
+    }
+
+    /// The name of a limit, which Envoy writes into headers of responses.
+    pub(crate) fn limit_name(&mut self, fields: &Fields<'_>) -> Option<String> {
+        let Located { location, value } = fields.text("name")?;
+        if value.contains(char::is_control) {
+            self.problem(location, "name: must not have control characters");
+        }
+        Some(value)
+    }
+
+    /// Parses the file. `hint` ends the message about an empty one. `other_kind` says what a file is that was
+    /// meant for something else: that is then its only problem.
+    pub(crate) fn root(
+        &mut self,
+        text: &str,
+        hint: &str,
+        other_kind: fn(&YamlNode) -> Option<String>,
+    ) -> Option<YamlNode> {
+        let (root, errors) = tree::parse(text);
+        if let Some(root) = &root
+            && let Some(message) = other_kind(root)
+        {
+            self.problem(root.location, message);
+            return None;
+        }
+        if root.is_none() && errors.is_empty() {
+            self.problem((1, 1), format!("the file is empty; {hint}"));
+        }
+        for (location, message) in errors {
+            self.problem(location, message);
+        }
+        root
+    }
+
+    /// The pairs of a mapping, checked by its table of keys.
+    pub(crate) fn fields<'node>(
+        &mut self,
+        node: &'node YamlNode,
+        table: &'static KeyTable,
+    ) -> Option<Fields<'node>> {
+        let Content::Map(written) = &node.content else {
+            let names: Vec<_> = table.names().collect();
+            let message =
+                format!("{} must be a mapping with the keys {}", table.name, names.join(", "));
+            self.problem(node.location, message);
+            return None;
+        };
+        let mut fields = Fields { location: node.location, fields: Vec::new() };
+        for (key, value) in written {
+            let Content::Scalar(name, _) = &key.content else {
+                self.problem(key.location, format!("a key of {} must be text", table.name));
+                continue;
+            };
+            match table.find(name) {
+                None => self.problem(key.location, unknown(name, table)),
+                Some(known) if fields.find(known.name).is_some() => {
+                    self.problem(key.location, format!("{name}: duplicate key"));
+                }
+                Some(known) => {
+                    let read = self.value(known, value);
+                    fields.fields.push(Field { name: known.name, node: value, value: read });
+                }
+            }
+        }
+        for key in table.keys.iter().filter(|key| key.need == Need::Required) {
+            let field = fields.find(key.name);
+            if field.is_none_or(|field| field.node.is_null()) {
+                let location = field.map_or(node.location, |field| field.node.location);
+                self.problem(location, format!("{}: missing", key.name));
+            }
+        }
+        Some(fields)
+    }
+
+    fn value<'node>(&mut self, key: &Key, node: &'node YamlNode) -> Option<Value<'node>> {
+        if node.is_null() {
+            return None;
+        }
+        match key.shape {
+            Shape::Text { bytes_max } => {
+                let text = self.scalar(node, key.name)?;
+                if text.is_empty() && key.need == Need::Required {
+                    self.problem(node.location, format!("{}: must not be empty", key.name));
+                }
+                if text.len() > bytes_max {
+                    let message = format!("{}: {} bytes exceed {bytes_max}", key.name, text.len());
+                    self.problem(node.location, message);
+                }
+                Some(Value::Text(text.to_owned()))
+            }
+            Shape::Whole { min } => self.whole(node, key.name, min).map(Value::Whole),
+            Shape::Switch => self.switch(node, key.name).map(Value::Switch),
+            Shape::OneOf(words) => self.one_of(node, key.name, &words()).map(Value::Word),
+            Shape::Other(_) => Some(Value::Other(node)),
+        }
+    }
+
+    /// The text of a scalar, as written; empty for null.
+    pub(crate) fn scalar<'node>(
+        &mut self,
+        node: &'node YamlNode,
+        name: &str,
+    ) -> Option<&'node str> {
+        match &node.content {
+            Content::Scalar(..) if node.is_null() => Some(""),
+            Content::Scalar(text, _) => Some(text),
+            Content::List(_) | Content::Map(_) => {
+                self.problem(node.location, format!("{name}: must be text"));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn one_of(
+        &mut self,
+        node: &YamlNode,
+        name: &str,
+        words: &[&'static str],
+    ) -> Option<&'static str> {
+        let text = self.scalar(node, name)?;
+        let word = words.iter().find(|word| word.eq_ignore_ascii_case(text)).copied();
+        if word.is_none() {
+            let message = format!(
+                "{name}: must be one of: {}; not `{}`{}",
+                words.join(", "),
+                shown(text),
+                hint(text, words.iter().copied())
+            );
+            self.problem(node.location, message);
+        }
+        word
+    }
+
+    /// A whole number as envoyproxy/ratelimit reads it, from `min` to `u32::MAX`.
+    pub(crate) fn whole(&mut self, node: &YamlNode, name: &str, min: u32) -> Option<u32> {
+        let whole = self.integer(node, name);
+        let number =
+            whole.and_then(|whole| u32::try_from(whole).ok()).filter(|number| *number >= min);
+        if number.is_none() {
+            let message = format!("{name}: must be a whole number from {min} to {}", u32::MAX);
+            self.problem(node.location, message);
+        }
+        number
+    }
+
+    /// A whole number without quotes.
+    pub(crate) fn integer(&mut self, node: &YamlNode, name: &str) -> Option<i128> {
+        let Content::Scalar(text, Style::Plain) = &node.content else { return None };
+        let Plain::Whole(whole) = scalar::resolve(text) else { return None };
+        if whole.looks_decimal {
+            let message = format!("{name}: `{}` is octal, and means {}", shown(text), whole.value);
+            self.warning(node.location, message);
+        }
+        Some(whole.value)
+    }
+
+    fn switch(&mut self, node: &YamlNode, name: &str) -> Option<bool> {
+        if let Content::Scalar(text, Style::Plain) = &node.content
+            && let Plain::Switch(on) = scalar::resolve(text)
+        {
+            return Some(on);
+        }
+        self.problem(node.location, format!("{name}: must be true or false"));
+        None
+    }
+}
+
+/// The message for a key that its table does not have: the level where it belongs, or the nearest key.
+fn unknown(name: &str, table: &'static KeyTable) -> String {
+    if let Some(place) = (table.elsewhere)(name) {
+        return format!("unknown key `{name}` here; it belongs {place}");
+    }
+    let suggestion = hint(name, table.names());
+    if suggestion.is_empty() {
+        let names: Vec<_> = table.names().collect();
+        return format!("unknown key `{}`; allowed here: {}", shown(name), names.join(", "));
+    }
+    format!("unknown key `{}`{suggestion}", shown(name))
+}
+
+/// Most characters of a text in a message.
+const SHOWN_MAX: usize = 100;
+
+/// The beginning of a text, for messages; [`Problem`](super::Problem) escapes control characters.
+pub(crate) fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
