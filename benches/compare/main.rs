@@ -150,7 +150,7 @@ fn compare(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// The scenarios whose name contains one of `--only`, or all; those of envoyproxy/ratelimit only with its program.
+/// The scenarios whose name contains one of `--only`, or all; scenarios of envoyproxy/ratelimit only with its program.
 fn selected(flags: &Flags) -> Result<Vec<&'static Scenario>> {
     let mut scenarios: Vec<&Scenario> = SCENARIOS.iter().collect();
     if !flags.only.is_empty() {
