@@ -13,7 +13,7 @@ use crate::support::{
     tool,
 };
 
-/// Mounts files of its own over those of the kernel, and then becomes the command. Each file is `PATH=TEXT`.
+/// Mounts its own files over the kernel's files, and then becomes the command. Each file is `PATH=TEXT`.
 const WITH_FILES: &str = r#"
 set -e
 mount -t tmpfs none /sys/fs/cgroup

@@ -142,7 +142,7 @@ async fn an_outage_of_redis_fires_the_alert_of_the_breaker_which_ends_with_the_o
     assert_eq!(fired["labels"]["server"], server);
     assert_eq!(fired["labels"]["job"], "shop");
     let summary = fired["annotations"]["summary"].as_str().unwrap();
-    assert_eq!(summary, format!("{server} is not asked: its breaker is open"));
+    assert_eq!(summary, format!("{server} gets no calls: its breaker is open"));
 
     redis.start_again();
     eventually("the alert ends", || {

@@ -82,7 +82,7 @@ enum Setup {
 enum Effect {
     /// As without the fault.
     Served,
-    /// Each call gets Redis's answer, or that of its `on_store_failure`.
+    /// Each call gets Redis's answer, or the answer of its `on_store_failure`.
     Mixed,
     /// The answer of their `on_store_failure`.
     Outage,
@@ -102,7 +102,7 @@ enum Reach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counters {
     Kept,
-    /// A replica has them, but for those of a last batch.
+    /// A replica has them, except the counters of a last batch.
     Replicated,
     /// They begin again from zero, or from an earlier count, this number of times.
     Lost(u64),
@@ -115,7 +115,7 @@ enum Check {
     Answered,
     /// In an outage, answers do not wait for the budget: half of them take at most half of it.
     AtOnce,
-    /// Answers are those of the rule's `on_store_failure`.
+    /// Answers come from the rule's `on_store_failure`.
     Mode,
     /// No more is admitted than promised.
     Admitted,

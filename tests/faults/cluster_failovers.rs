@@ -104,7 +104,7 @@ async fn check_failovers_in_a_cluster(
     let flags = ["--decision-budget", budget];
     let services = [serve(&cluster, &rules, &flags), serve(&cluster, &rules, &flags)];
     for round in 0..rounds {
-        // The slots of one node go to its replica and back, then those of the next.
+        // The slots of one node go to its replica and back, then the slots of the next node.
         let first_owner = usize::try_from(round / 2).unwrap();
         let mut calls: Vec<Vec<Counted>> = Vec::new();
         for name in ALGORITHMS {
@@ -131,8 +131,8 @@ async fn check_failovers_in_a_cluster(
         assert!(beyond <= 50, "{kind}: {beyond} hits are lost");
     }
     for service in &services {
-        let told = "failover from 127.0.0.1:";
-        eventually("the cost is told", || service.log().contains(told).then_some(()));
+        let reported = "failover from 127.0.0.1:";
+        eventually("the cost is reported", || service.log().contains(reported).then_some(()));
         assert!(service.get("/metrics").contains("ratelimit_store_charges_lost_total"));
     }
 }

@@ -34,14 +34,14 @@ const CALLS_ON_NARROW: usize = 30;
 
 const CLIENTS: usize = 8;
 
-/// What clients were told of one counter.
+/// The answers to clients about one counter.
 #[derive(Default)]
 struct Answers {
     admitted: usize,
     failed: usize,
 }
 
-/// Clients that call until they are told to stop.
+/// Clients that call until `stop` is set.
 struct Load {
     stop: Arc<AtomicBool>,
     admitted: Arc<AtomicUsize>,
@@ -149,7 +149,7 @@ enum Fault {
     Kill,
     Stop,
     ByHand,
-    /// By hand, after the old master was told to let writes wait.
+    /// By hand, after `CLIENT PAUSE` on the old master lets writes wait.
     Paused,
 }
 
@@ -214,11 +214,11 @@ async fn each_failover_under_load_is_over_soon_and_costs_what_was_not_replicated
         let (gap, back) = outcome.gap();
         let late = back.saturating_duration_since(announced);
         let log = service.log();
-        let (_, told) = log.rsplit_once("in epoch ").expect("the failover was told");
-        let told = told.lines().next().unwrap_or_default();
+        let (_, reported) = log.rsplit_once("in epoch ").expect("the failover was reported");
+        let reported = reported.lines().next().unwrap_or_default();
         eprintln!(
             "{fault:?}: announced after {:.2?}, back {late:.2?} later, nothing admitted for {gap:.2?}; \
-             {} admitted, {lost} of them lost, {beyond} beyond the limit; told: {told}",
+             {} admitted, {lost} of them lost, {beyond} beyond the limit; reported: {reported}",
             announced - began,
             outcome.admitted_at.len(),
         );

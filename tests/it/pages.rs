@@ -5,3 +5,4 @@ mod docs;
 mod getting_started;
 mod requirements;
 mod tables;
+mod words;

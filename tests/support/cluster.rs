@@ -382,7 +382,7 @@ impl Cluster {
         let id = &self.ids[master];
         let replicas: Vec<String> = self.nodes[master].query(&["CLUSTER", "REPLICAS", id]);
         let replica = replicas[0].split(' ').next().unwrap();
-        let replica = self.ids.iter().position(|id| id == replica).expect("one of ours");
+        let replica = self.ids.iter().position(|id| id == replica).expect("one of the cluster");
         self.nodes[replica].query::<()>(&["CLUSTER", "FAILOVER"]);
     }
 

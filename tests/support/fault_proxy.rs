@@ -163,7 +163,7 @@ impl FaultProxy {
     }
 
     /// Holds each request from now on until [`pass`](Self::pass). Requests must arrive one at a time, each in one
-    /// piece, as those of one caller do.
+    /// piece, as requests of one caller do.
     pub fn step(&self) {
         self.passed.store(*self.shared.arrived.borrow(), Ordering::SeqCst);
         self.set(Faults { requests: Flow::Step, ..Faults::default() });

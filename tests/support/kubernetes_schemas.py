@@ -3,7 +3,7 @@
 
 usage: kubernetes_schemas.py FOLDER SWAGGER.json [CRD.yaml ...]
 
-SWAGGER.json is the OpenAPI document of Kubernetes, from its Go module; CRDs are those of operators.
+SWAGGER.json is the OpenAPI document of Kubernetes, from its Go module; CRDs are from operators.
 """
 import copy
 import json

@@ -11,7 +11,7 @@ use super::{
 /// The name by which the Sentinels know the master.
 pub const NAME: &str = "counters";
 
-/// When a Sentinel is told again to replace the master.
+/// The time after which a Sentinel gets the command to replace the master again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How to start them.
@@ -32,7 +32,7 @@ pub struct Sentinels {
     pub redises: Vec<Redis>,
     /// The index of the master that was killed, stopped or replaced, until [`heal`](Self::heal).
     replaced: Option<usize>,
-    /// Whether it is replaced because a Sentinel was told to.
+    /// Whether it is replaced by a command to a Sentinel.
     by_hand: bool,
     tls: bool,
 }
@@ -143,7 +143,10 @@ impl Sentinels {
     fn named_by(&self, sentinel: &Redis) -> usize {
         let (_, port): (String, u16) =
             sentinel.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
-        self.redises.iter().position(|redis| self.port_of(redis) == port).expect("one of ours")
+        self.redises
+            .iter()
+            .position(|redis| self.port_of(redis) == port)
+            .expect("one of the deployment")
     }
 
     /// Waits until a failover would succeed and lose nothing: every Sentinel sees two connected replicas and two

@@ -15,7 +15,7 @@ pub fn generate(config: &Path) {
     assert_eq!(code, Some(0), "{problem}");
 }
 
-/// Replaces all certificates by those of another authority.
+/// Replaces all certificates by certificates of another authority.
 pub fn rotate(config: &Path) {
     let next = tempfile::TempDir::new().unwrap();
     generate(next.path());

@@ -55,7 +55,7 @@ fn answers_have_the_headers_that_envoy_makes_of_the_limit() {
     assert!(head.contains("\r\nx-ratelimit-remaining: 0\r\n"), "{head}");
 }
 
-/// A request asks with 0 hits, and its answer costs 10 of 21, even if the request was denied. Denied requests and shadows count.
+/// A request checks with 0 hits, and its answer costs 10 of 21, even if the request was denied. Denied requests and shadows count.
 #[test]
 fn costs_denied_requests_and_shadows_are_counted() {
     let gateway = Gateway::start();

@@ -38,7 +38,7 @@ fn rlconfig_lists_every_policy_for_egctl() {
     }
 }
 
-/// The names in its dashboard, at the port that its annotations give to Prometheus, apart from those of a program in Go.
+/// The names in its dashboard, at the port that its annotations give to Prometheus, except the names of a program in Go.
 #[test]
 fn the_metrics_of_the_dashboard_count_hits_and_denials() {
     let gateway = Gateway::start();

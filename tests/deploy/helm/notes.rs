@@ -57,7 +57,7 @@ fn with_a_control_plane_the_notes_say_how_to_see_its_rules() {
         ads.url().as_str(),
         "kubectl --namespace default logs deployment/release-tollkeeper\n",
         "helm test release --namespace default --logs",
-        "set test.domain and test.descriptor to those of a rule",
+        "set test.domain and test.descriptor to values that a rule has",
     ] {
         assert!(notes.contains(text), "{text}: {notes}");
     }

@@ -259,8 +259,8 @@ fn modes(row: &Row, ledger: &Ledger, times: &Times) -> Option<String> {
     let within = ledger.iter().filter(is_within);
     let mut wrong: Vec<&Call> = within.clone().filter(is_wrong).collect();
     if matches!(row.setup, Setup::Cluster | Setup::Shards) {
-        // Six servers keep a small machine busy, and some calls from being served in time; a node that is not asked
-        // fails all of its calls.
+        // Six servers keep a small machine busy, and some calls from being served in time; a node that gets no
+        // requests fails all of its calls.
         let is_served = |call: &Call| effect_on(row, call) == Effect::Served;
         let served = within.clone().filter(|call| is_served(call)).count();
         if 2 * wrong.iter().filter(|call| is_served(call)).count() < served {
@@ -269,7 +269,7 @@ fn modes(row: &Row, ledger: &Ledger, times: &Times) -> Option<String> {
     }
     let first = wrong.first()?;
     Some(format!(
-        "{} of {} answers are not those of the mode, such as {:?} for {} after {:?}",
+        "{} of {} answers are not of the mode, such as {:?} for {} after {:?}",
         wrong.len(),
         within.count(),
         first.answer,

@@ -200,7 +200,7 @@ pub(super) const ROWS: &[Row] = &[
         Effect::Mixed,
     ),
     of_redis(
-        "F06 a script of another client runs for ever",
+        "F06 a script of another client never ends",
         |world| {
             world.order(&["CONFIG", "SET", "busy-reply-threshold", "50"]);
             world.in_background(&["EVAL", "while true do end", "0"]);
@@ -261,7 +261,7 @@ pub(super) const ROWS: &[Row] = &[
         Effect::Outage,
     ),
     of_redis(
-        "F11 the user may not run scripts any more",
+        "F11 the user may no longer run scripts",
         |world| world.order(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]),
         |world| world.order(&["ACL", "SETUSER", "default", "+@all"]),
         Effect::Outage,

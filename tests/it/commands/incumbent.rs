@@ -84,7 +84,7 @@ fn publish(folder: &Path, version: &str, rules: &str) {
 
 fn program(folder: &Path) -> Command {
     let mut command = Command::new(folder.join("bin/ratelimit"));
-    // A test machine may have a variable of the old service, such as HOST.
+    // A test machine may have a variable of envoyproxy/ratelimit, such as HOST.
     command.env_clear();
     command
 }
@@ -375,19 +375,19 @@ fn arguments_under_the_old_name_are_ignored_with_one_warning_that_repeats_none()
     assert_eq!(run(&mut command), (Some(2), String::new(), problems));
 }
 
-/// As the old service's own scripts expect: Envoy looks with 0 hits before a stream and debits 1 after it, and of a
-/// limit of two, three pass.
+/// As envoyproxy/ratelimit's own scripts expect: Envoy checks with 0 hits before a stream and debits 1 after it, and
+/// a limit of two lets three pass.
 #[tokio::test]
-async fn a_token_quota_of_two_lets_three_through_as_in_the_old_service() {
+async fn a_token_quota_of_two_lets_three_through_as_in_envoyproxy_ratelimit() {
     let service = Incumbent::start(&sample(&page("contour.md")), &[]);
     let tokens = |count| request("shop", vec![hits(descriptor(&[("tokens", "x")]), count)]);
-    let mut looks = Vec::new();
+    let mut checks = Vec::new();
     for _ in 0..4 {
-        let look = service.ask(tokens(0)).await;
-        if look.starts_with("OK") {
+        let check = service.ask(tokens(0)).await;
+        if check.starts_with("OK") {
             service.ask(tokens(1)).await;
         }
-        looks.push(look);
+        checks.push(check);
     }
     let expected = [
         "OK: OK 2/2 YEAR",
@@ -395,7 +395,7 @@ async fn a_token_quota_of_two_lets_three_through_as_in_the_old_service() {
         "OK: OK 0/2 YEAR",
         "OVER_LIMIT: OVER_LIMIT 0/2 YEAR",
     ];
-    assert_eq!(looks, expected);
+    assert_eq!(checks, expected);
 }
 
 #[test]

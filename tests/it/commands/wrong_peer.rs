@@ -25,7 +25,7 @@ const GRPC: &[(&[&str], &str)] = &[
     (&["healthcheck"], "--addr"),
 ];
 
-/// Those of them that report the answer to one request.
+/// The commands among them that report the answer to one request.
 const ONE_REQUEST: &[(&[&str], &str)] = &[GRPC[0], GRPC[2]];
 
 /// The commands that connect to the admin address.

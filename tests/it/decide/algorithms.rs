@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 /// Runs a timeline on one counter of every backend. A line such as `0.2s +2 ok 1 left` charges two hits
-/// 0.2 s after [`BEGIN`], which pass and leave one; `?` is a look, `-2` refunds two; `over in 0.8s` is a
+/// 0.2 s after [`BEGIN`], which pass and leave one; `?` is a check, `-2` refunds two; `over in 0.8s` is a
 /// denial and its reset. `0.9s <2@0.2 done` gives back two hits of a reservation that was charged 0.2 s after it.
 #[track_caller]
 fn check(limit: Limit, timeline: &str) {
@@ -201,8 +201,8 @@ fn a_refund_of_a_full_log_looks_at_few_of_its_entries() {
         redis.charge(&[charge("a", Hits::Refund(990), &limit)], BEGIN.plus_millis(1)).remove(0);
     assert_eq!(left(&tally), Some(990));
     let after = runs(&redis);
-    let [looks, removals] = [after[0] - before[0], after[1] - before[1]];
-    assert!(looks <= 30 && removals == 1, "{looks} looks, {removals} removals");
+    let [searches, removals] = [after[0] - before[0], after[1] - before[1]];
+    assert!(searches <= 30 && removals == 1, "{searches} searches, {removals} removals");
     redis.redis.assert_no_key_leaks();
 }
 
@@ -301,8 +301,8 @@ fn a_denied_call_charges_no_sibling_of_any_algorithm() {
                     expected.insert(index, Verdict::Over);
                     assert_eq!(verdicts, expected, "{name}: {denies:?} at {index}");
 
-                    let looks = charge_siblings(Hits::Look, &siblings);
-                    for tally in backend.charge(&looks, BEGIN) {
+                    let checks = charge_siblings(Hits::Look, &siblings);
+                    for tally in backend.charge(&checks, BEGIN) {
                         assert_eq!(tally.verdict, Verdict::Fits { remaining: 10 }, "{name}");
                     }
                 }
@@ -315,7 +315,7 @@ fn charge_siblings(hits: Hits, limits: &[Arc<Limit>]) -> Vec<Charge> {
     limits.iter().map(|limit| charge("sibling", hits, limit)).collect()
 }
 
-/// Promise "all or nothing": refunds apply first, even in a denied call; hits on one counter are summed; looks
+/// Promise "all or nothing": refunds apply first, even in a denied call; hits on one counter are summed; checks
 /// see the call's refunds and not its charges.
 #[test]
 fn refunds_sums_and_looks_work_alike_in_every_algorithm() {

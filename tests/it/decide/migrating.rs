@@ -51,7 +51,7 @@ descriptors:
     .await;
 }
 
-/// The numbers are those of envoyproxy/ratelimit's own integration test, except that denied calls are not
+/// The numbers are from envoyproxy/ratelimit's own integration test, except that denied calls are not
 /// charged.
 #[tokio::test]
 async fn the_basic_configuration_answers_with_the_incumbents_numbers() {
@@ -86,7 +86,7 @@ descriptors:
     .await;
 }
 
-/// Rules such as those of its readme.
+/// Rules such as the ones in its readme.
 #[tokio::test]
 async fn the_examples_of_the_incumbents_readme_work_unchanged() {
     let check = async |rules: &str, domain: &str, calls: &[(&[(&str, &str)], &str)]| {
@@ -188,7 +188,7 @@ descriptors:
     check(rules, "edge_proxy_per_ip", &calls).await;
 }
 
-/// Rules such as those of its configuration tests.
+/// Rules such as the ones in its configuration tests.
 #[tokio::test]
 async fn nested_rules_allowlists_and_unlimited_rules_match_as_in_the_incumbent() {
     let rules = "
@@ -348,7 +348,7 @@ async fn keys_begin_with_the_prefix_with_scripts_and_without() {
     }
 }
 
-/// Envoy sends a look before each request and a debit of one after it.
+/// Envoy sends a check before each request and a debit of one after it.
 async fn check_token_quota(flags: &[&str], expected: usize) {
     let rules = "
 domain: shop
@@ -374,7 +374,7 @@ async fn a_token_quota_of_two_lets_two_through() {
     check_token_quota(&[], 2).await;
 }
 
-/// As envoyproxy/ratelimit judges it: only what exceeds the limit denies a look.
+/// As envoyproxy/ratelimit decides it: only hits beyond the limit deny a check.
 #[tokio::test]
 async fn a_token_quota_of_two_lets_three_through_if_looks_pass_at_an_exhausted_limit() {
     check_token_quota(&["--exhausted-looks", "allow"], 3).await;

@@ -86,7 +86,7 @@ fn limit(over: bool) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Ok,
-    /// OK with no hits left.
+    /// OK with no remaining hits.
     OkAtZero,
     OverLimit,
     Unlimited,
@@ -103,7 +103,7 @@ struct Answer {
 
 /// The answer of envoyproxy/ratelimit. It counts how many limits and quotas are over:
 ///
-/// - A rule in `shadow_mode` that is over has the status OK, with no hits left.
+/// - A rule in `shadow_mode` that is over has the status OK, with no remaining hits.
 /// - Under the global quota mode every descriptor is a quota, except unlimited ones: also a shadow, and one
 ///   without a limit, which is never over.
 /// - The call is denied if a limit that is not a quota is over, or if there are quotas and all are over.

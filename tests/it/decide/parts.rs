@@ -207,7 +207,7 @@ fn cases() -> ProptestConfig {
     ProptestConfig { cases: number("PARTS_CASES", 300) as u32, ..ProptestConfig::default() }
 }
 
-/// Whether hits count after a call of this outcome: those of an admitted call, and those that count when denied.
+/// Whether hits count after a call of this outcome: all hits of an admitted call, and hits that count when denied.
 fn stays(charge: &Charge, tally: &PartTally, outcome: PartsOutcome) -> bool {
     let Limit { mode, when_denied, .. } = *charge.counter.limit;
     let (PartTally::Known(tally), Hits::Charge(_)) = (tally, charge.hits) else { return false };

@@ -131,7 +131,7 @@ fn the_keys_of_rules_and_the_algorithms_are_on_their_pages() {
     let algorithms = enums.find(|names| names.contains(&Value::from("fixed_window"))).unwrap();
     let algorithms: BTreeSet<&str> =
         algorithms.iter().map(|algorithm| algorithm.as_str().unwrap()).collect();
-    assert_eq!(first_column(&page("algorithms.md"), "| `algorithm` | in words |"), algorithms);
+    assert_eq!(first_column(&page("algorithms.md"), "| `algorithm` | meaning |"), algorithms);
     let stored = rows(&redis, "| | algorithm | value |");
     assert_eq!(stored.iter().map(|row| cells(row)[1]).collect::<BTreeSet<_>>(), algorithms);
 }

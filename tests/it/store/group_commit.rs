@@ -408,7 +408,7 @@ async fn a_redis_that_refuses_writes_keeps_its_connections() {
         verdict(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
         fits(9)
     );
-    // Those of the test's own questions apart.
+    // Without the connections of the test's own queries.
     let connections = || -> Vec<String> {
         let clients: String = redis.query(&["CLIENT", "LIST"]);
         let others = clients.lines().filter(|client| !client.contains(" cmd=client"));

@@ -301,7 +301,7 @@ async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
         let status = service.ask(call()).await.expect_err("redis is stopped");
         assert_eq!(status.code(), Code::Unavailable);
     }
-    // Generous: without a timeout each call would wait for ever.
+    // Generous: without a timeout each call would wait without end.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     redis.signal("CONT");
     eventually_ok(&service).await;
@@ -329,7 +329,7 @@ async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let logged = |line: &str| service.log().matches(line).count();
     eventually_ok(&service).await;
-    // Without memory Redis still reads: looks pass, and charges on new counters fail.
+    // Without memory Redis still reads: checks pass, and charges on new counters fail.
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for number in 0..5 {
         let user = format!("new{number}");
@@ -505,7 +505,7 @@ async fn a_new_cause_of_an_outage_is_logged() {
     until_logged("is unusable: login refused for the default user").await;
 }
 
-/// The log after three calls of a service whose login the server does not accept; `login` is that of its URL.
+/// The log after three calls of a service whose login the server does not accept; `login` is the login in its URL.
 async fn log_without_login(version: Version, login: &str) -> String {
     let redis = Redis::start_version(version);
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);

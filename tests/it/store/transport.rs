@@ -23,11 +23,11 @@ fn service(store: &str, flags: &[&str]) -> Service {
     Service::start(Options { store, flags: &flags, ..Options::default() })
 }
 
-/// Asks until Redis answers.
+/// Makes checks until Redis answers.
 async fn eventually_ok(service: &Service) {
     for _ in 0..30 {
-        let looks = request("shop", vec![hits(descriptor(&[("user", "a")]), 0)]);
-        if service.ask(looks).await.is_ok() {
+        let checks = request("shop", vec![hits(descriptor(&[("user", "a")]), 0)]);
+        if service.ask(checks).await.is_ok() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

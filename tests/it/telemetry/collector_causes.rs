@@ -1,4 +1,4 @@
-//! What is logged about an OTLP collector that cannot be used: one line, with one cause in words.
+//! What is logged about an OTLP collector that cannot be used: one line, with one cause as a sentence.
 
 use std::net::TcpListener;
 

@@ -232,7 +232,7 @@ async fn memory_and_the_process_are_measured() {
     assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
 }
 
-/// Counts the hits of its own calls, by rule and standing, and compares them with the names of the incumbent.
+/// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_names_of_the_incumbent_have_the_numbers_of_the_calls() {
     let rules = "
@@ -363,7 +363,7 @@ descriptors:
     assert_eq!(stats(&service), expected.into());
 }
 
-/// As the incumbent's own script `value-included-in-stats-key-when-unspecified` looks at it.
+/// As envoyproxy/ratelimit's own script `value-included-in-stats-key-when-unspecified` checks it.
 #[tokio::test]
 async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_the_incumbent() {
     let rules = "

@@ -107,7 +107,7 @@ fn routes_drive_shadows_replaced_limits_quotas_hits_and_overrides() {
     assert_eq!(metadata["metadata"]["tier"], "gold");
 }
 
-/// Envoy looks before the request, and debits 600 of 1,000 hits when its stream ends.
+/// Envoy checks before the request, and debits 600 of 1,000 hits when its stream ends.
 #[test]
 fn debits_at_the_end_of_streams_deny_the_third_request() {
     let redis = Redis::start();

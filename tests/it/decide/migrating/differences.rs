@@ -29,7 +29,7 @@ fn checked(rules: &str) -> (bool, Vec<String>) {
     (code == Some(0), messages)
 }
 
-/// The values are those of gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
+/// The values are from gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
 #[tokio::test]
 async fn numbers_merge_keys_and_nulls_are_read_as_in_the_incumbent() {
     let rules = "

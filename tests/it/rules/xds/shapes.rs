@@ -145,7 +145,7 @@ async fn a_limit_of_0_denies_and_a_shadow_never_does() {
     );
 }
 
-/// Envoy Gateway's own test: 21 tokens, 10 for each response. Envoy looks with 0 hits, and debits afterwards.
+/// Envoy Gateway's own test: 21 tokens, 10 for each response. Envoy checks with 0 hits, and debits afterwards.
 #[tokio::test]
 async fn a_cost_that_is_known_afterwards_is_charged_whether_or_not_it_fits() {
     let (_ads, service) = with(&[route(vec![same("rule-0-match--1", &limit_of(21))])]);

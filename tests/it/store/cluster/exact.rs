@@ -106,8 +106,8 @@ fn any_call(dice: &mut Dice, limits: &[Arc<Limit>]) -> Vec<Charge> {
     (0..count).map(charge).collect()
 }
 
-/// Resets may differ by the time that passes between the two; that of a quota that is over its limit, also by the
-/// hits that were reserved.
+/// Resets may differ by the time that passes between the two. The reset of a quota that is over its limit may also
+/// differ by the hits that were reserved.
 fn same(charge: &Charge, ours: &Tally, theirs: &Tally) -> bool {
     let is_over_quota = charge.counter.limit.mode == Mode::Quota && theirs.verdict == Verdict::Over;
     let is_reset_same = ours.reset.abs_diff(theirs.reset) < Duration::from_secs(20);

@@ -211,7 +211,7 @@ async fn a_slot_that_stays_half_moved_serves_new_counters_of_every_algorithm() {
     }
 }
 
-/// A debit whose caller does not wait until its slot has moved is charged nevertheless.
+/// A debit whose caller does not wait until its slot has moved is still charged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debit_on_a_slot_that_moves_is_not_lost() {
     let cluster = masters(Version::Redis7);

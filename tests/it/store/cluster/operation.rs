@@ -16,7 +16,7 @@ use crate::support::{
     service::{Options, Service, descriptor, open_files, request, spell, tollkeeper},
 };
 
-/// Asks with one descriptor; the answer as text.
+/// Makes a call with one descriptor; the answer as text.
 async fn ask(service: &Service, key: &str, value: &str) -> String {
     match service.ask(request("shop", vec![descriptor(&[(key, value)])])).await {
         Ok(response) => spell(&response),

@@ -479,9 +479,9 @@ enum Text {
     File(&'static str),
     Descriptor(&'static str),
     Limit(&'static str),
-    /// A key of so many bytes.
+    /// A key with this number of bytes.
     Key(usize),
-    /// So many lists, each in the one before.
+    /// This number of lists, each in the one before.
     Nested(usize),
 }
 
