@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::PathBuf,
     process::Command,
     sync::{
@@ -316,6 +316,11 @@ impl Redis {
             return leaks";
         self.query(&["EVAL", SCAN, "0"])
     }
+}
+
+/// An address at which nothing listens. A port of those that Linux gives out would soon be another server's.
+pub fn nobody() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 /// A port that is free, and 10,000 above it another one, for a Cluster's bus. Neither is of those that Linux gives
