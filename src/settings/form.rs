@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use crate::net::tls::client::is_certificate_name;
+
 /// How a flag is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arity {
@@ -329,4 +331,15 @@ pub(super) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: head
 fn header_name(text: &str) -> Result<String, String> {
     let name = text.parse::<http::HeaderName>();
     name.map(|_| text.to_owned()).map_err(|_| invalid(text, "a valid header name"))
+}
+
+/// The name in a certificate.
+pub(super) const CERTIFICATE_NAME: Custom<String> = Custom { name: "NAME", read: certificate_name };
+
+fn certificate_name(text: &str) -> Result<String, String> {
+    if is_certificate_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid(text, "a host name or an IP address"))
+    }
 }

@@ -4,13 +4,11 @@
 use std::{env, path::PathBuf};
 
 use super::{
-    environment::{
-        CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, GivenSetting, NO_COMPAT, TypedFlags,
-    },
+    environment::{CALL_ADDR, Environment, GivenSetting, TypedFlags},
     file::SettingsFile,
-    form::{Form, OneOf, PATH, check_path},
-    incumbent::{self, Compat, Translated},
+    form::{Form, PATH, check_path},
     row::{Row, Setting, is_ours, variable},
+    translated::Translated,
     written::{self, WrittenSettings},
 };
 use crate::yaml::Problem;
@@ -18,15 +16,12 @@ use crate::yaml::Problem;
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
 
-const COMPATS: OneOf<Compat> =
-    OneOf(&[(NO_COMPAT, Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
-
 pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
     file: SettingsFile,
     pub environment: &'a Environment,
     /// What the environment of envoyproxy/ratelimit says; empty unless it is read.
-    pub incumbent: Translated,
+    pub translated: Translated,
     pub rows: Vec<Row>,
     /// With line and column if they are in the file.
     pub problems: Vec<(Option<(usize, usize)>, String)>,
@@ -35,9 +30,9 @@ pub(super) struct SettingReader<'a> {
 
 impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
-        let (file, incumbent) = Default::default();
+        let (file, translated) = Default::default();
         let (rows, problems, warnings) = Default::default();
-        Self { flags, file, environment, incumbent, rows, problems, warnings }
+        Self { flags, file, environment, translated, rows, problems, warnings }
     }
 
     /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
@@ -79,23 +74,11 @@ impl<'a> SettingReader<'a> {
         self.problems.into_iter().map(|(_, problem)| problem).collect()
     }
 
-    /// Reads the environment of envoyproxy/ratelimit, if it is to be read. It is the next setting, since that
-    /// environment gives the others.
-    pub(super) fn read_compat(&mut self) -> Compat {
-        let compat = self.read(&Setting {
-            flag: COMPAT,
-            form: COMPATS,
-            default: NO_COMPAT,
-            help: "Other program whose environment variables are read too; our flags and variables have precedence",
-        });
-        if compat == Compat::EnvoyproxyRatelimit {
-            let given = |flag: &str| Some(self.given(flag)?.name);
-            let mut translated = incumbent::translate(self.environment, &given);
-            self.add_problems(std::mem::take(&mut translated.problems));
-            self.warnings.append(&mut translated.warnings);
-            self.incumbent = translated;
-        }
-        compat
+    /// Adds what another environment says, to read the settings that nothing else gives.
+    pub(super) fn add(&mut self, mut translated: Translated) {
+        self.add_problems(std::mem::take(&mut translated.problems));
+        self.warnings.append(&mut translated.warnings);
+        self.translated = translated;
     }
 
     /// The value, or the default if the setting is unset or bad. A bad value is a problem.
@@ -141,13 +124,13 @@ impl<'a> SettingReader<'a> {
     fn file_or_incumbent(&self, flag: &str) -> Vec<PathBuf> {
         let of_file = self.file.values(flag);
         if of_file.is_empty() {
-            let value = self.incumbent.settings.get(flag);
+            let value = self.translated.settings.get(flag);
             return value.iter().map(|value| PathBuf::from(&value.value)).collect();
         }
         of_file.iter().map(PathBuf::from).collect()
     }
 
-    fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
+    pub(super) fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
         let outside = |name, value| Some(GivenSetting { name, value, location: None });
         if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
             return outside(format!("--{flag}"), value);
@@ -159,7 +142,7 @@ impl<'a> SettingReader<'a> {
         if let Some(given) = self.file.given(flag) {
             return Some(given);
         }
-        let value = self.incumbent.settings.get(flag)?;
+        let value = self.translated.settings.get(flag)?;
         let variable = value.variables.first().copied().unwrap_or("--compat");
         outside(variable.to_owned(), &value.value)
     }
@@ -171,7 +154,8 @@ impl<'a> SettingReader<'a> {
 
     /// Whether a variable of envoyproxy/ratelimit gives this setting of TLS, whose meaning then applies.
     pub(super) fn is_of_incumbent(&self, flag: &str) -> bool {
-        incumbent::tls_variable(flag).is_some_and(|variable| self.name_of(flag) == variable)
+        let variable = self.translated.variables.get(flag);
+        variable.is_some_and(|variable| self.name_of(flag) == *variable)
     }
 
     /// What gives a setting; the flag if nothing does.
@@ -191,7 +175,7 @@ impl<'a> SettingReader<'a> {
     }
 
     /// Adds a problem if only one of two settings is given, which need each other.
-    pub(super) fn check_pair(&mut self, one: &'static str, other: &'static str) {
+    pub(super) fn check_pair(&mut self, one: &str, other: &str) {
         for (given, missing) in [(one, other), (other, one)] {
             if self.is_given(given) && !self.is_given(missing) {
                 self.problem_needs(given, &[missing]);
@@ -201,10 +185,10 @@ impl<'a> SettingReader<'a> {
 
     /// Adds the problem that a setting that was given needs others. They are named as this one is: by their variables of
     /// envoyproxy/ratelimit if it is given by one of those, else by their flags.
-    pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&'static str]) {
+    pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&str]) {
         let is_variable = self.is_of_incumbent(flag);
-        let name = |flag: &&'static str| match incumbent::tls_variable(flag) {
-            Some(variable) if is_variable => variable.to_owned(),
+        let name = |flag: &&str| match self.translated.variables.get(flag) {
+            Some(variable) if is_variable => (*variable).to_owned(),
             _ => format!("--{flag}"),
         };
         let names: Vec<String> = missing.iter().map(name).collect();

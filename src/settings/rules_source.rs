@@ -3,11 +3,10 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    form::{Arity, Custom, PATH},
+    form::{Arity, CERTIFICATE_NAME, PATH},
     reader::SettingReader,
     row::{Row, Setting},
-    store_access::certificate_name,
-    store_url::{decoded, read_host},
+    url_parts::{NODE_FORM, decoded, is_node, read_host},
 };
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
@@ -36,12 +35,6 @@ const ADVICE: TlsAdvice = TlsAdvice {
     name: "connect to one of its names, or set --rules-tls-name",
     plain: "use xds:// in --rules",
 };
-
-/// Longest id of a node, in bytes.
-const NODE_BYTES_MAX: usize = 256;
-
-/// What an id must be.
-pub(super) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
 
 /// Upper bound on a TLS handshake. No call waits for it.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -106,7 +99,7 @@ impl RulesTls {
         let key = path(KEY, "PEM file with the key of that certificate");
         let name = reader.read_optional(&Setting {
             flag: NAME,
-            form: Custom { name: "NAME", read: certificate_name },
+            form: CERTIFICATE_NAME,
             default: "",
             help: "Name that the control plane's certificate must have, instead of its host",
         });
@@ -194,11 +187,6 @@ fn read_node(query: &str) -> Result<String, String> {
         Some(id) => Ok(id),
         None => Err(format!("node: missing; it is {known}")),
     }
-}
-
-/// Whether a control plane can be asked by this id.
-pub(super) fn is_node(id: &str) -> bool {
-    id.len() <= NODE_BYTES_MAX && !id.chars().any(char::is_control)
 }
 
 #[cfg(test)]

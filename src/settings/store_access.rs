@@ -3,14 +3,14 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    form::{Custom, PATH, invalid},
-    incumbent::Login,
+    form::{CERTIFICATE_NAME, Custom, PATH},
     reader::SettingReader,
     row::Setting,
     store_url::{RedisUrl, TLS_ADVICE, TopologyKind},
+    translated::Login,
 };
 use crate::{
-    net::tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
+    net::tls::client::{TlsClient, TlsFiles, TlsPart},
     store::redis::wire::{
         endpoint::{Access, AclUser},
         password::{Password, PasswordFile},
@@ -56,7 +56,7 @@ impl StoreAccess {
         let key = Self::path(reader, KEY, "PEM file with the key of the client certificate");
         let tls_name = reader.read_optional(&Setting {
             flag: NAME,
-            form: Custom { name: "NAME", read: certificate_name },
+            form: CERTIFICATE_NAME,
             default: "",
             help: "Name that certificates of Redis must have, instead of its host",
         });
@@ -127,7 +127,7 @@ impl StoreAccess {
             }
             Arc::make_mut(&mut url.access).password = self.password;
         }
-        log_in(&mut url.access, reader.incumbent.login.take());
+        log_in(&mut url.access, reader.translated.login.take());
         if let (Some(AclUser::Named(_)), None) = (&url.access.user, &url.access.password) {
             // Such a user is often a password, and users are shown.
             let problem = "has a user and no password: write :PASSWORD@ or USER:PASSWORD@, or set";
@@ -136,7 +136,7 @@ impl StoreAccess {
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
         sentinel.user = self.sentinel_user.map(AclUser::Named);
         sentinel.password = self.sentinel_password;
-        log_in(&mut url.sentinel_access, reader.incumbent.sentinel_login.take());
+        log_in(&mut url.sentinel_access, reader.translated.sentinel_login.take());
         if !matches!(url.topology, TopologyKind::Sentinel { .. }) {
             for flag in [SENTINEL_USER, SENTINEL_PASSWORD] {
                 reader.warn_unused(flag, "only redis+sentinel:// has Sentinels");
@@ -166,13 +166,5 @@ const fn flag_of(part: TlsPart) -> &'static str {
         TlsPart::Certificate => CERTIFICATE,
         TlsPart::Key => KEY,
         TlsPart::System => STORE,
-    }
-}
-
-pub(super) fn certificate_name(text: &str) -> Result<String, String> {
-    if is_certificate_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(invalid(text, "a host name or an IP address"))
     }
 }

@@ -73,13 +73,13 @@ impl TelemetrySettings {
             default: "digests",
             help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
         });
-        let environment = reader.environment.with(&reader.incumbent.otel);
+        let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);
         reader.add_problems(problems);
         let mut export = TelemetryOptions { compat, ..export };
         // The last of several values counts.
-        export.resource.extend(reader.incumbent.resource.iter().cloned());
+        export.resource.extend(reader.translated.resource.iter().cloned());
         Self { log: Log { filter, format }, near_limit_ratio, top_keys, export }
     }
 }

@@ -13,7 +13,7 @@ const ADDRESS_FORM: &str = "must be an IP address and a port, or a colon and a p
 const AGES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
 /// The TLS of gRPC, with our settings.
-pub(super) const TLS: [(&str, &str); 3] = [
+const TLS: [(&str, &str); 3] = [
     ("tls-cert", "GRPC_SERVER_TLS_CERT"),
     ("tls-key", "GRPC_SERVER_TLS_KEY"),
     ("tls-client-ca", "GRPC_CLIENT_TLS_CACERT"),

@@ -7,7 +7,7 @@ use crate::{
         HangUp, ReadyNeeds, Resolved, RuleSource, RulesNeeded, Settings, StoreUrl, TypedFlags,
         resolve,
     },
-    store::redis::wire::password::Password,
+    store::redis::wire::{endpoint::AclUser, password::Password},
     telemetry::{MetricsCompat, OtlpProtocol, ParentUse, RootSampling, Sampling},
 };
 
