@@ -4,39 +4,34 @@
 //! docs/settings.md and the tests of the chart are made from [`table`].
 
 mod calls;
-mod environment;
-mod file;
-mod form;
 mod incumbent;
 mod listen;
 mod otel;
 mod process;
 mod reader;
-mod row;
 mod rules;
-mod rules_source;
 mod store;
-mod store_access;
-mod store_url;
 mod telemetry;
-mod translated;
-mod url_parts;
-pub(super) mod written;
 
-pub use calls::CallSettings;
-pub use environment::{Environment, TypedFlags};
-pub use form::Arity;
-pub(crate) use form::{duration, whole_number};
-pub use incumbent::{Compat, INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables};
-pub use listen::{ListenNames, ListenSettings, TlsScope};
-pub use process::{HangUp, ProcessSettings};
-pub use reader::CONFIG;
-pub use row::Row;
-pub use rules::{RuleSettings, RulesNeeded};
-pub use rules_source::RuleSource;
-pub use store::{ReadyNeeds, StoreSettings};
-pub use store_url::{RedisUrl, StoreUrl, TopologyKind};
-pub use telemetry::TelemetrySettings;
+pub(crate) use self::reader::form::{duration, whole_number};
+pub use self::{
+    calls::CallSettings,
+    incumbent::{Compat, INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables},
+    listen::{ListenNames, ListenSettings, TlsScope},
+    process::{HangUp, ProcessSettings},
+    reader::{
+        CONFIG,
+        environment::{Environment, TypedFlags},
+        form::Arity,
+        row::Row,
+    },
+    rules::{RuleSettings, RulesNeeded, source::RuleSource},
+    store::{
+        ReadyNeeds, StoreSettings,
+        url::{RedisUrl, StoreUrl, TopologyKind},
+    },
+    telemetry::TelemetrySettings,
+};
 
 use std::net::SocketAddr;
 

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{
+use super::reader::{
+    Setting, SettingReader,
     form::{Arity, HEADER_NAME, OnOff, OneOf, Size, WholeNumber},
-    reader::SettingReader,
-    row::Setting,
 };
 use crate::rls::{
     decode::{Bounds, Echo},

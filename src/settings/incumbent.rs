@@ -18,11 +18,10 @@ use std::{
 };
 
 use self::variable::Effect;
-use super::{
+use super::reader::{
+    Setting, SettingReader,
     environment::{COMPAT, ENVOYPROXY_RATELIMIT, Environment, NO_COMPAT},
     form::OneOf,
-    reader::SettingReader,
-    row::Setting,
     translated::{Translated, TranslatedValue},
 };
 

@@ -2,10 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{
+use super::reader::{
+    Setting, SettingReader,
     form::{ADDRESS, ADDRESS_OR_OFF, Custom, OneOf, PATH, SWITCH, WholeNumber, duration, invalid},
-    reader::SettingReader,
-    row::Setting,
 };
 use crate::{
     authorization::{AdminToken, DomainAccess},

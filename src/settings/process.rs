@@ -4,9 +4,10 @@ use std::{num::NonZero, thread, time::Duration};
 
 use super::{
     Compat,
-    form::{Time, WholeNumber},
-    reader::SettingReader,
-    row::Setting,
+    reader::{
+        Setting, SettingReader,
+        form::{Time, WholeNumber},
+    },
 };
 
 /// Threads and shutdown.

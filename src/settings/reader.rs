@@ -1,15 +1,24 @@
-//! Reads settings one by one: the flag, else the environment variable, else the file, else the variable of
-//! envoyproxy/ratelimit, else the default. Collects the rows of all settings, and every problem.
+//! Reads settings one by one: the flag, else the environment variable, else the file, else the environment of another
+//! program, else the default. Collects the rows of all settings, and every problem. Which settings there are, and what
+//! they mean together, is left to the components.
+
+pub(super) mod environment;
+mod file;
+pub(super) mod form;
+pub(super) mod row;
+pub(super) mod translated;
+pub(super) mod url_parts;
+
+pub(super) use self::row::Setting;
 
 use std::{env, path::PathBuf};
 
-use super::{
+use self::{
     environment::{CALL_ADDR, Environment, GivenSetting, TypedFlags},
     file::SettingsFile,
     form::{Form, PATH, check_path},
-    row::{Row, Setting, is_ours, variable},
+    row::{Row, is_ours, variable},
     translated::Translated,
-    written::{self, WrittenSettings},
 };
 use crate::yaml::Problem;
 
@@ -47,8 +56,8 @@ impl<'a> SettingReader<'a> {
             self.problem(CONFIG, "given twice; write all settings into one file");
         }
         if let Some(path) = path {
-            let WrittenSettings { settings, problems } = written::read_settings(&path);
-            self.file = SettingsFile(settings);
+            let problems;
+            (self.file, problems) = SettingsFile::read(&path);
             self.add_problems_of_file(problems);
         }
     }

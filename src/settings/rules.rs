@@ -1,10 +1,11 @@
 //! Which rules are in force, and the defaults for all rules.
 
-use super::{
+pub(super) mod source;
+
+use self::source::{RULES, RuleSource};
+use super::reader::{
+    Setting, SettingReader,
     form::{Arity, OnOff, OneOf, SWITCH},
-    reader::SettingReader,
-    row::Setting,
-    rules_source::{RULES, RuleSource},
 };
 use crate::{
     engine::rule::{Defaults, ExhaustedLooks, ModeOverride, OnStoreFailure, WhenDenied},

@@ -1,13 +1,17 @@
 //! Where counters are kept, and how long a decision may wait for them.
 
+pub(super) mod access;
+pub(super) mod url;
+
 use std::time::Duration;
 
-use super::{
+use self::{
+    access::{STORE, StoreAccess},
+    url::StoreUrl,
+};
+use super::reader::{
+    Setting, SettingReader,
     form::{Arity, Custom, OnOff, Time, WholeNumber, invalid},
-    reader::SettingReader,
-    row::Setting,
-    store_access::{STORE, StoreAccess},
-    store_url::StoreUrl,
 };
 use crate::store::guard::Patience;
 

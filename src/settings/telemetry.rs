@@ -1,10 +1,11 @@
 //! Log lines, metrics and traces: tollkeeper's settings. Those of OpenTelemetry's standard variables are in `otel`.
 
 use super::{
-    form::{Custom, OneOf, Ratio},
     otel,
-    reader::SettingReader,
-    row::Setting,
+    reader::{
+        Setting, SettingReader,
+        form::{Custom, OneOf, Ratio},
+    },
 };
 use crate::{
     telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions},

@@ -42,7 +42,7 @@ fn every_setting_has_its_own_flag_and_a_variable_that_kubernetes_does_not_inject
     flags.dedup();
     assert_eq!(flags.len(), rows.len());
     for row in rows {
-        assert!(row::is_ours(&row.variable()), "{}", row.variable());
+        assert!(reader::row::is_ours(&row.variable()), "{}", row.variable());
     }
 }
 

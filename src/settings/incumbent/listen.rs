@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Translator, go, variable::host};
-use crate::settings::{form::spelled, row};
+use crate::settings::reader::{form::spelled, row};
 
 const ADDRESS_FORM: &str = "must be an IP address and a port, or a colon and a port, such as :9090";
 

@@ -2,7 +2,7 @@
 
 use super::Translator;
 use crate::{
-    settings::url_parts::{NODE_FORM, is_node, percent_encoded, read_host},
+    settings::reader::url_parts::{NODE_FORM, is_node, percent_encoded, read_host},
     store::redis::wire::endpoint::Address,
 };
 

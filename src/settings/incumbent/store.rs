@@ -2,7 +2,7 @@
 
 use super::{Translator, go};
 use crate::{
-    settings::{translated::Login, url_parts::percent_encoded},
+    settings::reader::{translated::Login, url_parts::percent_encoded},
     store::redis::wire::endpoint::AclUser,
 };
 

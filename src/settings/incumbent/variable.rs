@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::go;
-use crate::settings::form::invalid;
+use crate::settings::reader::form::invalid;
 
 /// A variable of envoyproxy/ratelimit.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use crate::store::redis::wire::endpoint::AclUser;
 
 /// Our settings, and what has no setting, from the environment of another program.
 #[derive(Default)]
-pub(super) struct Translated {
+pub(crate) struct Translated {
     /// Our settings by their flags.
     pub settings: BTreeMap<&'static str, TranslatedValue>,
     /// The variables of settings that messages about each other name.
@@ -24,7 +24,7 @@ pub(super) struct Translated {
 }
 
 /// A value of one of our settings.
-pub(super) struct TranslatedValue {
+pub(crate) struct TranslatedValue {
     /// The variables that it comes from; the first one is for messages.
     pub variables: Vec<&'static str>,
     /// As it is written for our flag.
@@ -32,7 +32,7 @@ pub(super) struct TranslatedValue {
 }
 
 /// A user, if there is one, and a password.
-pub(super) struct Login {
+pub(crate) struct Login {
     pub user: Option<AclUser>,
     pub password: String,
 }

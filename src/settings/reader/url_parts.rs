@@ -10,7 +10,7 @@ use crate::store::redis::wire::endpoint::Address;
 ///
 /// # Errors
 /// A sentence that does not repeat the text.
-pub(super) fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
+pub(crate) fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("`]` is missing")?;
@@ -43,7 +43,7 @@ pub(super) fn read_host(text: &str, default_port: u16) -> Result<Address, &'stat
 const PORT: &str = "the port must be a number from 1 to 65535";
 
 /// Reads digits; `parse` alone would accept a plus sign as well.
-pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
+pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -51,7 +51,7 @@ pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
 ///
 /// # Errors
 /// A sentence that names the part.
-pub(super) fn decoded(text: &str, part: &str) -> Result<String, String> {
+pub(crate) fn decoded(text: &str, part: &str) -> Result<String, String> {
     let is_hex = |rest: &str| {
         rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
@@ -63,7 +63,7 @@ pub(super) fn decoded(text: &str, part: &str) -> Result<String, String> {
 }
 
 /// Writes each byte that has a meaning in a URL as `%XX`.
-pub(super) fn percent_encoded(text: &str) -> String {
+pub(crate) fn percent_encoded(text: &str) -> String {
     const RESERVED: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
     utf8_percent_encode(text, RESERVED).to_string()
@@ -73,9 +73,9 @@ pub(super) fn percent_encoded(text: &str) -> String {
 const NODE_BYTES_MAX: usize = 256;
 
 /// What an id must be.
-pub(super) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
+pub(crate) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
 
 /// Whether a control plane can be asked by this id.
-pub(super) fn is_node(id: &str) -> bool {
+pub(crate) fn is_node(id: &str) -> bool {
     id.len() <= NODE_BYTES_MAX && !id.chars().any(char::is_control)
 }

@@ -2,15 +2,14 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::{
-    form::{CERTIFICATE_NAME, Custom, PATH},
-    reader::SettingReader,
-    row::Setting,
-    store_url::{RedisUrl, TLS_ADVICE, TopologyKind},
-    translated::Login,
-};
+use super::url::{RedisUrl, TLS_ADVICE, TopologyKind};
 use crate::{
     net::tls::client::{TlsClient, TlsFiles, TlsPart},
+    settings::reader::{
+        Setting, SettingReader,
+        form::{CERTIFICATE_NAME, Custom, PATH},
+        translated::Login,
+    },
     store::redis::wire::{
         endpoint::{Access, AclUser},
         password::{Password, PasswordFile},

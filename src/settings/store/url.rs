@@ -2,9 +2,9 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
-use super::url_parts::{decoded, number, read_host};
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
+    settings::reader::url_parts::{decoded, number, read_host},
     store::redis::wire::{
         endpoint::{Access, AclUser, Address},
         password::Password,

@@ -2,15 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use super::{
-    form::{Arity, CERTIFICATE_NAME, PATH},
-    reader::SettingReader,
-    row::{Row, Setting},
-    url_parts::{NODE_FORM, decoded, is_node, read_host},
-};
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
     rules::xds::XdsTarget,
+    settings::reader::{
+        Setting, SettingReader,
+        form::{Arity, CERTIFICATE_NAME, PATH},
+        row::Row,
+        url_parts::{NODE_FORM, decoded, is_node, read_host},
+    },
     store::redis::wire::endpoint::Address,
 };
 
