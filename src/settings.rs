@@ -12,16 +12,17 @@ mod reader;
 mod rules;
 mod store;
 mod telemetry;
+mod tls;
 
 pub(crate) use self::reader::form::{duration, whole_number};
 pub use self::{
     calls::CallSettings,
     incumbent::{Compat, INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables},
-    listen::{ListenNames, ListenSettings, TlsScope},
+    listen::{ListenSettings, TlsScope},
     process::{HangUp, ProcessSettings},
     reader::{
         CONFIG,
-        environment::{Environment, TypedFlags},
+        environment::{Environment, Given, TypedFlags},
         form::Arity,
         row::Row,
     },
@@ -90,7 +91,7 @@ pub fn grpc_address(
     Compat::read(&mut reader);
     let address = ListenSettings::read_grpc(&mut reader);
     reader.refuse_unknown_names(&table());
-    if reader.problems.is_empty() { Ok(address) } else { Err(reader.into_problems()) }
+    if reader.problems.is_empty() { Ok(address.value) } else { Err(reader.into_problems()) }
 }
 
 /// Every setting, in the order of help and docs/settings.md.

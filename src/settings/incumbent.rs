@@ -47,7 +47,7 @@ impl Compat {
             flag: COMPAT,
             form: COMPATS,
             default: NO_COMPAT,
-            help: "Other program whose environment variables are read too; our flags and variables have precedence",
+            help: "Another program whose environment variables are read as well; flags and TOLLKEEPER_… variables take precedence",
         });
         if compat == Self::EnvoyproxyRatelimit {
             let given = |flag: &str| Some(reader.given(flag)?.name);

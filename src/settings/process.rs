@@ -3,7 +3,7 @@
 use std::{num::NonZero, thread, time::Duration};
 
 use super::{
-    Compat,
+    incumbent::Compat,
     reader::{
         Setting, SettingReader,
         form::{Time, WholeNumber},

@@ -14,7 +14,7 @@ pub(super) use self::row::Setting;
 use std::{env, path::PathBuf};
 
 use self::{
-    environment::{CALL_ADDR, Environment, GivenSetting, TypedFlags},
+    environment::{CALL_ADDR, Environment, Given, GivenSetting, TypedFlags},
     file::SettingsFile,
     form::{Form, PATH, check_path},
     row::{Row, is_ours, variable},
@@ -46,12 +46,9 @@ impl<'a> SettingReader<'a> {
 
     /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
     pub(super) fn read_file(&mut self) {
-        let path = self.read_optional(&Setting {
-            flag: CONFIG,
-            form: PATH,
-            default: "",
-            help: "YAML file with settings by the names of these flags; flags and variables have precedence",
-        });
+        let help =
+            "YAML file of settings, named as these flags; flags and variables take precedence";
+        let path = self.read_path(CONFIG, help);
         if self.flags.get(CONFIG).is_some_and(|paths| paths.len() > 1) {
             self.problem(CONFIG, "given twice; write all settings into one file");
         }
@@ -98,6 +95,16 @@ impl<'a> SettingReader<'a> {
         }
     }
 
+    /// The value, or the default, and what gives it.
+    pub(super) fn read_given<F: Form>(&mut self, setting: &Setting<F>) -> Given<F::Value> {
+        Given { value: self.read(setting), name: self.name_of(setting.flag) }
+    }
+
+    /// A file; there is no default.
+    pub(super) fn read_path(&mut self, flag: &'static str, help: &'static str) -> Option<PathBuf> {
+        self.read_optional(&Setting { flag, form: PATH, default: "", help })
+    }
+
     /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
         self.rows.push(setting.row());
@@ -109,7 +116,7 @@ impl<'a> SettingReader<'a> {
     }
 
     /// Files and folders; a variable holds several, separated by `:`, or one text that is `whole`. A file has a list.
-    pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Vec<PathBuf> {
+    pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Given<Vec<PathBuf>> {
         let given: Vec<PathBuf> =
             match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
                 (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
@@ -126,8 +133,9 @@ impl<'a> SettingReader<'a> {
                 Err(problem) => self.problem(row.flag, problem),
             }
         }
+        let name = self.name_of(row.flag);
         self.rows.push(row);
-        paths
+        Given { value: paths, name }
     }
 
     fn file_or_incumbent(&self, flag: &str) -> Vec<PathBuf> {
@@ -168,7 +176,7 @@ impl<'a> SettingReader<'a> {
     }
 
     /// What gives a setting; the flag if nothing does.
-    pub(super) fn name_of(&self, flag: &str) -> String {
+    fn name_of(&self, flag: &str) -> String {
         self.given(flag).map_or_else(|| format!("--{flag}"), |given| given.name)
     }
 

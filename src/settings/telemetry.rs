@@ -60,13 +60,13 @@ impl TelemetrySettings {
             flag: "near-limit-ratio",
             form: Ratio,
             default: "0.8",
-            help: "Part of a limit beyond which metrics count hits as near it",
+            help: "Fraction of a limit above which metrics count hits as near it",
         });
         let compat = reader.read(&Setting {
             flag: "metrics-compat",
             form: COMPAT,
             default: "none",
-            help: "Other names that metrics also have on /metrics: those of envoyproxy/ratelimit, for its dashboards",
+            help: "Additional names of metrics on /metrics: envoyproxy/ratelimit's, for its dashboards",
         });
         let top_keys = reader.read(&Setting {
             flag: "top-keys",

@@ -25,7 +25,7 @@ fn problems(variables: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn the_defaults_need_no_setting() {
     let settings = good(&[]);
-    assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:8081");
+    assert_eq!(settings.listen.grpc.value.to_string(), "127.0.0.1:8081");
     assert_eq!(settings.store.url.to_string(), "memory://");
     assert_eq!(settings.store.memory_counters_max, 1_000_000);
     assert_eq!(settings.store.patience.budget, Duration::from_millis(15));
@@ -85,7 +85,7 @@ fn a_file_of_settings_yields_to_variables_and_flags() {
     assert_eq!(settings.process.drain, Duration::from_secs(2));
     assert_eq!(settings.process.workers, 3);
     assert_eq!(settings.calls.bounds.descriptors_max, 7);
-    let RuleSource::Files(paths) = settings.rules.source else { panic!("files") };
+    let RuleSource::Files(paths) = settings.rules.source.value else { panic!("files") };
     assert_eq!(paths, [std::path::Path::new("a"), std::path::Path::new("b")]);
     assert!(settings.listen.reflection);
 }
@@ -217,9 +217,6 @@ fn an_empty_path_and_standard_input_are_refused() {
             ("", "must not be empty"),
             ("-", "must be a path; standard input is not supported here"),
         ] {
-            if row.flag == "metrics-path" {
-                continue;
-            }
             let typed = flags(&[(row.flag, path)]);
             let problems = resolve(&typed, &Environment::default()).problems;
             assert_eq!(problems[0], format!("--{}: {problem}", row.flag));
@@ -235,7 +232,7 @@ fn an_empty_path_of_rules_is_refused() {
     let typed = flags(&[("rules", "")]);
     let Resolved { settings, problems: found } = resolve(&typed, &Environment::default());
     assert_eq!(found, ["--rules: must not be empty"]);
-    let RuleSource::Files(paths) = settings.rules.source else { panic!("files") };
+    let RuleSource::Files(paths) = settings.rules.source.value else { panic!("files") };
     assert!(paths.is_empty(), "the loader would report it again");
     assert_eq!(problems(&[("TOLLKEEPER_RULES", "a::b")]), ["TOLLKEEPER_RULES: must not be empty"]);
 }
@@ -244,7 +241,7 @@ fn an_empty_path_of_rules_is_refused() {
 fn a_control_plane_is_given_alone_and_charges_denied_calls_by_default() {
     let url = ("TOLLKEEPER_RULES", "xds://h:18001?node=a");
     let settings = good(&[url]);
-    let RuleSource::ControlPlane(target) = &settings.rules.source else { panic!("a URL") };
+    let RuleSource::ControlPlane(target) = &settings.rules.source.value else { panic!("a URL") };
     assert_eq!(target.to_string(), url.1);
     let when_denied = |settings: &Settings| settings.rules.options.defaults.when_denied;
     assert_eq!(when_denied(&settings), WhenDenied::Counted);

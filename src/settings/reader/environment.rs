@@ -71,6 +71,22 @@ impl Environment {
     }
 }
 
+/// A value, and the name of what gives it, for messages: a flag, a variable or a place in the file.
+#[derive(Debug, Clone)]
+pub struct Given<T> {
+    /// The value.
+    pub value: T,
+    /// Such as `--store`.
+    pub name: String,
+}
+
+impl<T> Given<Option<T>> {
+    pub(in crate::settings) fn transpose(self) -> Option<Given<T>> {
+        let Self { value, name } = self;
+        value.map(|value| Given { value, name })
+    }
+}
+
 /// What gives a setting.
 pub(in crate::settings) struct GivenSetting<'a> {
     /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit.

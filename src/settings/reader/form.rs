@@ -78,15 +78,23 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| invalid(text, ALLOWED))
 }
 
-/// An address, or `off`.
-pub(crate) const ADDRESS_OR_OFF: Custom<Option<SocketAddr>> =
-    Custom { name: "IP:PORT|off", read: address_or_off };
+/// A value of another form, or `off`.
+#[derive(Debug)]
+pub(crate) struct OrOff<F>(pub F);
 
-fn address_or_off(text: &str) -> Result<Option<SocketAddr>, String> {
-    if text == "off" {
-        return Ok(None);
+impl<F: Form> Form for OrOff<F> {
+    type Value = Option<F::Value>;
+
+    fn name(&self) -> String {
+        format!("{}|off", self.0.name())
     }
-    address(text).map(Some).map_err(|problem| format!("{problem}, or off"))
+
+    fn read(&self, text: &str) -> Result<Option<F::Value>, String> {
+        if text == "off" {
+            return Ok(None);
+        }
+        self.0.read(text).map(Some).map_err(|problem| format!("{problem}, or off"))
+    }
 }
 
 /// Reads a number; `parse` alone would accept `+5` as well.

@@ -1,7 +1,8 @@
 //! What the environment of another program says in our terms.
 
-use std::{collections::BTreeMap, ffi::OsString};
+use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, sync::Arc};
 
+use super::environment::Given;
 use crate::store::redis::wire::endpoint::AclUser;
 
 /// Our settings, and what has no setting, from the environment of another program.
@@ -11,6 +12,10 @@ pub(crate) struct Translated {
     pub settings: BTreeMap<&'static str, TranslatedValue>,
     /// The variables of settings that messages about each other name.
     pub variables: BTreeMap<&'static str, &'static str>,
+    /// The address of metrics alone, and their path there.
+    pub metrics: Option<(Given<SocketAddr>, Arc<str>)>,
+    /// The address of `/rlconfig`.
+    pub debug: Option<Given<SocketAddr>>,
     /// The standard variables of OpenTelemetry that follow.
     pub otel: Vec<(String, OsString)>,
     /// What describes this service in spans.
