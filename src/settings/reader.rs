@@ -11,7 +11,7 @@ pub(super) mod url_parts;
 
 pub(super) use self::row::Setting;
 
-use std::{env, path::PathBuf};
+use std::{env, ffi::OsString, path::PathBuf};
 
 use self::{
     environment::{CALL_ADDR, Environment, Given, GivenSetting, TypedFlags},
@@ -39,8 +39,7 @@ pub(super) struct SettingReader<'a> {
 
 impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
-        let (file, translated) = Default::default();
-        let (rows, problems, warnings) = Default::default();
+        let (file, translated, rows, problems, warnings) = Default::default();
         Self { flags, file, environment, translated, rows, problems, warnings }
     }
 
@@ -108,7 +107,7 @@ impl<'a> SettingReader<'a> {
     /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
         self.rows.push(setting.row());
-        let read = match self.given(setting.flag)?.value.to_str() {
+        let read = match self.given(setting.flag)?.values.last()?.to_str() {
             Some(text) => setting.form.read(text),
             None => Err("not UTF-8 text".to_owned()),
         };
@@ -117,15 +116,14 @@ impl<'a> SettingReader<'a> {
 
     /// Files and folders; a variable holds several, separated by `:`, or one text that is `whole`. A file has a list.
     pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Given<Vec<PathBuf>> {
-        let given: Vec<PathBuf> =
-            match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
-                (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
-                (None, Some(variable)) if variable.to_str().is_some_and(whole) => {
-                    vec![PathBuf::from(variable)]
-                }
-                (None, Some(variable)) => env::split_paths(variable).collect(),
-                (None, None) => self.file_or_incumbent(row.flag),
-            };
+        let name = self.name_of(row.flag);
+        let given = self.given(row.flag).map_or_else(Vec::new, |given| given.values);
+        let given: Vec<PathBuf> = match *given {
+            [list] if name == row.variable() && !list.to_str().is_some_and(whole) => {
+                env::split_paths(list).collect()
+            }
+            _ => given.into_iter().map(PathBuf::from).collect(),
+        };
         let mut paths = Vec::new();
         for path in given {
             match check_path(&path) {
@@ -133,35 +131,25 @@ impl<'a> SettingReader<'a> {
                 Err(problem) => self.problem(row.flag, problem),
             }
         }
-        let name = self.name_of(row.flag);
         self.rows.push(row);
         Given { value: paths, name }
     }
 
-    fn file_or_incumbent(&self, flag: &str) -> Vec<PathBuf> {
-        let of_file = self.file.values(flag);
-        if of_file.is_empty() {
-            let value = self.translated.settings.get(flag);
-            return value.iter().map(|value| PathBuf::from(&value.value)).collect();
-        }
-        of_file.iter().map(PathBuf::from).collect()
-    }
-
     pub(super) fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
-        let outside = |name, value| Some(GivenSetting { name, value, location: None });
-        if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
-            return outside(format!("--{flag}"), value);
+        let outside = |name, values| Some(GivenSetting { name, values, location: None });
+        if let Some(values) = self.flags.get(flag) {
+            return outside(format!("--{flag}"), values.iter().map(OsString::as_os_str).collect());
         }
         let variable = variable(flag);
         if let Some(value) = self.environment.get(&variable) {
-            return outside(variable, value);
+            return outside(variable, vec![value]);
         }
         if let Some(given) = self.file.given(flag) {
             return Some(given);
         }
         let value = self.translated.settings.get(flag)?;
         let variable = value.variables.first().copied().unwrap_or("--compat");
-        outside(variable.to_owned(), &value.value)
+        outside(variable.to_owned(), vec![&value.value])
     }
 
     /// Whether a setting is given, be its value good or bad.

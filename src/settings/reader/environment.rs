@@ -91,7 +91,8 @@ impl<T> Given<Option<T>> {
 pub(in crate::settings) struct GivenSetting<'a> {
     /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit.
     pub name: String,
-    pub value: &'a OsStr,
+    /// The last one counts, unless the setting is a list.
+    pub values: Vec<&'a OsStr>,
     /// Line and column in the file.
     pub location: Option<(usize, usize)>,
 }

@@ -67,22 +67,12 @@ impl SettingsFile {
         (Self(settings), problems)
     }
 
+    /// What gives a setting; nothing if its form is bad.
     pub(super) fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
-        let value = OsStr::new(self.values(flag).last()?);
-        let name = self.find(flag)?.problem(flag);
-        Some(GivenSetting { location: name.location, name: name.to_string(), value })
-    }
-
-    /// The values of a setting; none if it is absent, or their form is bad.
-    pub(super) fn values(&self, flag: &str) -> &[String] {
-        match self.find(flag).map(|setting| &setting.values) {
-            Some(Ok(values)) => values,
-            Some(Err(_)) | None => &[],
-        }
-    }
-
-    fn find(&self, flag: &str) -> Option<&WrittenSetting> {
-        self.0.iter().find(|setting| setting.name == flag)
+        let setting = self.0.iter().find(|setting| setting.name == flag)?;
+        let values = setting.values.as_ref().ok()?.iter().map(OsStr::new).collect();
+        let name = setting.problem(flag);
+        Some(GivenSetting { location: name.location, name: name.to_string(), values })
     }
 
     /// What is wrong with the names in the file, and with the forms of values.
