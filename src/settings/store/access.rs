@@ -37,7 +37,7 @@ impl StoreAccess {
             flag: SENTINEL_USER,
             form: Custom { name: "NAME", read: |name| Ok(name.to_owned()) },
             default: "",
-            help: "User name for the Sentinels, which have users of their own",
+            help: "User at the Sentinels, which have their own users",
         });
         let sentinel_password =
             reader.read_path(SENTINEL_PASSWORD, "File that holds the password of the Sentinels");
