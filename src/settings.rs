@@ -17,7 +17,7 @@ mod tls;
 pub(crate) use self::reader::form::{duration, whole_number};
 pub use self::{
     calls::CallSettings,
-    incumbent::{Compat, INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables},
+    incumbent::{INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables},
     listen::{ListenSettings, TlsScope},
     process::{HangUp, ProcessSettings},
     reader::{
@@ -36,7 +36,7 @@ pub use self::{
 
 use std::net::SocketAddr;
 
-use self::reader::SettingReader;
+use self::{incumbent::Compat, reader::SettingReader};
 use crate::rules::Algorithms;
 
 /// The settings of `serve`, by component.
@@ -104,14 +104,17 @@ pub fn table() -> Vec<Row> {
 
 fn read(reader: &mut SettingReader<'_>) -> Settings {
     reader.read_file();
-    let compat = Compat::read(reader);
+    let hang_up = match Compat::read(reader) {
+        Compat::Off => HangUp::Ignored,
+        Compat::EnvoyproxyRatelimit => HangUp::Stops,
+    };
     let settings = Settings {
         listen: ListenSettings::read(reader),
         rules: RuleSettings::read(reader),
         store: StoreSettings::read(reader),
         calls: CallSettings::read(reader),
         telemetry: TelemetrySettings::read(reader),
-        process: ProcessSettings::read(reader, compat),
+        process: ProcessSettings::read(reader, hang_up),
         warnings: Vec::new(),
     };
     if let StoreUrl::Redis(RedisUrl { topology: TopologyKind::Cluster, .. }) = settings.store.url

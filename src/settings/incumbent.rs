@@ -30,7 +30,7 @@ pub const INCUMBENT_PROGRAM: &str = "ratelimit";
 
 /// Whose environment the service reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compat {
+pub(super) enum Compat {
     /// Ours alone.
     Off,
     /// Also the one of envoyproxy/ratelimit.

@@ -1,4 +1,5 @@
-//! Which rules are in force, and the defaults for all rules.
+//! Which rules are in force, and the defaults for all rules. `source` distinguishes files from a control plane; loading
+//! is for `rules/`.
 
 pub(super) mod source;
 

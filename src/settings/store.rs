@@ -1,4 +1,5 @@
-//! Where counters are kept, and how long a decision may wait for them.
+//! Where counters are kept, and how long a decision may wait for them. `url` reads the URL, and `access` adds logins and
+//! TLS; connecting is for `store/redis/`.
 
 pub(super) mod access;
 pub(super) mod url;
