@@ -100,7 +100,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let ready = ReadyLine {
         addresses: listeners.addresses()?,
         store: settings.store.url.to_string(),
-        rules: rule_sources(&settings.rules.source),
+        rules: rule_sources(&settings.rules.source.value),
         call: example_call(&rules.rules),
     };
     tracing::info!("listening: {}", ready.addresses);
@@ -135,7 +135,7 @@ impl App {
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
-        let control_plane = match &settings.rules.source {
+        let control_plane = match &settings.rules.source.value {
             RuleSource::Files(_) => None,
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
@@ -265,7 +265,7 @@ impl App {
         ];
         if let Some(control_plane) = self.control_plane.clone() {
             tasks.push(Box::pin(xds::follow(rules, control_plane, options, on_load)));
-        } else if let RuleSource::Files(paths) = source
+        } else if let RuleSource::Files(paths) = source.value
             // The built-in rules cannot change.
             && !paths.is_empty()
         {

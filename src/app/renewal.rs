@@ -35,7 +35,7 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     if let Some(token) = &listen.admin_token {
         metrics.in_use("admin_token", token.renew());
     }
-    if let RuleSource::ControlPlane(target) = &settings.rules.source
+    if let RuleSource::ControlPlane(target) = &settings.rules.source.value
         && let Some(tls) = &target.tls
     {
         renew_tls("rules_certificates", tls, metrics);

@@ -81,7 +81,7 @@ fn generated_types_are_used_only_by_the_wire_code_and_clients() {
 
 #[test]
 fn only_the_settings_read_the_environment() {
-    only_in("src", &["src/settings/environment.rs"], &["env::var"]);
+    only_in("src", &["src/settings/reader/environment.rs"], &["env::var"]);
 }
 
 #[test]
