@@ -10,7 +10,7 @@ mod stream;
 mod words;
 
 pub(crate) use self::{
-    stream::ServerStream,
+    stream::{ByteStream, ServerStream},
     words::{demands_certificate, in_words, is_end, root_cause},
 };
 

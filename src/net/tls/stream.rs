@@ -1,4 +1,4 @@
-//! A connection of a client, with or without TLS.
+//! Connections with or without TLS.
 
 use std::{
     io::{self, IoSlice},
@@ -21,12 +21,13 @@ pub(crate) enum ServerStream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
+/// Bytes to and from the other side, whatever carries them.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 impl ServerStream {
-    fn inside(self: Pin<&mut Self>) -> Pin<&mut dyn ReadWrite> {
+    fn inside(self: Pin<&mut Self>) -> Pin<&mut dyn ByteStream> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream),
             Self::Tls(stream) => Pin::new(stream),
