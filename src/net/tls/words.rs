@@ -123,10 +123,6 @@ fn sentence(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => of_certificate(error),
         rustls::Error::AlertReceived(alert) => of_alert(*alert),
-        rustls::Error::PeerIncompatible(_) => {
-            "the server speaks neither TLS 1.2 nor 1.3, or none of our ciphers".to_owned()
-        }
-        rustls::Error::PeerMisbehaved(_) => "the server breaks the rules of TLS".to_owned(),
         error if is_not_tls(error) => "the server does not speak TLS on this port".to_owned(),
         error => format!("TLS failed: {error}"),
     }
@@ -145,22 +141,9 @@ fn of_alert(alert: AlertDescription) -> String {
         | AlertDescription::CertificateExpired
         | AlertDescription::CertificateUnknown
         | AlertDescription::DecryptError => {
-            format!("the server refused our client certificate ({})", name_of(alert))
+            format!("the server refused our client certificate ({alert:?})")
         }
-        AlertDescription::ProtocolVersion => "the server speaks neither TLS 1.2 nor 1.3".to_owned(),
-        AlertDescription::UnrecognisedName => {
-            "the server has no certificate for this host name".to_owned()
-        }
-        alert => format!("the server refused the TLS connection ({})", name_of(alert)),
-    }
-}
-
-/// An alert as its RFC numbers it.
-fn name_of(alert: AlertDescription) -> String {
-    let number = u8::from(alert);
-    match alert.as_str() {
-        Some(name) => format!("TLS alert {number}, {name}"),
-        None => format!("TLS alert {number}"),
+        alert => format!("the server refused the TLS connection ({alert:?})"),
     }
 }
 
