@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     edge::{accept::accept, panics::caught},
     net::tls::{
-        ServerStream,
+        ByteStream,
         server::{ListenerTls, SecuredStream},
     },
     process::calls::CallTracker,
@@ -172,7 +172,7 @@ async fn serve_connection(
     drop(time::timeout(FINISH_WITHIN, connection).await);
 }
 
-async fn refuse(mut stream: ServerStream) {
+async fn refuse(mut stream: Box<dyn ByteStream>) {
     let written = async {
         stream.write_all(NO_DATE).await?;
         stream.shutdown().await

@@ -27,7 +27,6 @@ use super::{
     LogFilter,
     collector::{Collector, Reported, Signal},
     compat::{self, MetricsCompat},
-    export_failure::ExportFailure,
     metrics,
     otlp::OtlpEndpoint,
     status::StatusNumbers,
@@ -125,10 +124,9 @@ impl Telemetry {
         if let Some(endpoint) = &options.export_traces {
             let collector = Collector::new(&endpoint.variable);
             trace_collector = Some(Arc::clone(&collector));
-            let failure = ExportFailure::default();
+            let failure = endpoint.failure();
             let exporter = endpoint.span_exporter(&failure)?;
-            let (signal, timeout) = (Signal::Traces, endpoint.timeout);
-            let reported = Reported { exporter, signal, collector, failure, timeout };
+            let reported = Reported { exporter, signal: Signal::Traces, collector, failure };
             let mut processor = BatchSpanProcessor::builder(reported).build();
             processor.set_resource(&resource);
             let TelemetryOptions { sampling, propagators, limits, .. } = options.clone();
@@ -141,10 +139,9 @@ impl Telemetry {
                 Some(shared) if of_traces == Some(&endpoint.variable) => shared,
                 _ => Collector::new(&endpoint.variable),
             };
-            let failure = ExportFailure::default();
+            let failure = endpoint.failure();
             let exporter = endpoint.metric_exporter(&failure)?;
-            let (signal, timeout) = (Signal::Metrics, endpoint.timeout);
-            let reported = Reported { exporter, signal, collector, failure, timeout };
+            let reported = Reported { exporter, signal: Signal::Metrics, collector, failure };
             meters = meters.with_periodic_exporter(reported);
         }
         let compat = options.compat;
