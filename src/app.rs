@@ -1,11 +1,15 @@
 //! The wiring: builds the parts, starts them, and ends them in order. Only this folder names concrete stores.
 
+mod file_metrics;
 mod grpc;
 mod listeners;
+mod observe;
 mod ready;
 mod renewal;
 pub mod shutdown;
 pub mod stores;
+
+pub use self::observe::instruments;
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -14,6 +18,7 @@ use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    file_metrics::FileMetrics,
     listeners::Listeners,
     ready::{ReadyLine, example_call, rule_sources},
     shutdown::Signals,
@@ -23,23 +28,22 @@ use crate::{
     edge::{
         arriving::ArrivalBudget,
         health::{Health, Phase},
+        metrics::{CallsInProgress, EdgeMetrics, ListenerMetrics},
         panics,
     },
     http::{self, Http},
-    limiter::Limiter,
+    limiter::{Limiter, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
     process::workers::Workers,
     rls,
     rules::{
         self, InForce, Rules, Watched,
+        metrics::RuleMetrics,
         xds::{self, ControlPlane},
     },
     settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
     store::Store,
-    telemetry::{
-        self, CallMetrics, CallsInProgress, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics,
-        Telemetry,
-    },
+    telemetry::Telemetry,
     text::printable::printable,
     top_keys::TopKeys,
 };
@@ -77,7 +81,7 @@ struct App {
 /// If an address is taken, or a listener fails.
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen(settings.process.hang_up)?;
-    let telemetry = Telemetry::start(&settings.telemetry.export)?;
+    let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
     telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
     tracing::info!(workers = settings.process.workers, "tollkeeper {VERSION} starts");
@@ -139,12 +143,7 @@ impl App {
     /// If the services cannot be built.
     fn start(&self, settings: &Settings, listeners: Listeners) -> Result<Tasks, Box<dyn Error>> {
         let rules = Arc::clone(&self.rules);
-        RuleMetrics::observe(&self.telemetry.meter(), &rules);
-        if let Some(control_plane) = &self.control_plane {
-            telemetry::observe_control_plane(&self.telemetry.meter(), control_plane);
-        }
-        let store = Arc::clone(&self.store);
-        telemetry::observe_servers(&self.telemetry.meter(), move || store.servers());
+        self.observe();
         let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
         let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
             settings.calls;

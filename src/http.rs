@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod browser;
+mod compat;
 mod json;
 mod parameters;
 mod rlconfig;
@@ -24,7 +25,7 @@ use crate::{
     process::clock::system_clock,
     rls::{decode::Bounds, headers::Headers, refusal::Refusal},
     rules::{InForce, Rules, xds::ControlPlane},
-    telemetry::Telemetry,
+    telemetry::{MetricsCompat, Telemetry},
 };
 pub use serve::serve;
 
@@ -259,7 +260,15 @@ async fn healthcheck(State(http): State<Http>) -> impl IntoResponse {
 
 async fn metrics(State(http): State<Http>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    http.report(move |http| (text_format, http.telemetry.scrape()).into_response()).await
+    let answer = move |http: &Http| {
+        let mut families = http.telemetry.families();
+        if http.telemetry.compat() == MetricsCompat::Envoyproxy {
+            let theirs = compat::envoyproxy(&families);
+            families.0.extend(theirs);
+        }
+        (text_format, families.text()).into_response()
+    };
+    http.report(answer).await
 }
 
 async fn rules(State(http): State<Http>, request: Request) -> Response {

@@ -4,8 +4,8 @@
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 
 use tollkeeper::{
-    app::stores,
-    limiter::Limiter,
+    app::{instruments, stores},
+    limiter::{Limiter, metrics::CallMetrics},
     process::workers::Workers,
     rls::{
         self,
@@ -21,7 +21,7 @@ use tollkeeper::{
     rules::{self, Rules},
     settings::{self, Environment, Settings, TypedFlags},
     store::{Store, guard::Arrival},
-    telemetry::{CallMetrics, Telemetry},
+    telemetry::Telemetry,
     top_keys::TopKeys,
 };
 use tonic::{Code, Request, Response, Status, service::Routes};
@@ -67,7 +67,7 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let rules =
         rules::load(rules, settings.rules.options).map_err(|problems| format!("{problems:?}"))?;
     let rules = Arc::new(Rules::new(rules));
-    let telemetry = Telemetry::start(&settings.telemetry.export)?;
+    let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
     telemetry.install(&settings.telemetry.log);
     let store = Arc::new(stores::store(&settings, &telemetry));
     let count = settings.process.workers;

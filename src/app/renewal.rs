@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time};
 
+use super::file_metrics::FileMetrics;
 use crate::{
     net::tls::client::TlsClient,
     settings::{RuleSource, Settings, StoreUrl},
     store::redis::wire::{endpoint::Access, password::Password},
-    telemetry::FileMetrics,
 };
 
 /// How often the files are read.

@@ -17,7 +17,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    Http, browser,
+    Http, browser, compat,
     parameters::{quoted, refused_parameter},
     status,
 };
@@ -32,7 +32,7 @@ use crate::{
     net::tls::server::Identity,
     rls::{self, refusal::Refusal},
     store::{Clear, CounterReading, system_clock},
-    telemetry::{LogCause, LogFilter, due_line},
+    telemetry::{LogCause, LogFilter, MetricsCompat, due_line},
 };
 
 /// Which web pages may use an endpoint.
@@ -118,9 +118,11 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
 }
 
 async fn stats(State(http): State<Http>) -> Response {
-    let answer = |http: &Http| match http.telemetry.stats() {
-        Some(stats) => Json(stats).into_response(),
-        None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
+    let answer = |http: &Http| match http.telemetry.compat() {
+        MetricsCompat::Envoyproxy => {
+            Json(compat::stats(&http.telemetry.families())).into_response()
+        }
+        MetricsCompat::Off => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
     };
     http.report(answer).await
 }

@@ -2,6 +2,8 @@
 //!
 //! The page holds no data, so it is served to all. `/status` is for those who may use the admin address, and for the page.
 
+mod numbers;
+
 use std::{sync::LazyLock, time::Instant};
 
 use axum::{
@@ -14,14 +16,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use self::numbers::{RuleDecisions, StatusNumbers};
 use super::{Http, limits_text, rules_state};
 use crate::{
-    VERSION,
-    edge::health::Phase,
-    engine::rule_set::RuleSet,
-    rules::Rules,
-    telemetry::{RuleDecisions, StatusNumbers},
-    yaml::first_lines,
+    VERSION, edge::health::Phase, engine::rule_set::RuleSet, rules::Rules, yaml::first_lines,
 };
 
 /// The page.
@@ -58,7 +56,7 @@ pub(super) async fn status(State(http): State<Http>) -> Response {
 }
 
 fn status_json(http: &Http) -> Value {
-    let numbers = http.telemetry.numbers();
+    let numbers = StatusNumbers::of(&http.telemetry.families());
     json!({
         "tollkeeper_version": VERSION,
         "phase": phase_name(http.health.phase()),

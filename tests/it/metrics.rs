@@ -11,8 +11,9 @@ use std::{
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tollkeeper::{
+    app,
     rls::pb::RateLimitUnit,
-    telemetry::{self, InstrumentKind, InstrumentRow},
+    telemetry::{InstrumentKind, InstrumentRow},
 };
 
 use crate::clocks::service_off_by;
@@ -41,7 +42,7 @@ fn row_of_instrument(row: &InstrumentRow) -> String {
 
 #[test]
 fn the_metrics_of_the_page_are_those_that_the_program_defines() {
-    let rows: Vec<String> = telemetry::instruments().map(row_of_instrument).collect();
+    let rows: Vec<String> = app::instruments().map(row_of_instrument).collect();
     check_table("metrics.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
 }
 

@@ -9,13 +9,15 @@ use std::{
 use opentelemetry::StringValue;
 use parking_lot::Mutex;
 
-use super::matched::{NONE, OTHER, OVERRIDE};
-use crate::engine::{
-    decision::Matched,
-    key,
-    request::Entry,
-    rule::{Rule, RuleId, Shown},
-    rule_set::RuleSet,
+use crate::{
+    engine::{
+        decision::Matched,
+        key,
+        request::Entry,
+        rule::{Rule, RuleId, Shown},
+        rule_set::RuleSet,
+    },
+    limiter::matched::{NONE, OTHER, OVERRIDE},
 };
 
 /// The most series of one rule by values; further values are counted as `other`.

@@ -3,35 +3,36 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::proto::{Metric, MetricFamily};
-
-use super::{HITS, cleaned, errors, label, level, loads, merged, metrics};
+use super::{KINDS, cleaned, errors, level, loads};
+use crate::{
+    limiter::metrics::{DURATION, HITS},
+    telemetry::{Families, label, value},
+};
 
 /// The counters by name, from our metrics.
-pub(in crate::telemetry) fn stats(ours: &[MetricFamily]) -> BTreeMap<String, u64> {
+pub(crate) fn stats(ours: &Families) -> BTreeMap<String, u64> {
     let mut stats = BTreeMap::new();
-    for metric in metrics(ours, "ratelimit_hits_total") {
+    for metric in ours.metrics(&HITS) {
         let mut rule = format!("ratelimit.service.rate_limit.{}", cleaned(label(metric, "domain")));
         for part in label(metric, "rule").split('|') {
             rule = format!("{rule}.{}", level(part));
         }
-        for (name, _, standings) in HITS {
+        for (name, _, standings) in KINDS {
             let count = stats.entry(format!("{rule}.{name}")).or_default();
             if standings.contains(&label(metric, "standing")) {
-                *count += whole(metric.get_counter().get_value());
+                *count += value(metric);
             }
         }
     }
-    let calls: &[Metric] = metrics(ours, "rpc_server_call_duration_seconds");
-    for (labels, count) in errors(calls) {
+    for (labels, count) in errors(ours) {
         for (_, kind) in labels {
             stats.insert(format!("ratelimit.service.call.should_rate_limit.{kind}"), whole(count));
         }
     }
-    let total = merged(calls).get_sample_count();
+    let total = ours.merged(&DURATION).get_sample_count();
     stats.insert("ratelimit_server.ShouldRateLimit.total_requests".to_owned(), total);
     for (name, count) in loads(ours) {
-        stats.insert(format!("ratelimit.service.{name}"), whole(count));
+        stats.insert(format!("ratelimit.service.{name}"), count);
     }
     stats
 }

@@ -5,7 +5,7 @@ use opentelemetry::{
     metrics::{Gauge, Meter},
 };
 
-use crate::telemetry::instrument::{InstrumentRow, InstrumentUnit};
+use crate::telemetry::{InstrumentRow, InstrumentUnit};
 
 const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.tls.files.in_use",
@@ -25,14 +25,14 @@ pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[&FILES_IN_USE, &CERTIFICATE_
 
 /// Metrics of certificates, and of files about clients.
 #[derive(Debug, Clone)]
-pub struct FileMetrics {
+pub(super) struct FileMetrics {
     in_use: Gauge<u64>,
     expires_in: Gauge<i64>,
 }
 
 impl FileMetrics {
     /// Instruments of `meter`.
-    pub fn new(meter: &Meter) -> Self {
+    pub(super) fn new(meter: &Meter) -> Self {
         Self {
             in_use: FILES_IN_USE.new_gauge(meter),
             expires_in: CERTIFICATE_EXPIRES_IN.new_signed_gauge(meter),
@@ -40,12 +40,12 @@ impl FileMetrics {
     }
 
     /// Records whether the newest content of some files is in use.
-    pub(crate) fn in_use(&self, files: &'static str, in_use: bool) {
+    pub(super) fn in_use(&self, files: &'static str, in_use: bool) {
         self.in_use.record(u64::from(in_use), &[KeyValue::new("files", files)]);
     }
 
     /// Records the seconds until the certificate of these files expires.
-    pub(crate) fn expires_in(&self, files: &'static str, seconds: i64) {
+    pub(super) fn expires_in(&self, files: &'static str, seconds: i64) {
         self.expires_in.record(seconds, &[KeyValue::new("files", files)]);
     }
 }
