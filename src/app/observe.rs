@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use opentelemetry::metrics::Meter;
+
 use super::{App, file_metrics};
 use crate::{
     edge, limiter,
@@ -34,12 +36,12 @@ fn rows<T>(observed: &[Observed<'static, T>]) -> Vec<&'static InstrumentRow> {
 
 impl App {
     /// Observes the rules, the control plane and the servers of the store.
-    pub(super) fn observe(&self) {
-        let (meter, store) = (self.telemetry.meter(), Arc::clone(&self.store));
-        rules::metrics::observe(&meter, &self.rules);
+    pub(super) fn observe(&self, meter: &Meter) {
+        rules::metrics::observe(meter, &self.rules);
         if let Some(control_plane) = self.control_plane.clone() {
-            observe_together(&meter, move || control_plane.report(), xds::metrics::OBSERVED);
+            observe_together(meter, move || control_plane.report(), xds::metrics::OBSERVED);
         }
-        observe_together(&meter, move || store.servers(), report::OBSERVED);
+        let store = Arc::clone(&self.store);
+        observe_together(meter, move || store.servers(), report::OBSERVED);
     }
 }

@@ -12,7 +12,7 @@ use prometheus::proto::{Counter, Histogram, LabelPair, Metric, MetricFamily, Met
 use crate::{
     limiter::metrics::{DURATION, HITS},
     rules::metrics::RELOADS,
-    telemetry::{Families, float, label},
+    telemetry::{Families, MetricsCompat, Telemetry, float, label, value},
 };
 
 /// The number of levels of a rule's path that are labels; further ones are left out, and their rules are summed.
@@ -31,10 +31,20 @@ const KINDS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// The values of series by their labels.
-type Series = BTreeMap<Vec<(String, String)>, f64>;
+type Series = BTreeMap<Vec<(String, String)>, u64>;
+
+/// The text of `/metrics`.
+pub(super) fn scrape(telemetry: &Telemetry) -> String {
+    let mut families = telemetry.families();
+    if telemetry.compat() == MetricsCompat::Envoyproxy {
+        let theirs = envoyproxy(&families);
+        families.0.extend(theirs);
+    }
+    families.text()
+}
 
 /// The metrics of envoyproxy/ratelimit, from ours.
-pub(super) fn envoyproxy(ours: &Families) -> Vec<MetricFamily> {
+fn envoyproxy(ours: &Families) -> Vec<MetricFamily> {
     let mut families = Vec::new();
     for (name, help, standings) in KINDS {
         let series = hits(ours.metrics(&HITS), standings);
@@ -43,12 +53,11 @@ pub(super) fn envoyproxy(ours: &Families) -> Vec<MetricFamily> {
     let name = "ratelimit_service_should_rate_limit_error";
     families.push(counter(name, "calls without a decision", errors(ours)));
     let durations = ours.merged(&DURATION);
-    let total = float(durations.get_sample_count());
-    let total = Series::from([(labels(&[METHOD]), total)]);
+    let total = Series::from([(labels(&[METHOD]), durations.get_sample_count())]);
     families.push(counter("ratelimit_service_total_requests", "calls", total));
     families.push(histogram("ratelimit_service_response_time_seconds", durations));
     for (name, count) in loads(ours) {
-        let series = Series::from([(Vec::new(), float(count))]);
+        let series = Series::from([(Vec::new(), count)]);
         families.push(counter(&format!("ratelimit_service_{name}"), "loads of rules", series));
     }
     families
@@ -62,9 +71,9 @@ fn hits(metrics: &[Metric], standings: &[&str]) -> Series {
         for (part, number) in label(metric, "rule").split('|').zip(1..=LEVELS) {
             labels.push((format!("key{number}"), level(part)));
         }
-        let value = series.entry(labels).or_default();
+        let hits = series.entry(labels).or_default();
         if standings.contains(&label(metric, "standing")) {
-            *value += metric.get_counter().get_value();
+            *hits += value(metric);
         }
     }
     series
@@ -84,14 +93,14 @@ fn loads(ours: &Families) -> [(&'static str, u64); 2] {
 /// The calls that were answered with an error: by the store, or by the service.
 fn errors(ours: &Families) -> Series {
     let mut series: Series =
-        ["redis_error", "service_error"].map(|kind| (labels(&[("err_type", kind)]), 0.0)).into();
+        ["redis_error", "service_error"].map(|kind| (labels(&[("err_type", kind)]), 0)).into();
     for metric in ours.metrics(&DURATION) {
         let kind = match label(metric, "rpc_response_status_code") {
             "OK" => continue,
             "UNAVAILABLE" => "redis_error",
             _ => "service_error",
         };
-        let count = float(metric.get_histogram().get_sample_count());
+        let count = metric.get_histogram().get_sample_count();
         *series.entry(labels(&[("err_type", kind)])).or_default() += count;
     }
     series
@@ -135,7 +144,7 @@ fn counter(name: &str, help: &str, series: Series) -> MetricFamily {
     let mut metrics = Vec::with_capacity(series.len());
     for (labels, value) in series {
         let (mut metric, mut counter) = (labelled(labels), Counter::default());
-        counter.set_value(value);
+        counter.set_value(float(value));
         metric.set_counter(counter);
         metrics.push(metric);
     }

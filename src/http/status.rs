@@ -7,8 +7,6 @@ mod numbers;
 use std::{sync::LazyLock, time::Instant};
 
 use axum::{
-    Json,
-    extract::State,
     http::{HeaderName, header},
     response::{Html, IntoResponse, Response},
 };
@@ -17,9 +15,13 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::numbers::{RuleDecisions, StatusNumbers};
-use super::{Http, limits_text, rules_state};
+use super::{
+    report::Reports,
+    rules::{limits_text, rules_state},
+};
 use crate::{
-    VERSION, edge::health::Phase, engine::rule_set::RuleSet, rules::Rules, yaml::first_lines,
+    VERSION, edge::health::Phase, engine::rule_set::RuleSet, limiter::Limiter, rules::Rules,
+    yaml::first_lines,
 };
 
 /// The page.
@@ -49,20 +51,15 @@ pub(super) async fn page() -> Response {
     (headers, Html(PAGE)).into_response()
 }
 
-/// Serves the data of the page.
-pub(super) async fn status(State(http): State<Http>) -> Response {
-    let no_store = [(header::CACHE_CONTROL, "no-store")];
-    http.report(move |http| (no_store, Json(status_json(http))).into_response()).await
-}
-
-fn status_json(http: &Http) -> Value {
-    let numbers = StatusNumbers::of(&http.telemetry.families());
+/// The data of the page.
+pub(super) fn json(reports: &Reports, phase: Phase, limiter: &Limiter) -> Value {
+    let numbers = StatusNumbers::of(&reports.telemetry.families());
     json!({
         "tollkeeper_version": VERSION,
-        "phase": phase_name(http.health.phase()),
-        "rules": rules_json(&http.rules, &numbers),
+        "phase": phase_name(phase),
+        "rules": rules_json(&reports.rules, &numbers),
         "numbers": numbers,
-        "top": http.limiter.top_keys().report(Instant::now()),
+        "top": limiter.top_keys().report(Instant::now()),
     })
 }
 

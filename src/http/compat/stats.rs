@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use super::{KINDS, cleaned, errors, level, loads};
 use crate::{
     limiter::metrics::{DURATION, HITS},
-    telemetry::{Families, label, value},
+    telemetry::{MetricsCompat, Telemetry, label, value},
 };
 
-/// The counters by name, from our metrics.
-pub(crate) fn stats(ours: &Families) -> BTreeMap<String, u64> {
+/// The counters by name, from our metrics; `None` unless these names are asked for.
+pub(in crate::http) fn stats(telemetry: &Telemetry) -> Option<BTreeMap<String, u64>> {
+    if telemetry.compat() == MetricsCompat::Off {
+        return None;
+    }
+    let ours = &telemetry.families();
     let mut stats = BTreeMap::new();
     for metric in ours.metrics(&HITS) {
         let mut rule = format!("ratelimit.service.rate_limit.{}", cleaned(label(metric, "domain")));
@@ -26,7 +30,7 @@ pub(crate) fn stats(ours: &Families) -> BTreeMap<String, u64> {
     }
     for (labels, count) in errors(ours) {
         for (_, kind) in labels {
-            stats.insert(format!("ratelimit.service.call.should_rate_limit.{kind}"), whole(count));
+            stats.insert(format!("ratelimit.service.call.should_rate_limit.{kind}"), count);
         }
     }
     let total = ours.merged(&DURATION).get_sample_count();
@@ -34,10 +38,5 @@ pub(crate) fn stats(ours: &Families) -> BTreeMap<String, u64> {
     for (name, count) in loads(ours) {
         stats.insert(format!("ratelimit.service.{name}"), count);
     }
-    stats
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]
-fn whole(count: f64) -> u64 {
-    count as u64
+    Some(stats)
 }
