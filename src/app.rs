@@ -1,6 +1,5 @@
 //! The wiring: builds the parts, starts them, and ends them in order. Only this folder names concrete stores.
 
-mod file_metrics;
 mod grpc;
 mod listeners;
 mod observe;
@@ -18,7 +17,6 @@ use tokio::{net::TcpListener, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    file_metrics::FileMetrics,
     listeners::Listeners,
     ready::{ReadyLine, example_call, rule_sources},
     shutdown::Signals,
@@ -279,7 +277,7 @@ impl App {
         let rules = Arc::clone(&self.rules);
         let RuleSettings { source, options, .. } = settings.rules.clone();
         let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
-            Box::pin(renewal::renew(Arc::new(settings.clone()), FileMetrics::new(&meter))),
+            Box::pin(renewal::renew(Arc::new(settings.clone()), renewal::FileMetrics::new(&meter))),
             Box::pin(async move { servers.follow_servers().await }),
             Box::pin(async move { usage.follow_usage().await }),
         ];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use opentelemetry::metrics::Meter;
 
-use super::{App, file_metrics};
+use super::{App, renewal};
 use crate::{
     edge, limiter,
     rules::{self, xds},
@@ -20,7 +20,7 @@ pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
         &rows(report::OBSERVED),
         &rows(memory::metrics::OBSERVED),
         edge::metrics::INSTRUMENTS,
-        file_metrics::INSTRUMENTS,
+        renewal::INSTRUMENTS,
         &rows(xds::metrics::OBSERVED),
         telemetry::PROCESS,
         &[&memory::metrics::COUNTERS_EVICTED],

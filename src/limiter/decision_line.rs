@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::matched::{DecidedCode, domain_of, rule_of, verdict_on_call};
+use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
 use crate::engine::{
     decision::{Decision, Outcome, Status},
     request::{Descriptor, Hits, Request},
@@ -30,7 +30,7 @@ pub(super) fn log_decision(request: &Request, decision: &Decision) {
     }
     tracing::debug!(
         target: DECISIONS,
-        domain = &*domain_of(decision),
+        domain = &*domain_of_call(decision),
         verdict = verdict_on_call(decision),
         descriptors,
         "decided"

@@ -2,7 +2,7 @@
 
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 
-use super::matched::{DecidedCode, domain_of, rule_of, verdict_on_call};
+use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
 use crate::engine::{decision::Decision, rule::OnStoreFailure};
 
 /// The decision, and the domain and rules that made it.
@@ -11,7 +11,7 @@ pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
     let rules = statuses.iter().map(|status| rule_of(&status.matched).into());
     let verdicts = statuses.iter().map(|status| DecidedCode::of(&status.outcome).name().into());
     [
-        KeyValue::new("ratelimit.domain", domain_of(decision)),
+        KeyValue::new("ratelimit.domain", domain_of_call(decision)),
         KeyValue::new("ratelimit.rules", names(rules)),
         KeyValue::new("ratelimit.verdicts", names(verdicts)),
         KeyValue::new("ratelimit.verdict", verdict_on_call(decision)),
