@@ -38,14 +38,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    edge::{accept::accept, panics::caught},
+    edge::{accept::accept, metrics::ListenerMetrics, panics::caught},
     net::tls::{
         ByteStream,
         server::{ListenerTls, SecuredStream},
     },
     process::calls::CallTracker,
     store::system_clock,
-    telemetry::ListenerMetrics,
 };
 
 /// Most connections. At this number, one that waits for a request is closed; until it has closed, further
