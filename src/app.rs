@@ -153,7 +153,8 @@ impl App {
     fn start(&self, settings: &Settings, listeners: Listeners) -> Result<Tasks, Box<dyn Error>> {
         let meter = self.telemetry.meter();
         self.observe(&meter);
-        let service = Arc::new(self.service(settings));
+        let (rules, store) = (Arc::clone(&self.rules), Arc::clone(&self.store));
+        let service = Arc::new(service(settings, &self.telemetry, rules, store));
         let reflection = settings.listen.reflection;
         let in_progress = CallsInProgress::observe(&meter);
         let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
@@ -188,27 +189,6 @@ impl App {
             });
         }
         Ok(tasks)
-    }
-
-    /// What decides the calls of all listeners.
-    fn service(&self, settings: &Settings) -> rls::Service {
-        let guard = stores::guard(settings, &self.telemetry, Arc::clone(&self.store));
-        let near_ratio = settings.telemetry.near_limit_ratio;
-        let metrics = CallMetrics::new(&self.telemetry.meter(), near_ratio);
-        let names = settings.telemetry.top_keys;
-        let top_keys = TopKeys::new(names, settings.process.workers, near_ratio);
-        let limiter = Limiter::new(Arc::clone(&self.rules), guard, metrics, top_keys);
-        let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
-            settings.calls;
-        rls::Service {
-            limiter: Arc::new(limiter),
-            bounds,
-            message_bytes_max,
-            headers: Arc::clone(headers),
-            arriving: ArrivalBudget::new(arriving_bytes_max),
-            access: settings.listen.access.clone(),
-            tracer: self.telemetry.tracer(),
-        }
     }
 
     /// The listeners for HTTP whose addresses are set.
@@ -361,6 +341,30 @@ impl App {
         if time::timeout(FINISH_WITHIN, all_ended(tasks)).await.is_err() {
             tracing::warn!("some connections did not end within {FINISH_WITHIN:?} and were closed");
         }
+    }
+}
+
+/// What decides the calls of all listeners.
+pub fn service(
+    settings: &Settings,
+    telemetry: &Telemetry,
+    rules: Arc<Rules>,
+    store: Arc<Store>,
+) -> rls::Service {
+    let near_ratio = settings.telemetry.near_limit_ratio;
+    let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
+    let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio);
+    let guard = stores::guard(settings, telemetry, store);
+    let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
+        settings.calls;
+    rls::Service {
+        limiter: Arc::new(Limiter::new(rules, guard, metrics, top_keys)),
+        bounds,
+        message_bytes_max,
+        headers: Arc::clone(headers),
+        arriving: ArrivalBudget::new(arriving_bytes_max),
+        access: settings.listen.access.clone(),
+        tracer: telemetry.tracer(),
     }
 }
 

@@ -126,7 +126,10 @@ impl Service {
     }
 
     /// Decides a decoded call of this client: the part that gRPC and HTTP share.
-    pub(crate) async fn decide(
+    ///
+    /// # Errors
+    /// If the client may not ask about the domain, or the store gives no answer.
+    pub async fn decide(
         &self,
         decoded: Decoded,
         client: Option<&Identity>,
