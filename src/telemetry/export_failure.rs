@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use opentelemetry_http::HttpError;
 use opentelemetry_sdk::error::OTelSdkError;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time};
 
 use crate::net::{
     peer::{self, PeerError, Protocol},
@@ -51,6 +52,17 @@ impl ExportFailure {
         *self.recorded.lock() = Some(cause);
     }
 
+    /// Runs work for at most the time of one export.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, HttpError> {
+        let timeout = self.timeout;
+        #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
+        let running = self.runtime.spawn(async move { time::timeout(timeout, work).await });
+        Ok(running.await??)
+    }
+
     /// The cause of an export that failed after the time `took`.
     pub(super) async fn cause(&self, error: &OTelSdkError, took: Duration) -> String {
         let recorded = self.recorded.lock().take();
@@ -59,8 +71,7 @@ impl ExportFailure {
         }
         let Self { addr, tls, protocol, timeout, .. } = self.clone();
         let shown = async move { peer::diagnose(&addr, tls.as_deref(), protocol, timeout).await };
-        #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
-        if let Ok(Err(error)) = self.runtime.spawn(shown).await {
+        if let Ok(Err(error)) = self.run(shown).await {
             return in_words(&error);
         }
         // The SDK begins with a name for the signal.

@@ -12,7 +12,6 @@ use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, Protocol, SpanExporter, WithExportConfig as _,
     WithHttpConfig as _, WithTonicConfig as _,
 };
-use tokio::{runtime::Handle, time};
 use tonic::transport::{Channel, Endpoint};
 
 use super::export_failure::ExportFailure;
@@ -112,8 +111,6 @@ impl OtlpEndpoint {
             failure: failure.clone(),
             // An authority is visible ASCII.
             host: HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("")),
-            runtime: Handle::current(),
-            timeout: self.timeout,
         }
     }
 
@@ -134,20 +131,14 @@ impl OtlpEndpoint {
 struct OtlpHttp {
     failure: ExportFailure,
     host: HeaderValue,
-    /// The exporter's own thread has no runtime.
-    runtime: Handle,
-    timeout: Duration,
 }
 
 #[tonic::async_trait]
 impl HttpClient for OtlpHttp {
     async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         request.headers_mut().insert(header::HOST, self.host.clone());
-        let (failure, timeout) = (self.failure.clone(), self.timeout);
-        let exchange = async move { time::timeout(timeout, exchange(&failure, request)).await };
-        #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
-        let exchanged = self.runtime.spawn(exchange);
-        exchanged.await??
+        let failure = self.failure.clone();
+        self.failure.run(async move { exchange(&failure, request).await }).await?
     }
 }
 
