@@ -104,10 +104,6 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
         self.exporter.shutdown_with_timeout(timeout)
     }
 
-    fn shutdown(&self) -> OTelSdkResult {
-        self.exporter.shutdown()
-    }
-
     fn force_flush(&self) -> OTelSdkResult {
         self.exporter.force_flush()
     }
