@@ -57,8 +57,9 @@ impl ExportFailure {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, HttpError> {
+        let timeout = self.timeout;
         #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
-        let running = self.runtime.spawn(time::timeout(self.timeout, work));
+        let running = self.runtime.spawn(async move { time::timeout(timeout, work).await });
         Ok(running.await??)
     }
 
