@@ -73,7 +73,7 @@ impl ListenSettings {
             default: "127.0.0.1:6070",
             help: "Address on which counters are shown and reset; beyond loopback it needs a token or client certificates",
         });
-        let admin = admin.transpose();
+        let admin = admin.value.map(|value| Given { value, name: admin.name });
         let reflection = reader.read(&Setting {
             flag: "reflection",
             form: SWITCH,

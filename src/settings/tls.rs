@@ -8,16 +8,14 @@ use crate::net::tls::client::{TlsClient, TlsFiles};
 
 /// The settings of TLS to one kind of server. Files are only named: each is read when it is needed.
 pub(super) struct TlsSettings {
-    flags: TlsSettingFlags,
+    /// For the CAs, our certificate, its key, and the name of the server.
+    flags: [&'static str; 4],
     files: TlsFiles,
     name: Option<String>,
 }
 
-/// The flags: for the CAs, our certificate, its key, and the name of the server.
-type TlsSettingFlags = [&'static str; 4];
-
 impl TlsSettings {
-    pub(super) fn read(reader: &mut SettingReader<'_>, flags: TlsSettingFlags) -> Self {
+    pub(super) fn read(reader: &mut SettingReader<'_>, flags: [&'static str; 4]) -> Self {
         let [ca, certificate, key, name] = flags;
         let files = TlsFiles {
             ca: reader.read_path(ca, "PEM file with the CAs to trust instead of the system's"),

@@ -80,13 +80,6 @@ pub struct Given<T> {
     pub name: String,
 }
 
-impl<T> Given<Option<T>> {
-    pub(in crate::settings) fn transpose(self) -> Option<Given<T>> {
-        let Self { value, name } = self;
-        value.map(|value| Given { value, name })
-    }
-}
-
 /// What gives a setting.
 pub(in crate::settings) struct GivenSetting<'a> {
     /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit.

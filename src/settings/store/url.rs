@@ -174,22 +174,18 @@ impl Scheme {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let (base, kind) =
-            text.split_once('+').map_or((text, None), |(base, kind)| (base, Some(kind)));
-        let is_tls = match base {
-            "redis" | "valkey" => false,
-            "rediss" | "valkeys" => true,
-            _ => return Err(SCHEMES.to_owned()),
-        };
-        let kind = match kind {
-            None => Kind::Tcp,
-            Some("unix") if is_tls => {
+        let rest = text.strip_prefix("redis").or_else(|| text.strip_prefix("valkey"));
+        let rest = rest.ok_or(SCHEMES)?;
+        let (is_tls, rest) = rest.strip_prefix('s').map_or((false, rest), |rest| (true, rest));
+        let kind = match rest {
+            "" => Kind::Tcp,
+            "+unix" if is_tls => {
                 return Err("a Unix socket has no TLS: write redis+unix".to_owned());
             }
-            Some("unix") => Kind::Unix,
-            Some("sentinel") => Kind::Sentinel,
-            Some("cluster") => Kind::Cluster,
-            Some(_) => return Err(SCHEMES.to_owned()),
+            "+unix" => Kind::Unix,
+            "+sentinel" => Kind::Sentinel,
+            "+cluster" => Kind::Cluster,
+            _ => return Err(SCHEMES.to_owned()),
         };
         Ok(Self { kind, is_tls })
     }
