@@ -1,18 +1,24 @@
 //! The stores of counters. A store takes the charges of one call and answers with a tally for each;
 //! it makes all of them, or none.
 
+mod error;
 pub mod fallback;
 pub mod guard;
 mod lateness;
 pub mod memory;
 pub mod outage;
 pub mod over_limit_cache;
+mod reading;
 pub mod redis;
 
 use std::future::pending;
 
 use tokio::time::Instant;
 
+pub use self::{
+    error::StoreError,
+    reading::{Clear, CounterReading},
+};
 /// The clock that a store is given.
 pub use crate::process::clock::{Clock, system_clock};
 use crate::{
@@ -22,60 +28,6 @@ use crate::{
     },
     telemetry::ServerReport,
 };
-
-/// Why a call has no tallies. No answer follows later.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StoreError {
-    /// The store did not answer within the budget; the call may have been charged.
-    #[error("no answer within the decision budget")]
-    TimedOut,
-    /// No connection to the store was free within the budget.
-    #[error("no connection within the decision budget")]
-    NoConnection,
-    /// The store cannot be reached, or cannot take charges now.
-    #[error("{0}")]
-    Unavailable(String),
-    /// The store answers, and takes no writes now.
-    #[error("{0}")]
-    TakesNoWrites(String),
-    /// The store's time crossed a window boundary at each try.
-    #[error("its time crossed a window boundary at each of three tries")]
-    ClockUnsteady,
-    /// No server gives an answer for the counters of these charges. The call was not charged, except for work that
-    /// is already done.
-    #[error("{cause}")]
-    Unreachable {
-        /// The indices of the charges.
-        charges: Vec<usize>,
-        /// The indices of refunds that were applied nevertheless.
-        refunded: Vec<usize>,
-        /// Why there is no answer.
-        cause: String,
-    },
-    /// The counters of these charges hold something other than a count; the call was not charged.
-    #[error("a counter holds something other than a count")]
-    Corrupt(Vec<usize>),
-}
-
-/// What a look at a counter has found.
-#[derive(Debug, Clone)]
-pub enum CounterReading {
-    /// Its state.
-    State(CounterState),
-    /// It holds something other than a count.
-    Corrupt,
-    /// The store gives no answer, for a reason that names the server.
-    NoAnswer(String),
-}
-
-/// Whether a look at a counter resets it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clear {
-    /// The counter stays as it is.
-    No,
-    /// The counter starts again from zero. No hit is lost between the look and the reset.
-    Yes,
-}
 
 /// One of the stores, chosen by the settings.
 #[derive(Debug)]
