@@ -36,8 +36,6 @@ pub enum Store {
     Memory(memory::MemoryStore),
     /// Counters in Redis, shared by all replicas.
     Redis(redis::RedisStore),
-    /// Counters in a Redis that runs no scripts.
-    Transactions(redis::TransactionStore),
 }
 
 impl Store {
@@ -45,7 +43,7 @@ impl Store {
     pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Judgement> {
         match self {
             Self::Memory(store) => Some(store.charge(charges)),
-            Self::Redis(_) | Self::Transactions(_) => None,
+            Self::Redis(_) => None,
         }
     }
 
@@ -61,7 +59,6 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.charge(charges)),
             Self::Redis(store) => store.charge(charges, until).await,
-            Self::Transactions(store) => store.charge(charges).await,
         }
     }
 
@@ -80,9 +77,7 @@ impl Store {
             Self::Redis(store) if !absent.is_empty() => {
                 store.charge_without(charges, absent, until).await
             }
-            Self::Redis(_) | Self::Memory(_) | Self::Transactions(_) => {
-                self.charge(charges, until).await
-            }
+            Self::Redis(_) | Self::Memory(_) => self.charge(charges, until).await,
         }
     }
 
@@ -91,7 +86,6 @@ impl Store {
         match self {
             Self::Memory(_) => {}
             Self::Redis(store) => store.ended().await,
-            Self::Transactions(store) => store.ended().await,
         }
     }
 
@@ -103,7 +97,6 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.look(counter, clear)),
             Self::Redis(store) => store.look(counter, clear).await,
-            Self::Transactions(store) => store.look(counter, clear).await,
         }
     }
 
@@ -112,7 +105,6 @@ impl Store {
         match self {
             Self::Memory(_) => None,
             Self::Redis(store) => store.server_of(counter),
-            Self::Transactions(store) => store.server_of(counter),
         }
     }
 
@@ -121,7 +113,6 @@ impl Store {
         match self {
             Self::Memory(_) => pending().await,
             Self::Redis(store) => store.follow_servers().await,
-            Self::Transactions(store) => store.follow_servers().await,
         }
     }
 
@@ -130,7 +121,6 @@ impl Store {
         match self {
             Self::Memory(_) => pending().await,
             Self::Redis(store) => store.follow_usage().await,
-            Self::Transactions(store) => store.follow_usage().await,
         }
     }
 
@@ -139,7 +129,6 @@ impl Store {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis(store) => store.servers(),
-            Self::Transactions(store) => store.servers(),
         }
     }
 
@@ -148,7 +137,6 @@ impl Store {
         match self {
             Self::Memory(_) => true,
             Self::Redis(store) => store.is_up(),
-            Self::Transactions(store) => store.is_up(),
         }
     }
 
@@ -157,7 +145,6 @@ impl Store {
         match self {
             Self::Memory(_) => {}
             Self::Redis(store) => store.reached().await,
-            Self::Transactions(store) => store.reached().await,
         }
     }
 }

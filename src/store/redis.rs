@@ -1,8 +1,8 @@
 //! Counters in Redis, shared by all replicas. Redis's own clock decides which window is the present one.
 //!
 //! Five rooms, each of which uses only those before it: `wire` (connections, bytes, what a server says of itself),
-//! `script` (work as arguments of Lua scripts, and their replies), `node` (one server: its state, and the calls that
-//! wait for it), `topology` (which server has a counter), `transactions` (a store that runs no scripts).
+//! `script` (work as arguments of Lua scripts, and their replies), `transactions` (the same work for a server that runs no
+//! scripts), `node` (one server: its state, and the calls that wait for it), `topology` (which server has a counter).
 
 pub mod node;
 pub mod script;
@@ -12,10 +12,9 @@ pub mod wire;
 
 use tokio::time::Instant;
 
-pub use self::transactions::TransactionStore;
 use self::{
-    node::{NodeOptions, link::Unanswered, unsent::Resend},
-    script::{counter::ScriptLook, work::NodeWork},
+    node::{NodeOptions, decided::NotDecided, unsent::Resend},
+    script::work::NodeWork,
     topology::discovery::{Finder, Servers},
     wire::hash_slot::HashSlot,
 };
@@ -29,7 +28,7 @@ use crate::{
     telemetry::ServerReport,
 };
 
-/// Counters in Redis servers that run scripts: waiting calls are decided in batches.
+/// Counters in Redis servers. Those that run scripts decide waiting calls in batches.
 #[derive(Debug)]
 pub struct RedisStore(Servers);
 
@@ -74,10 +73,10 @@ impl RedisStore {
     /// # Errors
     /// See [`StoreError`].
     pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
-        let topology = &self.0.topology;
-        let scripts = &topology.options.scripts;
-        let look = |keys| ScriptLook { scripts, counter, clear, keys };
-        Ok(topology.ask(HashSlot::of(counter), None, look).await?.answer)
+        let (slot, work) =
+            (HashSlot::of(counter), NodeWork::Read(Box::new(counter.clone()), clear));
+        let state = self.0.topology.decide_alone(slot, work).await?.state;
+        state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
     }
 
     /// The server that has a counter, in words, as far as is known.
@@ -117,8 +116,8 @@ impl RedisStore {
 }
 
 impl Resend for RedisStore {
-    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), Unanswered> {
+    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), NotDecided> {
         let Some(slot) = work.slot() else { return Ok(()) };
-        self.0.topology.do_alone(slot, work, Some(made)).await.map(drop)
+        self.0.topology.redirected(slot, work, Some(made)).await.map(drop)
     }
 }

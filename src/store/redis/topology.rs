@@ -22,11 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    node::{
-        NodeOptions, RedisNode,
-        batch::Runs,
-        batcher::{NotDecided, QueuedCall},
-    },
+    node::{NodeOptions, RedisNode, batch::Runs, batcher::QueuedCall, decided::NotDecided},
     script::work::NodeWork,
     wire::{
         endpoint::{Address, Server},
@@ -278,7 +274,7 @@ impl Topology {
             None => Some(call),
         };
         if let Some(call) = left
-            && call.answer.send(Err(NotDecided::Elsewhere)).is_err()
+            && call.answer.send(Err(NotDecided::Elsewhere(None))).is_err()
         {
             self.keep(call.work);
         }

@@ -21,7 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     breaker::Breaker,
-    pool::{self, CONNECT_WITHIN, Pool},
+    pool::{self, Pool},
     probe::ProbeWrite,
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
         outage::Outage,
         redis::{
             script::{self, WriteRefusal},
-            wire::connection::Connection,
+            wire::connection::{CONNECT_WITHIN, Connection},
         },
     },
     telemetry::StoreMetrics,
@@ -189,7 +189,7 @@ impl ServerState {
         drop(self.probes.spawn_on(probing.run(), &runtime));
     }
 
-    /// Opens a connection in which the server takes a write in the way of a call, as fast as a call needs it.
+    /// Opens a connection on which the server accepts a write within the decision budget.
     async fn probe(&self) -> Result<Connection, StoreError> {
         let opened = time::timeout(CONNECT_WITHIN, self.pool.open()).await;
         let opened = opened.map_err(|_| StoreError::TimedOut)?;

@@ -18,13 +18,9 @@ use crate::{
     engine::key::unused_key,
     process::pause::{Pause, jittered, random_byte},
     store::redis::{
-        node::{
-            RedisNode,
-            batch::Runs,
-            pool::{self, CONNECT_WITHIN},
-        },
+        node::{RedisNode, batch::Runs, pool},
         wire::{
-            connection::{self, Connection},
+            connection::{self, CONNECT_WITHIN, Connection},
             endpoint::{Address, Server},
             hash_slot::HashSlot,
             server_info::{ServerInfo, ServerMode},
@@ -225,7 +221,7 @@ async fn probe_nodes(topology: &Topology) {
         if node.batcher.runs() == Runs::NodeWide {
             continue;
         }
-        let keys = probe_keys(map.slots_of(node), &topology.options.scripts.key_prefix);
+        let keys = probe_keys(map.slots_of(node), &topology.options.key_prefix);
         if let Some(keys) = keys
             && let Ok(Ok(true)) = time::timeout(ANSWER_WITHIN, takes_undeclared(node, &keys)).await
         {

@@ -7,10 +7,9 @@ use redis::{Cmd, FromRedisValue, RedisResult};
 use tokio::time;
 
 use super::{
-    connection::{self, Connection},
+    connection::{self, CONNECT_WITHIN, Connection},
     endpoint::Server,
 };
-use crate::store::redis::node::pool::CONNECT_WITHIN;
 
 pub(crate) struct KeptConnection {
     server: Server,
