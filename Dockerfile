@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # The image: the binary, the four libraries that it needs, and the CAs of the system. docs/release.md says how it is built
-# and why; tests/it/image.rs runs the same root folder without Docker.
+# and why; tests/deploy/image.rs runs the same root folder without Docker.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg REVISION="$(git rev-parse HEAD)" --tag tollkeeper:0.1.0 .
 

@@ -1,7 +1,7 @@
 //! What is fuzzed: one function for each reader of input from outside. It takes any bytes, and panics if a
 //! promise about them does not hold.
 //!
-//! libFuzzer calls these functions (`fuzz/run`), and so does `tests/it/fuzz.rs`, which needs nothing
+//! libFuzzer calls these functions (`fuzz/run`), and so does `tests/it/wire/fuzz.rs`, which needs nothing
 //! installed.
 
 use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};

@@ -7,10 +7,10 @@ mod renewal;
 pub mod shutdown;
 pub mod stores;
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
-use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time};
+use tokio::{net::TcpListener, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -25,7 +25,7 @@ use crate::{
         health::{Health, Phase},
         panics,
     },
-    http::{self, Http},
+    http::{self, Decisions, Reports, admin::Admin},
     limiter::Limiter,
     net::tls::server::{ListenerTls, TlsUse},
     process::workers::Workers,
@@ -34,11 +34,12 @@ use crate::{
         self, InForce, Rules, Watched,
         xds::{self, ControlPlane},
     },
-    settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
+    settings::{
+        CallSettings, ListenSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings,
+    },
     store::Store,
     telemetry::{
-        self, CallMetrics, CallsInProgress, EdgeMetrics, FileMetrics, ListenerMetrics, RuleMetrics,
-        Telemetry,
+        self, CallMetrics, CallsInProgress, EdgeMetrics, FileMetrics, RuleMetrics, Telemetry,
     },
     text::printable::printable,
     top_keys::TopKeys,
@@ -69,6 +70,15 @@ struct App {
     stop: CancellationToken,
     /// The source of the rules, if that is a control plane.
     control_plane: Option<Arc<ControlPlane>>,
+}
+
+/// An address on which the service answers HTTP.
+struct HttpListener {
+    /// Its name in metrics.
+    name: &'static str,
+    socket: TcpListener,
+    tls: ListenerTls,
+    router: Router,
 }
 
 /// Runs the service until a signal ends it.
@@ -138,136 +148,130 @@ impl App {
     /// # Errors
     /// If the services cannot be built.
     fn start(&self, settings: &Settings, listeners: Listeners) -> Result<Tasks, Box<dyn Error>> {
-        let rules = Arc::clone(&self.rules);
-        RuleMetrics::observe(&self.telemetry.meter(), &rules);
+        let meter = self.telemetry.meter();
+        RuleMetrics::observe(&meter, &self.rules);
         if let Some(control_plane) = &self.control_plane {
-            telemetry::observe_control_plane(&self.telemetry.meter(), control_plane);
+            telemetry::observe_control_plane(&meter, control_plane);
         }
         let store = Arc::clone(&self.store);
-        telemetry::observe_servers(&self.telemetry.meter(), move || store.servers());
-        let limiter = Arc::new(self.limiter(settings, Arc::clone(&rules)));
-        let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
-            settings.calls;
-        let arriving = ArrivalBudget::new(arriving_bytes_max);
-        let edge = EdgeMetrics::new(&self.telemetry.meter());
-
-        let mut tasks = Tasks::new();
-        let service = rls::Service::new(
-            Arc::clone(&limiter),
-            bounds,
-            message_bytes_max,
-            Arc::clone(headers),
-            Arc::clone(&arriving),
-            settings.listen.access.clone(),
-            self.telemetry.tracer(),
-        );
-        let in_progress = CallsInProgress::observe(&self.telemetry.meter());
+        telemetry::observe_servers(&meter, move || store.servers());
+        let (rules, store) = (Arc::clone(&self.rules), Arc::clone(&self.store));
+        let service = Arc::new(service(settings, &self.telemetry, rules, store));
         let reflection = settings.listen.reflection;
-        let services = grpc::services(service, &self.health, reflection, in_progress)?;
-        let workers = Arc::clone(&self.workers);
-        let connections = settings.listen.connections;
-        let tls = |listener| ListenerTls::new(settings.listen.tls_of(listener), listener);
-        let grpc_tls = tls(TlsUse::Grpc);
-        let (metrics, stop) = (edge.of_listener("grpc"), self.stop.clone());
+        let in_progress = CallsInProgress::observe(&meter);
+        let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
+        let mut tasks = Tasks::new();
+        let edge = EdgeMetrics::new(&meter);
+        let grpc = rls::Listener {
+            socket: listeners.grpc,
+            services,
+            bounds: settings.listen.connections,
+            tls: ListenerTls::new(settings.listen.tls_of(TlsUse::Grpc), TlsUse::Grpc),
+            metrics: edge.of_listener("grpc"),
+        };
+        let (workers, stop) = (Arc::clone(&self.workers), self.stop.clone());
         tasks.spawn(async move {
-            rls::serve(listeners.grpc, services, workers, connections, grpc_tls, metrics, stop)
-                .await;
+            rls::serve(grpc, workers, stop).await;
             Ok(())
         });
-        let endpoints = Http {
-            limiter: Arc::clone(&limiter),
-            bounds,
-            message_bytes_max,
-            headers: Arc::clone(headers),
-            health: self.health.clone(),
-            telemetry: Arc::clone(&self.telemetry),
-            rules: Arc::clone(&rules),
-            control_plane: self.control_plane.clone(),
-            request_slots: Arc::new(Semaphore::new(http::REQUESTS_MAX)),
-            report_slots: Arc::new(Semaphore::new(http::REPORTS_MAX)),
-            access: settings.listen.access.clone(),
-            identifies_clients: settings.listen.identifies_clients(TlsUse::Http),
-            json_needs_certificate: settings.listen.identifies_clients(TlsUse::Grpc),
-            admin_token: settings.listen.admin_token.clone(),
-            scheme: if settings.listen.tls_of(TlsUse::Http).is_some() { "https" } else { "http" },
-            arriving,
-        };
-        if let Some(admin) = listeners.admin {
-            let request_slots = Arc::new(Semaphore::new(http::REQUESTS_MAX));
-            let identifies_clients = settings.listen.identifies_clients(TlsUse::Admin);
-            // Who shows the token is an operator, and so is a local user where nobody is identified.
-            let is_by_domain = identifies_clients && endpoints.admin_token.is_none();
-            let access = endpoints.access.clone().filter(|_| is_by_domain);
-            let endpoints = Http { request_slots, identifies_clients, access, ..endpoints.clone() };
-            let router = http::admin::router(endpoints);
-            let metrics = edge.of_listener("admin");
-            tasks.spawn(serve_http(admin, router, tls(TlsUse::Admin), metrics, self.stop.clone()));
+        let sockets = (listeners.http, listeners.admin, listeners.metrics, listeners.debug);
+        for listener in self.http_listeners(&settings.listen, &service, sockets) {
+            let HttpListener { name, socket, tls, router } = listener;
+            let (metrics, stop) = (edge.of_listener(name), self.stop.clone());
+            tasks.spawn(async move {
+                http::serve(socket, router, tls, metrics, stop).await;
+                Ok(())
+            });
         }
-        let (path, debug) = (settings.listen.metrics.clone(), endpoints.clone());
-        if let (Some(listener), Some((_, path))) = (listeners.metrics, path) {
-            let router = http::metrics_router(endpoints.clone(), path);
-            let (metrics, stop) = (edge.of_listener("metrics"), self.stop.clone());
-            tasks.spawn(serve_http(listener, router, ListenerTls::none(), metrics, stop));
-        }
-        if let Some(listener) = listeners.debug {
-            let (metrics, stop) = (edge.of_listener("debug"), self.stop.clone());
-            let router = http::debug_router(debug);
-            tasks.spawn(serve_http(listener, router, ListenerTls::none(), metrics, stop));
-        }
-        let (metrics, stop) = (edge.of_listener("http"), self.stop.clone());
-        tasks.spawn(serve_http(
-            listeners.http,
-            http::router(endpoints),
-            tls(TlsUse::Http),
-            metrics,
-            stop,
-        ));
-        let metrics = FileMetrics::new(&self.telemetry.meter());
-        let renewal = renewal::renew(Arc::new(settings.clone()), metrics);
-        tasks.spawn(self.until_stopped(renewal));
-        let store = Arc::clone(&self.store);
-        tasks.spawn(self.until_stopped(async move { store.follow_servers().await }));
-        let store = Arc::clone(&self.store);
-        tasks.spawn(self.until_stopped(async move { store.follow_usage().await }));
-        let metrics = RuleMetrics::new(&self.telemetry.meter());
-        let on_load = move |loaded| {
-            metrics.loaded(loaded);
-            limiter.rules_changed();
-        };
-        let RuleSettings { source, options, .. } = settings.rules.clone();
-        if let Some(control_plane) = self.control_plane.clone() {
-            let follow = xds::follow(rules, control_plane, options, on_load);
-            tasks.spawn(self.until_stopped(follow));
-        } else if let RuleSource::Files(paths) = source
-            // The built-in rules cannot change.
-            && !paths.is_empty()
-        {
-            let watch = rules::watch(rules, Watched { paths, options }, on_load);
-            tasks.spawn(self.until_stopped(watch));
+        for task in self.background(settings, Arc::clone(&service.limiter)) {
+            let stop = self.stop.clone();
+            tasks.spawn(async move {
+                stop.run_until_cancelled_owned(task).await;
+                Ok(())
+            });
         }
         Ok(tasks)
     }
 
-    /// A task that ends when [`App::stop`] is cancelled.
-    fn until_stopped<F: Future<Output = ()>>(
+    /// The listeners for HTTP whose addresses are set.
+    fn http_listeners(
         &self,
-        task: F,
-    ) -> impl Future<Output = TaskResult> + use<F> {
-        let stop = self.stop.clone();
-        async move {
-            stop.run_until_cancelled_owned(task).await;
-            Ok(())
+        settings: &ListenSettings,
+        service: &Arc<rls::Service>,
+        (http, admin, metrics, debug): (
+            TcpListener,
+            Option<TcpListener>,
+            Option<TcpListener>,
+            Option<TcpListener>,
+        ),
+    ) -> Vec<HttpListener> {
+        let tls = |listener| ListenerTls::new(settings.tls_of(listener), listener);
+        let needs_certificate = settings.identifies_clients(TlsUse::Grpc);
+        let is_tls = settings.tls_of(TlsUse::Http).is_some();
+        let decisions = |service| Decisions::new(service, needs_certificate, is_tls);
+        let reports = Reports::new(
+            Arc::clone(&self.telemetry),
+            Arc::clone(&self.rules),
+            self.control_plane.clone(),
+            settings.identifies_clients(TlsUse::Http),
+        );
+        let health = self.health.clone();
+        let router = http::router(decisions(Arc::clone(service)), reports.clone(), health.clone());
+        let mut listeners =
+            vec![HttpListener { name: "http", socket: http, tls: tls(TlsUse::Http), router }];
+        if let Some(socket) = admin {
+            let identifies_clients = settings.identifies_clients(TlsUse::Admin);
+            let token = settings.admin_token.clone();
+            // Who shows the token is an operator, and so is a local user where nobody is identified.
+            let is_by_domain = identifies_clients && token.is_none();
+            let access = service.access.clone().filter(|_| is_by_domain);
+            let service = rls::Service { access, ..rls::Service::clone(service) };
+            let (decisions, reports) = (decisions(Arc::new(service)), reports.clone());
+            let admin = Admin { decisions, reports, health, token, identifies_clients };
+            let router = http::admin::router(admin);
+            listeners.push(HttpListener { name: "admin", socket, tls: tls(TlsUse::Admin), router });
         }
+        if let (Some(socket), Some((_, path))) = (metrics, &settings.metrics) {
+            let router = http::metrics_router(reports.clone(), Arc::clone(path));
+            let tls = ListenerTls::none();
+            listeners.push(HttpListener { name: "metrics", socket, tls, router });
+        }
+        if let Some(socket) = debug {
+            let (tls, router) = (ListenerTls::none(), http::debug_router(reports));
+            listeners.push(HttpListener { name: "debug", socket, tls, router });
+        }
+        listeners
     }
 
-    fn limiter(&self, settings: &Settings, rules: Arc<Rules>) -> Limiter {
-        let store = Arc::clone(&self.store);
-        let guard = stores::guard(settings, &self.telemetry, store);
-        let near_ratio = settings.telemetry.near_limit_ratio;
-        let metrics = CallMetrics::new(&self.telemetry.meter(), near_ratio);
-        let names = settings.telemetry.top_keys;
-        let top_keys = TopKeys::new(names, settings.process.workers, near_ratio);
-        Limiter::new(rules, guard, metrics, top_keys)
+    /// The tasks beside the listeners.
+    fn background(
+        &self,
+        settings: &Settings,
+        limiter: Arc<Limiter>,
+    ) -> Vec<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let meter = self.telemetry.meter();
+        let (servers, usage) = (Arc::clone(&self.store), Arc::clone(&self.store));
+        let metrics = RuleMetrics::new(&meter);
+        let on_load = move |loaded| {
+            metrics.loaded(loaded);
+            limiter.rules_changed();
+        };
+        let rules = Arc::clone(&self.rules);
+        let RuleSettings { source, options, .. } = settings.rules.clone();
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
+            Box::pin(renewal::renew(Arc::new(settings.clone()), FileMetrics::new(&meter))),
+            Box::pin(async move { servers.follow_servers().await }),
+            Box::pin(async move { usage.follow_usage().await }),
+        ];
+        if let Some(control_plane) = self.control_plane.clone() {
+            tasks.push(Box::pin(xds::follow(rules, control_plane, options, on_load)));
+        } else if let RuleSource::Files(paths) = source
+            // The built-in rules cannot change.
+            && !paths.is_empty()
+        {
+            tasks.push(Box::pin(rules::watch(rules, Watched { paths, options }, on_load)));
+        }
+        tasks
     }
 
     /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
@@ -342,15 +346,28 @@ impl App {
     }
 }
 
-async fn serve_http(
-    listener: TcpListener,
-    router: Router,
-    tls: ListenerTls,
-    metrics: ListenerMetrics,
-    stop: CancellationToken,
-) -> TaskResult {
-    http::serve(listener, router, tls, metrics, stop).await;
-    Ok(())
+/// What decides the calls of all listeners.
+pub fn service(
+    settings: &Settings,
+    telemetry: &Telemetry,
+    rules: Arc<Rules>,
+    store: Arc<Store>,
+) -> rls::Service {
+    let near_ratio = settings.telemetry.near_limit_ratio;
+    let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
+    let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio);
+    let guard = stores::guard(settings, telemetry, store);
+    let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
+        settings.calls;
+    rls::Service {
+        limiter: Arc::new(Limiter::new(rules, guard, metrics, top_keys)),
+        bounds,
+        message_bytes_max,
+        headers: Arc::clone(headers),
+        arriving: ArrivalBudget::new(arriving_bytes_max),
+        access: settings.listen.access.clone(),
+        tracer: telemetry.tracer(),
+    }
 }
 
 async fn all_ended(tasks: &mut Tasks) {

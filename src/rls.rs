@@ -15,8 +15,8 @@ mod service;
 mod timeout;
 
 pub use self::{
-    connection::serve::{ConnectionBounds, GrpcServices, serve},
-    service::{Service, decide},
+    connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
+    service::Service,
 };
 
 /// Envoy's messages, compiled from `proto/`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 pub(crate) use self::{pairs::pairs, script::script};
-use crate::{Result, trial::Sample};
+use crate::{process::Result, sample::Sample};
 
 fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_max(1_000_000_000, 3)?)

@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::Result;
+use crate::process::Result;
 
 /// Nanoseconds that the threads of the process have run. A thread that ends takes its part with it.
 pub(crate) fn used(process: u32) -> Result<u64> {

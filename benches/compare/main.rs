@@ -6,9 +6,11 @@
 mod baseline;
 mod cpu;
 mod empty;
+mod process;
 mod processes;
 mod ratelimit;
 mod report;
+mod sample;
 mod scenarios;
 mod servers;
 mod targets;
@@ -17,7 +19,6 @@ mod tonic_service;
 mod trial;
 
 use std::{
-    error::Error,
     io::{self, IsTerminal as _},
     path::PathBuf,
     process::ExitCode,
@@ -33,12 +34,11 @@ use clap::Parser as _;
 use tollkeeper::{app::shutdown::Signals, process::workers::Workers, settings::HangUp};
 
 use crate::{
+    process::Result,
     processes::Backends,
     report::{Table, TableStyle},
     scenarios::{SCENARIOS, Scenario},
 };
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[derive(Debug, clap::Parser)]
 struct Flags {
@@ -150,7 +150,7 @@ fn compare(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// The scenarios whose name contains one of `--only`, or all; those of envoyproxy/ratelimit only with its program.
+/// The scenarios whose name contains one of `--only`, or all; scenarios of envoyproxy/ratelimit only with its program.
 fn selected(flags: &Flags) -> Result<Vec<&'static Scenario>> {
     let mut scenarios: Vec<&Scenario> = SCENARIOS.iter().collect();
     if !flags.only.is_empty() {

@@ -1,21 +1,12 @@
 //! The processes that are measured. They belong to one run, and end with it.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    error::Error,
-    fs,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, env, fs, path::Path, process::Command};
 
 use tempfile::TempDir;
 
 use crate::{
-    Result, ratelimit,
+    process::{Process, Result, Service},
+    ratelimit,
     scenarios::{Backend, Scenario, rules},
     servers,
 };
@@ -29,46 +20,6 @@ pub(crate) struct Backends {
     pub(crate) redis_port: u16,
     clusters: BTreeMap<Backend, Vec<Process>>,
     _folder: TempDir,
-}
-
-/// A gRPC service under test.
-pub(crate) struct Service {
-    pub(crate) addr: String,
-    pub(crate) process: Process,
-}
-
-/// A process that is killed when this is dropped.
-pub(crate) struct Process(pub(crate) Child);
-
-impl Process {
-    pub(crate) fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Tries to reach it, for at most 10 s. It is an error if the process ends meanwhile.
-    pub(crate) fn wait_until<T, E: Into<Box<dyn Error>>>(
-        &mut self,
-        reach: impl Fn() -> std::result::Result<T, E>,
-    ) -> Result<()> {
-        let began = Instant::now();
-        while let Err(error) = reach() {
-            if let Some(ended) = self.0.try_wait()? {
-                return Err(format!("the process ended with {ended}").into());
-            }
-            if began.elapsed() > Duration::from_secs(10) {
-                return Err(error.into());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 impl Backends {
@@ -131,20 +82,6 @@ impl Backends {
     /// The service of this backend, unless it is Redis itself.
     pub(crate) fn service(&self, backend: Backend) -> Option<&Service> {
         self.services.get(&backend)
-    }
-}
-
-impl Service {
-    /// Starts it, and waits for the line with its address.
-    fn start(mut command: Command) -> Result<Self> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut process = Process(child.map_err(|error| format!("{command:?}: {error}"))?);
-        let mut line = String::new();
-        let stdout = process.0.stdout.take().ok_or("a process without stdout")?;
-        BufReader::new(stdout).read_line(&mut line)?;
-        let addr = line.split_once("ready: grpc ").and_then(|(_, rest)| rest.split_once(','));
-        let (addr, _) = addr.ok_or_else(|| format!("{command:?} did not start: {line}"))?;
-        Ok(Self { addr: addr.to_owned(), process })
     }
 }
 

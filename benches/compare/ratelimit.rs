@@ -8,8 +8,7 @@ use std::{
 };
 
 use crate::{
-    Result,
-    processes::{Process, Service},
+    process::{Process, Result, Service},
     scenarios::{Backend, rules},
     servers::free_port,
 };

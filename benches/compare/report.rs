@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, process::Command};
 
 use crate::{
+    sample::Sample,
     scenarios::{Backend, SCENARIOS, Scenario},
-    trial::Sample,
 };
 
 /// How tables are printed.
@@ -41,7 +41,7 @@ impl Table {
         numbers.get(numbers.len() / 2).copied().filter(|number| number.is_finite())
     }
 
-    /// The most decisions a second that the backend has made, on keys like those of `half`.
+    /// The most decisions a second that the backend has made, on the same keys as `half`.
     pub(crate) fn maximum(&self, backend: Backend) -> Option<f64> {
         let medians = ["spread 64", "spread 256"]
             .map(|scenario| self.median(scenario, backend, |sample| sample.per_second));

@@ -11,7 +11,10 @@ use std::{
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 
-use crate::{Result, processes::Process, scenarios::Backend};
+use crate::{
+    process::{Process, Result},
+    scenarios::Backend,
+};
 
 /// Where the single server listens.
 pub(crate) struct SingleServer {

@@ -2,12 +2,12 @@
 
 use crate::{
     report::{Table, TableStyle, line},
+    sample::Sample,
     scenarios::Backend::{
         self, ClusterOfOne, ClusterOfThree, Empty, EmptyOnWorkers, FewRules, ManyRules, Memory,
         NoTopKeys, OneInHundred, Pairs, Redis, Script, Tls, TonicMemory, TonicRedis,
         TunedRatelimit, Unsampled,
     },
-    trial::Sample,
 };
 
 /// One number of the table.

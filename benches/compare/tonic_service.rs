@@ -4,13 +4,10 @@
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 
 use tollkeeper::{
-    app::stores,
-    limiter::Limiter,
+    app::{self, stores},
     process::workers::Workers,
     rls::{
-        self,
-        decode::{self, Bounds},
-        headers::Headers,
+        self, decode,
         pb::{
             RateLimitRequest, RateLimitResponse,
             envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -21,19 +18,13 @@ use tollkeeper::{
     rules::{self, Rules},
     settings::{self, Environment, Settings, TypedFlags},
     store::{Store, guard::Arrival},
-    telemetry::{CallMetrics, Telemetry},
-    top_keys::TopKeys,
+    telemetry::Telemetry,
 };
 use tonic::{Code, Request, Response, Status, service::Routes};
 
-use crate::{Result, tonic_server};
+use crate::{process::Result, tonic_server};
 
-struct Service {
-    limiter: Arc<Limiter>,
-    bounds: Bounds,
-    headers: Arc<Headers>,
-    metrics: CallMetrics,
-}
+struct Service(rls::Service);
 
 #[tonic::async_trait]
 impl RateLimitService for Service {
@@ -44,7 +35,7 @@ impl RateLimitService for Service {
         let began = Instant::now();
         let answer = self.decide(request.into_inner()).await;
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        self.metrics.call(began, code);
+        self.0.limiter.metrics().call(began, code);
         answer.map(Response::new)
     }
 }
@@ -55,8 +46,8 @@ impl Service {
         request: RateLimitRequest,
     ) -> std::result::Result<RateLimitResponse, Status> {
         let request =
-            decode::request(request, self.bounds.echo).map_err(|refusal| refusal.status())?;
-        let answer = rls::decide(&self.limiter, &self.headers, request, Arrival::now()).await;
+            decode::request(request, self.0.bounds.echo).map_err(|refusal| refusal.status())?;
+        let answer = self.0.decide(request, None, Arrival::now()).await;
         answer.map_err(|refusal| refusal.status())
     }
 }
@@ -74,17 +65,8 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let workers = Workers::start(count)?;
     let reached = Arc::clone(&store);
     workers.each(move || reached_by(Arc::clone(&reached))).await;
-    let guard = stores::guard(&settings, &telemetry, store);
-    let near_ratio = settings.telemetry.near_limit_ratio;
-    let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
-    let top_keys = TopKeys::new(settings.telemetry.top_keys, count, near_ratio);
-    let service = Service {
-        limiter: Arc::new(Limiter::new(rules, guard, metrics.clone(), top_keys)),
-        bounds: settings.calls.bounds,
-        headers: Arc::clone(&settings.calls.headers),
-        metrics,
-    };
-    let server = RateLimitServiceServer::new(service)
+    let service = app::service(&settings, &telemetry, rules, store);
+    let server = RateLimitServiceServer::new(Service(service))
         .max_decoding_message_size(settings.calls.message_bytes_max);
     tonic_server::on_workers(Routes::new(server), &workers, count).await
 }

@@ -19,7 +19,7 @@ const REFLECTION_BYTES_MAX: usize = 4 << 10;
 /// # Errors
 /// If the compiled `.proto` files cannot be read.
 pub(super) fn services(
-    rate_limit: rls::Service,
+    rate_limit: Arc<rls::Service>,
     health: &Health,
     reflection: bool,
     in_progress: CallsInProgress,
@@ -33,7 +33,7 @@ pub(super) fn services(
         others.add_service(v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX));
     }
     let others = others.routes().prepare();
-    Ok(GrpcServices { rate_limit: Arc::new(rate_limit), others, in_progress })
+    Ok(GrpcServices { rate_limit, others, in_progress })
 }
 
 fn reflection_builder<'files>() -> Builder<'files> {

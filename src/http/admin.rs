@@ -3,7 +3,7 @@
 //! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of
 //! envoyproxy/ratelimit. The status page is in `status`.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use axum::{
     Json, Router,
@@ -17,12 +17,15 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    Http, browser,
+    browser,
+    json::Decisions,
     parameters::{quoted, refused_parameter},
+    report::Reports,
     status,
 };
 use crate::{
-    authorization::{ForbiddenDomain, clients::EVERY_DOMAIN},
+    authorization::{AdminToken, ForbiddenDomain, clients::EVERY_DOMAIN},
+    edge::health::Health,
     engine::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
@@ -44,12 +47,27 @@ enum WebPages {
     StatusPage,
 }
 
+/// What the endpoints for operators use.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// The limiter, and the domains of each client.
+    pub decisions: Decisions,
+    /// Reports.
+    pub reports: Reports,
+    /// The service's phase.
+    pub health: Health,
+    /// The token that clients show, if there is one.
+    pub token: Option<Arc<AdminToken>>,
+    /// Whether clients of this address identify themselves with certificates.
+    pub identifies_clients: bool,
+}
+
 /// The endpoints for operators only.
-pub fn router(http: Http) -> Router {
-    let guarded = |pages| middleware::from_fn_with_state((http.clone(), pages), refuse_strangers);
-    let of_all_domains = middleware::from_fn_with_state(http.clone(), needs_all_domains);
+pub fn router(admin: Admin) -> Router {
+    let guarded = |pages| middleware::from_fn_with_state((admin.clone(), pages), refuse_strangers);
+    let of_all_domains = middleware::from_fn_with_state(admin.clone(), needs_all_domains);
     let page = Router::new()
-        .route("/status", get(status::status).layer(middleware::from_fn(refuse_parameters)))
+        .route("/status", get(show_status).layer(middleware::from_fn(refuse_parameters)))
         .layer(of_all_domains.clone())
         .layer(guarded(WebPages::StatusPage))
         .route("/", get(status::page));
@@ -64,42 +82,57 @@ pub fn router(http: Http) -> Router {
         .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::Refused))
         .merge(page)
-        .with_state(http)
+        .with_state(admin)
 }
 
 /// Takes the same body as `/json`.
-async fn explain(State(http): State<Http>, request: Request<Body>) -> Result<Response, Response> {
+async fn explain(
+    State(Admin { decisions, .. }): State<Admin>,
+    request: Request<Body>,
+) -> Result<Response, Response> {
     let bad = |refusal: Refusal| refuse(refusal.codes().1, &refusal.to_string());
     let client = request.extensions().get::<Identity>().cloned();
-    let (body, _slot) = http.body(request).await.map_err(bad)?;
-    let decoded = rls::json::request(&body, http.bounds).map_err(bad)?;
-    http.check_domain(client.as_ref(), &decoded.request.domain).map_err(forbidden)?;
-    let explanation = http.limiter.explain(&decoded.request, system_clock()).await;
+    let (body, _slot) = decisions.body(request).await.map_err(bad)?;
+    let service = &decisions.service;
+    let decoded = rls::json::request(&body, service.bounds).map_err(bad)?;
+    service.check_domain(client.as_ref(), &decoded.request.domain).map_err(forbidden)?;
+    let explanation = service.limiter.explain(&decoded.request, system_clock()).await;
     Ok((status_of(explanation.incomplete.as_deref()), Json(explanation)).into_response())
 }
 
-async fn show_top_keys(State(http): State<Http>) -> Response {
-    match http.limiter.top_keys().report(Instant::now()) {
+/// What the status page shows.
+async fn show_status(State(admin): State<Admin>) -> Response {
+    let (no_store, reports) = ([(header::CACHE_CONTROL, "no-store")], admin.reports.clone());
+    let json = move || {
+        let limiter = &admin.decisions.service.limiter;
+        let json = status::json(&admin.reports, admin.health.phase(), limiter);
+        (no_store, Json(json)).into_response()
+    };
+    reports.send(json).await
+}
+
+async fn show_top_keys(State(admin): State<Admin>) -> Response {
+    match admin.decisions.service.limiter.top_keys().report(Instant::now()) {
         Some(report) => Json(report).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "keys are not counted: --top-keys is off"),
     }
 }
 
-async fn show_log(State(http): State<Http>) -> Json<Value> {
-    let filter = http.telemetry.log_filter().map(|filter| filter.to_string());
+async fn show_log(State(admin): State<Admin>) -> Json<Value> {
+    let filter = admin.reports.telemetry.log_filter().map(|filter| filter.to_string());
     Json(json!({ "filter": filter }))
 }
 
 /// Until the next start.
 async fn change_log(
-    State(http): State<Http>,
+    State(admin): State<Admin>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Response> {
     let filter = log_filter(&query.unwrap_or_default());
     let filter = filter.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
     tracing::info!(%filter, "log filter changed");
-    http.telemetry.set_log_filter(filter);
-    Ok(show_log(State(http)).await)
+    admin.reports.telemetry.set_log_filter(filter);
+    Ok(show_log(State(admin)).await)
 }
 
 /// Reads the query of `/log`: `filter=FILTER`, percent-encoded.
@@ -117,27 +150,32 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
     filter.parse().map_err(|problem| format!("filter: {problem}"))
 }
 
-async fn stats(State(http): State<Http>) -> Response {
-    let answer = |http: &Http| match http.telemetry.stats() {
+async fn stats(State(Admin { reports, .. }): State<Admin>) -> Response {
+    let telemetry = Arc::clone(&reports.telemetry);
+    let answer = move || match telemetry.stats() {
         Some(stats) => Json(stats).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
     };
-    http.report(answer).await
+    reports.send(answer).await
 }
 
-async fn show_counters(State(http): State<Http>, asked: Parts) -> Result<Response, Response> {
-    counters(&http, &asked, Clear::No).await
+async fn show_counters(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    counters(&admin.decisions.service, &asked, Clear::No).await
 }
 
-async fn reset_counters(State(http): State<Http>, asked: Parts) -> Result<Response, Response> {
-    counters(&http, &asked, Clear::Yes).await
+async fn reset_counters(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    counters(&admin.decisions.service, &asked, Clear::Yes).await
 }
 
-async fn counters(http: &Http, asked: &Parts, clear: Clear) -> Result<Response, Response> {
+async fn counters(
+    service: &rls::Service,
+    asked: &Parts,
+    clear: Clear,
+) -> Result<Response, Response> {
     let request = request(asked.uri.query().unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
-    http.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
-    let readings = http.limiter.look(&request, clear).await;
+    service.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
+    let readings = service.limiter.look(&request, clear).await;
     if readings.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
     }
@@ -224,11 +262,11 @@ fn forbidden(problem: ForbiddenDomain) -> Response {
 
 /// For endpoints that show or change something of all domains.
 async fn needs_all_domains(
-    State(http): State<Http>,
+    State(admin): State<Admin>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    match http.check_domain(request.extensions().get(), EVERY_DOMAIN) {
+    match admin.decisions.service.check_domain(request.extensions().get(), EVERY_DOMAIN) {
         Ok(()) => next.run(request).await,
         Err(problem) => forbidden(problem),
     }
@@ -245,12 +283,12 @@ async fn refuse_parameters(request: Request<Body>, next: Next) -> Response {
 /// Only who shows the token, if there is one, may pass. A web page in an operator's browser may not: without a token
 /// or a certificate, it is recognized by its headers.
 async fn refuse_strangers(
-    State((http, pages)): State<(Http, WebPages)>,
+    State((admin, pages)): State<(Admin, WebPages)>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    let token_problem = http.admin_token.as_ref().and_then(|token| match bearer(headers) {
+    let token_problem = admin.token.as_ref().and_then(|token| match bearer(headers) {
         None => Some("a bearer token is required"),
         Some(shown) if !token.is(shown) => Some("the bearer token is not the right one"),
         Some(_) => None,
@@ -268,7 +306,7 @@ async fn refuse_strangers(
     if is_from_web_page {
         return refuse(StatusCode::FORBIDDEN, "requests from web pages are not allowed");
     }
-    let is_identified = http.admin_token.is_some() || http.identifies_clients;
+    let is_identified = admin.token.is_some() || admin.identifies_clients;
     if !is_identified && !browser::host_is_ip_or_localhost(headers) {
         return refuse(StatusCode::FORBIDDEN, "host: must be an IP address or localhost");
     }

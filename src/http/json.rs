@@ -1,16 +1,24 @@
 //! `POST /json`: decisions for clients without gRPC, with the call's span.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
+    body::{Body, Bytes},
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use bytes::BytesMut;
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
 use serde_json::json;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time,
+};
 
-use super::{Http, browser};
+use super::browser;
 use crate::{
     net::{grpc::status_name, tls::server::Identity},
     rls::{self, refusal::Refusal},
@@ -18,31 +26,100 @@ use crate::{
     telemetry::{CallSpan, in_call},
 };
 
+/// Most requests in progress at a time whose body has arrived. Below the number of connections, so that probes always
+/// find one.
+const REQUESTS_MAX: usize = 128;
+
+/// Longest time that a body may take to arrive.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+/// Decisions for the clients of one address.
+#[derive(Debug, Clone)]
+pub struct Decisions {
+    /// Decides, within the bounds of gRPC.
+    pub service: Arc<rls::Service>,
+    /// Whether a client needs a certificate, as on the gRPC address: without TLS, all are refused then.
+    pub needs_certificate: bool,
+    /// `https` with TLS, else `http`.
+    scheme: &'static str,
+    /// One permit for each request whose body has arrived.
+    slots: Arc<Semaphore>,
+}
+
+impl Decisions {
+    /// Decisions for an address, [`REQUESTS_MAX`] at a time.
+    pub fn new(service: Arc<rls::Service>, needs_certificate: bool, is_tls: bool) -> Self {
+        let scheme = if is_tls { "https" } else { "http" };
+        Self { service, needs_certificate, scheme, slots: Arc::new(Semaphore::new(REQUESTS_MAX)) }
+    }
+
+    /// The body of a request, and its slot among the requests in progress.
+    ///
+    /// # Errors
+    /// If no slot is free, or the body is too slow, too large or incomplete.
+    pub(super) async fn body(
+        &self,
+        request: Request,
+    ) -> Result<(Bytes, SemaphorePermit<'_>), Refusal> {
+        let body = time::timeout(BODY_WITHIN, self.read(request.into_body())).await;
+        let body = body.unwrap_or(Err(Refusal::TooSlow))?;
+        // Not before, so that bodies which do not arrive keep no other out.
+        let slot = self.slots.try_acquire().map_err(|_| Refusal::TooMany)?;
+        Ok((body, slot))
+    }
+
+    async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
+        let bytes_max = self.service.message_bytes_max;
+        // What `content-length` says; 0 without one.
+        if body.size_hint().lower() > bytes_max as u64 {
+            return Err(Refusal::TooLongAt(bytes_max));
+        }
+        // A connection has one request at a time.
+        let arriving = self.service.arriving.connection(bytes_max);
+        let (mut received, mut held) = (BytesMut::new(), arriving.hold());
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                () = arriving.is_over() => return Err(Refusal::TooMany),
+            };
+            let Some(frame) = frame else { break };
+            let malformed = |_| Refusal::Invalid("body: malformed or incomplete".to_owned());
+            let frame = frame.map_err(malformed)?;
+            let data = frame.into_data().unwrap_or_default();
+            if received.len() + data.len() > bytes_max {
+                return Err(Refusal::TooLongAt(bytes_max));
+            }
+            held.add(data.len()).map_err(Refusal::Busy)?;
+            received.extend_from_slice(&data);
+        }
+        Ok(received.freeze())
+    }
+}
+
 /// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
 /// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
-pub(super) async fn decide(State(http): State<Http>, request: Request) -> Response {
-    let tracer = http.telemetry.tracer();
-    let span = tracer.and_then(|tracer| CallSpan::begin(&tracer, request.headers()));
-    let Some(span) = span else { return answer(&http, request).await };
-    let response = in_call(Arc::clone(&span), answer(&http, request)).await;
-    span.end_http(http.scheme, response.status());
+pub(super) async fn decide(State(decisions): State<Decisions>, request: Request) -> Response {
+    let tracer = decisions.service.tracer.as_ref();
+    let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
+    let Some(span) = span else { return answer(&decisions, request).await };
+    let response = in_call(Arc::clone(&span), answer(&decisions, request)).await;
+    span.end_http(decisions.scheme, response.status());
     response
 }
 
-async fn answer(http: &Http, request: Request) -> Response {
+async fn answer(decisions: &Decisions, request: Request) -> Response {
     if browser::is_from_web_page(request.headers()) {
         return refuse(&Refusal::WebPage);
     }
     let client = request.extensions().get::<Identity>().cloned();
-    let (body, _slot) = match http.body(request).await {
+    let (body, _slot) = match decisions.body(request).await {
         Ok(received) => received,
         Err(refusal) => return refuse(&refusal),
     };
     let answer = async {
         let arrival = Arrival::now();
-        let decoded = rls::json::request(&body, http.bounds)?;
-        http.check_domain(client.as_ref(), &decoded.request.domain)?;
-        rls::decide(&http.limiter, &http.headers, decoded, arrival).await
+        let decoded = rls::json::request(&body, decisions.service.bounds)?;
+        decisions.service.decide(decoded, client.as_ref(), arrival).await
     };
     let answer = match answer.await {
         Ok(answer) => answer,

@@ -1,9 +1,11 @@
 //! The rules in force as envoyproxy/ratelimit lists them, for its users' scripts. What that form cannot say, such as
 //! algorithms, is on `/rules`.
 
+use std::sync::Arc;
+
 use axum::{extract::State, response::Response};
 
-use super::Http;
+use super::report::Reports;
 use crate::{
     engine::rule::{Limit, Mode, Policy, Rule},
     rules::Rules,
@@ -11,8 +13,9 @@ use crate::{
 
 const UNLIMITED: &str = "unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false";
 
-pub(super) async fn list(State(http): State<Http>) -> Response {
-    http.report(|http| Response::new(lines(&http.rules).into())).await
+pub(super) async fn list(State(reports): State<Reports>) -> Response {
+    let rules = Arc::clone(&reports.rules);
+    reports.send(move || Response::new(lines(&rules).into())).await
 }
 
 fn lines(rules: &Rules) -> String {

@@ -5,8 +5,6 @@
 use std::{sync::LazyLock, time::Instant};
 
 use axum::{
-    Json,
-    extract::State,
     http::{HeaderName, header},
     response::{Html, IntoResponse, Response},
 };
@@ -14,11 +12,15 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Http, limits_text, rules_state};
+use super::{
+    report::Reports,
+    rules::{limits_text, rules_state},
+};
 use crate::{
     VERSION,
     edge::health::Phase,
     engine::rule_set::RuleSet,
+    limiter::Limiter,
     rules::Rules,
     telemetry::{RuleDecisions, StatusNumbers},
     yaml::first_lines,
@@ -51,20 +53,15 @@ pub(super) async fn page() -> Response {
     (headers, Html(PAGE)).into_response()
 }
 
-/// Serves the data of the page.
-pub(super) async fn status(State(http): State<Http>) -> Response {
-    let no_store = [(header::CACHE_CONTROL, "no-store")];
-    http.report(move |http| (no_store, Json(status_json(http))).into_response()).await
-}
-
-fn status_json(http: &Http) -> Value {
-    let numbers = http.telemetry.numbers();
+/// The data of the page.
+pub(super) fn json(reports: &Reports, phase: Phase, limiter: &Limiter) -> Value {
+    let numbers = reports.telemetry.numbers();
     json!({
         "tollkeeper_version": VERSION,
-        "phase": phase_name(http.health.phase()),
-        "rules": rules_json(&http.rules, &numbers),
+        "phase": phase_name(phase),
+        "rules": rules_json(&reports.rules, &numbers),
         "numbers": numbers,
-        "top": http.limiter.top_keys().report(Instant::now()),
+        "top": limiter.top_keys().report(Instant::now()),
     })
 }
 

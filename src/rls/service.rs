@@ -20,7 +20,7 @@ use super::{
     timeout,
 };
 use crate::{
-    authorization::DomainAccess,
+    authorization::{DomainAccess, ForbiddenDomain},
     edge::{
         arriving::{ArrivalBudget, ConnectionBudget},
         panics::caught,
@@ -37,13 +37,20 @@ use crate::{
 /// Written by hand rather than generated: the bounds of its decoder are settings, and a call costs less.
 #[derive(Debug, Clone)]
 pub struct Service {
-    limiter: Arc<Limiter>,
-    bounds: Bounds,
-    message_bytes_max: usize,
-    headers: Arc<Headers>,
-    arriving: Arc<ArrivalBudget>,
-    access: Option<Arc<DomainAccess>>,
-    tracer: Option<Arc<Tracer>>,
+    /// Decides the calls.
+    pub limiter: Arc<Limiter>,
+    /// Bounds for one call.
+    pub bounds: Bounds,
+    /// The largest message, in bytes. Larger ones are refused with OUT_OF_RANGE.
+    pub message_bytes_max: usize,
+    /// The rate limit headers that an answer carries.
+    pub headers: Arc<Headers>,
+    /// The memory for messages that arrive. Those that exceed it are refused with RESOURCE_EXHAUSTED.
+    pub arriving: Arc<ArrivalBudget>,
+    /// The domains that each client may ask about; `None` is all.
+    pub access: Option<Arc<DomainAccess>>,
+    /// Makes spans.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// What the calls of one connection share.
@@ -58,21 +65,6 @@ pub(super) struct ConnectedClient {
 }
 
 impl Service {
-    /// A service that decides by `limiter`. Messages over `message_bytes_max` are refused with OUT_OF_RANGE, and
-    /// those that exceed `arriving`, with RESOURCE_EXHAUSTED. `access` says which domains
-    /// each client may ask about; `None` is all. Without a `tracer` there are no spans.
-    pub fn new(
-        limiter: Arc<Limiter>,
-        bounds: Bounds,
-        message_bytes_max: usize,
-        headers: Arc<Headers>,
-        arriving: Arc<ArrivalBudget>,
-        access: Option<Arc<DomainAccess>>,
-        tracer: Option<Arc<Tracer>>,
-    ) -> Self {
-        Self { limiter, bounds, message_bytes_max, headers, arriving, access, tracer }
-    }
-
     /// The memory that a new connection may make us hold.
     pub(super) fn memory_of_a_connection(&self) -> Arc<ConnectionBudget> {
         self.arriving.connection(CONNECTION_BYTES_MAX)
@@ -95,7 +87,7 @@ impl Service {
         let calls = client.calls.clone();
         calls.run(async move {
             let answer =
-                caught(self.decide(body, &client, span.as_ref(), (started, timeout))).await;
+                caught(self.receive(body, &client, span.as_ref(), (started, timeout))).await;
             let answer = answer.unwrap_or(Err(Refusal::Panicked)).and_then(|response| {
                 framing::write(&response, &client.memory).map_err(Refusal::Busy)
             });
@@ -114,7 +106,7 @@ impl Service {
         })
     }
 
-    async fn decide(
+    async fn receive(
         &self,
         body: Incoming,
         client: &ConnectedClient,
@@ -126,25 +118,35 @@ impl Service {
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
         let request = precheck::request(message, self.bounds)?;
-        if let Some(access) = &self.access {
-            access.check(client.identity.as_ref(), &request.request.domain)?;
-        }
-        let decided = decide(&self.limiter, &self.headers, request, arrival);
+        let decided = self.decide(request, client.identity.as_ref(), arrival);
         match span {
             Some(span) => Box::pin(in_call(Arc::clone(span), decided)).await,
             None => decided.await,
         }
     }
-}
 
-/// Decides a decoded request: the part that gRPC and HTTP share.
-pub async fn decide(
-    limiter: &Limiter,
-    headers: &Headers,
-    decoded: Decoded,
-    arrival: Arrival,
-) -> Result<pb::RateLimitResponse, Refusal> {
-    limiter.metrics().overrides_ignored(decoded.overrides_ignored);
-    let decision = limiter.decide(&decoded.request, arrival).await?;
-    Ok(encode::response(&decision, headers, decoded.echo))
+    /// Decides a decoded call of this client: the part that gRPC and HTTP share.
+    ///
+    /// # Errors
+    /// If the client may not ask about the domain, or the store gives no answer.
+    pub async fn decide(
+        &self,
+        decoded: Decoded,
+        client: Option<&Identity>,
+        arrival: Arrival,
+    ) -> Result<pb::RateLimitResponse, Refusal> {
+        self.check_domain(client, &decoded.request.domain)?;
+        self.limiter.metrics().overrides_ignored(decoded.overrides_ignored);
+        let decision = self.limiter.decide(&decoded.request, arrival).await?;
+        Ok(encode::response(&decision, &self.headers, decoded.echo))
+    }
+
+    /// Whether a client may ask about a domain.
+    pub(crate) fn check_domain(
+        &self,
+        client: Option<&Identity>,
+        domain: &str,
+    ) -> Result<(), ForbiddenDomain> {
+        self.access.as_ref().map_or(Ok(()), |access| access.check(client, domain))
+    }
 }

@@ -3,7 +3,7 @@
 mod imports;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -85,8 +85,34 @@ fn only_the_settings_read_the_environment() {
 }
 
 #[test]
-fn only_the_rules_parse_yaml() {
-    only_in("src", &["src/rules"], &["saphyr"]);
+fn only_src_yaml_names_the_yaml_parser() {
+    only_in("src", &["src/yaml"], &["saphyr"]);
+}
+
+/// Most files and folders side by side, where no reason is given for more.
+const ENTRIES_MAX: usize = 12;
+
+/// The folders with more, and why.
+const LARGE_FOLDERS: [(&str, &str); 3] = [
+    ("src", "lib.rs lists them in reading order"),
+    ("src/cli", "one file for each command"),
+    ("src/engine", "the decision is one thing; its files are the words of the glossary"),
+];
+
+#[test]
+fn no_folder_has_more_than_12_entries_without_a_reason() {
+    let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (file, _) in sources("src") {
+        let names: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
+        for depth in 1..names.len() {
+            let folder = folders.entry(names[..depth].join("/")).or_default();
+            folder.insert(names[depth].to_owned());
+        }
+    }
+    assert!(folders.len() > 20, "{} folders were found", folders.len());
+    folders.retain(|_, entries| entries.len() > ENTRIES_MAX);
+    let large: Vec<&str> = folders.keys().map(String::as_str).collect();
+    assert_eq!(large, LARGE_FOLDERS.map(|(folder, _)| folder), "entries:\n{folders:#?}");
 }
 
 #[test]

@@ -1,7 +1,18 @@
-//! The integration tests, in one binary, because linking is the expensive step.
+//! The integration tests that developers run all day. `tests/faults` has faults under load, `tests/deploy` the chart, the image
+//! and the programs around the service, and `tests/support` what all of them use.
 //!
-//! A new test goes to the module of its claim: about a decision to `decisions`, about the traffic with Redis
-//! to `redis`, about hostile input to `bad_input`, and so on. Code that several modules use is in `support`.
+//! A new test goes to the room of its claim, and its name is the claim:
+//!
+//! - `decide`: which calls pass, and what they charge, on every store
+//! - `rules`: rule files, their tests and schemas, control planes
+//! - `wire`: gRPC, HTTP, JSON, a stock Envoy, bad input
+//! - `store`: memory and Redis
+//! - `edge`: connections, TLS, clients that leave
+//! - `telemetry`: metrics, traces, logs
+//! - `commands`: the program at a terminal, and in the place of others
+//! - `pages`: README.md and docs/
+//!
+//! `architecture` guards the invariants of ARCHITECTURE.md.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,75 +27,16 @@
     reason = "a test that panics has failed, which is its purpose"
 )]
 
-mod algorithms;
 mod architecture;
-mod bad_input;
-mod bench;
-mod check;
-mod checks;
-mod clean_exit;
-mod clients;
-mod clocks;
-mod cluster;
-mod collector_causes;
 mod commands;
-mod conformance;
-mod container;
-mod corrupt_counters;
-mod counters;
-mod decisions;
-mod docs;
+mod decide;
 mod edge;
-mod envoy;
-mod exactness;
-mod explain;
-mod failure;
-mod faults;
-mod fuzz;
-mod gateways;
-mod getting_started;
-mod give_back;
-mod group_commit;
-mod helm;
-mod http;
-mod image;
-mod import;
-mod incumbent;
-mod invented;
-mod logs;
-mod memory;
-mod metrics;
-mod migrating;
-mod model;
-mod modes;
-mod monitoring;
-mod opening;
-mod otel_collector;
-mod over_limit_cache;
-mod parts;
-mod peer_gone;
-mod prometheus;
-mod redis;
-mod reload;
-mod requirements;
-mod rule_tests;
-mod schema;
-mod sentinel;
-mod slow_connects;
-mod starved;
-mod status_page;
-mod steps;
-mod support;
-mod surge;
-mod tables;
+mod pages;
+mod rules;
+mod store;
 mod telemetry;
-mod tls;
-mod top;
-mod topologies;
-mod traces;
-mod transport;
-mod unsent;
-mod without_scripts;
-mod write_refusals;
-mod wrong_peer;
-mod xds;
+mod wire;
+
+#[expect(dead_code, reason = "the other test binaries use the rest")]
+#[path = "../support/mod.rs"]
+mod support;

@@ -19,9 +19,9 @@ use tollkeeper::bench::{Distribution, Numbers, Timetable};
 
 use super::{histogram, nanos, sample};
 use crate::{
-    Result,
+    process::Result,
+    sample::Sample,
     scenarios::{LoadShape, Scenario},
-    trial::Sample,
 };
 
 /// Number of connections in an open loop.

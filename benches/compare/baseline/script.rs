@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{histogram, nanos, sample};
-use crate::{Result, trial::Sample};
+use crate::{process::Result, sample::Sample};
 
 /// Calls a script that does nothing, one call at a time, on one blocking connection.
 pub(crate) fn script(port: u16, slice: Duration) -> Result<Sample> {

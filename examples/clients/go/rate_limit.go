@@ -17,7 +17,7 @@ import (
 // allowedOnFailure is the decision when the service does not answer: true fails open, false closed.
 const allowedOnFailure = true
 
-// Limiter asks a rate-limit service. Make one for the process: its goroutines share its connections.
+// Limiter calls a rate-limit service. Make one for the process: its goroutines share its connections.
 type Limiter struct {
 	connection *grpc.ClientConn
 	service    rls.RateLimitServiceClient
@@ -27,10 +27,10 @@ type Limiter struct {
 // Entry is one key and value of a descriptor, whose entries are in the order of the rules.
 type Entry struct{ Key, Value string }
 
-// Decision says whether the request may pass.
+// Decision is whether the request may pass.
 type Decision struct {
 	Allowed bool
-	// Limit, Remaining and Reset are those of the descriptor; Limit is 0 if no rule limits it.
+	// Limit, Remaining and Reset belong to the descriptor; Limit is 0 if no rule limits it.
 	Limit, Remaining uint32
 	Reset            time.Duration
 	// Headers are for the response to your own client; the service's --headers selects them.

@@ -1,4 +1,4 @@
-// Asks about each line of stdin, such as user=alice or path=/login,user=alice:
+// Makes a call for each line of stdin, such as user=alice or path=/login,user=alice:
 //
 //   echo user=alice | node main.js localhost:8081 example ../../../proto [DEADLINE_MS]
 'use strict';

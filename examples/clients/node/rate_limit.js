@@ -18,7 +18,7 @@ const OPTIONS = {
   'grpc.max_reconnect_backoff_ms': 1_000,
 };
 
-/** Asks a rate-limit service. Make one for the process: all requests share its connections. */
+/** Calls a rate-limit service. Make one for the process: all requests share its connections. */
 class Limiter {
   constructor(address, protos, deadlineMs = 50) {
     const definition = loader.loadSync('envoy/service/ratelimit/v3/rls.proto', {
@@ -62,7 +62,7 @@ function decision(response) {
   const [status = {}] = response.statuses;
   return {
     allowed: response.overallCode !== 'OVER_LIMIT',
-    // Those of the descriptor; the limit is 0 if no rule limits it.
+    // The values of the descriptor; the limit is 0 if no rule limits it.
     limit: status.currentLimit?.requestsPerUnit ?? 0,
     remaining: status.limitRemaining ?? 0,
     resetSeconds: Number(status.durationUntilReset?.seconds ?? 0),

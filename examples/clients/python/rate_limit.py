@@ -28,7 +28,7 @@ class Decision:
     """Whether the request may pass."""
 
     allowed: bool
-    # Those of the descriptor; the limit is 0 if no rule limits it.
+    # Limit, remaining hits and reset of the descriptor; the limit is 0 if no rule limits it.
     limit: int = 0
     remaining: int = 0
     reset_seconds: float = 0
@@ -39,7 +39,7 @@ class Decision:
 
 
 class Limiter:
-    """Asks a rate-limit service. Make one in each process, after a fork: its threads share its connections."""
+    """Calls a rate-limit service. Make one in each process, after a fork: its threads share its connections."""
 
     def __init__(self, address: str, deadline_seconds: float = 0.05):
         # With TLS: grpc.secure_channel(address, grpc.ssl_channel_credentials(…), OPTIONS).

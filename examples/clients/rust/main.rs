@@ -1,4 +1,4 @@
-//! Asks about each line of stdin, such as `user=alice` or `path=/login,user=alice`:
+//! Makes a call for each line of stdin, such as `user=alice` or `path=/login,user=alice`:
 //!
 //! `echo user=alice | cargo run --example client -- localhost:8081 example [DEADLINE_MS]`
 

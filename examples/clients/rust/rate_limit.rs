@@ -17,7 +17,7 @@ use tonic::{
 /// The decision when the service does not answer: `true` fails open, `false` closed.
 const ALLOWED_ON_FAILURE: bool = true;
 
-/// Asks a rate-limit service. Clones share one connection.
+/// Calls a rate-limit service. Clones share one connection.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     service: RateLimitServiceClient<Channel>,
@@ -28,7 +28,7 @@ pub struct Limiter {
 #[derive(Debug, Default)]
 pub struct Decision {
     pub allowed: bool,
-    /// Those of the descriptor; the limit is 0 if no rule limits it.
+    /// Limit, remaining hits and reset of the descriptor; the limit is 0 if no rule limits it.
     pub limit: u32,
     pub remaining: u32,
     pub reset: Duration,

@@ -95,16 +95,23 @@ pub struct ConnectionBounds {
     pub age: Option<Duration>,
 }
 
+/// The address on which the service answers gRPC.
+pub struct Listener {
+    /// The socket.
+    pub socket: TcpListener,
+    /// What it serves.
+    pub services: GrpcServices,
+    /// Bounds on its connections.
+    pub bounds: ConnectionBounds,
+    /// Its TLS.
+    pub tls: ListenerTls,
+    /// Its metrics.
+    pub metrics: ListenerMetrics,
+}
+
 /// Serves calls until `stop` is cancelled, and then finishes those in progress.
-pub async fn serve(
-    listener: TcpListener,
-    services: GrpcServices,
-    workers: Arc<Workers>,
-    bounds: ConnectionBounds,
-    tls: ListenerTls,
-    metrics: ListenerMetrics,
-    stop: CancellationToken,
-) {
+pub async fn serve(listener: Listener, workers: Arc<Workers>, stop: CancellationToken) {
+    let Listener { socket, services, bounds, tls, metrics } = listener;
     let mut connections = JoinSet::new();
     let mut slots = ConnectionSlots::new(bounds.connections_max);
     let mut closed = pin!(close_after(stop.clone()));
@@ -114,7 +121,7 @@ pub async fn serve(
             () = &mut closed => break,
             Some(_) = connections.join_next() => {}
             () = time::sleep(LOOK_AGAIN_AFTER), if !may_accept => {}
-            stream = accept(&listener, &metrics), if may_accept => {
+            stream = accept(&socket, &metrics), if may_accept => {
                 let memory = services.rate_limit.memory_of_a_connection();
                 let Some(slot) = slots.take(connections.len(), &metrics, memory) else {
                     metrics.refused(RefusedConnection::Full);
@@ -140,7 +147,7 @@ pub async fn serve(
             }
         }
     }
-    drop(listener);
+    drop(socket);
     while connections.join_next().await.is_some() {}
 }
 

@@ -6,7 +6,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Asks about each line of stdin, such as user=alice or path=/login,user=alice.
+ * Makes a call for each line of stdin, such as user=alice or path=/login,user=alice.
  *
  * <p>echo user=alice | java -cp 'target/classes:target/lib/*' Main localhost:8081 example [DEADLINE_MS]
  */

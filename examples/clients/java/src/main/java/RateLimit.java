@@ -13,7 +13,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
-/** Asks a rate-limit service. Make one for the process: its threads share its connections. */
+/** Calls a rate-limit service. Make one for the process: its threads share its connections. */
 final class RateLimit implements AutoCloseable {
     /** The decision when the service does not answer: true fails open, false closed. */
     private static final boolean ALLOWED_ON_FAILURE = true;

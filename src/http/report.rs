@@ -1,0 +1,134 @@
+//! Answers that may be large, and whose client may be slow: few are made and sent at a time.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, SizeHint};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
+};
+
+use super::json::refuse;
+use crate::{
+    rls::refusal::Refusal,
+    rules::{Rules, xds::ControlPlane},
+    telemetry::Telemetry,
+};
+
+/// Most answers of `/metrics` and `/rules` that are being sent at a time: they may be large, and their client slow.
+const REPORTS_MAX: usize = 32;
+
+/// One report is made at a time, so that decisions and probes have the other threads.
+static REPORT_TURN: Semaphore = Semaphore::const_new(1);
+
+/// The size of the frames in which a report is sent.
+const REPORT_FRAME_BYTES: usize = 64 << 10;
+
+/// What reports are about.
+#[derive(Debug, Clone)]
+pub struct Reports {
+    /// The source of `/metrics`.
+    pub telemetry: Arc<Telemetry>,
+    /// The rules in force.
+    pub rules: Arc<Rules>,
+    /// The source of the rules, if that is a control plane.
+    pub control_plane: Option<Arc<ControlPlane>>,
+    /// Whether clients of the HTTP address need a certificate for them.
+    pub needs_certificate: bool,
+    /// One permit for each report that is being sent.
+    slots: Arc<Semaphore>,
+}
+
+impl Reports {
+    /// Reports about these parts, [`REPORTS_MAX`] at a time.
+    pub fn new(
+        telemetry: Arc<Telemetry>,
+        rules: Arc<Rules>,
+        control_plane: Option<Arc<ControlPlane>>,
+        needs_certificate: bool,
+    ) -> Self {
+        let slots = Arc::new(Semaphore::new(REPORTS_MAX));
+        Self { telemetry, rules, control_plane, needs_certificate, slots }
+    }
+
+    /// Makes a report; 503 if too many are being made and sent.
+    pub(super) async fn send(&self, make: impl FnOnce() -> Response + Send + 'static) -> Response {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            return refuse(&Refusal::TooMany);
+        };
+        let turn = REPORT_TURN.acquire().await;
+        let Ok(made) = spawn_blocking(make).await else {
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        };
+        drop(turn);
+        let (head, body) = made.into_parts();
+        let rest = body.collect().await.unwrap_or_default().to_bytes();
+        Response::from_parts(head, Body::new(SlottedBody { rest, _slot: slot }))
+    }
+}
+
+/// The body of a report. Its slot is taken until its last frame is to be sent.
+struct SlottedBody {
+    rest: Bytes,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl hyper::body::Body for SlottedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = self.rest.len().min(REPORT_FRAME_BYTES);
+        // A copy, since a part of the report would keep all of it in memory.
+        let frame = Bytes::copy_from_slice(&self.rest.split_to(length));
+        Poll::Ready((length > 0).then_some(Ok(Frame::data(frame))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::body::Body as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slot_is_taken_until_the_last_frame_of_its_report() {
+        let slots = Arc::new(Semaphore::new(1));
+        let slot = Arc::clone(&slots).try_acquire_owned().unwrap();
+        let text = Bytes::from(vec![7; 2 * REPORT_FRAME_BYTES + 1]);
+        let mut body = SlottedBody { rest: text.clone(), _slot: slot };
+        let mut received = Vec::new();
+        while !body.is_end_stream() {
+            assert_eq!(body.size_hint().exact(), Some((text.len() - received.len()) as u64));
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(frame.len() <= REPORT_FRAME_BYTES && slots.available_permits() == 0);
+            received.extend_from_slice(&frame);
+        }
+        assert_eq!(received, text);
+        assert!(body.frame().await.is_none());
+        drop(body);
+        assert_eq!(slots.available_permits(), 1);
+    }
+}

@@ -1,0 +1,229 @@
+//! What the service does for containers: threads within the CPU limit, health for probes, addresses of both families.
+
+use std::{fs, net::SocketAddr, process::Command};
+
+use tempfile::{NamedTempFile, TempDir};
+use tollkeeper::settings::{self, CONFIG, Environment, TypedFlags};
+
+use crate::support::{
+    eventually,
+    pages::{blocks, page},
+    run,
+    service::{Options, Service, serve, tollkeeper},
+    tool,
+};
+
+/// Mounts its own files over the kernel's files, and then becomes the command. Each file is `PATH=TEXT`.
+const WITH_FILES: &str = r#"
+set -e
+mount -t tmpfs none /sys/fs/cgroup
+printf '%s' "$CGROUP" >/sys/fs/cgroup/own
+mount --bind /sys/fs/cgroup/own /proc/$$/cgroup
+for file in $FILES; do
+  mkdir -p "$(dirname "/sys/fs/cgroup/${file%%=*}")"
+  printf '%s\n' "${file#*=}" | tr _ ' ' >"/sys/fs/cgroup/${file%%=*}"
+done
+if [ -n "$MOUNTS" ]; then
+  printf '%s\n' "$MOUNTS" >/sys/fs/cgroup/mounts
+  mount --bind /sys/fs/cgroup/mounts /proc/$$/mountinfo
+fi
+exec "$@"
+"#;
+
+/// The number of workers of a service that finds these files of the kernel. Spaces in a text are written as `_`.
+fn workers(cgroup: &str, files: &[(&str, &str)], mounts: &str) -> usize {
+    let files: Vec<String> = files.iter().map(|(path, text)| format!("{path}={text}")).collect();
+    let service = serve();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", WITH_FILES, "sh"])
+        .arg(service.get_program())
+        .args(service.get_args())
+        .env("CGROUP", cgroup)
+        .env("FILES", files.join(" "))
+        .env("MOUNTS", mounts);
+    let log = Service::spawn(command, TempDir::new().unwrap()).log();
+    let (_, rest) = log.split_once(" starts workers=").unwrap_or_else(|| panic!("{log}"));
+    rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().unwrap().get()
+}
+
+#[test]
+fn workers_follow_the_cpu_quota_of_cgroup_v2_rounded_down() {
+    let quota = |quota: &str| {
+        let files = [
+            ("pods/pod1/cgroup.controllers", "cpu"),
+            ("pods/pod1/cpu.max", quota),
+            ("pods/cpu.max", "max_100000"),
+        ];
+        workers("0::/pods/pod1\n", &files, "")
+    };
+    assert_eq!(quota("20000_100000"), 1, "part of a core");
+    assert_eq!(quota("199999_100000"), 1);
+    assert_eq!(quota("200000_100000"), cores().min(2));
+    assert_eq!(quota("max_100000"), cores());
+}
+
+#[test]
+fn workers_follow_the_cpu_quota_of_a_cgroup_v2_namespace() {
+    let files = [("cgroup.controllers", "cpu"), ("cpu.max", "150000_100000")];
+    assert_eq!(workers("0::/\n", &files, ""), 1);
+}
+
+#[test]
+fn workers_follow_the_cpu_quota_of_cgroup_v1_rounded_down() {
+    let quota = |quota: &str| {
+        let files = [
+            ("cpu/docker/a/cpu.cfs_period_us", "100000"),
+            ("cpu/docker/a/cpu.cfs_quota_us", quota),
+        ];
+        workers("5:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n0::/\n", &files, "")
+    };
+    assert_eq!(quota("150000"), 1);
+    assert_eq!(quota("-1"), cores());
+}
+
+#[test]
+fn workers_follow_the_cpu_quota_of_a_cgroup_v1_that_only_the_table_of_mounts_shows() {
+    let files =
+        [("cpu,cpuacct/cpu.cfs_period_us", "100000"), ("cpu,cpuacct/cpu.cfs_quota_us", "100000")];
+    let mounts =
+        "41 40 0:27 /docker/a /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct";
+    assert_eq!(workers("4:cpu,cpuacct:/docker/a\n", &files, mounts), 1);
+}
+
+#[test]
+fn the_address_of_all_interfaces_serves_ipv4_and_ipv6() {
+    let everywhere = ["--grpc-addr", "[::]:0", "--http-addr", "[::]:0"];
+    let service = Service::start(Options { flags: &everywhere, ..Options::default() });
+    for host in ["127.0.0.1", "[::1]"] {
+        let address = format!("{host}:{}", service.grpc.port());
+        let (code, out, error) = healthcheck(&["--addr", &address]);
+        assert_eq!((code, out.as_str()), (Some(0), "SERVING\n"), "{address}: {error}");
+        let http: SocketAddr = format!("{host}:{}", service.http.port()).parse().unwrap();
+        assert_eq!(service.exchange_at(http, "GET", "/readyz", b"").0, 200, "{http}");
+    }
+}
+
+/// Runs a command in a kernel that refuses to create IPv6 sockets, as with `ipv6.disable=1`.
+const WITHOUT_IPV6: &str = r"
+import ctypes, os, platform, struct, sys
+socket_call = {'x86_64': 41, 'aarch64': 198}[platform.machine()]
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, EAFNOSUPPORT = 0x7fff0000, 0x00050000 | 97
+steps = [(LOAD, 0, 0, 0), (JUMP_IF_EQUAL, 0, 3, socket_call), (LOAD, 0, 0, 16),
+         (JUMP_IF_EQUAL, 0, 1, 10), (RETURN, 0, 0, EAFNOSUPPORT), (RETURN, 0, 0, ALLOW)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(steps), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn the_address_of_all_interfaces_serves_ipv4_where_the_kernel_has_no_ipv6() {
+    let everywhere = serve();
+    let mut command = Command::new(tool("python"));
+    command
+        .args(["-c", WITHOUT_IPV6])
+        .arg(everywhere.get_program())
+        .args(everywhere.get_args())
+        .args(["--grpc-addr", "[::]:0"]);
+    let service = Service::spawn(command, TempDir::new().unwrap());
+    assert!(service.grpc.is_ipv4(), "{}", service.grpc);
+    let address = format!("127.0.0.1:{}", service.grpc.port());
+    service.wait_until_ready();
+    assert_eq!(healthcheck(&["--addr", &address]).0, Some(0));
+}
+
+fn healthcheck(flags: &[&str]) -> (Option<i32>, String, String) {
+    run(tollkeeper().arg("healthcheck").args(flags))
+}
+
+#[test]
+fn healthcheck_exits_with_0_only_if_the_service_serves() {
+    let service = Service::start(Options { flags: &["--drain", "60s"], ..Options::default() });
+    service.wait_until_ready();
+    let address = service.grpc.to_string();
+    for name in [&[][..], &["--service", ""], &["--service", "ratelimit"]] {
+        let flags = [&["--addr", &address], name].concat();
+        assert_eq!(healthcheck(&flags), (Some(0), "SERVING\n".to_owned(), String::new()));
+    }
+    let (code, out, error) = healthcheck(&["--addr", &address, "--service", "other"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(error.contains("NOT_FOUND"), "{error}");
+
+    let mut service = service;
+    service.process().signal("TERM");
+    eventually("draining", || (service.exchange("GET", "/readyz", b"").0 == 503).then_some(()));
+    let draining = healthcheck(&["--addr", &address]);
+    assert_eq!(draining, (Some(1), "NOT_SERVING\n".to_owned(), String::new()));
+}
+
+#[test]
+fn healthcheck_exits_with_1_if_nothing_answers_and_with_2_on_bad_flags() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    drop(taken);
+    let (code, _, error) = healthcheck(&["--addr", &address]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.starts_with(&address), "{error}");
+    for flags in [["--addr", "nonsense"], ["--config", "/does/not/exist"]] {
+        assert_eq!(healthcheck(&flags).0, Some(2), "{flags:?}");
+    }
+}
+
+#[test]
+fn healthcheck_finds_the_address_in_the_settings_of_the_service() {
+    let everywhere = ["--grpc-addr", "0.0.0.0:0"];
+    let service = Service::start(Options { flags: &everywhere, ..Options::default() });
+    service.wait_until_ready();
+    for host in ["0.0.0.0", "[::]", "127.0.0.1"] {
+        let address = format!("{host}:{}", service.grpc.port());
+        let mut by_variable = tollkeeper();
+        by_variable.arg("healthcheck").env("TOLLKEEPER_GRPC_ADDR", &address);
+        assert_eq!(run(&mut by_variable).0, Some(0), "{address}");
+        let file = NamedTempFile::new().unwrap();
+        fs::write(&file, format!("grpc-addr: '{address}'\n")).unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(healthcheck(&["--config", path]).0, Some(0), "{address}");
+        let mut by_file = tollkeeper();
+        by_file.arg("healthcheck").env("TOLLKEEPER_CONFIG", path);
+        assert_eq!(run(&mut by_file).0, Some(0), "{address}");
+    }
+}
+
+#[test]
+fn a_file_of_settings_starts_the_service_and_a_misspelled_name_does_not() {
+    let file = NamedTempFile::new().unwrap();
+    fs::write(&file, "max-descriptors: 1\nlog-format: json\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let service = Service::start(Options { flags: &["--config", path], ..Options::default() });
+    let two = ["call", "--addr", &service.grpc.to_string(), "--domain", "shop", "user=a", "user=b"];
+    let (code, _, error) = run(tollkeeper().args(two));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("INVALID_ARGUMENT"), "{error}");
+
+    fs::write(&file, "max-descriptor: 1\n").unwrap();
+    let (code, _, error) = run(tollkeeper().args(["serve", "--config", path]));
+    let expected =
+        format!("{path}:1:1: unknown setting `max-descriptor`; did you mean `max-descriptors`?\n");
+    assert_eq!((code, &error), (Some(2), &expected));
+    let (code, _, error) = healthcheck(&["--config", path]);
+    assert_eq!((code, error), (Some(2), expected), "healthcheck reads the same file");
+}
+
+#[test]
+fn the_file_of_settings_on_the_page_is_valid() {
+    let page = page("settings.md");
+    let file = NamedTempFile::new().unwrap();
+    fs::write(&file, blocks(&page, "yaml")[0]).unwrap();
+    let mut flags = TypedFlags::new();
+    flags.insert(CONFIG, vec![file.path().into()]);
+    let resolved = settings::resolve(&flags, &Environment::default());
+    assert_eq!(resolved.problems, [""; 0]);
+    assert_eq!(resolved.settings.listen.grpc.to_string(), "[::]:8081");
+}

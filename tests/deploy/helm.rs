@@ -1,0 +1,467 @@
+//! The chart, rendered by the real helm.
+
+mod combinations;
+mod notes;
+mod readme;
+mod refusals;
+
+use std::{fs, process::Command};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollkeeper::settings::{self, Arity, Row};
+
+use self::refusals::refused;
+use crate::support::{
+    certificates::{Authority, Issued},
+    chart::{helm, object, render},
+    pages::{blocks, documents, page},
+    pod::{self, Source},
+    redis_server::Redis,
+    root, run,
+    service::Service,
+};
+
+fn scenarios() -> Vec<String> {
+    let files = fs::read_dir(root().join("helm/ci")).unwrap();
+    let files: Vec<_> = files.map(|file| file.unwrap().path().display().to_string()).collect();
+    assert_eq!(files.len(), 5);
+    files
+}
+
+#[test]
+fn the_chart_passes_a_strict_lint_in_every_scenario() {
+    for scenario in scenarios() {
+        helm(&["lint", "--strict", "helm", "--values", &scenario]).expect(&scenario);
+    }
+}
+
+#[test]
+fn replicas_and_the_failure_mode_reach_the_service() {
+    let arguments =
+        ["--set", "replicas=3,store.url=redis://r:6379,onStoreFailure=local,headers=both"];
+    let container =
+        &object(&render(&arguments), "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let args = container["args"].as_array().unwrap();
+    for flag in ["--replicas=3", "--on-store-failure=local", "--headers=both"] {
+        assert!(args.contains(&Value::from(flag)), "{flag}: {args:?}");
+    }
+    refused(&["--set", "onStoreFailure=maybe"], "onStoreFailure");
+}
+
+/// The arguments of the service's container.
+fn arguments_of_the_service(arguments: &[&str]) -> Vec<String> {
+    let deployment = object(&render(arguments), "Deployment");
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    args.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn whether_denied_calls_are_charged_is_set_only_where_a_value_says_so() {
+    for source in ["rulesCheck.enabled=true", "controlPlane.url=xds://h:1?node=a"] {
+        for (value, flag) in [
+            ("countDenied=true", Some("--count-denied=on")),
+            ("countDenied=false", Some("--count-denied=off")),
+            // Files and a control plane have different defaults, which the service knows.
+            ("countDenied=null", None),
+        ] {
+            let args = arguments_of_the_service(&["--set", source, "--set", value]);
+            let found = args.iter().find(|argument| argument.starts_with("--count-denied"));
+            assert_eq!(found.map(String::as_str), flag, "{source}, {value}");
+        }
+    }
+}
+
+#[test]
+fn a_million_in_a_file_of_values_is_written_with_all_its_digits() {
+    let file = "helm/ci/everything-values.yaml";
+    let args = arguments_of_the_service(&["--values", file]);
+    for flag in ["--max-connections=1000000", "--near-limit-ratio=0.9", "--quota-mode=true"] {
+        assert!(args.iter().any(|argument| argument == flag), "{flag}: {args:?}");
+    }
+}
+
+/// The chart's value and the flag of each setting, as the template names them.
+fn values_of_flags() -> Vec<(String, String)> {
+    let template = fs::read_to_string(root().join("helm/templates/_pod.tpl")).unwrap();
+    let mut found = Vec::new();
+    // The condition of a switch is in the line before the switch.
+    let mut condition = "";
+    for line in template.lines() {
+        let value = line.split_once(".Values.");
+        let value =
+            value.or_else(|| condition.split_once(".Values.").filter(|_| !line.contains('=')));
+        if let (Some((_, flag)), Some((_, value))) = (line.split_once("--"), value) {
+            found.push((leading_name(value, '.'), leading_name(flag, '-')));
+        }
+        condition = if line.contains("{{- if") { line } else { "" };
+    }
+    found
+}
+
+/// The letters, and the separators between them, at the start of a text.
+fn leading_name(text: &str, separator: char) -> String {
+    text.chars().take_while(|c| c.is_ascii_alphabetic() || *c == separator).collect()
+}
+
+/// The default and the schema of one of the chart's values.
+fn value_and_schema(path: &str) -> (Value, Value) {
+    let values = documents(&helm(&["show", "values", "helm"]).unwrap()).remove(0);
+    let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let in_values = format!("/{}", path.replace('.', "/"));
+    let in_schema = format!("/properties/{}", path.replace('.', "/properties/"));
+    (at(&values, &in_values), at(&schema, &in_schema))
+}
+
+fn at(tree: &Value, path: &str) -> Value {
+    tree.pointer(path).unwrap_or_else(|| panic!("no {path}")).clone()
+}
+
+#[test]
+fn each_value_has_the_default_and_the_bounds_of_its_setting() {
+    let settings = settings::table();
+    let mut checked = 0;
+    for (path, flag) in values_of_flags() {
+        let row = settings.iter().find(|row| row.flag == flag).unwrap_or_else(|| panic!("{flag}"));
+        let (value, schema) = value_and_schema(&path);
+        let (value, default) = match (&value, path.as_str()) {
+            // The unit is in the value's name.
+            (seconds, "drainSeconds") => (format!("{seconds}s"), row.default),
+            // A pod's log is read by machines.
+            (Value::String(text), "log.format") => (text.clone(), "json"),
+            // The service's default depends on where the rules come from.
+            (Value::Null, "countDenied") => (row.default.to_owned(), row.default),
+            (Value::Bool(on), _) => ((if *on { "on" } else { "off" }).to_owned(), row.default),
+            (Value::String(text), _) => (text.clone(), row.default),
+            (number, _) => (number.to_string(), row.default),
+        };
+        assert_eq!(value, default, "{path}");
+        if let (Some((min, max)), "integer") = (&row.range, schema["type"].as_str().unwrap_or("")) {
+            let bounds = [&schema["minimum"], &schema["maximum"]].map(ToString::to_string);
+            assert_eq!(bounds, [seconds(min), seconds(max)], "{path}");
+        }
+        if let Some(allowed) = schema["enum"].as_array() {
+            let names: Vec<&str> = allowed.iter().map(|name| name.as_str().unwrap()).collect();
+            assert_eq!(names.join("|"), row.value, "{path}");
+        }
+        checked += 1;
+    }
+    assert!(checked > 10, "{checked} values found in the template");
+}
+
+/// A bound of a setting as a number of seconds, or of whatever has no unit.
+fn seconds(bound: &str) -> String {
+    bound.trim_end_matches('s').replace("10m", "600")
+}
+
+/// The flags that the arguments of the pod set: `--flag`, or `flag: flag` for files of Secrets.
+fn flags_of_template() -> Vec<String> {
+    let template = fs::read_to_string(root().join("helm/templates/_pod.tpl")).unwrap();
+    let (args, _) = template.split_once("tollkeeper.secretsVolume").unwrap();
+    let flags = args.split("--").chain(args.split("{ flag: ")).skip(1);
+    let flags = flags.map(|text| leading_name(text, '-')).filter(|flag| !flag.is_empty());
+    flags.collect()
+}
+
+/// The schema of a setting's value in the chart.
+fn schema_of(row: &Row) -> Value {
+    let as_number = |text: &String| text.parse::<u64>().ok();
+    let bounds = row.range.as_ref().map(|(min, max)| (as_number(min), as_number(max)));
+    match (row.value.as_str(), bounds) {
+        ("on|off", _) => json!({ "type": "boolean" }),
+        ("RATIO", _) => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        (_, Some((Some(min), Some(max)))) => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        (names, _) if names.contains('|') && names == names.to_lowercase() => {
+            json!({ "enum": names.split('|').collect::<Vec<_>>() })
+        }
+        _ => json!({ "type": "string" }),
+    }
+}
+
+#[test]
+fn every_setting_is_a_value_of_the_chart() {
+    let schema = fs::read_to_string(root().join("helm/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let others = schema["properties"]["settings"]["properties"].as_object().unwrap();
+    let of_template = flags_of_template();
+    let table = settings::table();
+    for row in &table {
+        let as_value = of_template.iter().any(|flag| flag == row.flag);
+        match others.get(row.flag) {
+            Some(schema) => {
+                assert!(!as_value, "{} is a value and in `settings`", row.flag);
+                for (key, value) in schema_of(row).as_object().unwrap() {
+                    assert_eq!(schema[key], *value, "{key} of settings.{}", row.flag);
+                }
+            }
+            None => {
+                // The chart gives every setting as a flag.
+                assert!(as_value || row.flag == "config", "{} is no value", row.flag);
+            }
+        }
+    }
+    for flag in others.keys().chain(&of_template) {
+        assert!(table.iter().any(|row| row.flag == flag), "{flag} is no setting");
+    }
+    assert!(table.iter().any(|row| row.arity == Arity::Switch));
+}
+
+#[test]
+fn a_chart_without_a_password_secret_is_accepted() {
+    let pod = &object(&render(&["--set", "store.passwordSecret=null"]), "Deployment")["spec"];
+    assert!(!pod.to_string().contains("secret"), "{pod}");
+}
+
+#[test]
+fn rule_files_are_passed_on_unchanged() {
+    let text = "   # indented more than the next line\ndomain: a\n";
+    let rule_file = format!(r"rules.a\.yaml={text}");
+    let rules = object(&render(&["--set-string", &rule_file]), "ConfigMap");
+    assert_eq!(rules["data"], json!({ "a.yaml": text }), "without the example");
+}
+
+#[test]
+fn without_rules_the_example_is_in_force() {
+    let example = fs::read_to_string(root().join("helm/files/example-rules.yaml")).unwrap();
+    let rules = object(&render(&[]), "ConfigMap");
+    assert_eq!(rules["data"]["rules.yaml"].as_str().unwrap().trim_end(), example.trim_end());
+}
+
+/// The pods of all objects, each with its object's name.
+fn pods(objects: &[Value]) -> Vec<(&Value, &Value)> {
+    let mut pods = Vec::new();
+    for object in objects {
+        let pod = match object["kind"].as_str().unwrap() {
+            "Pod" => &object["spec"],
+            "Deployment" | "Job" => &object["spec"]["template"]["spec"],
+            _ => continue,
+        };
+        pods.push((&object["metadata"]["name"], pod));
+    }
+    pods
+}
+
+#[test]
+fn every_pod_has_the_least_privilege_and_there_is_no_role() {
+    let files = scenarios();
+    let scenarios = files.iter().map(|file| ["--values", file]);
+    for scenario in scenarios.chain([["--set", "bundledRedis.enabled=true"]]) {
+        let objects = render(&scenario);
+        for (name, pod) in pods(&objects) {
+            assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
+            assert_eq!(pod["enableServiceLinks"], false, "{name}");
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(
+                pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+                "{name}"
+            );
+            assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1), "{name}");
+            let container = &pod["containers"][0];
+            let security = &container["securityContext"];
+            assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+            assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }), "{name}");
+        }
+        let has_role = |object: &Value| object["kind"].as_str().unwrap().contains("Role");
+        assert!(!objects.iter().any(has_role));
+    }
+}
+
+#[test]
+fn an_outage_of_redis_restarts_no_pod_and_the_end_has_time_for_the_drain() {
+    for scenario in scenarios() {
+        let deployment = object(&render(&["--values", &scenario]), "Deployment");
+        let pod = &deployment["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+        let drain = container["args"].as_array().unwrap().iter().find_map(|argument| {
+            argument.as_str()?.strip_prefix("--drain=")?.strip_suffix('s')?.parse::<u64>().ok()
+        });
+        assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > drain.unwrap() + 11);
+    }
+}
+
+#[test]
+fn with_clients_the_network_policy_admits_no_one_else_to_the_port_that_decides_calls_over_http() {
+    let clients = "networkPolicy.clients[0].podSelector.matchLabels.app=envoy";
+    let on = ["--set", "networkPolicy.enabled=true", "--set", clients];
+    let policy = object(&render(&on), "NetworkPolicy");
+    for rule in policy["spec"]["ingress"].as_array().unwrap() {
+        assert_eq!(rule["from"][0]["podSelector"]["matchLabels"]["app"], "envoy", "{rule}");
+    }
+    let scrapers = "networkPolicy.scrapers[0].podSelector.matchLabels.app=prometheus";
+    let policy = object(&render(&[&on[..], &["--set", scrapers]].concat()), "NetworkPolicy");
+    let rule = &policy["spec"]["ingress"][1];
+    assert_eq!(rule["ports"], json!([{ "port": "http" }]));
+    assert_eq!(rule["from"][0]["podSelector"]["matchLabels"]["app"], "prometheus");
+}
+
+#[test]
+fn with_a_network_policy_only_the_service_reaches_the_bundled_redis() {
+    let on = ["--set", "networkPolicy.enabled=true", "--set", "bundledRedis.enabled=true"];
+    let objects = render(&on);
+    let is_of_redis = |object: &&Value| {
+        object["kind"] == "NetworkPolicy"
+            && object["metadata"]["name"] == "release-tollkeeper-redis"
+    };
+    let spec = &objects.iter().find(is_of_redis).expect("a policy for Redis")["spec"];
+    let labels = |name: &str| json!({ "app.kubernetes.io/name": name, "app.kubernetes.io/instance": "release" });
+    assert_eq!(spec["podSelector"]["matchLabels"], labels("tollkeeper-redis"));
+    let service = json!([{ "podSelector": { "matchLabels": labels("tollkeeper") } }]);
+    assert_eq!(spec["ingress"], json!([{ "ports": [{ "port": "redis" }], "from": service }]));
+    assert_eq!(
+        (&spec["policyTypes"], &spec["egress"]),
+        (&json!(["Ingress", "Egress"]), &Value::Null)
+    );
+}
+
+#[test]
+fn readiness_asks_for_the_service_by_its_name_and_by_https_where_it_speaks_tls() {
+    let probe = |arguments: &[&str]| {
+        let pod = &object(&render(arguments), "Deployment")["spec"]["template"]["spec"];
+        pod["containers"][0]["readinessProbe"].clone()
+    };
+    let grpc = &probe(&[])["grpc"];
+    assert_eq!(grpc["service"], "envoy.service.ratelimit.v3.RateLimitService");
+    assert_eq!(grpc["port"], 8081);
+    let https = &probe(&["--set", "tls.secret=cert"])["httpGet"];
+    assert_eq!((&https["path"], &https["scheme"]), (&"/readyz".into(), &"HTTPS".into()));
+}
+
+#[test]
+fn with_tls_for_grpc_alone_everything_asks_for_http_without_tls() {
+    let scrape = "monitoring.scrape.kind=ServiceMonitor";
+    for (tls, scheme) in [
+        ("tls.secret=", "http"),
+        ("tls.secret=cert", "https"),
+        ("tls.secret=cert,settings.tls-scope=all", "https"),
+        ("tls.secret=cert,settings.tls-scope=grpc", "http"),
+    ] {
+        let objects = render(&["--set", scrape, "--set", tls]);
+        let container =
+            &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            let probe = &container[probe];
+            if probe.get("grpc").is_none() {
+                assert_eq!(probe["httpGet"]["scheme"], scheme.to_uppercase(), "{tls}: {probe}");
+            }
+        }
+        let is_grpc = container["readinessProbe"].get("grpc").is_some();
+        assert_eq!(is_grpc, tls == "tls.secret=", "the kubelet's gRPC probe speaks no TLS");
+        assert_eq!(object(&objects, "Service")["spec"]["ports"][1]["appProtocol"], scheme);
+        let monitor = object(&objects, "ServiceMonitor");
+        assert_eq!(monitor["spec"]["endpoints"][0]["scheme"], scheme, "{tls}");
+    }
+}
+
+#[test]
+fn the_rules_are_checked_before_an_upgrade_changes_anything() {
+    let objects = render(&[]);
+    let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
+    let hooks = &job["metadata"]["annotations"]["helm.sh/hook"];
+    assert_eq!(hooks, "pre-install,pre-upgrade,pre-rollback");
+    let pod = &job["spec"]["template"]["spec"];
+    let folder = TempDir::new().unwrap();
+    let check = |rules: &str| {
+        let sources = Files { objects: &objects, rules, certificates: None };
+        run(&mut pod::command(pod, &sources, folder.path()))
+    };
+    let (code, _, error) = check("domain: shop\ndescriptors: [{ key: user }]\n");
+    assert_eq!(code, Some(0), "{error}");
+    let (code, out, error) = check("domain: shop\ndescriptor: [{ key: user }]\n");
+    assert_eq!(code, Some(1), "{out}{error}");
+    assert!((out + &error).contains("did you mean `descriptors`?"));
+}
+
+#[test]
+fn rules_from_a_control_plane_need_neither_a_config_map_nor_a_check() {
+    let objects = render(&["--values", "helm/ci/xds-values.yaml"]);
+    let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert!(!kinds.contains(&"ConfigMap") && !kinds.contains(&"Job"), "{kinds:?}");
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    assert_eq!((volumes.len(), &volumes[0]["name"]), (1, &json!("secrets")), "{volumes:?}");
+    assert_eq!(pod["containers"][0]["volumeMounts"][0]["readOnly"], true);
+    let port = json!({ "port": 18001, "protocol": "TCP" });
+    let egress = &object(&objects, "NetworkPolicy")["spec"]["egress"];
+    assert!(egress.as_array().unwrap().contains(&json!({ "ports": [port] })), "{egress}");
+}
+
+/// The data of the ConfigMaps and Secrets that a test's pods mount.
+struct Files<'a> {
+    objects: &'a [Value],
+    /// The rules, where the chart has none of its own.
+    rules: &'a str,
+    certificates: Option<&'a Issued>,
+}
+
+impl Source for Files<'_> {
+    fn files(&self, kind: &str, name: &str) -> Vec<(String, String)> {
+        if kind == "ConfigMap" && !self.rules.is_empty() && !name.ends_with("-clients") {
+            return vec![("a.yaml".to_owned(), self.rules.to_owned())];
+        }
+        let named = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        if let Some(object) = self.objects.iter().find(named) {
+            let data = object["data"].as_object().unwrap().iter();
+            return data.map(|(key, text)| (key.clone(), text.as_str().unwrap().into())).collect();
+        }
+        let text = |text: &str| text.to_owned();
+        let secret = text("a-secret-of-the-test");
+        let mut data = vec![(text("secret"), secret.clone()), (text("redis-password"), secret)];
+        if let Some(issued) = self.certificates {
+            for (key, file) in [
+                ("tls.crt", &issued.certificate),
+                ("tls.key", &issued.key),
+                ("ca.crt", &issued.authority),
+            ] {
+                data.push((text(key), fs::read_to_string(file).unwrap()));
+            }
+        }
+        data
+    }
+}
+
+#[test]
+fn the_rendered_command_line_starts_the_binary() {
+    let authority = Authority::new();
+    let issued = authority.server(&["localhost"]);
+    for scenario in scenarios() {
+        let objects = render(&["--values", &scenario]);
+        let folder = TempDir::new().unwrap();
+        // A scenario may mount a ConfigMap of its own.
+        let rules = if scenario.contains("everything") { "domain: a" } else { "" };
+        let sources = Files { objects: &objects, rules, certificates: Some(&issued) };
+        let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+        let rendered = pod::command(pod, &sources, folder.path());
+        let store = Redis::absent();
+        // No Redis needs to answer here.
+        let address = format!("127.0.0.1:{}", store.port);
+        let arguments = rendered.get_args().map(|argument| argument.to_str().unwrap());
+        let mut command = Command::new(rendered.get_program());
+        command.args(arguments.map(|argument| argument.replace("redis.example:6379", &address)));
+        // It listens once settings, rules and files are accepted.
+        let service = Service::spawn(command, folder);
+        let log = service.log();
+        assert!(!log.contains("has no effect"), "{scenario}: {log}");
+    }
+}
+
+#[test]
+fn the_values_on_the_page_of_kubernetes_are_accepted() {
+    let folder = TempDir::new().unwrap();
+    let page = page("kubernetes.md");
+    let samples = blocks(&page, "yaml");
+    assert!(samples.len() > 1);
+    for sample in samples {
+        let file = folder.path().join("values.yaml");
+        fs::write(&file, sample).unwrap();
+        render(&["--values", file.to_str().unwrap()]);
+    }
+    for name in page.split("alert `").skip(1).map(|rest| rest.split('`').next().unwrap()) {
+        let alerts = fs::read_to_string(root().join("helm/files/alerts.yaml")).unwrap();
+        assert!(alerts.contains(&format!("alert: {name}")), "no alert {name}");
+    }
+}

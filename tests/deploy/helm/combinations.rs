@@ -1,0 +1,128 @@
+//! The objects of the chart for every combination of three of its switches, judged by the schemas of Kubernetes.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::chart::{helm, invalid, object, render};
+
+/// The switches of the chart, as values that turn each on.
+const SWITCHES: [&str; 26] = [
+    "replicas: 3",
+    "autoscaling: { enabled: true }",
+    "podDisruptionBudget: { enabled: false }",
+    "topologySpread: false",
+    "topologySpreadConstraints: [{ maxSkew: 2, topologyKey: zone, whenUnsatisfiable: DoNotSchedule }]",
+    "networkPolicy: { enabled: true, clients: [{ podSelector: {} }], scrapers: [{ namespaceSelector: {} }] }",
+    "serviceAccount: { create: false }",
+    "monitoring: { scrape: { kind: ServiceMonitor } }",
+    "monitoring: { scrape: { kind: PodMonitor, labels: { a: b }, tlsConfig: { insecureSkipVerify: true } } }",
+    "monitoring: { alerts: { enabled: true } }",
+    "monitoring: { dashboard: { enabled: true } }",
+    "priorityClassName: high",
+    "service: { headless: false }",
+    "service: { type: LoadBalancer, trafficDistribution: PreferClose, annotations: { a: b } }",
+    "tls: { secret: cert, clientCaSecret: { name: ca } }\nclientDomains: { shop.example: [shop] }\ntest: { clientSecret: client }",
+    "admin: { tokenSecret: { name: token } }",
+    "store: { passwordSecret: { name: redis }, sentinel: { user: u, passwordSecret: { name: sentinel } } }",
+    "store: { tls: { name: redis, caSecret: { name: ca }, certSecret: { name: client } } }",
+    "store: { url: memory://, passwordSecret: null, sentinel: { user: '', passwordSecret: null }, tls: { name: '', caSecret: null, certSecret: null } }\nbundledRedis: { enabled: true }",
+    "rulesCheck: { enabled: false }",
+    "existingRulesConfigMap: mine",
+    "existingRulesConfigMap: ''\ncontrolPlane: { url: 'xds+tls://eg:18001?node=a', tls: { name: eg, caSecret: { name: eg }, certSecret: { name: eg } } }",
+    "extraArgs: [--shadow-mode]\nsettings: { workers: 2 }",
+    "extraEnv: [{ name: A, value: b }]\nextraEnvFrom: [{ configMapRef: { name: env } }]",
+    "extraVolumes: [{ name: more, emptyDir: {} }]\nextraVolumeMounts: [{ name: more, mountPath: /more }]",
+    "commonLabels: { a: b }\npodLabels: { c: d }\npodAnnotations: { e: f }\nnameOverride: limiter",
+];
+
+/// What all combinations have: a store that several replicas can share.
+const BASE: &str = "store: { url: 'rediss+sentinel://redis.example/main' }";
+
+/// Rows of switches such that any three of them are on and off in all eight ways: the columns of a Hadamard matrix of
+/// 32 rows, and their opposites.
+fn rows() -> Vec<Vec<&'static str>> {
+    let mut rows = Vec::new();
+    for opposite in [0, 1] {
+        for row in 0..32_usize {
+            let is_on = |column: usize| (row & column).count_ones() % 2 == 1 - opposite;
+            let switches = SWITCHES.iter().enumerate();
+            let on = switches.filter(|(index, _)| is_on(index + 1)).map(|(_, switch)| *switch);
+            rows.push(on.collect());
+        }
+    }
+    rows
+}
+
+#[test]
+fn any_three_switches_are_combined_in_all_ways() {
+    let rows: Vec<BTreeSet<&str>> = rows().into_iter().map(BTreeSet::from_iter).collect();
+    for (index, first) in SWITCHES.iter().enumerate() {
+        for (offset, second) in SWITCHES.iter().enumerate().skip(index + 1) {
+            for third in &SWITCHES[offset + 1..] {
+                let has = |row: &BTreeSet<&str>| [first, second, third].map(|s| row.contains(s));
+                let ways: BTreeSet<_> = rows.iter().map(has).collect();
+                assert_eq!(ways.len(), 8, "{first}, {second}, {third}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_schemas_and_a_strict_lint_accept_every_combination_of_three_switches() {
+    let folder = TempDir::new().unwrap();
+    let mut all = String::new();
+    for row in rows() {
+        let mut arguments = vec!["--strict".to_owned()];
+        let switches = [BASE].into_iter().chain(row.iter().copied());
+        for (number, switch) in switches.enumerate() {
+            let file = folder.path().join(format!("{number}.yaml"));
+            fs::write(&file, switch).unwrap();
+            arguments.extend(["--values".to_owned(), file.display().to_string()]);
+        }
+        let flags: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        helm(&[&["lint", "helm"], &flags[..]].concat()).unwrap_or_else(|e| panic!("{row:?}: {e}"));
+        let rendered = helm(&[&["template", "release", "helm"], &flags[1..]].concat());
+        all += &rendered.unwrap_or_else(|error| panic!("{row:?}: {error}"));
+        all += "\n---\n";
+    }
+    let objects = folder.path().join("all.yaml");
+    fs::write(&objects, &all).unwrap();
+    assert_eq!(invalid(&objects), [""; 0]);
+    for deployment in all.split("\n---\n").filter(|text| text.contains("\nkind: Deployment\n")) {
+        let scales = deployment.contains("\n  replicas: ");
+        assert!(scales || all.contains("kind: HorizontalPodAutoscaler"), "{deployment}");
+    }
+}
+
+#[test]
+fn the_schemas_refuse_unknown_fields() {
+    let folder = TempDir::new().unwrap();
+    for (api, kind) in [
+        ("v1", "Service"),
+        ("apps/v1", "Deployment"),
+        ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ] {
+        let file = folder.path().join("object.yaml");
+        let text = format!(
+            "apiVersion: {api}\nkind: {kind}\nmetadata: {{ name: a }}\nspec: {{ bogus: 1 }}\n"
+        );
+        fs::write(&file, text).unwrap();
+        let found = invalid(&file).join("\n");
+        assert!(found.contains("bogus"), "{kind}: {found}");
+    }
+}
+
+#[test]
+fn an_autoscaled_deployment_has_no_number_of_replicas() {
+    let autoscaled = ["--set", "autoscaling.enabled=true,store.url=redis://r"];
+    let objects = render(&autoscaled);
+    let deployment = object(&objects, "Deployment");
+    assert!(deployment["spec"].get("replicas").is_none(), "{deployment}");
+    let scaler = object(&objects, "HorizontalPodAutoscaler");
+    assert_eq!(scaler["spec"]["scaleTargetRef"]["name"], deployment["metadata"]["name"]);
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    assert!(args.as_array().unwrap().contains(&Value::from("--replicas=10")), "{args}");
+    assert_eq!(object(&render(&[]), "Deployment")["spec"]["replicas"], 1);
+}

@@ -1,0 +1,29 @@
+//! What is deployed: the chart, the image, gateways, and the programs around the service: Envoy with the shipped configurations,
+//! Prometheus, an OpenTelemetry Collector, a browser. `kubernetes.rs` and `envoy_gateway.rs` are binaries of their own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test that panics has failed, which is its purpose"
+)]
+
+mod container;
+mod examples;
+mod gateways;
+mod helm;
+mod image;
+mod monitoring;
+mod otel_collector;
+mod prometheus;
+mod status_page;
+
+#[expect(dead_code, reason = "the other test binaries use the rest")]
+#[path = "../support/mod.rs"]
+mod support;

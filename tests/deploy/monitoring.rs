@@ -1,0 +1,129 @@
+//! The alerts and the dashboard of the chart, judged by the real promtool and by a real scrape.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::support::{
+    chart::{alerts, object, queries, render, text},
+    pages::documents,
+    root, run,
+    scrapes::scrapes,
+    tool,
+};
+
+/// Runs promtool, which must find nothing.
+#[track_caller]
+fn promtool(arguments: &[&str]) -> String {
+    let (code, stdout, stderr) =
+        run(Command::new(tool("promtool")).current_dir(root()).args(arguments));
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    stdout
+}
+
+/// The metrics that an expression names. Other names are functions and labels.
+fn metrics_of(expression: &str) -> BTreeSet<&str> {
+    let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let words = expression.split(|character| !is_part(character));
+    let prefixes = ["ratelimit_", "rpc_server_", "db_client_", "process_"];
+    words.filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix))).collect()
+}
+
+#[test]
+fn promtool_accepts_the_alerts() {
+    let found = promtool(&["check", "rules", "helm/files/alerts.yaml"]);
+    assert!(found.contains(&format!("{} rules found", alerts().len())), "{found}");
+}
+
+#[test]
+fn each_alert_fires_when_it_is_due_and_not_before() {
+    promtool(&["test", "rules", "tests/deploy/alerts.test.yaml"]);
+    let tests = text("tests/deploy/alerts.test.yaml");
+    for name in alerts().keys() {
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "no test of {name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_of_the_alerts_and_the_dashboard_is_in_a_scrape() {
+    let lines = scrapes().await.iter().flat_map(|scrape| scrape.lines());
+    let scraped: BTreeSet<&str> = lines
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(['{', ' ']).next().unwrap())
+        .collect();
+    let alerts = alerts();
+    let mut expressions = queries();
+    expressions.extend(alerts.values().map(|alert| alert["expr"].as_str().unwrap().to_owned()));
+    for expression in &expressions {
+        let names = metrics_of(expression);
+        assert!(!names.is_empty(), "no metric in {expression}");
+        for name in names {
+            assert!(scraped.contains(name), "no {name} in a scrape: {expression}");
+        }
+    }
+}
+
+/// Prometheus's own parser reads them as recording rules.
+#[test]
+fn promtool_accepts_every_query_of_the_dashboard() {
+    let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+    for (number, query) in queries().into_iter().enumerate() {
+        let query = serde_json::to_string(&query).unwrap();
+        rules += &format!("      - {{ record: \"query:{number}\", expr: {query} }}\n");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dashboard.yaml");
+    fs::write(&file, rules).unwrap();
+    promtool(&["check", "rules", file.to_str().unwrap()]);
+}
+
+#[test]
+fn each_alert_links_to_its_section_of_the_runbook() {
+    let page = text("docs/operations.md");
+    let mut sections = BTreeMap::new();
+    for section in page.split("\n## ").skip(1) {
+        let (title, body) = section.split_once('\n').unwrap();
+        sections.insert(title.to_lowercase().replace(' ', "-"), body);
+    }
+    for (name, alert) in alerts() {
+        let link = alert["annotations"]["runbook_url"].as_str().unwrap();
+        let section = link.strip_prefix("docs/operations.md#").unwrap();
+        let body = sections.get(section).unwrap_or_else(|| panic!("{name}: no section {section}"));
+        assert!(body.contains(&format!("`{name}`")), "{section} does not name {name}");
+        for part in ["- Meaning:", "- Check:", "- Action:"] {
+            assert!(body.contains(part), "{section} has no {part}");
+        }
+    }
+}
+
+#[test]
+fn the_chart_deploys_the_alerts_and_the_dashboard_only_if_asked() {
+    let kinds = |objects: &[Value]| -> Vec<String> {
+        objects.iter().map(|object| object["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let default = render(&[]);
+    assert!(!kinds(&default).contains(&"PrometheusRule".to_owned()), "{:?}", kinds(&default));
+    let dashboards = |objects: &[Value]| -> Vec<Value> {
+        let found = objects.iter().filter(|object| object["data"]["tollkeeper.json"].is_string());
+        found.cloned().collect()
+    };
+    assert_eq!(dashboards(&default), Vec::<Value>::new());
+
+    let on = "monitoring.alerts.enabled=true,monitoring.dashboard.enabled=true";
+    let runbook = "monitoring.alerts.runbook=https://wiki.example/runbook";
+    let deployed = render(&["--set", on, "--set", runbook]);
+    let rule = object(&deployed, "PrometheusRule");
+    let expected = text("helm/files/alerts.yaml")
+        .replace("docs/operations.md", "https://wiki.example/runbook");
+    assert_eq!(rule["spec"], documents(&expected)[0]);
+    let dashboard = dashboards(&deployed).remove(0);
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    let dashboard: Value =
+        serde_json::from_str(dashboard["data"]["tollkeeper.json"].as_str().unwrap()).unwrap();
+    let expected: Value = serde_json::from_str(&text("helm/files/dashboard.json")).unwrap();
+    assert_eq!(dashboard, expected);
+}

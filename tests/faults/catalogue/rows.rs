@@ -1,0 +1,338 @@
+//! The table of faults.
+
+use std::time::Duration;
+
+use super::{Counters, Effect, Reach, Row, Setup, World};
+use crate::support::fault_proxy::{Connect, Cut, Faults, Flow};
+
+/// A row whose fault is in the proxy.
+const fn of_proxy(fault: &'static str, stage: fn(&mut World), effect: Effect) -> Row {
+    Row {
+        fault,
+        setup: Setup::Proxy,
+        stage,
+        heal: |world| world.proxy.heal(),
+        effect,
+        reach: Reach::All,
+        counters: Counters::Kept,
+        unmet: &[],
+    }
+}
+
+/// A row whose fault is in Redis.
+pub(super) const fn of_redis(
+    fault: &'static str,
+    stage: fn(&mut World),
+    heal: fn(&mut World),
+    effect: Effect,
+) -> Row {
+    Row {
+        fault,
+        setup: Setup::Direct,
+        stage,
+        heal,
+        effect,
+        reach: Reach::All,
+        counters: Counters::Kept,
+        unmet: &[],
+    }
+}
+
+/// For faults that end by themselves.
+fn nothing(_: &mut World) {}
+
+fn calm(world: &mut World) {
+    world.calm();
+}
+
+fn requests(requests: Flow) -> Faults {
+    Faults { requests, ..Faults::default() }
+}
+
+fn replies(replies: Flow) -> Faults {
+    Faults { replies, ..Faults::default() }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        setup: Setup::ProxyFromStart,
+        ..of_proxy(
+            "F01 Redis is absent at start",
+            |world| world.proxy.set(Faults { connect: Connect::Refuse, ..Faults::default() }),
+            Effect::Outage,
+        )
+    },
+    Row {
+        counters: Counters::Lost(1),
+        ..of_redis(
+            "F02 Redis is killed",
+            |world| world.redis.stop(),
+            |world| world.redis.start_again(),
+            Effect::Outage,
+        )
+    },
+    Row {
+        counters: Counters::Lost(3),
+        ..of_redis(
+            "F02 Redis is killed three times",
+            |world| {
+                for _ in 0..2 {
+                    world.redis.stop();
+                    world.redis.start_again();
+                }
+                world.redis.stop();
+            },
+            |world| world.redis.start_again(),
+            Effect::Outage,
+        )
+    },
+    of_proxy(
+        "F03 connections are reset, new ones refused",
+        |world| {
+            world.proxy.set(Faults { connect: Connect::Refuse, ..Faults::default() });
+            world.proxy.cut(Cut::Rst);
+        },
+        Effect::Outage,
+    ),
+    of_proxy("F03 connections are reset once", |world| world.proxy.cut(Cut::Rst), Effect::Mixed),
+    of_proxy("F03 connections are closed once", |world| world.proxy.cut(Cut::Fin), Effect::Mixed),
+    of_proxy(
+        "F32 connections are reset once, and opening one takes 400 ms",
+        |world| {
+            world.proxy.delay_connects(Duration::from_millis(400));
+            world.proxy.cut(Cut::Rst);
+        },
+        Effect::Mixed,
+    ),
+    of_proxy(
+        "F03 requests are cut at byte 20 by RST",
+        |world| world.proxy.set(requests(Flow::CutAt(20, Cut::Rst))),
+        Effect::Outage,
+    ),
+    of_proxy(
+        "F03 replies are cut at byte 5 by FIN",
+        |world| world.proxy.set(replies(Flow::CutAt(5, Cut::Fin))),
+        Effect::Outage,
+    ),
+    of_proxy(
+        "F04 black hole, handshakes are dropped",
+        |world| {
+            let flow = Flow::Hold;
+            let connect = Connect::Unreachable;
+            world.proxy.set(Faults { connect, requests: flow, replies: flow, spares_new: false });
+        },
+        Effect::Outage,
+    ),
+    of_proxy(
+        "F04 black hole, handshakes are completed",
+        |world| {
+            let flow = Flow::Hold;
+            let connect = Connect::Mute;
+            world.proxy.set(Faults { connect, requests: flow, replies: flow, spares_new: false });
+        },
+        Effect::Outage,
+    ),
+    of_proxy(
+        "F04 open connections are half-open",
+        |world| {
+            let (requests, replies) = (Flow::Drop, Flow::Drop);
+            world.proxy.set(Faults { requests, replies, spares_new: true, ..Faults::default() });
+        },
+        Effect::Mixed,
+    ),
+    of_proxy(
+        "F04 requests wait, replies pass",
+        |world| world.proxy.set(requests(Flow::Hold)),
+        Effect::Outage,
+    ),
+    of_proxy("F33 replies are lost", |world| world.proxy.set(replies(Flow::Drop)), Effect::Outage),
+    of_redis(
+        "F05 Redis is stopped by SIGSTOP",
+        |world| world.redis.signal("STOP"),
+        |world| world.redis.signal("CONT"),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F05 Redis is stopped for 20 ms again and again",
+        |world| {
+            for _ in 0..5 {
+                world.redis.signal("STOP");
+                std::thread::sleep(Duration::from_millis(20));
+                world.redis.signal("CONT");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        },
+        nothing,
+        Effect::Mixed,
+    ),
+    of_redis(
+        "F05 CLIENT PAUSE",
+        |world| world.order(&["CLIENT", "PAUSE", "60000", "ALL"]),
+        |world| world.order(&["CLIENT", "UNPAUSE"]),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F31 DEBUG SLEEP 0.3 again and again",
+        |world| world.repeat(&["DEBUG", "SLEEP", "0.3"], Duration::from_millis(20)),
+        calm,
+        Effect::Mixed,
+    ),
+    of_proxy(
+        "F05 replies take 500 ms",
+        |world| {
+            world.proxy.set(replies(Flow::Delay { ms: 500, jitter: 0, percent: 100 }));
+        },
+        Effect::Outage,
+    ),
+    of_proxy(
+        "F05 replies take 1 to 10 ms",
+        |world| world.proxy.set(replies(Flow::Delay { ms: 1, jitter: 9, percent: 100 })),
+        Effect::Mixed,
+    ),
+    of_proxy(
+        "F05 of 10 replies, 3 take 100 to 400 ms",
+        |world| world.proxy.set(replies(Flow::Delay { ms: 100, jitter: 300, percent: 30 })),
+        Effect::Mixed,
+    ),
+    of_proxy(
+        "F05 replies drip, a byte each 2 ms",
+        |world| world.proxy.set(replies(Flow::Drip { bytes: 1, pause: 2 })),
+        Effect::Mixed,
+    ),
+    of_redis(
+        "F06 a script of another client never ends",
+        |world| {
+            world.order(&["CONFIG", "SET", "busy-reply-threshold", "50"]);
+            world.in_background(&["EVAL", "while true do end", "0"]);
+        },
+        |world| world.order(&["SCRIPT", "KILL"]),
+        Effect::Mixed,
+    ),
+    of_redis(
+        "F07 MISCONF: Redis cannot save",
+        |world| world.redis.refuse_writes("MISCONF"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
+    of_redis(
+        "F07 MASTERDOWN: a replica without its master",
+        |world| {
+            world.order(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+            world.order(&["REPLICAOF", "127.0.0.1", "1"]);
+        },
+        |world| world.order(&["REPLICAOF", "NO", "ONE"]),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F07 LOADING: Redis reads its dump",
+        |world| {
+            const FILL: &str =
+                "for i = 1, 3000 do redis.call('SET', 'other' .. i, 'x', 'EX', 1000) end";
+            world.order(&["EVAL", FILL, "0"]);
+            world.order(&["CONFIG", "SET", "key-load-delay", "150"]);
+            world.order(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
+            world.in_background(&["DEBUG", "RELOAD"]);
+        },
+        nothing,
+        Effect::Mixed,
+    ),
+    of_redis(
+        "F08 OOM",
+        |world| world.redis.refuse_writes("OOM"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
+    of_redis(
+        "F10 maxclients is reached",
+        |world| {
+            world.order(&["CONFIG", "SET", "maxclients", "1"]);
+            world.order(&["CLIENT", "KILL", "TYPE", "normal"]);
+        },
+        |world| world.order(&["CONFIG", "SET", "maxclients", "1000"]),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F11 the password changes",
+        |world| {
+            world.order(&["CONFIG", "SET", "requirepass", "other"]);
+            world.order(&["CLIENT", "KILL", "TYPE", "normal"]);
+        },
+        |world| world.order(&["CONFIG", "SET", "requirepass", ""]),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F11 the user may no longer run scripts",
+        |world| world.order(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]),
+        |world| world.order(&["ACL", "SETUSER", "default", "+@all"]),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F12 SCRIPT FLUSH every 10 ms",
+        |world| world.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(10)),
+        calm,
+        Effect::Served,
+    ),
+    Row {
+        counters: Counters::Lost(1),
+        ..of_redis("F12 FLUSHALL", |world| world.order(&["FLUSHALL"]), nothing, Effect::Served)
+    },
+    of_proxy(
+        "F13 the first bit of each reply is flipped",
+        |world| world.proxy.set(replies(Flow::Flip(0))),
+        Effect::Outage,
+    ),
+    of_proxy(
+        "F13 the first bit of each request is flipped",
+        |world| world.proxy.set(requests(Flow::Flip(0))),
+        Effect::Outage,
+    ),
+    of_redis(
+        "F21 READONLY: Redis is a replica now",
+        |world| world.redis.refuse_writes("READONLY"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
+    of_redis(
+        "F22 NOREPLICAS",
+        |world| world.redis.refuse_writes("NOREPLICAS"),
+        |world| world.redis.accept_writes(),
+        Effect::WritesRefused,
+    ),
+    of_redis(
+        "F62 the service gets no processor time",
+        |world| world.signal_service("STOP"),
+        |world| world.signal_service("CONT"),
+        Effect::Mixed,
+    ),
+    Row {
+        setup: Setup::Memory,
+        ..of_redis(
+            "F62 the service gets no processor time, memory",
+            |world| world.signal_service("STOP"),
+            |world| world.signal_service("CONT"),
+            Effect::Served,
+        )
+    },
+    of_redis(
+        "F62 the service gets 10 ms of processor time in each 110 ms",
+        |world| {
+            for _ in 0..7 {
+                world.signal_service("STOP");
+                std::thread::sleep(Duration::from_millis(100));
+                world.signal_service("CONT");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        },
+        nothing,
+        Effect::Mixed,
+    ),
+    of_redis("F68 the rule file is cut off", cut_rules, nothing, Effect::Served),
+    Row {
+        setup: Setup::Memory,
+        ..of_redis("F68 the rule file is cut off, memory", cut_rules, nothing, Effect::Served)
+    },
+];
+
+fn cut_rules(world: &mut World) {
+    std::fs::write(&world.service().rules, "domain: faults\ndescriptors: [").unwrap();
+}

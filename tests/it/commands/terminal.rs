@@ -1,0 +1,398 @@
+//! The commands, as a user at a terminal sees them.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    Process, eventually, root, run,
+    service::{Options, Service, serve, tollkeeper},
+    tool,
+};
+
+#[test]
+fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let explain = ["explain", "--domain", "example", "user=alice"];
+    for words in [&["check", "examples/rules.yaml"][..], &["test", "examples"], &explain] {
+        let mut command = tollkeeper();
+        command.current_dir(root()).args(words);
+        let output = command.stdout(full.try_clone().unwrap()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr, "cannot write to stdout: No space left on device (os error 28)\n");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
+    }
+}
+
+#[test]
+fn a_stderr_that_is_full_changes_no_exit_code() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let call = ["call", "--addr", &nobody, "--domain", "x", "a=b"];
+    for (words, code) in [
+        (&["check", "gone.yaml"][..], 1),
+        // Writing the output fails, and then the message about that fails.
+        (&["check", "examples/rules.yaml"], 1),
+        (&["test", "gone.test.yaml"], 1),
+        (&["explain", "--domain", "example", "user"], 2),
+        (&["serve", "--rules", "gone.yaml"], 2),
+        (&["counter", "show", "--domain", "x", "a"], 2),
+        (&call, 1),
+    ] {
+        let mut command = tollkeeper();
+        command.current_dir(root()).args(words).stdout(full()).stderr(full());
+        assert_eq!(command.status().unwrap().code(), Some(code), "for {words:?}");
+    }
+}
+
+#[test]
+fn serve_reports_problems_of_settings_and_rules_together_and_exits_with_2() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), "domain: a\nx: 1\n").unwrap();
+    let flags = ["serve", "--grpc-addr", "here", "--drain", "5", "--rules", "rules.yaml"];
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(&folder).args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert_eq!(
+        stderr,
+        "--grpc-addr: invalid value `here`: must be an IP address and a port, such as 127.0.0.1:8081\n\
+         --drain: invalid value `5`: must be a duration from 0s to 10m\n\
+         rules.yaml:2:1: unknown key `x`; allowed here: domain, descriptors, slot_by\n"
+    );
+}
+
+#[test]
+fn a_switch_with_its_value_after_a_space_gets_a_hint() {
+    let (code, stdout, stderr) = run(tollkeeper().args(["serve", "--count-denied", "false"]));
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    let hint = "unexpected argument `false`; a flag that needs no value takes one after `=`: --FLAG=false\n";
+    assert!(stderr.contains(hint), "{stderr}");
+    let (code, _, stderr) = run(tollkeeper().args(["serve", "rules.yaml"]));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("unexpected argument `rules.yaml`\n"), "{stderr}");
+}
+
+#[test]
+fn a_negative_number_is_a_bad_value_not_an_unknown_flag() {
+    let (code, _, stderr) = run(serve().args(["--max-descriptors", "-1", "--drain", "-1"]));
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        stderr,
+        "--max-descriptors: invalid value `-1`: must be a whole number from 1 to 1000\n\
+         --drain: invalid value `-1`: must be a duration from 0s to 10m\n"
+    );
+}
+
+#[test]
+fn a_switch_that_is_off_on_the_command_line_overrides_a_variable_that_is_on() {
+    let folder = TempDir::new().unwrap();
+    let rules =
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, algorithm: sliding_log } }]";
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    // With valid settings it goes on to listen, and exits with 1, since its address is taken.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let start = |flags: &[&str]| {
+        let mut command = serve();
+        command.current_dir(&folder).env("TOLLKEEPER_COUNT_DENIED", "true");
+        command.args(["--rules", "rules.yaml", "--grpc-addr", &address]).args(flags);
+        run(&mut command).0
+    };
+    assert_eq!(start(&[]), Some(2), "a sliding_log cannot count denied calls");
+    assert_eq!(start(&["--count-denied=false"]), Some(1));
+    assert_eq!(start(&["--count-denied", "--count-denied=off"]), Some(1), "the last one wins");
+    assert_eq!(start(&["--count-denied=off", "--count-denied"]), Some(2));
+}
+
+#[test]
+fn a_setting_without_effect_is_a_warning_in_the_log() {
+    let flags = &["--header-limit", "X-Limit", "--store-password-file", "/dev/null"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let log = service.log();
+    for warning in [
+        "--header-limit has no effect: --headers is not ratelimit or both",
+        "--store-password-file has no effect: memory:// takes no password",
+    ] {
+        assert!(log.contains(warning), "{warning}: {log}");
+    }
+}
+
+#[test]
+fn with_json_logs_every_line_of_stdout_and_stderr_is_a_json_object() {
+    let mut command = serve();
+    command.args(["--log-format", "json", "--drain", "0s", "--key-prefix", "unused"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let mut stdout = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let ready = stdout.next().unwrap().unwrap();
+    process.signal("TERM");
+    assert!(process.0.wait().unwrap().success());
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["message"], "tollkeeper ready");
+    let call =
+        format!("tollkeeper call --addr {} --domain example", ready["grpc"].as_str().unwrap());
+    assert!(ready["try"].as_str().unwrap().starts_with(&call), "{ready}");
+
+    let stderr = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    for line in stdout.chain(stderr) {
+        let line = line.unwrap();
+        let object: serde_json::Value = serde_json::from_str(&line).expect(&line);
+        assert!(object.is_object(), "{line}");
+    }
+}
+
+#[test]
+fn sighup_is_ignored_and_logged() {
+    let mut service = Service::start(Options::default());
+    service.process().signal("HUP");
+    eventually("the log line", || service.log().contains("SIGHUP ignored").then_some(()));
+    service.wait_until_ready();
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+}
+
+#[test]
+fn the_version_is_in_the_log_the_metrics_and_the_rules() {
+    let (_, printed, _) = run(tollkeeper().arg("--version"));
+    let version = printed.trim_end().strip_prefix("tollkeeper ").unwrap();
+    let service = Service::start(Options::default());
+    let log = service.log();
+    assert!(log.contains(&format!("tollkeeper {version} starts")), "{log}");
+    let metrics = service.get("/metrics");
+    let info = format!("ratelimit_build_info{{version=\"{version}\"}} 1\n");
+    assert!(metrics.contains(&info), "{metrics}");
+    let rules: serde_json::Value = serde_json::from_str(&service.get("/rules")).unwrap();
+    assert_eq!(rules["tollkeeper_version"], version);
+}
+
+#[test]
+fn an_address_in_use_ends_the_program_with_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flag in ["--grpc-addr", "--http-addr", "--admin-addr"] {
+        // The later of two flags wins.
+        let (code, stdout, stderr) = run(serve().args([flag, &address]));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""));
+        assert!(stderr.contains(&format!("{flag} {address}: Address already in use")), "{stderr}");
+    }
+    let mut command = tollkeeper();
+    command.env("TOLLKEEPER_GRPC_ADDR", &address);
+    let stderr = run(&mut command).2;
+    let expected = format!("TOLLKEEPER_GRPC_ADDR {address}: Address already in use");
+    assert!(stderr.contains(&expected), "{stderr}");
+}
+
+#[test]
+fn a_service_without_an_admin_address_is_not_asked_at_the_default_one() {
+    let counter = ["counter", "show", "--domain", "shop", "user=a"];
+    for words in [&["top", "--once"][..], &counter] {
+        let mut command = tollkeeper();
+        command.args(words).env("TOLLKEEPER_ADMIN_ADDR", "off");
+        let problem =
+            "TOLLKEEPER_ADMIN_ADDR is off; give the address of a service by --addr\n".to_owned();
+        assert_eq!(run(&mut command), (Some(2), String::new(), problem));
+    }
+}
+
+#[test]
+fn the_ready_line_has_addresses_store_rules_and_a_call_to_try() {
+    let mut command = serve();
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = Process::spawn(&mut command);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    let middle = ", store memory://, rules examples/rules.yaml (built in); try: tollkeeper ";
+    let (addresses, call) = line.trim_end().split_once(middle).unwrap_or_else(|| panic!("{line}"));
+    assert!(addresses.starts_with("tollkeeper ready: grpc 127.0.0.1:"), "{line}");
+    let (code, stdout, stderr) = run(tollkeeper().args(call.split(' ')));
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("left of 3 per minute"), "the call matches a rule: {stdout}");
+}
+
+#[test]
+fn a_closed_stdout_does_not_stop_the_service() {
+    // The reader closes the pipe before the ready line is written.
+    let mut command = serve();
+    command.args(["--drain", "0s"]).stdout(Stdio::piped());
+    let mut process = {
+        command.stderr(Stdio::null());
+        Process::spawn(&mut command)
+    };
+    drop(process.0.stdout.take());
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        assert!(process.0.try_wait().unwrap().is_none(), "it has stopped");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_exit_code_of_call_is_the_decision() {
+    let service = Service::start(Options::default());
+    let addr = service.grpc.to_string();
+    let call = |flags: &[&str]| {
+        let flags = [&["call", "--addr", &addr, "--domain", "shop"], flags].concat();
+        let (code, stdout, stderr) = run(tollkeeper().args(flags));
+        (code, without_large_numbers(&stdout) + &stderr)
+    };
+    let ok = |left: &str| {
+        (Some(0), format!("OK\n  user=two: OK, {left} left of 2 per year, resets in N s\n"))
+    };
+    assert_eq!(call(&["user=two"]), ok("1"));
+    assert_eq!(call(&["user=two", "--hits", "0"]), ok("1"));
+    assert_eq!(call(&["user=two"]), ok("0"));
+    let over = "OVER_LIMIT\n  user=two: OVER_LIMIT, 0 left of 2 per year, resets in N s\n";
+    assert_eq!(call(&["user=two"]), (Some(3), over.to_owned()));
+    assert_eq!(call(&["user=two", "--hits", "-2"]), ok("2"));
+    assert_eq!(call(&["free=x"]), (Some(0), "OK\n  free=x: OK, unlimited\n".to_owned()));
+    assert_eq!(call(&["x=y"]), (Some(0), "OK\n  x=y: OK, no limit\n".to_owned()));
+    let problem = "user: must be key=value\n";
+    assert_eq!(call(&["user"]), (Some(2), problem.to_owned()));
+}
+
+/// The text with N for each number over 1000: the seconds until the year ends differ from run to run.
+fn without_large_numbers(text: &str) -> String {
+    let mut words = Vec::new();
+    for word in text.split(' ') {
+        let is_large = word.parse::<u64>().is_ok_and(|number| number > 1000);
+        words.push(if is_large { "N" } else { word });
+    }
+    words.join(" ")
+}
+
+/// A terminal would interpret them, and a line end could forge a line of output.
+#[test]
+fn call_escapes_control_characters_of_its_arguments() {
+    let service = Service::start(Options::default());
+    let addr = service.grpc.to_string();
+    let call = |addr: &str, descriptor: &str| {
+        run(tollkeeper().args(["call", "--addr", addr, "--domain", "shop", descriptor]))
+    };
+    let (code, stdout, stderr) = call(&addr, "other=\x1b[31mx\nOVER_LIMIT");
+    let expected = "OK\n  other=\\x1b[31mx\\x0aOVER_LIMIT: OK, no limit\n";
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), expected, ""));
+    let (code, _, stderr) = call(&addr, "\x1b[31m");
+    let expected = "\\x1b[31m: must be key=value\n";
+    assert_eq!((code, stderr.as_str()), (Some(2), expected));
+    let (code, _, stderr) = call("\x1b[31m\n", "user=x");
+    let expected = "--addr: `\\x1b[31m\\x0a` is not HOST:PORT, such as 127.0.0.1:8081\n";
+    assert_eq!((code, stderr.as_str()), (Some(2), expected));
+}
+
+#[test]
+fn line_ends_in_a_rule_file_or_its_name_add_no_line_to_log_or_output() {
+    let folder = TempDir::new().unwrap();
+    let rules = folder.path().join("rules");
+    std::fs::create_dir(&rules).unwrap();
+    let name = "a\nFORGED \x1b[31m.yaml";
+    let twice = "domain: shop\ndescriptors: [{ key: \"k\\nFORGED\" }, { key: \"k\\nFORGED\" }]\n";
+    std::fs::write(rules.join(name), twice).unwrap();
+    let (code, _, stderr) = run(tollkeeper().arg("check").arg(&rules));
+    let shown = format!("{}/a\\x0aFORGED \\x1b[31m.yaml", rules.display());
+    let problem = format!("{shown}:2:37: `k\\x0aFORGED` is already defined at {shown}:2\n");
+    assert_eq!((code, stderr), (Some(1), problem));
+
+    let warned = "domain: shop\ndescriptors: [{ key: k, rate_limit: { unit: day } }]\n";
+    std::fs::write(rules.join(name), warned).unwrap();
+    let mut command = serve();
+    command.arg("--rules").arg(&rules);
+    let service = Service::spawn(command, folder);
+    let log = service.log();
+    assert!(log.contains(&format!("{shown}:2:37: requests_per_unit: missing")), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
+    assert_eq!(
+        service.get("/rules").matches("x0aFORGED").count(),
+        2,
+        "in `files` and in `written_at`"
+    );
+}
+
+#[test]
+fn the_exit_code_of_call_on_an_error_is_1() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let flags = ["call", "--addr", &gone, "--domain", "shop", "user=a"];
+    let (code, stdout, stderr) = run(tollkeeper().args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("refused"), "{stderr}");
+
+    let service = Service::start(Options::default());
+    let flags = ["call", "--addr", &service.grpc.to_string(), "--domain", "", "user=a"];
+    let (code, _, stderr) = run(tollkeeper().args(flags));
+    assert_eq!(code, Some(1));
+    assert!(stderr.ends_with(": INVALID_ARGUMENT: domain: must not be empty\n"), "{stderr}");
+}
+
+#[test]
+fn clients_suggest_the_address_that_was_probably_meant() {
+    for (command, addr, meant) in [
+        (&["call"][..], "http://localhost:8081", "localhost:8081"),
+        (&["bench"], "localhost", "localhost:8081"),
+        (&["counter", "show"], "localhost", "localhost:6070"),
+    ] {
+        let flags = ["--addr", addr, "--domain", "d", "k=v"];
+        let (code, stdout, stderr) = run(tollkeeper().args(command).args(flags));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""));
+        let expected = format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
+        assert_eq!(stderr, expected);
+    }
+}
+
+#[test]
+fn a_call_to_the_http_address_asks_whether_it_is_the_grpc_address() {
+    let service = Service::start(Options::default());
+    let http = service.http.to_string();
+    let flags = ["call", "--addr", &http, "--domain", "shop", "user=a"];
+    let (code, stdout, stderr) = run(tollkeeper().args(flags));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    let cause =
+        format!("{http}: the server ended the connection instead of speaking HTTP/2 (gRPC)");
+    assert!(stderr.starts_with(&cause), "{stderr}");
+    assert!(
+        stderr.contains("; is this the gRPC address of a service? Default: 127.0.0.1:8081"),
+        "{stderr}"
+    );
+
+    let grpc = service.grpc.to_string();
+    let flags = ["counter", "show", "--addr", &grpc, "--domain", "shop", "user=a"];
+    let (code, _, stderr) = run(tollkeeper().args(flags));
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.contains("is this the admin address of a service? Default: 127.0.0.1:6070"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn log_lines_are_coloured_only_on_a_terminal_and_never_with_no_color() {
+    // The service logs a warning and exits, since its address is taken. Python runs it on a terminal.
+    const IN_TERMINAL: &str = "import pty, sys; pty.spawn(sys.argv[1:])";
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let flags = ["serve", "--grpc-addr", &taken.local_addr().unwrap().to_string()];
+    let log = |command: &mut Command| {
+        let (_, stdout, stderr) =
+            run(command.args(flags).env("TOLLKEEPER_BOGUS", "1").env_remove("NO_COLOR"));
+        let log = stdout + &stderr;
+        assert!(log.contains("TOLLKEEPER_BOGUS: no such setting"), "{log}");
+        log
+    };
+    let plain = log(&mut tollkeeper());
+    assert!(!plain.contains('\x1b'), "{plain:?}");
+    let mut in_terminal = Command::new(tool("python"));
+    in_terminal.args(["-c", IN_TERMINAL]).arg(tollkeeper().get_program());
+    let coloured = log(&mut in_terminal);
+    assert!(coloured.contains('\x1b'), "{coloured:?}");
+    let mut in_terminal = Command::new(tool("python"));
+    in_terminal.args(["-c", IN_TERMINAL, "env", "NO_COLOR=1"]).arg(tollkeeper().get_program());
+    let without_color = log(&mut in_terminal);
+    assert!(!without_color.contains('\x1b'), "{without_color:?}");
+}

@@ -1,0 +1,191 @@
+//! Promise "exactly the limit": it is admitted, with any number of replicas and clients.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinSet;
+use tollkeeper::rls::pb::rate_limit_response::Code;
+use tonic::Code as Status;
+
+use crate::support::{
+    redis_server::Redis,
+    sentinels::Sentinels,
+    service::{Options, Service, descriptor, request},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - key: tenant
+    rate_limit: { unit: year, requests_per_unit: 100000 }
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_replicas_and_64_clients_admit_exactly_the_limit_and_charge_the_sibling_the_same() {
+    let redis = Redis::start();
+    four_replicas_admit_exactly_the_limit(&redis.url(), &redis).await;
+    let sentinels = Sentinels::start();
+    four_replicas_admit_exactly_the_limit(&sentinels.url(), sentinels.master()).await;
+}
+
+async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
+    const CALLS: usize = 5_000;
+    let start = || Service::start(Options { rules: RULES, store, ..Default::default() });
+    let services = [start(), start(), start(), start()];
+    let (asked, passed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let mut client = services[number % services.len()].client().await;
+        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
+        clients.spawn(async move {
+            while asked.fetch_add(1, Ordering::Relaxed) < CALLS {
+                let descriptors =
+                    vec![descriptor(&[("tenant", "acme")]), descriptor(&[("user", "everyone")])];
+                let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
+                if answer.into_inner().overall_code() == Code::Ok {
+                    passed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+
+    assert_eq!(passed.load(Ordering::Relaxed), 1000);
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("user=everyone")]), 1000);
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 1000);
+    redis.assert_no_key_leaks();
+}
+
+/// On every algorithm: the number of admitted hits is exactly the limit, and exactly the
+/// count of each counter. `EXACT_CALLS` sets the number of calls; docs/correctness.md has a long run.
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
+    const KEYS: usize = 100;
+    const ALGORITHMS: [&str; 5] =
+        ["fixed_window", "first_hit_window", "sliding_log", "sliding_window", "token_bucket"];
+    let calls: usize = std::env::var("EXACT_CALLS")
+        .map_or(20_000, |text| text.parse().expect("a number of calls"));
+    // Ten times as many calls as may pass.
+    let limit = calls / KEYS / 10;
+    let began = std::time::Instant::now();
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for name in ALGORITHMS {
+        rules += &format!(
+            "  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: {limit}, algorithm: {name} }}\n"
+        );
+    }
+    let redis = Redis::start();
+    let start =
+        || Service::start(Options { rules: &rules, store: &redis.url(), ..Default::default() });
+    let services: Vec<Service> = (0..8).map(|_| start()).collect();
+    let key = |number: usize| (ALGORITHMS[number % 5], format!("key{}", number / 5));
+
+    let asked = Arc::new(AtomicUsize::new(0));
+    let passed: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let mut client = services[number % services.len()].client().await;
+        let (asked, passed) = (Arc::clone(&asked), Arc::clone(&passed));
+        clients.spawn(async move {
+            loop {
+                // Seven calls in a row have the same key, so that several clients charge it at once.
+                let call = asked.fetch_add(1, Ordering::Relaxed);
+                if call >= calls {
+                    return;
+                }
+                let number = call % (KEYS * 7) / 7;
+                let (name, value) = key(number);
+                let descriptors = vec![descriptor(&[(name, &value)])];
+                let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
+                if answer.into_inner().overall_code() == Code::Ok {
+                    passed[number].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+
+    for (number, passed) in passed.iter().enumerate() {
+        let (name, value) = key(number);
+        assert_eq!(passed.load(Ordering::Relaxed), limit, "{name} {value}");
+        let path = format!("/counters?domain=shop&descriptor={name}%3D{value}");
+        let (_, _, body) = services[0].exchange_at(services[0].admin, "GET", &path, b"");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["counters"][0]["used"], limit, "{name} {value}");
+    }
+    redis.assert_no_key_leaks();
+    println!(
+        "{calls} calls to 8 processes: {limit} on each of {KEYS} keys; {:.0?}",
+        began.elapsed()
+    );
+}
+
+/// 100 calls in a second, and then 1,500 in the next, none of which waits for another one. Also prints how many
+/// were decided a second, and how many 64 clients get decided that wait for each answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_surge_of_fifteen_times_the_load_admits_exactly_the_limit_and_every_call_is_answered() {
+    const PACED: u32 = 100;
+    const SURGE: u32 = 15 * PACED;
+    const LIMIT: usize = 1000;
+    let redis = Redis::start();
+    let flags = &["--decision-budget", "1s"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Default::default() });
+    service.wait_until_ready();
+    let client = service.client().await;
+    let ask = |key: &'static str| {
+        let mut client = client.clone();
+        async move { client.should_rate_limit(request("shop", vec![descriptor(&[(key, "all")])])).await }
+    };
+
+    let mut calls = JoinSet::new();
+    let began = Instant::now();
+    for (count, start) in [(PACED, 0), (SURGE, 1)] {
+        for number in 0..count {
+            let at = began + Duration::from_secs(start) + Duration::from_secs(1) * number / count;
+            tokio::time::sleep_until(at.into()).await;
+            calls.spawn(ask("user"));
+        }
+    }
+    let (mut passed, mut denied, mut failed) = (0, 0, 0);
+    while let Some(answer) = calls.join_next().await {
+        match answer.unwrap() {
+            Ok(answer) if answer.get_ref().overall_code() == Code::Ok => passed += 1,
+            Ok(_) => denied += 1,
+            // The rule's `on_store_failure` is `error`.
+            Err(status) if status.code() == Status::Unavailable => failed += 1,
+            Err(status) => panic!("{status}"),
+        }
+    }
+    let took = began.elapsed() - Duration::from_secs(1);
+    let surge = f64::from(SURGE - failed) / took.as_secs_f64();
+
+    let (began, mut peak) = (Instant::now(), JoinSet::new());
+    for _ in 0..64 {
+        let mut calls = Vec::from_iter((0..20).map(|_| ask("tenant")));
+        peak.spawn(async move {
+            while let Some(call) = calls.pop() {
+                call.await.unwrap();
+            }
+        });
+    }
+    peak.join_all().await;
+    let peak = 64.0 * 20.0 / began.elapsed().as_secs_f64();
+    println!(
+        "{passed} passed, {denied} denied, {failed} failed; {surge:.0}/s, at most {peak:.0}/s"
+    );
+    assert_eq!(passed, LIMIT);
+    assert_eq!(redis.query::<usize>(&["GET", &redis.key("user=all")]), LIMIT);
+}

@@ -1,0 +1,231 @@
+//! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating.md lists the difference.
+
+use tempfile::TempDir;
+use tollkeeper::rls::pb::RateLimitUnit;
+
+use super::{ask, check, headers, json};
+use crate::support::{
+    root, run,
+    service::{Options, Service, descriptor, request, tollkeeper, with_limit},
+    stores::one,
+};
+
+fn page() -> String {
+    std::fs::read_to_string(root().join("docs/migrating.md")).unwrap()
+}
+
+/// Runs `tollkeeper check` on one file: whether it is valid, and the messages without their locations.
+#[track_caller]
+fn checked(rules: &str) -> (bool, Vec<String>) {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("r.yaml"), rules).unwrap();
+    let (code, _, stderr) = run(tollkeeper().current_dir(&folder).args(["check", "r.yaml"]));
+    let mut messages = Vec::new();
+    for line in stderr.lines() {
+        let after_file = line.split("r.yaml").nth(1);
+        let message = after_file.and_then(|after_file| after_file.split_once(": "));
+        messages.extend(message.map(|(_location, message)| message.to_owned()));
+    }
+    (code == Some(0), messages)
+}
+
+/// The values are from gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
+#[tokio::test]
+async fn numbers_merge_keys_and_nulls_are_read_as_in_the_incumbent() {
+    let rules = "
+domain: shop
+descriptors:
+  - &octal { key: octal, rate_limit: &limit { unit: year, requests_per_unit: 010 } }
+  - { key: new_octal, rate_limit: { <<: *limit, requests_per_unit: 0o11 } }
+  - { key: hex, rate_limit: { <<: [{ requests_per_unit: 0x10 }, *limit] } }
+  - { key: binary, rate_limit: { <<: *limit, requests_per_unit: 0b11 } }
+  - { key: grouped, rate_limit: { unit: year, requests_per_unit: +1_000 } }
+  - { <<: *octal, value: exact }
+  - { key: free, rate_limit: }
+  - { key: none, rate_limit: { unit: year, requests_per_unit: ~, unlimited: NULL, name: ~ } }
+  - { key: nothing, value: Null, shadow_mode: ~, descriptors: null, metadata: ~, rate_limit: *limit }
+  - { key: odd, rate_limit: { unlimited: Yes, unit: fortnight } }
+  - { key: unknown, rate_limit: { unlimited: y, unit: '' } }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    for (key, expected) in [
+        ("octal", "OK: OK 7/8 YEAR"),
+        ("new_octal", "OK: OK 8/9 YEAR"),
+        ("hex", "OK: OK 15/16 YEAR"),
+        ("binary", "OK: OK 2/3 YEAR"),
+        ("grouped", "OK: OK 999/1000 YEAR"),
+        ("free", "OK: OK -"),
+        ("none", "OVER_LIMIT: OVER_LIMIT 0/0 YEAR"),
+        ("nothing", "OK: OK 7/8 YEAR"),
+        ("odd", "OK: OK unlimited"),
+        ("unknown", "OK: OK unlimited"),
+    ] {
+        check(&service, &[one(key, "x")], expected).await;
+    }
+    check(&service, &[one("octal", "exact")], "OK: OK 7/8 YEAR").await;
+
+    let (good, warnings) = checked(rules);
+    let expected = [
+        "requests_per_unit: `010` is octal, and means 8",
+        "this descriptor has no limit and none below it, so it has no effect",
+        "rate_limit: empty, so there is no limit here",
+        "requests_per_unit: missing; it counts as 0, which denies every call",
+        "unit: `fortnight` is ignored, since nothing is limited",
+    ];
+    assert!(good);
+    assert_eq!(warnings, expected);
+}
+
+#[tokio::test]
+async fn metadata_is_read_as_in_the_incumbent() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: one
+    metadata: { a: 010, b: yes, c: 1_000, d: Null, e: 2024-01-01, g: 0x10, i: y, j: 1e3, k: tRUE, on: '5' }
+    rate_limit: { unit: year, requests_per_unit: 1 }
+";
+    let flags = &["--dynamic-metadata"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let metadata = ask(&service, vec![one("one", "x")]).await.dynamic_metadata.unwrap();
+    let expected = r#""metadata":{"a":8,"b":true,"c":1000,"d":null,"e":"2024-01-01","g":16,"i":true,"j":1000,"k":"tRUE","on":"5"}}"#;
+    assert!(json(&metadata).ends_with(expected), "{}", json(&metadata));
+}
+
+/// Each case has its message, and a part of the page's row that gives the reason.
+#[test]
+fn the_page_lists_what_is_refused_here_and_accepted_by_the_incumbent() {
+    let page = page();
+    let descriptor = |rest: &str| format!("domain: d\ndescriptors:\n- {{ key: k, {rest} }}\n");
+    let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
+    let long = "x".repeat(257);
+    let big = format!("# {}\ndomain: d\n", "x".repeat(8 << 20));
+    for (rules, message, row) in [
+        (descriptor("key: l"), "key: duplicate key", "a key written twice"),
+        (
+            descriptor("rate_limit: { unit: day, unit: year }"),
+            "unit: duplicate key",
+            "a key written twice",
+        ),
+        ("domain: d\ndomain: e\n".to_owned(), "domain: duplicate key", "a key written twice"),
+        (descriptor("metadata: { a: 1, a: 2 }"), "a: duplicate key", "a key written twice"),
+        (
+            descriptor("rate_limit: { unit: day, quota_mode: true }"),
+            "unknown key `quota_mode` here; it belongs in the descriptor, one level up",
+            "a key at the wrong level",
+        ),
+        (
+            "domain: d\n---\ndomain: e\n".to_owned(),
+            "one YAML document per file; move this one into its own file",
+            "several documents in one file",
+        ),
+        (
+            descriptor(&format!("<<: {{ key: b, {limit} }}")),
+            "<<: put it before `key`, which the merged mapping also sets",
+            "`<<` after a key that it merges as well",
+        ),
+        (
+            "domain: d\ndescriptors:\n- { <<: { key: a }, <<: { value: b } }\n".to_owned(),
+            "<<: duplicate key; give it a list of mappings",
+            "two `<<` in one mapping",
+        ),
+        (
+            descriptor("rate_limit: { unit: day, requests_per_unit: !!int '5' }"),
+            "the only tag allowed here is `!!str`",
+            "tags such as `!!int`",
+        ),
+        (
+            descriptor("value: !!binary aGVsbG8="),
+            "the only tag allowed here is `!!str`",
+            "tags such as `!!int`",
+        ),
+        (
+            "domain:\td\n".to_owned(),
+            "not YAML: ':' must be followed by a valid YAML whitespace",
+            "a tab after `:`",
+        ),
+        (
+            descriptor("metadata: { a: { on: 1 } }"),
+            "metadata: put the key `on` in quotes",
+            "inner keys such as `on`",
+        ),
+        (
+            descriptor("metadata: { a: .inf }"),
+            "metadata: `.inf` cannot be written in JSON",
+            "`.inf` and `.nan`",
+        ),
+        (
+            format!("domain: d\ndescriptors: [{{ key: {long} }}]\n"),
+            "key: 257 bytes exceed 256",
+            "keys of any length",
+        ),
+        (big, "more than 8388608 bytes (8 MiB)", "files of any size"),
+        (
+            "domain: d\ndescriptors: [{ key: 'k*', share_threshold: true }]\n".to_owned(),
+            "share_threshold: needs a `value` with a `*`",
+            "`share_threshold` needs it there",
+        ),
+    ] {
+        let shown: String = rules.chars().take(100).collect();
+        let (good, messages) = checked(&rules);
+        assert!(!good, "{shown}");
+        assert!(messages.iter().any(|actual| actual == message), "{shown}: {messages:?}");
+        assert!(page.contains(row), "docs/migrating.md does not list `{row}`");
+    }
+}
+
+#[test]
+fn yaml_that_is_valid_in_1_1_and_1_2_is_accepted() {
+    for rules in [
+        "domain: d\ndescriptors: !!seq [!!map { key: !!str 5, rate_limit: { unit: day, requests_per_unit: 1 } }]\n",
+        "--- # a comment\ndomain: d\ndescriptors:\n- key: ! 5\n  rate_limit: { unit: day, requests_per_unit: 1 }\n...\n",
+        "{\n\t\"domain\": \"d\",\n\t\"descriptors\": [\n\t\t{ \"key\": \"k\", \"rate_limit\": { \"unit\": \"day\", \"requests_per_unit\": 1 } }\n\t]\n}\n",
+    ] {
+        assert_eq!(checked(rules), (true, Vec::new()), "{rules}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_lists_the_answers_that_differ() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: file, value: 'a*', rate_limit: { unit: year, requests_per_unit: 5 } }
+  - { key: file, value: 'ab*', rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+";
+    let flags = &["--headers", "ratelimit", "--dynamic-metadata"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let page = page();
+    let listed = |row: &str| assert!(page.contains(row), "docs/migrating.md does not list `{row}`");
+
+    // In envoyproxy/ratelimit, it matches the second pattern.
+    check(&service, &[one("file", "ab*")], "OK: OK 4/5 YEAR").await;
+    listed("a value that spells a later pattern");
+
+    // In envoyproxy/ratelimit, 2 are left for the first descriptor and 1 for the second.
+    let twice = [one("user", "x"), one("user", "x")];
+    check(&service, &twice, "OK: OK 1/3 YEAR, OK 1/3 YEAR").await;
+    check(&service, &twice, "OVER_LIMIT: OVER_LIMIT 0/3 YEAR, OVER_LIMIT 0/3 YEAR").await;
+    listed("one counter twice in a call");
+
+    let entries = vec![("user", "x"); 33];
+    let call = request("shop", vec![descriptor(&entries)]);
+    let refused = service.ask(call).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    listed("at most 64 descriptors (`--max-descriptors`) of 32 entries, and no empty key");
+
+    let long = "k".repeat(257);
+    check(&service, &[one(&long, "x")], "OK: OK -").await;
+    listed("keys and values may have any length");
+
+    let denied = headers(&ask(&service, twice.to_vec()).await);
+    assert!(denied.ends_with("Retry-After: N"), "{denied}");
+    listed("`Retry-After` where the call is denied");
+
+    let overridden = with_limit(one("user", "x"), 5, RateLimitUnit::Minute);
+    let metadata = ask(&service, vec![overridden]).await.dynamic_metadata.unwrap();
+    let limit = "requests_per_unit:5 unit:MINUTE";
+    assert!(json(&metadata).contains(&format!("\"limit\":\"{limit}\"")), "{}", json(&metadata));
+    listed(limit);
+}

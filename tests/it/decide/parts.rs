@@ -1,0 +1,289 @@
+//! Calls in parts: random calls of all algorithms and modes, split over several stores, of which some fail. Each
+//! part is reserved, and what does not stay is given back, as `store/redis/reservation.rs` does on a Cluster.
+//!
+//! `PARTS_CASES` is the number of histories of each property; docs/correctness.md has long runs.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use proptest::prelude::*;
+use tollkeeper::{
+    engine::{
+        ledger::{
+            Charge, GiveBack, PartTally, PartsOutcome, Tally, Verdict, judge_parts, reservation,
+        },
+        request::Hits,
+        rule::{Algorithm, Limit, Mode, OnStoreFailure, Unit, WhenDenied},
+        time::Timestamp,
+    },
+    store::memory::MemoryStore,
+};
+
+use crate::support::{
+    backends::memory,
+    charges::{BEGIN, charge},
+    dice::{Dice, number},
+};
+
+const NODES: usize = 4;
+
+/// What becomes of a part that is sent to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// It was not executed.
+    Lost,
+    /// It was executed, and its answer was lost.
+    Unanswered,
+}
+
+/// One call, and what becomes of it.
+#[derive(Debug, Clone)]
+struct Call {
+    /// The time before it, and between its reservations and its give-backs, in milliseconds.
+    passed: u64,
+    took: u64,
+    charges: Vec<Charge>,
+    /// For each node.
+    fates: [Fate; NODES],
+    /// For each node: whether give-backs reach it.
+    gives_back: [bool; NODES],
+}
+
+/// Limits of every algorithm, mode, failure mode and way to count denied calls.
+fn limits() -> Vec<Arc<Limit>> {
+    let mut limits = Vec::new();
+    for algorithm in Algorithm::all(6, None) {
+        for mode in [Mode::Enforced, Mode::Enforced, Mode::Shadow, Mode::Quota] {
+            for when_denied in [WhenDenied::Free, WhenDenied::Counted] {
+                for on_store_failure in OnStoreFailure::ALL {
+                    let limit = Limit::new(6, Unit::Second, 1).unwrap();
+                    let algorithm = algorithm.clone();
+                    let limit = Limit { algorithm, mode, when_denied, on_store_failure, ..limit };
+                    limits.push(Arc::new(limit));
+                }
+            }
+        }
+    }
+    limits
+}
+
+/// Some of the limits, so that charges follow each other on one counter.
+const LIMITS_OF_A_HISTORY: u64 = 7;
+
+fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
+    let mut dice = Dice(seed | 1);
+    let charges = (0..1 + dice.below(6)).map(|_| {
+        let number = family.wrapping_mul(31).wrapping_add(37 * dice.below(LIMITS_OF_A_HISTORY));
+        let number = (number % limits.len() as u64) as usize;
+        let hits = match dice.below(10) {
+            0..=6 => Hits::Charge(1 + dice.below(3)),
+            7..=8 => Hits::Look,
+            _ => Hits::Refund(1 + dice.below(4)),
+        };
+        // Limits of different modes share the counters of fixed windows, as overrides do.
+        let user = match limits[number].algorithm {
+            Algorithm::FixedWindow => format!("{}", dice.below(3)),
+            _ => format!("{number}-{}", dice.below(2)),
+        };
+        charge(&user, hits, &limits[number])
+    });
+    let charges = charges.collect();
+    let fate = |dice: &mut Dice| match dice.below(8) {
+        0 => Fate::Lost,
+        1 => Fate::Unanswered,
+        _ => Fate::Answered,
+    };
+    Call {
+        passed: [0, dice.below(50), dice.below(400), dice.below(1500)][dice.below(4) as usize],
+        took: [0, 0, dice.below(20), dice.below(1200)][dice.below(4) as usize],
+        charges,
+        fates: [(); NODES].map(|()| fate(&mut dice)),
+        gives_back: [(); NODES].map(|()| dice.below(6) > 0),
+    }
+}
+
+fn any_history() -> impl Strategy<Value = Vec<Call>> {
+    (any::<u64>(), prop::collection::vec(any::<u64>(), 1..40)).prop_map(|(family, seeds)| {
+        let limits = limits();
+        seeds.into_iter().map(|seed| call(seed, family % 1000, &limits)).collect()
+    })
+}
+
+/// What became of a call in parts.
+struct Decided {
+    /// `None` if no part was answered.
+    outcome: Option<PartsOutcome>,
+    tallies: Vec<PartTally>,
+}
+
+/// Counters on several nodes.
+struct Nodes([MemoryStore; NODES]);
+
+impl Nodes {
+    fn of(charge: &Charge) -> usize {
+        let name = charge.counter.key(BEGIN);
+        name.bytes().fold(7, |sum, byte| (sum * 31 + usize::from(byte)) % 1009) % NODES
+    }
+
+    fn charge(&self, call: &Call, now: Timestamp) -> Decided {
+        let Call { charges, .. } = call;
+        let parts: Vec<usize> = charges.iter().map(Self::of).collect();
+        let mut tallies = vec![PartTally::Unknown; charges.len()];
+        for (number, node) in self.0.iter().enumerate() {
+            let indices: Vec<usize> =
+                (0..charges.len()).filter(|index| parts[*index] == number).collect();
+            let fate = call.fates[number];
+            if indices.is_empty() || fate == Fate::Lost {
+                continue;
+            }
+            let part: Vec<_> = indices.iter().map(|index| reservation(&charges[*index])).collect();
+            let judgement = node.charge_at(&part, now);
+            if fate == Fate::Answered {
+                for (index, tally) in indices.into_iter().zip(judgement.tallies) {
+                    tallies[index] = PartTally::Known(tally);
+                }
+            }
+        }
+        if tallies.iter().all(|tally| *tally == PartTally::Unknown) {
+            return Decided { outcome: None, tallies };
+        }
+        let verdict = judge_parts(charges, &tallies, &parts);
+        for (index, gives_back) in verdict.gives_back.iter().enumerate() {
+            let Charge { counter, hits, caller } = charges[index].clone();
+            if let (Hits::Charge(hits), true) = (hits, *gives_back && call.gives_back[parts[index]])
+            {
+                let give_back = GiveBack { counter, hits, made: now, caller };
+                self.0[parts[index]].give_back_at(&give_back, now.plus_millis(call.took));
+            }
+        }
+        Decided { outcome: Some(verdict.outcome), tallies }
+    }
+
+    fn look(&self, charge: &Charge, now: Timestamp) -> Tally {
+        look(&self.0[Self::of(charge)], charge, now)
+    }
+
+    /// Opens the window of the call's first-hit windows here and in `other`. One that a reservation opens ends
+    /// too early for the hits that come after its give-back, see docs/correctness.md.
+    fn open_windows(&self, other: &MemoryStore, charges: &[Charge], now: Timestamp) {
+        for charge in charges {
+            if charge.counter.limit.algorithm == Algorithm::FirstHitWindow {
+                for store in [&self.0[Self::of(charge)], other] {
+                    for hits in [Hits::Charge(1), Hits::Refund(1)] {
+                        store.charge_at(&[Charge { hits, ..always(charge) }], now);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The charge as one that is made whether it fits or not.
+fn always(charge: &Charge) -> Charge {
+    let limit = Limit {
+        mode: Mode::Shadow,
+        when_denied: WhenDenied::Counted,
+        ..Limit::clone(&charge.counter.limit)
+    };
+    Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
+}
+
+fn look(store: &MemoryStore, charge: &Charge, now: Timestamp) -> Tally {
+    store.charge_at(&[Charge { hits: Hits::Look, ..charge.clone() }], now).tallies[0]
+}
+
+fn remaining(tally: Tally) -> u32 {
+    match tally.verdict {
+        Verdict::Fits { remaining } => remaining,
+        Verdict::Over => 0,
+    }
+}
+
+fn fits(tally: &Tally) -> bool {
+    tally.verdict != Verdict::Over
+}
+
+fn cases() -> ProptestConfig {
+    ProptestConfig { cases: number("PARTS_CASES", 300) as u32, ..ProptestConfig::default() }
+}
+
+/// Whether hits count after a call of this outcome: all hits of an admitted call, and hits that count when denied.
+fn stays(charge: &Charge, tally: &PartTally, outcome: PartsOutcome) -> bool {
+    let Limit { mode, when_denied, .. } = *charge.counter.limit;
+    let (PartTally::Known(tally), Hits::Charge(_)) = (tally, charge.hits) else { return false };
+    let is_counted = when_denied == WhenDenied::Counted;
+    match outcome {
+        PartsOutcome::Admitted => fits(tally) || is_counted || mode == Mode::Quota,
+        PartsOutcome::Denied | PartsOutcome::Failed => is_counted,
+        PartsOutcome::Again => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_call_in_parts_is_decided_and_counted_as_a_whole_one(history in any_history()) {
+        let (nodes, whole) = (Nodes([(); NODES].map(|()| memory())), memory());
+        let mut now = BEGIN;
+        for call in history {
+            let call = Call { took: 0, fates: [Fate::Answered; NODES], gives_back: [true; NODES], ..call };
+            now = now.plus_millis(call.passed);
+            nodes.open_windows(&whole, &call.charges, now);
+            let Decided { outcome, tallies } = nodes.charge(&call, now);
+            let expected = whole.charge_at(&call.charges, now);
+            prop_assert_eq!(outcome == Some(PartsOutcome::Denied), expected.denied, "{:?}", call);
+            for ((tally, expected), charge) in tallies.iter().zip(&expected.tallies).zip(&call.charges) {
+                let PartTally::Known(tally) = tally else { panic!("every part is known") };
+                prop_assert_eq!(fits(tally), fits(expected), "{:?} of {:?}", charge, call);
+                let counters = (nodes.look(charge, now), look(&whole, charge, now));
+                prop_assert_eq!(counters.0, counters.1, "{:?} of {:?}", charge, call);
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_in_parts_of_which_some_fail_never_admits_too_much(history in any_history()) {
+        // What was admitted, and what counts of denied calls, less refunds.
+        let (nodes, ledger) = (Nodes([(); NODES].map(|()| memory())), memory());
+        let mut counters = BTreeMap::new();
+        let mut now = BEGIN;
+        for call in history {
+            now = now.plus_millis(call.passed);
+            nodes.open_windows(&ledger, &call.charges, now);
+            let Decided { outcome, tallies } = nodes.charge(&call, now);
+            for charge in &call.charges {
+                counters.insert(charge.counter.key(BEGIN), charge.clone());
+                if charge.hits.is_refund() && call.fates[Nodes::of(charge)] != Fate::Lost {
+                    ledger.charge_at(std::slice::from_ref(charge), now);
+                }
+            }
+            let stays: Vec<&Charge> = call.charges.iter().zip(&tallies)
+                .filter(|(charge, tally)| outcome.is_some_and(|outcome| stays(charge, tally, outcome)))
+                .map(|(charge, _)| charge)
+                .collect();
+            let made: Vec<Charge> = stays.iter().map(|charge| always(charge)).collect();
+            let made = ledger.charge_at(&made, now).tallies;
+            if outcome == Some(PartsOutcome::Admitted) {
+                let fit = |mode| {
+                    let all = stays.iter().zip(&made);
+                    all.filter(move |(charge, _)| charge.counter.limit.mode == mode).map(|(_, tally)| fits(tally))
+                };
+                prop_assert!(fit(Mode::Enforced).all(|fits| fits), "{:?}", call);
+                let mut quotas = fit(Mode::Quota).peekable();
+                let looks_at_quota = call.charges.iter().any(|charge| {
+                    charge.hits == Hits::Look && charge.counter.limit.mode == Mode::Quota
+                });
+                prop_assert!(
+                    looks_at_quota || quotas.peek().is_none() || quotas.any(|fits| fits),
+                    "{:?}", call
+                );
+            }
+            now = now.plus_millis(call.took);
+            for charge in counters.values() {
+                let (left, expected) = (nodes.look(charge, now), look(&ledger, charge, now));
+                prop_assert!(remaining(left) <= remaining(expected), "{:?} after {:?}", charge, call);
+            }
+        }
+    }
+}

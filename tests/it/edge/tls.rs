@@ -1,0 +1,414 @@
+//! TLS of the listeners: who is let in, who may ask what, and certificates that change.
+
+use std::{
+    fs,
+    io::Write as _,
+    net::TcpStream,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    certificates::{Authority, Issued},
+    eventually,
+    http::{CALL, ask_admin},
+    run,
+    secured::{Secured, add_tls, certificate, install},
+    service::{Options, Service, serve, tollkeeper},
+};
+
+#[test]
+fn every_address_speaks_tls_and_nothing_else() {
+    let secured = Secured::start(&[]);
+    let service = &secured.service;
+    let (code, stdout, stderr) = run(&mut secured.call(None));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.contains("9 left of 10 per year"), "{stdout}");
+    assert_eq!(secured.get(service.http, "/healthz", "", None), Some((200, "OK".to_owned())));
+    let (status, metrics) = secured.get(service.http, "/metrics", "", None).unwrap();
+    assert_eq!(status, 200);
+    let expiry = r#"ratelimit_tls_certificate_expires_in_seconds{files="certificates"} "#;
+    assert!(metrics.contains(expiry), "{metrics}");
+    assert!(metrics.contains(r#"ratelimit_tls_files_in_use{files="certificates"} 1"#), "{metrics}");
+
+    let plain = ["call", "--addr", &service.grpc.to_string(), "--domain", "shop", "user=a"];
+    assert_eq!(run(tollkeeper().args(plain)).0, Some(1));
+    assert_eq!(service.exchange("GET", "/healthz", b"").0, 0, "no answer without TLS");
+    let mut counter = tollkeeper();
+    counter.args(["counter", "show", "--addr", &service.admin.to_string()]);
+    add_tls(&mut counter, &secured.authority.certificate, None);
+    let (code, stdout, stderr) = run(counter.args(["--domain", "shop", "user=a"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("1 used"), "{stdout}");
+    let mut bench = tollkeeper();
+    bench.args(["bench", "--addr", &service.grpc.to_string(), "--calls", "10", "--json"]);
+    add_tls(&mut bench, &secured.authority.certificate, None);
+    assert_eq!(run(bench.args(["--domain", "shop", "user={}"])).0, Some(0));
+
+    let strangers = Authority::new();
+    let mut call = tollkeeper();
+    call.args(["call", "--addr", &service.grpc.to_string()]);
+    add_tls(&mut call, &strangers.certificate, None);
+    let (code, _, stderr) = run(call.args(["--domain", "shop", "user=a"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("the server's certificate is not"), "{stderr}");
+}
+
+#[test]
+fn clients_need_a_certificate_of_the_given_authority_except_for_health() {
+    let secured = Secured::start(&["--tls-client-ca", "CLIENTS"]);
+    let (service, client) = (&secured.service, secured.authority.client());
+    let others = Authority::new();
+    assert_eq!(run(&mut secured.call(Some(&client))).0, Some(0));
+    assert_eq!(run(&mut secured.call(None)).0, Some(1));
+    assert_eq!(run(&mut secured.call(Some(&others.client()))).0, Some(1));
+    for (path, without, with) in
+        [("/healthz", 200, 200), ("/metrics", 403, 200), ("/rules", 403, 200)]
+    {
+        let status = |client| secured.get(service.http, path, "", client).unwrap().0;
+        assert_eq!((status(None), status(Some(&client))), (without, with), "{path}");
+    }
+    let show = "/counters?domain=shop&descriptor=user%3Da";
+    assert_eq!(secured.get(service.admin, show, "", None), None);
+    assert_eq!(secured.get(service.admin, show, "", Some(&client)).unwrap().0, 200);
+}
+
+#[test]
+fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("clients.yaml");
+    fs::write(&file, "spiffe://test/shop: [shop]\nother.example: [mail]\n").unwrap();
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file.display().to_string()];
+    let secured = Secured::start(&flags);
+    let shop = secured.authority.client_named(&["spiffe://test/shop"]);
+    let other = secured.authority.client_named(&["other.example"]);
+    let denied = "PERMISSION_DENIED: domain: this client may not ask about `shop`";
+    assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0));
+    for client in [&other, &secured.authority.client()] {
+        let (code, _, stderr) = run(&mut secured.call(Some(client)));
+        assert_eq!(code, Some(1));
+        assert!(stderr.contains(denied), "{stderr}");
+    }
+    fs::write(&file, "other.example: [mail").unwrap();
+    eventually("the bad file is logged", || {
+        secured.service.log().contains("cannot be used, the last good ones stay").then_some(())
+    });
+    assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(0), "the last good file is in use");
+    fs::write(&file, "other.example: ['*']\n").unwrap();
+    eventually("the new file is in use", || {
+        (run(&mut secured.call(Some(&other))).0 == Some(0)).then_some(())
+    });
+    assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(1));
+}
+
+#[test]
+fn certificates_for_grpc_alone_identify_nobody_on_the_plain_addresses() {
+    let secured = Secured::start(&["--tls-scope", "grpc", "--tls-client-ca", "CLIENTS"]);
+    let service = &secured.service;
+    assert_eq!(run(&mut secured.call(Some(&secured.authority.client()))).0, Some(0));
+    assert_eq!(ask_admin(service, &["host: localhost"]), "200");
+    assert_eq!(ask_admin(service, &["host: evil.example"]), "403", "a name that others control");
+    for (request, expected) in [("GET /metrics", 200), ("GET /rules", 200), ("POST /json", 403)] {
+        let (method, path) = request.split_once(' ').unwrap();
+        assert_eq!(service.exchange(method, path, CALL.as_bytes()).0, expected, "{request}");
+    }
+}
+
+/// Whether the admin address refuses these requests, all of them or none.
+#[track_caller]
+fn is_refused(secured: &Secured, requests: &[(&str, &str)], header: &str, client: &Issued) -> bool {
+    let mut refused = Vec::new();
+    for (request, body) in requests {
+        let answer = secured.ask(secured.service.admin, request, header, body, Some(client));
+        refused.push(answer.unwrap().0 == 403);
+    }
+    assert!(refused.iter().all(|other| *other == refused[0]), "{requests:?}: {refused:?}");
+    refused[0]
+}
+
+#[test]
+fn the_admin_address_asks_which_domains_a_certificate_gives() {
+    let folder = TempDir::new().unwrap();
+    let (clients, token) = (folder.path().join("clients.yaml"), folder.path().join("token"));
+    fs::write(&clients, "shop.example: [shop]\noperator.example: ['*']\n").unwrap();
+    fs::write(&token, "0123456789abcdef").unwrap();
+    let clients = clients.display().to_string();
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &clients];
+    let secured = Secured::start(&flags);
+    let of_shop = [
+        ("GET /counters?domain=shop&descriptor=user%3Da", ""),
+        ("POST /counters/reset?domain=shop&descriptor=user%3Da", ""),
+        ("POST /explain", CALL),
+    ];
+    let call_of_mail = CALL.replace("shop", "mail");
+    let of_mail = [
+        ("GET /counters?domain=mail&descriptor=user%3Da", ""),
+        ("POST /counters/reset?domain=mail&descriptor=user%3Da", ""),
+        ("POST /explain", call_of_mail.as_str()),
+    ];
+    let of_all = ["GET /status", "GET /top", "GET /log", "POST /log?filter=info", "GET /stats"];
+    let of_all = of_all.map(|request| (request, ""));
+    let client = |name| secured.authority.client_named(&[name]);
+    for (client, expected) in [
+        (client("shop.example"), [false, true, true]),
+        (client("operator.example"), [false, false, false]),
+        (secured.authority.client(), [true, true, true]),
+    ] {
+        let found = [&of_shop[..], &of_mail, &of_all];
+        assert_eq!(found.map(|requests| is_refused(&secured, requests, "", &client)), expected);
+    }
+
+    let token = token.display().to_string();
+    let secured = Secured::start(&[&flags[..], &["--admin-token-file", &token]].concat());
+    let (bearer, nobody) =
+        ("authorization: Bearer 0123456789abcdef\r\n", secured.authority.client());
+    for requests in [&of_shop[..], &of_mail, &of_all] {
+        assert!(
+            !is_refused(&secured, requests, bearer, &nobody),
+            "the token is that of an operator"
+        );
+    }
+}
+
+#[test]
+fn a_renewed_certificate_is_used_and_a_bad_pair_is_not() {
+    let secured = Secured::start(&[]);
+    let in_use = |secured: &Secured| {
+        let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+        let mut connection = secured.connection(None);
+        connection.complete_io(&mut stream).ok()?;
+        Some(connection.peer_certificates()?.first()?.clone().into_owned())
+    };
+    let first = certificate(&secured.folder.path().join("certificate"));
+    assert_eq!(in_use(&secured), Some(first.clone()));
+
+    let second = secured.authority.server(&["127.0.0.1"]);
+    fs::copy(&second.certificate, secured.folder.path().join("certificate")).unwrap();
+    let metrics = || secured.get(secured.service.http, "/metrics", "", None).unwrap().1;
+    eventually("the pair does not fit", || {
+        metrics().contains(r#"in_use{files="certificates"} 0"#).then_some(())
+    });
+    assert!(secured.service.log().contains("the last good ones stay"), "{}", secured.service.log());
+    assert_eq!(in_use(&secured), Some(first));
+    install(&second, secured.folder.path());
+    let second = certificate(&second.certificate);
+    eventually("the new certificate is in use", || (in_use(&secured)? == second).then_some(()));
+    eventually("the metric", || {
+        metrics().contains(r#"in_use{files="certificates"} 1"#).then_some(())
+    });
+    install(&secured.authority.expired_server(&["127.0.0.1"]), secured.folder.path());
+    eventually("the expired one is refused", || {
+        secured.service.log().contains("has expired").then_some(())
+    });
+    assert_eq!(in_use(&secured), Some(second));
+}
+
+#[test]
+fn the_admin_address_asks_for_its_token() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    fs::write(&file, "0123456789abcdef\n").unwrap();
+    let path = file.display().to_string();
+    let flags = ["--admin-token-file", &path];
+    let service = Service::start(Options { flags: &flags, ..Options::default() });
+    let show = |token: Option<&Path>| {
+        let mut command = tollkeeper();
+        command.args(["counter", "show", "--addr", &service.admin.to_string()]);
+        if let Some(token) = token {
+            command.arg("--token-file").arg(token);
+        }
+        run(command.args(["--domain", "shop", "user=a"]))
+    };
+    let admin = service.admin;
+    let wrong = folder.path().join("wrong");
+    fs::write(&wrong, "0123456789abcdeF").unwrap();
+    assert_eq!(show(Some(&file)).0, Some(0));
+    for (token, problem) in [
+        (None, "a bearer token is required; give its file by --token-file".to_owned()),
+        (
+            Some(wrong.as_path()),
+            format!(
+                "the bearer token is not the right one; --token-file {} must hold the token of the service's --admin-token-file",
+                wrong.display()
+            ),
+        ),
+    ] {
+        let outcome = (Some(1), String::new(), format!("{admin}: {problem}\n"));
+        assert_eq!(show(token), outcome);
+    }
+    fs::write(&file, "0123456789abcdeF").unwrap();
+    eventually("the new token is in use", || (show(Some(&wrong)).0 == Some(0)).then_some(()));
+}
+
+#[test]
+fn a_token_file_that_cannot_be_used_is_bad_usage_that_names_the_flag_and_the_file() {
+    let service = Service::start(Options::default());
+    let (folder, admin) = (TempDir::new().unwrap(), service.admin.to_string());
+    let file = folder.path().join("token");
+    let path = file.display().to_string();
+    for (content, problem) in [
+        (None, "No such file or directory (os error 2)"),
+        (Some(&b""[..]), "the file is empty"),
+        (Some(b" \n"), "the file is empty"),
+        (Some(b"s3cret\nand more"), "the token must be visible ASCII characters"),
+        (Some(b"s3cr\xc3\xa9t"), "the token must be visible ASCII characters"),
+        (Some(b"s3cret\xff"), "the token must be visible ASCII characters"),
+    ] {
+        if let Some(content) = content {
+            fs::write(&file, content).unwrap();
+        }
+        for command in [
+            &["top", "--addr", &admin][..],
+            &["counter", "show", "--domain", "shop", "user=a", "--addr", &admin],
+            &["explain", "--domain", "shop", "user=a", "--admin-addr", &admin],
+        ] {
+            let outcome = run(tollkeeper().args(command).args(["--token-file", &path]));
+            let line = format!("--token-file: {path}: {problem}\n");
+            assert_eq!(outcome, (Some(2), String::new(), line), "{command:?}");
+        }
+    }
+}
+
+/// What the service says about these flags when it refuses to start.
+fn refused(flags: &[&str]) -> String {
+    let (code, _, stderr) = run(serve().args(flags));
+    assert_eq!(code, Some(2), "{stderr}");
+    stderr
+}
+
+#[test]
+fn flags_that_would_leave_an_address_open_or_without_a_certificate_are_refused() {
+    let (authority, folder) = (Authority::new(), TempDir::new().unwrap());
+    let good = authority.server(&["127.0.0.1"]);
+    let (expired, other) = (authority.expired_server(&["a"]), authority.server(&["a"]));
+    let text = |path: &PathBuf| path.display().to_string();
+    let short = folder.path().join("short");
+    fs::write(&short, "secret").unwrap();
+    let short = text(&short);
+    let (certificate, key) = (text(&good.certificate), text(&good.key));
+    let pair = ["--tls-cert", &certificate, "--tls-key", &key];
+    let with = |more: &[&str]| refused(&[&pair[..], more].concat());
+    let beyond = "--admin-addr: must be a loopback address, unless --admin-token-file or --tls-client-ca is set\n";
+    assert_eq!(refused(&["--admin-addr", "0.0.0.0:0"]), beyond);
+    assert_eq!(with(&["--admin-addr", "[::]:0"]), beyond, "TLS alone identifies nobody");
+    let domains = with(&["--client-domains", "/dev/null"]);
+    assert!(domains.starts_with("--client-domains: needs --tls-client-ca\n"), "{domains}");
+    assert_eq!(refused(&pair[..2]), "--tls-cert: needs --tls-key\n");
+    assert_eq!(refused(&pair[2..]), "--tls-key: needs --tls-cert\n");
+    assert_eq!(
+        refused(&["--tls-client-ca", &certificate]),
+        "--tls-client-ca: needs --tls-cert and --tls-key\n"
+    );
+    let message = "the token must be at least 16 visible ASCII characters";
+    assert_eq!(
+        refused(&["--admin-token-file", &short]),
+        format!("--admin-token-file: {short}: {message}\n")
+    );
+    for (certificate, key, problem) in [
+        (&expired.certificate, &expired.key, "has expired"),
+        (&good.certificate, &other.key, "does not fit the certificate"),
+        (&good.key, &good.key, "no certificate in PEM format"),
+        (&good.certificate, &good.certificate, "no private key in PEM format"),
+    ] {
+        let message = refused(&["--tls-cert", &text(certificate), "--tls-key", &text(key)]);
+        assert!(message.starts_with("--tls-cert: /") && message.contains(problem), "{message}");
+    }
+}
+
+/// Clients that stop in the middle: before the handshake, in it, and after it.
+#[test]
+fn an_unfinished_handshake_delays_neither_calls_nor_the_exit() {
+    let mut secured = Secured::start(&[]);
+    let grpc = secured.service.grpc;
+    let mut unfinished = Vec::new();
+    for sent in [&b""[..], b"\x16\x03\x01\x02\x00\x01", b"\x16"] {
+        let mut stream = TcpStream::connect(grpc).unwrap();
+        stream.write_all(sent).unwrap();
+        unfinished.push(stream);
+    }
+    let mut finished = TcpStream::connect(grpc).unwrap();
+    secured.connection(None).complete_io(&mut finished).unwrap();
+    assert_eq!(run(&mut secured.call(None)).0, Some(0));
+    secured.service.process().signal("TERM");
+    assert!(secured.service.process().0.wait().unwrap().success());
+    let log = secured.service.log();
+    assert!(!log.contains("did not end"), "{log}");
+}
+
+/// The first byte of a handshake, and nothing else.
+#[test]
+fn unfinished_handshakes_on_all_connections_keep_no_new_client_out() {
+    let secured = Secured::start(&["--max-connections", "50"]);
+    let unfinished: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+            stream.write_all(b"\x16").unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..10 {
+        let (code, _, stderr) = run(&mut secured.call(None));
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+    drop(unfinished);
+}
+
+#[test]
+fn a_handshake_that_begins_after_the_stop_is_finished() {
+    let mut secured = Secured::start(&[]);
+    let mut stream = TcpStream::connect(secured.service.grpc).unwrap();
+    let mut connection = secured.connection(None);
+    let mut hello = Vec::new();
+    connection.write_tls(&mut hello).unwrap();
+    stream.write_all(&hello[..20]).unwrap();
+    eventually("it is accepted", || {
+        let metrics = secured.get(secured.service.http, "/metrics", "", None)?.1;
+        metrics.contains("ratelimit_connections{listener=\"grpc\"} 1").then_some(())
+    });
+    secured.service.process().signal("TERM");
+    eventually("it stops", || secured.service.log().contains("draining").then_some(()));
+    stream.write_all(&hello[20..]).unwrap();
+    connection.complete_io(&mut stream).unwrap();
+    assert!(!connection.is_handshaking());
+    assert!(secured.service.process().0.wait().unwrap().success());
+}
+
+/// The time that the process has computed, in clock ticks, of which a second has 100.
+fn ticks(process: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// `TOLLKEEPER_TLS_SECONDS=5 cargo test --release --test it decisions_over_tls -- --nocapture` prints the figures of
+/// docs/performance.md.
+#[test]
+fn decisions_over_tls_cost_little_more() {
+    let time =
+        std::env::var("TOLLKEEPER_TLS_SECONDS").map_or("100ms".to_owned(), |text| text + "s");
+    let mut secured = Secured::start(&[]);
+    let mut plain = Service::start(Options::default());
+    let ca = secured.authority.certificate.clone();
+    let measure = |service: &mut Service, ca: Option<&Path>| {
+        let process = service.process().0.id();
+        let before = ticks(process);
+        let mut bench = tollkeeper();
+        bench.args(["bench", "--addr", &service.grpc.to_string(), "--domain", "shop", "--json"]);
+        bench.args(["--duration", &time, "--keys", "1000", "user={}"]);
+        if let Some(ca) = ca {
+            add_tls(&mut bench, ca, None);
+        }
+        let (code, stdout, stderr) = run(&mut bench);
+        assert_eq!(code, Some(0), "{stderr}");
+        let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let calls = report["calls"].as_u64().unwrap();
+        (ticks(process) - before) as f64 * 10_000.0 / calls as f64
+    };
+    let rounds: Vec<_> = (0..3)
+        .map(|_| (measure(&mut plain, None), measure(&mut secured.service, Some(&ca))))
+        .collect();
+    for (plain, with_tls) in rounds {
+        println!("without TLS {plain:.2} us, with TLS {with_tls:.2} us: {:.2}", with_tls / plain);
+    }
+}

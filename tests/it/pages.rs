@@ -1,0 +1,8 @@
+//! The manual: its samples run, and its tables agree with the program.
+
+mod clients;
+mod docs;
+mod getting_started;
+mod requirements;
+mod tables;
+mod words;

@@ -1,0 +1,190 @@
+//! The samples of README.md and docs/: commands print what the pages show, and rules are valid.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    pages::{blocks, cells, page, rows, without_times},
+    root,
+    service::{Options, Service, tollkeeper},
+};
+
+#[path = "../../../examples/algorithms/draw.rs"]
+mod draw;
+
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut pages: Vec<PathBuf> =
+        fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
+    pages.retain(|page| page.is_file());
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
+    pages.sort();
+    pages.into_iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect()
+}
+
+#[test]
+fn the_console_samples_of_the_pages_show_what_commands_print() {
+    for (page, text) in pages() {
+        if page.ends_with("getting-started.md") {
+            // Its commands build on each other; getting_started.rs follows them.
+            continue;
+        }
+        let rules = include_str!("../../../examples/rules.yaml");
+        // With minutes, a window could end between two samples.
+        let rules = rules.replace("unit: minute", "unit: year");
+        let service = Service::start(Options { rules: &rules, ..Options::default() });
+        for console in blocks(&text, "console") {
+            for sample in console.split("$ ").skip(1) {
+                let (command, expected) = sample.split_once('\n').unwrap();
+                let words = command.split(' ').skip(1);
+                let output = tollkeeper()
+                    .args(words)
+                    .current_dir(root())
+                    .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+                    .env("TOLLKEEPER_ADMIN_ADDR", service.admin.to_string())
+                    .output()
+                    .unwrap();
+                let shown =
+                    String::from_utf8(output.stdout).unwrap().replace("per year", "per minute");
+                let (shown, expected) = (without_times(&shown), without_times(expected));
+                assert_eq!(shown, expected, "{}: {command}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_pictures_are_those_that_the_engine_draws() {
+    for (name, picture) in draw::pictures() {
+        let drawn = fs::read_to_string(root().join("docs/algorithms").join(&name)).unwrap();
+        assert!(drawn == picture, "{name}: `cargo run --example algorithms -- draw` draws another");
+    }
+}
+
+#[test]
+fn the_rule_samples_of_the_pages_are_valid() {
+    let folder = TempDir::new().unwrap();
+    let text = page("rules.md") + &page("algorithms.md");
+    for (number, rules) in blocks(&text, "yaml").into_iter().enumerate() {
+        let file = folder.path().join(format!("{number}.yaml"));
+        fs::write(&file, rules).unwrap();
+        let output = tollkeeper().arg("check").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// A reader copies them into a Cargo.toml of their own.
+#[test]
+fn the_dependencies_of_the_rust_client_are_those_with_which_it_is_built() {
+    let page = page("clients.md");
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    for dependency in blocks(&page, "toml")[0].lines() {
+        assert!(manifest.contains(&format!("{dependency}\n")), "{dependency}");
+    }
+}
+
+#[test]
+fn links_of_the_pages_lead_to_existing_files() {
+    for (page, text) in pages() {
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let target = page.parent().unwrap().join(link);
+            assert!(target.exists(), "{}: {link}", page.display());
+        }
+    }
+}
+
+/// Every file below `folder`, with its text, or without if it is not text.
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push((path.display().to_string(), fs::read_to_string(&path).unwrap_or_default()));
+        }
+    }
+    found
+}
+
+/// What a text has in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_files_that_the_pages_cite_exist_and_the_promises_that_tests_cite_are_on_the_page() {
+    let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
+    let code = code.concat();
+    for cites in ["correctness.md", "performance.md", "bench.md"] {
+        let text = page(cites);
+        for name in quoted(&text) {
+            let is_file = [".rs", ".lua", ".golden"].iter().any(|ending| name.ends_with(ending));
+            let path = format!("/{name}");
+            assert!(
+                !is_file || code.iter().any(|(file, _)| file.ends_with(&path)),
+                "docs/{cites}: no file {name}"
+            );
+        }
+    }
+    let page = page("correctness.md");
+    let promises = rows(&page, "| promise | what it says | tests |");
+    let promises: Vec<_> = promises.iter().map(|row| cells(row)[0]).collect();
+    for (file, text) in files(&root().join("tests")) {
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        for comment in comments.filter(|line| line.contains(" Promise")) {
+            for name in comment.split('"').skip(1).step_by(2) {
+                assert!(promises.contains(&name), "{file}: no promise {name}");
+            }
+        }
+    }
+}
+
+/// The tests of a binary, with the path of their module.
+fn tests_of(binary: &str) -> Vec<String> {
+    let folder = root().join("tests").join(binary);
+    let mut names = Vec::new();
+    for (file, text) in files(&folder) {
+        let module = Path::new(&file).strip_prefix(&folder).unwrap().with_extension("");
+        let module = module.display().to_string().replace('/', "::");
+        let functions = text.lines().filter_map(|line| line.trim_start().split_once("fn "));
+        names.extend(functions.map(|(_, function)| format!("{module}::{function}")));
+    }
+    names
+}
+
+#[test]
+fn the_commands_of_the_pages_run_tests_that_exist() {
+    for (page, text) in pages() {
+        for command in text.split("--test ").skip(1) {
+            let words: Vec<&str> = command.split([' ', '\n', '`']).collect();
+            let [binary @ ("it" | "faults" | "deploy"), filter, ..] = words[..] else { continue };
+            let is_filter = !filter.is_empty() && !filter.starts_with('-');
+            let found = tests_of(binary).iter().any(|test| test.contains(filter));
+            assert!(
+                !is_filter || found,
+                "{}: no test of {binary} matches {filter}",
+                page.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_readme_names_every_script_that_runs_tests() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for entry in fs::read_dir(root().join("tests")).unwrap().map(Result::unwrap) {
+        let script = format!("tests/{}", entry.file_name().to_str().unwrap());
+        let is_script = entry.file_type().unwrap().is_file();
+        assert!(!is_script || readme.contains(&script), "{script} is not in README.md");
+    }
+}
+
+#[test]
+fn architecture_md_has_at_most_150_lines() {
+    let lines = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap().lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}

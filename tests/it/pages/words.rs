@@ -1,0 +1,158 @@
+//! The documents use the settled words: a phrase that was replaced does not come back.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::support::root;
+
+/// Where the words count: files, and folders with all that is below them.
+const PLACES: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "docs",
+    "examples/clients",
+    "helm/README.md",
+    "helm/files/alerts.yaml",
+];
+
+/// The files that are text. Generated files and pictures are not.
+const ENDINGS: &[&str] = &["md", "rs", "lua", "go", "py", "js", "java", "yaml"];
+
+/// The phrases that must not occur, in lower case, and what to write instead.
+const SETTLED: &[(&str, &str)] = &[
+    ("those of", "the thing again: \"keys of another node\", \"the labels of the pods\""),
+    ("that of", "the thing again: \"the limit of the rule\""),
+    ("in words", "what it is: \"a sentence\", \"meaning\""),
+    ("as far as is known", "\"estimated\", or nothing"),
+    ("of ours", "\"our\", or \"of tollkeeper\""),
+    ("told", "\"reported\", \"listed\", \"configured\""),
+    ("tells", "\"reports\", \"shows\""),
+    ("that is none", "\"that is not one\""),
+    ("and is none", "\"and is not one\""),
+    ("so many", "\"at most\", or the number"),
+    ("whoever", "\"everybody who\""),
+    ("nevertheless", "\"still\""),
+    ("dearest", "\"most expensive\""),
+    ("waited for for", "\"it waits up to 5 s for\""),
+    ("not any more", "\"no longer\""),
+    ("for ever", "\"permanently\", \"without bound\""),
+    ("begin anew", "\"start again from zero\""),
+    ("begins anew", "\"starts again from zero\""),
+    ("began anew", "\"started again from zero\""),
+    ("asks with", "\"checks with\""),
+    ("asked with", "\"checked with\""),
+    ("is asked", "\"is queried\", \"gets a request\""),
+    ("may ask about", "\"may use\""),
+    ("what to ask about", "\"the descriptors\""),
+    ("a look", "\"a check\" (0 hits), \"a read\" (of a counter)"),
+    ("least left", "\"least remaining\""),
+    ("hits left", "\"remaining hits\""),
+    ("the incumbent", "\"envoyproxy/ratelimit\""),
+    ("the old service", "\"envoyproxy/ratelimit\""),
+    ("the old program", "\"envoyproxy/ratelimit\""),
+];
+
+/// The headers of tables that are written from src and are checked there.
+const GENERATED: &[&str] = &[
+    "| flag | values | default | meaning |",
+    "| name (on /metrics) | kind | labels | meaning |",
+    "| envoyproxy/ratelimit | values | here |",
+    "| without an effect | values | why |",
+    "| key | where | meaning |",
+];
+
+/// The files of a place.
+fn files(place: &Path) -> Vec<PathBuf> {
+    if place.is_dir() {
+        let mut entries: Vec<PathBuf> =
+            fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        return entries.iter().flat_map(|entry| files(entry)).collect();
+    }
+    let ending = place.extension().and_then(|ending| ending.to_str());
+    if ending.is_some_and(|ending| ENDINGS.contains(&ending)) { vec![place.into()] } else { vec![] }
+}
+
+/// A word in lower case, without the marks of lists, comments and emphasis around it.
+struct Word {
+    text: String,
+    line: usize,
+    /// Whether punctuation follows, so that no phrase goes on behind it.
+    ends: bool,
+}
+
+/// The words of a text, without the generated tables.
+fn words(text: &str) -> Vec<Word> {
+    let mut words = Vec::new();
+    let mut is_generated = false;
+    for (index, content) in text.lines().enumerate() {
+        is_generated = GENERATED.contains(&content) || (is_generated && content.starts_with('|'));
+        if is_generated {
+            continue;
+        }
+        for word in content.split(|char: char| char.is_whitespace() || "|()[]".contains(char)) {
+            let is_mark = |char: char| !char.is_alphanumeric() && !"-_/".contains(char);
+            let word = word.trim_start_matches(is_mark);
+            let text = word.trim_end_matches(is_mark);
+            if text.contains(char::is_alphanumeric) {
+                let ends = word[text.len()..].contains(['.', ',', ':', ';', '!', '?']);
+                words.push(Word { text: text.to_lowercase(), line: index + 1, ends });
+            }
+        }
+    }
+    words
+}
+
+/// The lines and the phrases in a text that were replaced.
+fn replaced(text: &str) -> Vec<String> {
+    let words = words(text);
+    let mut found = Vec::new();
+    for (phrase, instead) in SETTLED {
+        let expected: Vec<&str> = phrase.split(' ').collect();
+        for part in words.windows(expected.len()) {
+            let is_same = part.iter().map(|word| word.text.as_str()).eq(expected.iter().copied());
+            if is_same && part.iter().rev().skip(1).all(|word| !word.ends) {
+                found.push(format!("{}: `{phrase}`: write {instead}", part[0].line));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_documents_have_no_phrase_that_was_replaced() {
+    let mut found = Vec::new();
+    for place in PLACES {
+        let files = files(&root().join(place));
+        assert!(!files.is_empty(), "{place} has no files");
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            let name = file.strip_prefix(root()).unwrap().display();
+            found.extend(replaced(&text).iter().map(|line| format!("{name}:{line}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_phrase_is_found_across_lines_and_not_within_other_words() {
+    for (text, lines) in [
+        ("One. Those\nof the rule", vec![1]),
+        ("/// It is the limit and that\n/// of the rule.", vec![1]),
+        ("What it\n**told**, and why", vec![2]),
+        ("`--a-look`, a look-up, untold, told-you", vec![]),
+        ("Use those. Of the rest, none", vec![]),
+        ("| flag | values | default | meaning |\n| those of | x |\n\nthose of", vec![4]),
+    ] {
+        let found: Vec<usize> = replaced(text)
+            .iter()
+            .map(|found| found.split_once(':').unwrap().0.parse().unwrap())
+            .collect();
+        assert_eq!(found, lines, "{text}");
+    }
+}

@@ -1,0 +1,16 @@
+//! The stores: memory, and Redis as one server, behind Sentinels and as a Cluster.
+
+mod checks;
+mod cluster;
+mod failure;
+mod group_commit;
+mod memory;
+mod opening;
+mod over_limit_cache;
+mod redis;
+mod sentinel;
+mod topologies;
+mod transport;
+mod unsent;
+mod without_scripts;
+mod write_refusals;

@@ -1,0 +1,215 @@
+//! Promises "exactly the limit" and "all or nothing", without faults.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use tollkeeper::{
+    engine::{
+        ledger::{Charge, Tally, Verdict},
+        request::Hits,
+        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
+    },
+    store::{redis::RedisStore, system_clock},
+};
+
+use crate::support::{
+    backends::memory,
+    charges::LOG,
+    cluster::Cluster,
+    cluster_calls::{ALGORITHMS, ask, charge, follow, masters, rules, serve, used, values_on},
+    cluster_load::{Counted, Load},
+    dice::{Dice, number},
+    redis_server::Version,
+};
+
+/// Over three nodes, on every algorithm.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_services_admit_exactly_each_limit_and_no_call_is_charged_in_part() {
+    const LIMIT: u64 = 150;
+    let cluster = masters(Version::Redis7);
+    let rules = rules(LIMIT, &[]);
+    let services = [serve(&cluster, &rules, &[]), serve(&cluster, &rules, &[])];
+    let services: Vec<_> = services.iter().collect();
+    let single: Vec<Vec<Counted>> = ALGORITHMS.map(|name| vec![(name, "one".to_owned())]).into();
+    let ledger = Load::start(&services, 24, single, 2 * LIMIT as usize).await.end().await;
+    assert_eq!(ledger.failed, []);
+    for name in ALGORITHMS {
+        let one = (name, "one".to_owned());
+        assert_eq!(ledger.admitted[&one], LIMIT, "{name}");
+        assert_eq!(used(services[0], name, "one"), LIMIT, "{name}");
+    }
+
+    // Three counters of three nodes, of which the calls share one, two or none.
+    let mut calls: Vec<Vec<Counted>> = Vec::new();
+    for (index, name) in ALGORITHMS.into_iter().enumerate() {
+        let others = ALGORITHMS[(index + 1) % 5];
+        let on = |node, key, count| values_on(&cluster, node, key, "three", count);
+        let (first, second, third) = (on(0, name, 1), on(1, others, 2), on(2, name, 3));
+        for number in 0..6 {
+            calls.push(vec![
+                (name, first[0].clone()),
+                (others, second[number % 2].clone()),
+                (name, third[number % 3].clone()),
+            ]);
+        }
+    }
+    let counted: Vec<Counted> = calls.concat();
+    let ledger = Load::start(&services, 24, calls, 60).await.end().await;
+    assert_eq!(ledger.failed, []);
+    assert!(ledger.denied > 0);
+    for counted in counted {
+        let (admitted, (key, value)) = (ledger.admitted[&counted], &counted);
+        assert!(admitted <= LIMIT, "{counted:?}: {admitted}");
+        assert_eq!(used(services[1], key, value), admitted, "{counted:?}");
+    }
+    cluster.assert_no_key_leaks();
+}
+
+/// Limits in windows so long that no time passes in them during a test.
+fn long_limits() -> Vec<Arc<Limit>> {
+    let mut limits = Vec::new();
+    for algorithm in Algorithm::all(7, None) {
+        let per = |requests, years| Limit {
+            algorithm: algorithm.clone(),
+            ..Limit::new(requests, Unit::Year, years).unwrap()
+        };
+        limits.extend([per(7, 1), Limit { mode: Mode::Shadow, ..per(5, 2) }]);
+        if algorithm != LOG {
+            let counted = WhenDenied::Counted;
+            limits.extend([
+                Limit { when_denied: counted, ..per(6, 3) },
+                Limit { mode: Mode::Quota, ..per(4, 4) },
+                Limit { mode: Mode::Quota, ..per(8, 5) },
+                Limit { mode: Mode::Shadow, when_denied: counted, ..per(5, 6) },
+            ]);
+        }
+    }
+    limits.into_iter().map(Arc::new).collect()
+}
+
+fn any_call(dice: &mut Dice, limits: &[Arc<Limit>]) -> Vec<Charge> {
+    let count = 1 + dice.below(4);
+    let charge = |_| {
+        let limit = &limits[dice.below(limits.len() as u64) as usize];
+        let user = ["a", "b", "c", "d", "e", "f"][dice.below(6) as usize];
+        let hits = match dice.below(20) {
+            0..=13 => Hits::Charge(1 + dice.below(2)),
+            14 => Hits::Charge(1 + dice.below(9)),
+            15..=16 => Hits::Look,
+            _ => Hits::Refund(dice.below(4)),
+        };
+        charge("user", user, hits, limit)
+    };
+    (0..count).map(charge).collect()
+}
+
+/// Resets may differ by the time that passes between the two. The reset of a quota that is over its limit may also
+/// differ by the hits that were reserved.
+fn same(charge: &Charge, ours: &Tally, theirs: &Tally) -> bool {
+    let is_over_quota = charge.counter.limit.mode == Mode::Quota && theirs.verdict == Verdict::Over;
+    let is_reset_same = ours.reset.abs_diff(theirs.reset) < Duration::from_secs(20);
+    ours.verdict == theirs.verdict && (is_over_quota || is_reset_same)
+}
+
+/// Makes the same calls one after the other on the cluster and in memory.
+async fn compare(store: &RedisStore, calls: u64, seed: u64) {
+    let (mut dice, limits, memory) = (Dice(seed), long_limits(), memory());
+    let mut several = 0;
+    for number in 0..calls {
+        let call = any_call(&mut dice, &limits);
+        let theirs = memory.charge_at(&call, system_clock());
+        let ours = ask(store, &call).await;
+        let is_same = ours.denied == theirs.denied
+            && ours.corrupt == theirs.corrupt
+            && (call.iter().zip(&ours.tallies).zip(&theirs.tallies))
+                .all(|((charge, ours), theirs)| same(charge, ours, theirs));
+        assert!(
+            is_same,
+            "step {number} of seed {seed}: the cluster says {ours:?}, and memory {theirs:?}: {call:?}"
+        );
+        several += u64::from(call.len() > 1);
+    }
+    assert!(several > calls / 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_over_several_nodes_are_judged_as_in_memory() {
+    let cluster = masters(Version::Redis7);
+    let store = follow(&cluster.url(), Duration::from_secs(10));
+    let (steps, seed) = (number("CLUSTER_STEPS", 3_000), number("SEED", 1));
+    compare(&store, steps, seed).await;
+    cluster.assert_no_key_leaks();
+}
+
+/// Calls on many hash slots of one node, at once: number of scripts that Redis runs for them.
+async fn runs_for(cluster: &Cluster, store: &RedisStore, users: &[String]) -> u64 {
+    let limit = Arc::new(Limit::new(3, Unit::Year, 1).unwrap());
+    let before = cluster.nodes[0].runs_of("evalsha");
+    let calls = users.iter().map(|user| [charge("user", user, Hits::Charge(1), &limit)]);
+    let calls: Vec<_> = calls.collect();
+    join_all(calls.iter().map(|call| ask(store, call))).await;
+    cluster.nodes[0].runs_of("evalsha") - before
+}
+
+/// Each version takes node-wide runs, and admits exactly the limit in them.
+async fn check_node_wide_runs(version: Version) {
+    let cluster = masters(version);
+    let store = follow(&cluster.url(), Duration::from_secs(10));
+    let users = values_on(&cluster, 0, "user", "wide", 40);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while runs_for(&cluster, &store, &users).await > 8 {
+        assert!(Instant::now() < deadline, "{version:?} takes no node-wide runs");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let limit = Arc::new(Limit::new(20, Unit::Year, 2).unwrap());
+    let calls = (0..300).map(|number| {
+        let user = |of: usize| charge("user", &users[(number + of) % 5], Hits::Charge(1), &limit);
+        if number % 2 == 0 { vec![user(0)] } else { vec![user(0), user(1), user(2)] }
+    });
+    let calls: Vec<_> = calls.collect();
+    let answers = join_all(calls.iter().map(|call| ask(&store, call))).await;
+    let mut admitted = std::collections::BTreeMap::new();
+    for (call, answer) in calls.iter().zip(&answers) {
+        for charge in call.iter().filter(|_| !answer.denied) {
+            *admitted
+                .entry(format!("{:?}", charge.counter.key(limit.window.at(system_clock()).start)))
+                .or_insert(0) += 1;
+        }
+    }
+    // Whatever the order, single hits of the next calls fill every limit.
+    assert!(admitted.values().all(|admitted| *admitted <= 20), "{admitted:?}");
+    for user in &users[..5] {
+        let one = [charge("user", user, Hits::Charge(1), &limit)];
+        let key = format!("{:?}", one[0].counter.key(limit.window.at(system_clock()).start));
+        let judgement = ask(&store, &[charge("user", user, Hits::Look, &limit)]).await;
+        let left = match judgement.tallies[0].verdict {
+            Verdict::Fits { remaining } => remaining,
+            Verdict::Over => 0,
+        };
+        assert_eq!(left, 20 - admitted[&key], "{user}");
+    }
+    cluster.assert_no_key_leaks();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_6_decides_calls_on_many_slots_in_one_run() {
+    check_node_wide_runs(Version::Redis6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_7_decides_calls_on_many_slots_in_one_run() {
+    check_node_wide_runs(Version::Redis7).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_8_decides_calls_on_many_slots_in_one_run() {
+    check_node_wide_runs(Version::Redis8).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn valkey_9_decides_calls_on_many_slots_in_one_run() {
+    check_node_wide_runs(Version::Valkey9).await;
+}

@@ -1,0 +1,368 @@
+//! Promises "an answer in time" and "corrupt counters": decisions while Redis does not answer, or for corrupt counters.
+
+use std::time::Duration;
+
+use tollkeeper::rls::pb::RateLimitDescriptor;
+
+use crate::support::{
+    eventually,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, hits, refund, request, spell},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: error
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: deny
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
+  - key: allow
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow }
+  - key: local
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local }
+  - key: bucket
+    rate_limit:
+      { unit: year, requests_per_unit: 9, algorithm: token_bucket, on_store_failure: local }
+  - key: work
+    rate_limit: { unit: year, requests_per_unit: 10, count_denied: true }
+  - key: log
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log, on_store_failure: deny }
+  - key: first
+    rate_limit:
+      { unit: year, requests_per_unit: 10, algorithm: first_hit_window, on_store_failure: deny }
+  - key: sliding
+    rate_limit:
+      { unit: year, requests_per_unit: 10, algorithm: sliding_window, on_store_failure: deny }
+  - key: gcra
+    rate_limit:
+      { unit: year, requests_per_unit: 10, algorithm: token_bucket, on_store_failure: deny }
+";
+
+fn one(key: &str) -> RateLimitDescriptor {
+    descriptor(&[(key, "x")])
+}
+
+/// Sends a call, and spells the answer or the error's code.
+async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
+    match service.ask(request("shop", descriptors)).await {
+        Ok(answer) => spell(&answer),
+        Err(status) => format!("{:?}", status.code()),
+    }
+}
+
+macro_rules! check {
+    ($service:expr, [$($descriptor:expr),*], $expected:expr) => {
+        assert_eq!(ask($service, vec![$($descriptor),*]).await, $expected)
+    };
+}
+
+#[tokio::test]
+async fn without_redis_the_strictest_failure_mode_of_the_call_decides() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    check!(&service, [one("error")], "Unavailable");
+    check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    check!(&service, [one("allow")], "OK: OK 10/10 YEAR");
+    check!(&service, [one("local")], "OK: OK 9/10 YEAR");
+    check!(&service, [one("local"), one("allow")], "OK: OK 8/10 YEAR, OK 10/10 YEAR");
+    check!(&service, [one("local"), one("error")], "Unavailable");
+    let denied = "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR";
+    check!(&service, [one("error"), one("deny")], denied);
+    check!(&service, [one("local"), one("deny")], denied);
+    check!(&service, [hits(one("local"), 0)], "OK: OK 8/10 YEAR");
+    check!(&service, [refund(one("local"), 1)], "OK: OK 9/10 YEAR");
+    check!(&service, [refund(one("deny"), 1)], "Unavailable");
+    check!(&service, [refund(one("allow"), 1)], "OK: OK 10/10 YEAR");
+    check!(&service, [hits(one("local"), 10)], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+#[tokio::test]
+async fn each_replica_counts_its_share_of_the_limit() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms", "--replicas", "4"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    // A quarter of ten, rounded up; the answer has the whole limit.
+    check!(&service, [hits(one("local"), 3)], "OK: OK 0/10 YEAR");
+    check!(&service, [one("local")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    check!(&service, [hits(one("bucket"), 3)], "OK: OK 0/9 YEAR");
+    check!(&service, [one("bucket")], "OVER_LIMIT: OVER_LIMIT 0/9 YEAR");
+}
+
+#[tokio::test]
+async fn the_setting_applies_to_limits_without_on_store_failure() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms", "--on-store-failure", "allow"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    check!(&service, [one("error")], "OK: OK 10/10 YEAR");
+    check!(&service, [one("deny")], "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+#[tokio::test]
+async fn metrics_show_an_outage_by_server_and_what_was_decided_without_it_by_rule_and_mode() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    let server = format!("{{server=\"127.0.0.1:{}\"}}", redis.port);
+    let shows = |name: &str, value: u64| {
+        let line = format!("ratelimit_store_{name}{server} {value}\n");
+        eventually(&line, || service.get("/metrics").contains(&line).then_some(()));
+    };
+    shows("up", 1);
+    redis.signal("STOP");
+    while !service.get("/metrics").contains(&format!("ratelimit_store_breaker_open{server} 1")) {
+        for key in ["error", "deny", "allow", "local"] {
+            drop(service.ask(request("shop", vec![one(key)])).await);
+        }
+    }
+    shows("up", 0);
+    let metrics = service.get("/metrics");
+    for mode in ["error", "deny", "allow", "local"] {
+        let series = format!("ratelimit_fallbacks_total{{mode=\"{mode}\",rule=\"{mode}\"}}");
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
+    redis.signal("CONT");
+    // The probe finds that out, without a call.
+    shows("breaker_open", 0);
+    shows("up", 1);
+    assert_eq!(service.log().matches("answers again").count(), 1, "{}", service.log());
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn with_ready_needs_store_the_service_is_ready_only_while_the_store_answers() {
+    let mut redis = Redis::start();
+    let start = |flags: &[&str]| {
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() })
+    };
+    let (follows, stays) = (start(&["--ready-needs-store"]), start(&[]));
+    let is = |service: &Service, status: u16| {
+        eventually("readiness changes", || {
+            (service.exchange("GET", "/readyz", b"").0 == status).then_some(())
+        });
+    };
+    is(&follows, 200);
+    is(&stays, 200);
+    redis.stop();
+    for service in [&follows, &stays] {
+        drop(service.ask(request("shop", vec![one("error")])).await);
+    }
+    is(&follows, 503);
+    is(&stays, 200);
+    redis.start_again();
+    is(&follows, 200);
+}
+
+#[tokio::test]
+async fn a_caller_who_waits_less_than_the_budget_gets_the_answer_of_the_failure_mode_in_time() {
+    let redis = Redis::start();
+    let flags = &["--decision-budget", "30s"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    redis.signal("STOP");
+    let mut call = tonic::Request::new(request("shop", vec![one("deny")]));
+    call.set_timeout(Duration::from_secs(4));
+    let answer = service.client().await.should_rate_limit(call).await.unwrap();
+    assert_eq!(spell(answer.get_ref()), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    redis.signal("CONT");
+}
+
+/// Overwrites the counters of these rules with text.
+fn plant(redis: &Redis, names: &[&str]) {
+    for name in names {
+        redis.query::<()>(&["SET", &redis.key(&format!("|{name}=")), "planted", "KEEPTTL"]);
+    }
+}
+
+#[tokio::test]
+async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_as_usual() {
+    let redis = Redis::start();
+    // Every call must reach Redis.
+    let flags = &["--over-limit-cache", "0"];
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), flags, ..Options::default() });
+    for name in ["error", "deny", "allow", "local"] {
+        check!(&service, [one(name)], "OK: OK 9/10 YEAR");
+    }
+    plant(&redis, &["error", "deny", "allow", "local"]);
+    let sibling = |count| hits(descriptor(&[("error", "sibling")]), count);
+
+    check!(&service, [sibling(1), one("error")], "Unavailable");
+    check!(&service, [sibling(1), one("deny")], "OVER_LIMIT: OK 10/10 YEAR, OVER_LIMIT 0/10 YEAR");
+    check!(&service, [sibling(1), one("allow")], "OK: OK 9/10 YEAR, OK 10/10 YEAR");
+    check!(&service, [one("local"), sibling(1)], "OK: OK 9/10 YEAR, OK 8/10 YEAR");
+    check!(&service, [sibling(0)], "OK: OK 8/10 YEAR");
+
+    // A sibling that is over denies the call; the call fails only if no other charge denies it.
+    let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
+    check!(&service, [sibling(9), one("error")], format!("{over}, OK 10/10 YEAR"));
+    // A charge that memory admitted is refunded if a sibling denies the call.
+    check!(&service, [sibling(9), one("local")], format!("{over}, OK 8/10 YEAR"));
+    check!(&service, [hits(one("local"), 0)], "OK: OK 9/10 YEAR");
+    check!(&service, [hits(one("local"), 10), sibling(1)], format!("{over}, OK 8/10 YEAR"));
+    // Refunds and `count_denied` charges apply even in a call that the corrupt counter denies.
+    let call = vec![one("work"), refund(sibling(1), 1), one("deny")];
+    let expected = "OVER_LIMIT: OK 9/10 YEAR, OK 9/10 YEAR, OVER_LIMIT 0/10 YEAR";
+    assert_eq!(ask(&service, call).await, expected);
+    let call = vec![one("work"), refund(sibling(1), 1), one("error")];
+    assert_eq!(ask(&service, call).await, "Unavailable");
+    check!(&service, [hits(one("work"), 0), sibling(0)], "OK: OK 9/10 YEAR, OK 9/10 YEAR");
+
+    let metrics = service.get("/metrics");
+    for rule in ["error", "deny", "allow", "local"] {
+        let series = format!(r#"ratelimit_counters_unreadable_total{{rule="{rule}"}}"#);
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
+    assert!(!service.log().contains("is unusable"), "{}", service.log());
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn each_rule_whose_counter_is_corrupt_is_logged_and_a_call_asks_redis_twice_at_most() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    check!(
+        &service,
+        [one("error"), one("deny"), one("local")],
+        "OK: OK 9/10 YEAR, OK 9/10 YEAR, OK 9/10 YEAR"
+    );
+    plant(&redis, &["error", "deny", "local"]);
+    for (name, expected) in [
+        ("error", "Unavailable"),
+        ("deny", "OVER_LIMIT: OVER_LIMIT 0/10 YEAR"),
+        ("local", "OK: OK 9/10 YEAR"),
+    ] {
+        check!(&service, [one(name)], expected);
+        let line = format!("holds something other than a count rule=\"{name}\"");
+        eventually("the rule is logged", || service.log().contains(&line).then_some(()));
+    }
+    let before = redis.runs_of("evalsha");
+    check!(
+        &service,
+        [one("deny"), one("error")],
+        "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR"
+    );
+    assert_eq!(
+        redis.runs_of("evalsha") - before,
+        2,
+        "the script for fixed windows, then the other"
+    );
+}
+
+#[tokio::test]
+async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    for name in ["deny", "first", "log", "sliding", "gcra"] {
+        check!(&service, [one(name)], "OK: OK 9/10 YEAR");
+        let key = redis.key(&format!("|{name}="));
+        let sibling = || hits(descriptor(&[("work", name)]), 0);
+        let mut plants: Vec<Vec<&str>> =
+            vec![vec!["HSET", &key, "x", "1"], vec!["SADD", &key, "1"]];
+        match name {
+            "log" => {
+                plants.push(vec!["SET", &key, "5"]);
+                plants.extend(
+                    [
+                        "",
+                        "x",
+                        "1 2",
+                        "1 2 x",
+                        "9007199254740992 1 1",
+                        "1 5 100",
+                        "1 5 0",
+                        "9007199254740991 5 5",
+                        "4102444800000 9007199254740991 1",
+                        "4102444800000 5 5\nevil",
+                    ]
+                    .map(|entry| vec!["RPUSH", &key, entry]),
+                );
+            }
+            _ => {
+                plants.push(vec!["RPUSH", &key, "1"]);
+                plants.extend(
+                    [
+                        "",
+                        "x",
+                        "-1",
+                        "1.5",
+                        "9007199254740992",
+                        "9223372036854775807",
+                        "1 2 3",
+                        "1 9007199254740992",
+                    ]
+                    .map(|value| vec!["SET", &key, value]),
+                );
+            }
+        }
+        for plant in plants {
+            redis.query::<i64>(&["DEL", &key]);
+            redis.query::<redis::Value>(&plant);
+            let expected = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR, OK 10/10 YEAR";
+            assert_eq!(ask(&service, vec![one(name), sibling()]).await, expected, "{plant:?}");
+        }
+    }
+}
+
+/// Logs whose entries contradict each other: a script that reads only some of the entries may miss that.
+#[tokio::test]
+async fn a_refund_on_a_corrupt_log_is_not_an_outage_and_admits_no_more() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    check!(&service, [one("log")], "OK: OK 9/10 YEAR");
+    let key = redis.key("|log=");
+    let now = redis.query::<Vec<u64>>(&["TIME"])[0] * 1000;
+    for entries in [["5 5", "1000 0"], ["100 1", "5 1"], ["5 5", "6 6"], ["1 1", "x"]] {
+        redis.query::<i64>(&["DEL", &key]);
+        for entry in entries {
+            redis.query::<i64>(&["RPUSH", &key, &format!("{now} {entry}")]);
+        }
+        redis.query::<i64>(&["EXPIRE", &key, "1000"]);
+        let call = vec![refund(one("log"), 100), hits(descriptor(&[("work", "x")]), 0)];
+        ask(&service, call).await;
+        // Whatever the log holds, more than the limit must not pass.
+        assert!(!ask(&service, vec![hits(one("log"), 11)]).await.starts_with("OK"));
+    }
+    assert!(!service.log().contains("is unusable"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_reset_fits_into_its_message_and_a_key_lives_at_most_a_hundred_years() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: tokens
+    rate_limit: { unit: hour, requests_per_unit: 10, algorithm: token_bucket, count_denied: true }
+";
+    let redis = Redis::start();
+    for store in ["memory://", &redis.url()] {
+        let service = Service::start(Options { rules, store, ..Options::default() });
+        let call = request("shop", vec![hits(one("tokens"), u64::MAX)]);
+        let answer = service.ask(call).await.unwrap();
+        let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
+        assert!((1..=315_576_000_000).contains(&reset), "{reset}");
+    }
+    let ttl: i64 = redis.query(&["TTL", &redis.key("tokens")]);
+    assert!((1..=3_153_600_000).contains(&ttl), "{ttl}");
+}
+
+/// A bucket that refills more slowly after a reload still owes the same hits.
+#[tokio::test]
+async fn a_bucket_whose_rate_is_lowered_keeps_its_debt() {
+    let rules = "domain: shop\ndescriptors: [{ key: k, rate_limit: { unit: hour, requests_per_unit: 108000, burst: 30, algorithm: token_bucket } }]";
+    let redis = Redis::start();
+    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    check!(&service, [hits(one("k"), 30)], "OK: OK 0/108000 HOUR");
+    // The bucket refills within a second, and yet its key stays for an hour more.
+    let ttl: i64 = redis.query(&["TTL", &redis.key("|k=")]);
+    assert!((3590..=3602).contains(&ttl), "{ttl}");
+}

@@ -1,0 +1,317 @@
+//! Counters in memory: many threads at once, and the maximum number of counters.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use tollkeeper::{
+    engine::{
+        ledger::{Charge, Verdict},
+        request::Hits,
+        rule::{Algorithm, Limit, Unit, WhenDenied},
+        time::Timestamp,
+    },
+    store::memory::MemoryStore,
+    telemetry::MemoryMetrics,
+};
+
+use crate::support::{
+    charges::{BEGIN, LOG, charge, limit},
+    dice::Dice,
+    service::{Options, Service, descriptor, hits, request, spell},
+};
+
+/// The smallest `--memory-counters-max`.
+const COUNTERS_MAX: usize = 1000;
+
+fn bounded(counters_max: usize) -> MemoryStore {
+    let metrics = MemoryMetrics::new(&opentelemetry::global::meter("test"));
+    MemoryStore::bounded(|| BEGIN, counters_max, metrics)
+}
+
+fn algorithms() -> [Algorithm; 5] {
+    let bucket = Algorithm::TokenBucket { burst: 10 };
+    [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket]
+}
+
+fn per(unit: Unit) -> Arc<Limit> {
+    Arc::new(limit(10, unit, Algorithm::FixedWindow))
+}
+
+/// Charges one hit for each of these users.
+fn charge_once(
+    store: &MemoryStore,
+    users: std::ops::Range<usize>,
+    limit: &Arc<Limit>,
+    now: Timestamp,
+) {
+    for user in users {
+        store.charge_at(&[charge(&user.to_string(), Hits::Charge(1), limit)], now);
+    }
+}
+
+/// How many of these users have exactly one hit on their counter.
+fn remembered(
+    store: &MemoryStore,
+    users: std::ops::Range<usize>,
+    limit: &Arc<Limit>,
+    now: Timestamp,
+) -> usize {
+    let used = |user: &usize| {
+        let look = charge(&user.to_string(), Hits::Look, limit);
+        store.charge_at(&[look], now).tallies[0].verdict == Verdict::Fits { remaining: 9 }
+    };
+    users.filter(used).count()
+}
+
+/// Promises "exactly the limit" and "all or nothing", whatever the order in which calls name their counters; and a call that is denied on one counter
+/// charges none.
+#[test]
+fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_deadlock() {
+    const CALLS: u64 = 5_000;
+    const ADMITTED: u32 = 1_000;
+    let scarce = Arc::new(limit(ADMITTED, Unit::Year, Algorithm::FixedWindow));
+    let algorithms = [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG];
+    let slides = [Algorithm::SlidingWindow, Algorithm::TokenBucket { burst: 100_000 }];
+    let plenty: Vec<Arc<Limit>> = algorithms
+        .into_iter()
+        .chain(slides)
+        .map(|algorithm| Arc::new(limit(100_000, Unit::Day, algorithm)))
+        .collect();
+    let (store, admitted) = (bounded(1_000_000), AtomicU64::new(0));
+    let call = |dice: &mut Dice| -> Vec<Charge> {
+        let mut call: Vec<Charge> = plenty
+            .iter()
+            .enumerate()
+            .map(|(user, limit)| charge(&user.to_string(), Hits::Charge(1), limit))
+            .collect();
+        call.push(charge("all", Hits::Charge(1), &scarce));
+        (1..call.len()).for_each(|last| call.swap(last, dice.below(last as u64 + 1) as usize));
+        call
+    };
+    thread::scope(|scope| {
+        for seed in 1..=8 {
+            let (store, admitted, call) = (&store, &admitted, &call);
+            scope.spawn(move || {
+                let mut dice = Dice(seed);
+                for _ in 0..CALLS {
+                    let tallies = store.charge_at(&call(&mut dice), BEGIN).tallies;
+                    if tallies.iter().all(|tally| tally.verdict != Verdict::Over) {
+                        admitted.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), u64::from(ADMITTED));
+    for (user, limit) in plenty.iter().enumerate() {
+        let look = charge(&user.to_string(), Hits::Look, limit);
+        let left = Verdict::Fits { remaining: 100_000 - ADMITTED };
+        assert_eq!(store.charge_at(&[look], BEGIN).tallies[0].verdict, left, "{limit:?}");
+    }
+    assert_eq!(store.counters(), plenty.len() + 1);
+}
+
+#[test]
+fn exactly_the_maximum_number_of_counters_is_kept() {
+    for counters_max in [COUNTERS_MAX, 20_000] {
+        let (store, limit) = (bounded(counters_max), per(Unit::Day));
+        charge_once(&store, 0..counters_max, &limit, BEGIN);
+        assert_eq!(store.counters(), counters_max);
+        assert_eq!(
+            remembered(&store, 0..counters_max, &limit, BEGIN),
+            counters_max,
+            "none is evicted"
+        );
+        thread::scope(|scope| {
+            for part in 1..=4 {
+                let (store, limit) = (&store, &limit);
+                let users = part * counters_max..(part + 1) * counters_max;
+                scope.spawn(move || charge_once(store, users, limit, BEGIN));
+            }
+        });
+        assert_eq!(store.counters(), counters_max);
+        assert_eq!(remembered(&store, 0..5 * counters_max, &limit, BEGIN), counters_max);
+    }
+}
+
+#[test]
+fn ended_counters_are_evicted_before_live_ones() {
+    for ended in [1, 10, 500, COUNTERS_MAX] {
+        let (store, day, second) = (bounded(COUNTERS_MAX), per(Unit::Day), per(Unit::Second));
+        let live = COUNTERS_MAX - ended;
+        charge_once(&store, 0..live, &day, BEGIN);
+        charge_once(&store, live..COUNTERS_MAX, &second, BEGIN);
+        let later = BEGIN.plus_millis(1000);
+        charge_once(&store, live..COUNTERS_MAX, &day, later);
+        assert_eq!(remembered(&store, 0..COUNTERS_MAX, &day, later), COUNTERS_MAX);
+        assert_eq!(store.counters(), COUNTERS_MAX);
+    }
+}
+
+#[test]
+fn of_equally_used_counters_the_one_that_ends_sooner_is_evicted() {
+    let (store, day, minute) = (bounded(COUNTERS_MAX), per(Unit::Day), per(Unit::Minute));
+    charge_once(&store, 0..500, &day, BEGIN);
+    charge_once(&store, 500..COUNTERS_MAX, &minute, BEGIN);
+    charge_once(&store, COUNTERS_MAX..COUNTERS_MAX + 250, &day, BEGIN);
+    assert_eq!(remembered(&store, 0..500, &day, BEGIN), 500);
+    assert_eq!(remembered(&store, COUNTERS_MAX..COUNTERS_MAX + 250, &day, BEGIN), 250);
+    assert_eq!(remembered(&store, 500..COUNTERS_MAX, &minute, BEGIN), 250);
+}
+
+/// Charges these hits for each of these users.
+fn charge_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, limit: &Arc<Limit>) {
+    for user in users {
+        store.charge_at(&[charge(&user.to_string(), Hits::Charge(hits), limit)], BEGIN);
+    }
+}
+
+/// How many of these users have no hit left.
+fn exhausted(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>) -> usize {
+    let over = |user: &usize| {
+        let look = charge(&user.to_string(), Hits::Look, limit);
+        store.charge_at(&[look], BEGIN).tallies[0].verdict == Verdict::Over
+    };
+    users.filter(over).count()
+}
+
+#[test]
+fn exhausted_counters_are_evicted_last_whenever_they_end() {
+    let sizes = algorithms().map(|algorithm| (algorithm, COUNTERS_MAX));
+    for (algorithm, counters_max) in sizes.into_iter().chain([(Algorithm::FixedWindow, 20_000)]) {
+        let store = bounded(counters_max);
+        let per = |unit| Arc::new(limit(10, unit, algorithm.clone()));
+        let (second, day) = (per(Unit::Second), per(Unit::Day));
+        charge_each(&store, 0..50, 10, &second);
+        charge_each(&store, 50..100, 10, &day);
+        charge_each(&store, 100..3 * counters_max, 1, &day);
+        assert_eq!(exhausted(&store, 0..50, &second), 50, "{algorithm:?}");
+        assert_eq!(exhausted(&store, 50..100, &day), 50, "{algorithm:?}");
+        assert_eq!(store.counters(), counters_max);
+    }
+}
+
+#[test]
+fn the_counter_that_has_used_least_of_its_limit_is_evicted_first() {
+    let store = bounded(COUNTERS_MAX);
+    let (minute, day) = (per(Unit::Minute), per(Unit::Day));
+    let large = Arc::new(limit(1_000_000, Unit::Day, Algorithm::FixedWindow));
+    charge_each(&store, 0..50, 3, &minute);
+    // Counters with two hits of ten evict only counters that have used less than a fifth of their limit.
+    charge_each(&store, 100..2 * COUNTERS_MAX, 2, &day);
+    charge_each(&store, 0..50, 7, &minute);
+    assert_eq!(exhausted(&store, 0..50, &minute), 50);
+
+    // Of limits of a million, a counter with one hit is evicted before one with two.
+    let store = bounded(COUNTERS_MAX);
+    let large_minute = Arc::new(limit(1_000_000, Unit::Minute, Algorithm::FixedWindow));
+    charge_each(&store, 0..50, 2, &large_minute);
+    charge_each(&store, 100..2 * COUNTERS_MAX, 1, &large);
+    charge_each(&store, 0..50, 999_998, &large_minute);
+    assert_eq!(exhausted(&store, 0..50, &large_minute), 50);
+}
+
+/// A limit of 0 denies every call without its counter.
+#[test]
+fn counters_of_a_limit_of_0_evict_no_others() {
+    let store = bounded(COUNTERS_MAX);
+    let (day, banned) = (per(Unit::Day), limit(0, Unit::Year, Algorithm::FixedWindow));
+    let banned = Arc::new(Limit { when_denied: WhenDenied::Counted, ..banned });
+    charge_each(&store, 0..500, 5, &day);
+    charge_each(&store, 500..3 * COUNTERS_MAX, 1, &banned);
+    charge_each(&store, 0..500, 5, &day);
+    assert_eq!(exhausted(&store, 0..500, &day), 500);
+}
+
+#[test]
+fn ended_counters_are_swept_and_live_ones_are_kept() {
+    let (store, day, second) = (bounded(1_000_000), per(Unit::Day), per(Unit::Second));
+    charge_once(&store, 0..3000, &day, BEGIN);
+    for number in 0..100 {
+        charge_once(&store, 0..1000, &second, BEGIN.plus_millis(1000 * number));
+    }
+    assert!(store.counters() < 3000 + 3 * 1000, "{} counters", store.counters());
+    assert_eq!(remembered(&store, 0..3000, &day, BEGIN.plus_millis(100_000)), 3000);
+}
+
+/// Also while memory stands in for Redis.
+#[tokio::test]
+async fn made_up_values_reopen_no_exhausted_limit() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: address, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: account, rate_limit: { unit: day, requests_per_unit: 5 } }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+";
+    let flags = ["--memory-counters-max", "1000", "--on-store-failure", "local"];
+    let flags = &[&flags[..], &["--decision-budget", "50ms"]].concat();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for store in ["memory://", &format!("redis://{gone}")] {
+        let service = Service::start(Options { rules, store, flags, ..Options::default() });
+        let mut client = service.client().await;
+        let mut ask = async |descriptors| {
+            let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
+            spell(&answer.into_inner())
+        };
+        let exhausted = || hits(descriptor(&[("account", "x")]), 5);
+        assert_eq!(ask(vec![exhausted()]).await, "OK: OK 0/5 DAY");
+        // If a minute ends meanwhile, the next round starts with other values.
+        for round in 0..3 {
+            let address = descriptor(&[("address", &format!("x{round}"))]);
+            let begin = minute();
+            ask(vec![hits(address.clone(), 5)]).await;
+            for first in (0..1050).step_by(50) {
+                let user = |number| descriptor(&[("user", &format!("u{round}-{number}"))]);
+                ask((first..first + 50).map(user).collect()).await;
+            }
+            let address = ask(vec![address]).await;
+            if begin == minute() {
+                assert_eq!(address, "OVER_LIMIT: OVER_LIMIT 0/5 MINUTE", "{store}");
+                break;
+            }
+            assert!(round < 2, "a minute ended in each of three rounds");
+        }
+        let account = ask(vec![descriptor(&[("account", "x")])]).await;
+        assert_eq!(account, "OVER_LIMIT: OVER_LIMIT 0/5 DAY", "{store}");
+    }
+}
+
+/// The current minute of the clock.
+fn minute() -> u64 {
+    tollkeeper::store::system_clock().as_secs() / 60
+}
+
+/// The number of evicted counters, as /metrics shows it.
+fn evicted(service: &Service) -> Option<String> {
+    let metrics = service.get("/metrics");
+    let mut lines = metrics.lines();
+    let count = lines.find_map(|line| line.strip_prefix("ratelimit_counters_evicted_total "));
+    count.map(str::to_owned)
+}
+
+#[tokio::test]
+async fn more_values_than_counters_cause_no_error_and_are_reported() {
+    let flags = &["--memory-counters-max", "1000"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let mut client = service.client().await;
+    let mut ask = async |users: std::ops::Range<usize>| {
+        for first in users.step_by(50) {
+            let user = |number: usize| descriptor(&[("user", &format!("u{number}"))]);
+            let call = request("shop", (first..first + 50).map(user).collect());
+            let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+            assert!(spell(&answer).starts_with("OK: OK 9/10 YEAR"), "{}", spell(&answer));
+        }
+    };
+    ask(0..1000).await;
+    assert_eq!(evicted(&service).as_deref(), Some("0"));
+    assert!(!service.log().contains("--memory-counters-max"), "{}", service.log());
+    ask(1000..1500).await;
+    assert_eq!(evicted(&service).as_deref(), Some("500"));
+    assert_eq!(service.log().matches("--memory-counters-max").count(), 1, "logged once a minute");
+}

@@ -1,0 +1,244 @@
+//! The over-limit cache answers for at most a second without Redis, and denies no call wrongly.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tollkeeper::{
+    engine::{
+        ledger::{self, Charge, Verdict},
+        request::Hits,
+        rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
+    },
+    rls::pb::{RateLimitDescriptor, RateLimitUnit},
+    store::over_limit_cache::{Denials, OverLimitCache},
+    telemetry::StoreMetrics,
+};
+
+use crate::support::{
+    backends::memory,
+    charges::{BEGIN, LOG, charge, limit},
+    dice::Dice,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper, with_limit},
+};
+
+/// Limit for waits that should end within a second; a busy test machine may take longer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn service(redis: &Redis) -> Service {
+    Service::start(Options { store: &redis.url(), ..Options::default() })
+}
+
+async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> String {
+    spell(&service.ask(request("shop", descriptors)).await.unwrap())
+}
+
+fn two() -> RateLimitDescriptor {
+    descriptor(&[("user", "two")])
+}
+
+const OVER: &str = "OVER_LIMIT: OVER_LIMIT 0/2 YEAR";
+
+/// Exhausts the limit, and is denied once.
+async fn use_up(service: &Service) {
+    assert_eq!(ask(service, vec![hits(two(), 2)]).await, "OK: OK 0/2 YEAR");
+    assert_eq!(ask(service, vec![two()]).await, OVER);
+}
+
+/// The number of calls that the cache has answered.
+fn cached(service: &Service) -> u64 {
+    let metrics = service.get("/metrics");
+    let number =
+        metrics.lines().find_map(|line| line.strip_prefix("ratelimit_store_cached_total "));
+    number.map_or(0, |number| number.parse().unwrap())
+}
+
+#[tokio::test]
+async fn of_denied_calls_one_a_second_reaches_redis() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    use_up(&service).await;
+    let (before, began) = (redis.runs_of("evalsha"), Instant::now());
+    for _ in 0..100 {
+        assert_eq!(ask(&service, vec![two()]).await, OVER);
+    }
+    let asked = redis.runs_of("evalsha") - before;
+    assert_eq!(asked + cached(&service), 100);
+    assert!(asked <= 1 + began.elapsed().as_secs(), "redis was asked {asked} times");
+}
+
+#[tokio::test]
+async fn a_size_of_0_turns_the_cache_off_and_so_does_a_redis_without_scripts() {
+    let redis = Redis::start();
+    let flags = &["--over-limit-cache", "0"];
+    let off = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let (store, flags) = (redis.url_without_scripts(), &["--redis-scripts", "off"]);
+    let plain = Service::start(Options { store: &store, flags, ..Options::default() });
+    use_up(&off).await;
+    for (service, command) in [(off, "evalsha"), (plain, "exec")] {
+        let before = redis.runs_of(command);
+        for _ in 0..10 {
+            assert_eq!(ask(&service, vec![two()]).await, OVER);
+        }
+        assert!(redis.runs_of(command) - before >= 10);
+        assert_eq!(cached(&service), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_refund_is_seen_at_once_by_its_replica_and_soon_by_others() {
+    let redis = Redis::start();
+    let (here, elsewhere) = (service(&redis), service(&redis));
+    use_up(&here).await;
+    assert_eq!(ask(&elsewhere, vec![two()]).await, OVER);
+    assert_eq!(ask(&here, vec![refund(two(), 1)]).await, "OK: OK 1/2 YEAR");
+    assert_eq!(ask(&here, vec![two()]).await, "OK: OK 0/2 YEAR");
+
+    assert_eq!(ask(&here, vec![two()]).await, OVER);
+    ask(&elsewhere, vec![refund(two(), 1)]).await;
+    let began = Instant::now();
+    while ask(&here, vec![two()]).await == OVER {
+        assert!(began.elapsed() < TIMEOUT, "the refund has no effect");
+    }
+}
+
+#[tokio::test]
+async fn a_counter_admits_hits_at_once_after_its_reset() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    use_up(&service).await;
+    let addr = service.admin.to_string();
+    let words = ["counter", "reset", "--addr", &addr, "--domain", "shop", "user=two"];
+    assert!(tollkeeper().args(words).status().unwrap().success());
+    assert_eq!(ask(&service, vec![two()]).await, "OK: OK 1/2 YEAR");
+}
+
+/// One counter may be over the rule's limit and over a larger override.
+#[tokio::test]
+async fn a_refund_or_a_reset_under_one_limit_is_seen_under_the_others() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    let by = |limit, hits_of: fn(RateLimitDescriptor) -> RateLimitDescriptor| {
+        vec![with_limit(hits_of(descriptor(&[("user", "a")])), limit, RateLimitUnit::Year)]
+    };
+    let rule = || vec![descriptor(&[("user", "a")])];
+    let over = "OVER_LIMIT: OVER_LIMIT 0/10 YEAR";
+    assert_eq!(ask(&service, by(20, |one| hits(one, 20))).await, "OK: OK 0/20 YEAR");
+    assert_eq!(ask(&service, rule()).await, over);
+    assert_eq!(ask(&service, by(20, |one| refund(one, 15))).await, "OK: OK 15/20 YEAR");
+    assert_eq!(ask(&service, rule()).await, "OK: OK 4/10 YEAR");
+
+    assert_eq!(ask(&service, by(20, |one| hits(one, 14))).await, "OK: OK 0/20 YEAR");
+    assert_eq!(ask(&service, rule()).await, over);
+    assert_eq!(ask(&service, by(20, |one| one)).await, "OVER_LIMIT: OVER_LIMIT 0/20 YEAR");
+    let addr = service.admin.to_string();
+    let words = ["counter", "reset", "--addr", &addr, "--domain", "shop", "user=a"];
+    assert!(tollkeeper().args(words).status().unwrap().success());
+    assert_eq!(ask(&service, by(20, |one| one)).await, "OK: OK 19/20 YEAR");
+}
+
+#[tokio::test]
+async fn a_cached_denial_holds_only_for_as_many_hits_on_the_same_limit() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    let user = |count| vec![hits(descriptor(&[("user", "a")]), count)];
+    assert_eq!(ask(&service, user(7)).await, "OK: OK 3/10 YEAR");
+    assert_eq!(ask(&service, user(4)).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    assert_eq!(ask(&service, user(3)).await, "OK: OK 0/10 YEAR");
+    assert_eq!(ask(&service, user(1)).await, "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+    // The same counter, on another limit.
+    let wide = with_limit(descriptor(&[("user", "a")]), 12, RateLimitUnit::Year);
+    assert_eq!(ask(&service, vec![wide]).await, "OK: OK 1/12 YEAR");
+}
+
+#[tokio::test]
+async fn a_sibling_of_a_cached_denial_is_not_charged_and_shows_what_is_left() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    let tenant = || descriptor(&[("tenant", "acme")]);
+    assert_eq!(ask(&service, vec![hits(tenant(), 300)]).await, "OK: OK 700/1000 MONTH");
+    use_up(&service).await;
+    let expected = "OVER_LIMIT: OK 700/1000 MONTH, OVER_LIMIT 0/2 YEAR";
+    let began = Instant::now();
+    // The cache does not know the tenant's count until both descriptors have been sent to Redis.
+    while ask(&service, vec![tenant(), two()]).await != expected || cached(&service) == 0 {
+        assert!(began.elapsed() < TIMEOUT, "the cache does not show what is left for the sibling");
+    }
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("tenant=acme")]), 300);
+    redis.assert_no_key_leaks();
+}
+
+/// Such hits are charged in denied calls too, so every call must reach Redis.
+#[tokio::test]
+async fn count_denied_charges_every_hit_despite_the_cache() {
+    let redis = Redis::start();
+    let service = service(&redis);
+    use_up(&service).await;
+    for _ in 0..10 {
+        let expected = "OVER_LIMIT: OVER_LIMIT 0/2 YEAR";
+        let answer = ask(&service, vec![two(), descriptor(&[("tokens", "a")])]).await;
+        assert!(answer.starts_with(expected), "{answer}");
+    }
+    assert_eq!(redis.query::<u64>(&["GET", &redis.key("tokens=a")]), 10);
+}
+
+/// Limits of every algorithm, with a counter each, that are soon exhausted.
+fn limits() -> Vec<Arc<Limit>> {
+    let bucket = Algorithm::TokenBucket { burst: 4 };
+    let algorithms =
+        [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket];
+    let of = |algorithm: Algorithm| {
+        [limit(5, Unit::Second, algorithm.clone()), limit(9, Unit::Minute, algorithm)]
+    };
+    let mut limits: Vec<Limit> = algorithms.into_iter().flat_map(of).collect();
+    let per_hour = || limit(20, Unit::Hour, Algorithm::FixedWindow);
+    let per_day = || limit(20, Unit::Day, Algorithm::FixedWindow);
+    limits.push(Limit { when_denied: WhenDenied::Counted, ..per_hour() });
+    limits.push(Limit { mode: Mode::Shadow, ..per_day() });
+    limits.push(Limit { mode: Mode::Quota, ..limit(20, Unit::Week, Algorithm::FixedWindow) });
+    limits.into_iter().map(Arc::new).collect()
+}
+
+/// As long as all calls come through one replica.
+#[test]
+fn the_cache_denies_nothing_that_the_store_would_admit() {
+    const STEPS: u32 = 50_000;
+    let metrics = StoreMetrics::new(&opentelemetry::global::meter("test"));
+    let (cache, store) = (OverLimitCache::new(100, || BEGIN, Denials::Exact, metrics), memory());
+    let (limits, began) = (limits(), Instant::now());
+    let (mut dice, mut passed_ms, mut cached) = (Dice(7), 0, 0);
+    for step in 0..STEPS {
+        passed_ms += [0, 1, dice.below(20), dice.below(100), dice.below(700)][(step % 5) as usize];
+        let charge = |_| {
+            let hits = match dice.below(12) {
+                0..=7 => Hits::Charge(1 + dice.below(4)),
+                8..=10 => Hits::Look,
+                _ => Hits::Refund(dice.below(4)),
+            };
+            charge("a", hits, &limits[dice.below(limits.len() as u64) as usize])
+        };
+        let charges: Vec<Charge> = (0..1 + step % 3).map(charge).collect();
+        let now = began + Duration::from_millis(passed_ms);
+        let answer = cache.answer(&charges, now);
+        let real = store.charge_at(&charges, BEGIN.plus_millis(passed_ms));
+        let Some(tallies) = answer else {
+            cache.learn(&charges, &real, now);
+            cache.forget_refunded(&charges, now);
+            continue;
+        };
+        cached += 1;
+        let is_over = |verdict| verdict == Verdict::Over;
+        for (ours, theirs) in tallies.iter().zip(&real.tallies) {
+            let right = !is_over(ours.verdict) || is_over(theirs.verdict);
+            assert!(right, "step {step}: {charges:?}: {tallies:?}, {real:?}");
+        }
+        let free = charges
+            .iter()
+            .zip(&real.tallies)
+            .any(|(charge, tally)| ledger::denies_uncharged(charge, tally));
+        assert!(free, "step {step}: {charges:?}: {real:?}");
+    }
+    assert!(cached > STEPS / 10, "{cached} of {STEPS} calls were answered by the cache");
+}

@@ -1,0 +1,642 @@
+//! The service and a real Redis: keys, clocks, scripts, outages.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use proptest::prelude::*;
+use tollkeeper::{
+    engine::{
+        ledger::{Charge, Judgement, Verdict},
+        request::Hits,
+        rule::{Limit, Unit, WhenDenied},
+        time::Timestamp,
+    },
+    store::{
+        Clock,
+        memory::MemoryStore,
+        redis::{RedisStore, script},
+        system_clock,
+    },
+};
+use tonic::Code;
+
+use crate::support::{
+    charges, eventually,
+    redis_server::{Redis, Version},
+    redis_store,
+    service::{Options, Service, descriptor, hits, refund, request, spell},
+};
+
+fn the_script() -> String {
+    script::ledger(script::CLOCK, script::KeyDeclaration::Declared)
+}
+
+fn store(redis: &Redis, clock: Clock) -> RedisStore {
+    redis_store::store(&redis.url(), 0, clock, Duration::from_secs(10))
+}
+
+fn charge(user: &str, unit: Unit, hits: Hits, requests: u32) -> Charge {
+    charge_by(user, hits, Limit::new(requests, unit, 1).unwrap())
+}
+
+fn charge_by(user: &str, hits: Hits, limit: Limit) -> Charge {
+    charges::charge(user, hits, &Arc::new(limit))
+}
+
+fn verdicts(judgement: Judgement) -> Vec<Verdict> {
+    judgement.tallies.into_iter().map(|tally| tally.verdict).collect()
+}
+
+fn fits(remaining: u32) -> Vec<Verdict> {
+    vec![Verdict::Fits { remaining }]
+}
+
+#[tokio::test]
+async fn a_key_is_readable_and_ends_after_its_window() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let descriptors = vec![descriptor(&[("user", "alice")])];
+    let answer = service.ask(request("shop", descriptors)).await.unwrap();
+    let reset = answer.statuses[0].duration_until_reset.unwrap().seconds;
+
+    let [key] = redis.keys().try_into().unwrap();
+    let (business, start) = key.rsplit_once(':').unwrap();
+    assert_eq!(business, "tk1:fw:31536000s:{shop|user=alice}");
+    let start: i64 = start.parse().unwrap();
+    assert_eq!(start % 31_536_000, 0);
+    let time: Vec<i64> = redis.query(&["TIME"]);
+    assert!((start + 31_536_000 - time[0] - reset).abs() <= 1, "the reset is the window's end");
+    let ttl: i64 = redis.query(&["TTL", &key]);
+    assert!((reset - 1..=reset + 300).contains(&ttl), "ttl {ttl}, reset {reset}");
+}
+
+#[tokio::test]
+async fn looks_refunds_and_denied_calls_create_no_key() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let user = || descriptor(&[("user", "alice")]);
+    for one in [hits(user(), 0), refund(user(), 5), hits(user(), 11)] {
+        service.ask(request("shop", vec![one])).await.unwrap();
+    }
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn one_call_of_many_descriptors_is_one_script_run() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call =
+        || request("shop", ["a", "b", "c"].map(|name| descriptor(&[("user", name)])).to_vec());
+    // The first call loads the script into Redis.
+    service.ask(call()).await.unwrap();
+    let before = redis.runs_of("evalsha");
+    service.ask(call()).await.unwrap();
+    assert_eq!(redis.runs_of("evalsha") - before, 1);
+}
+
+#[tokio::test]
+async fn a_flushed_script_is_sent_again_and_charges_once() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    for left in (0..10).rev() {
+        redis.query::<()>(&["SCRIPT", "FLUSH"]);
+        let call = request("shop", vec![descriptor(&[("user", "alice")])]);
+        let answer = spell(&service.ask(call).await.unwrap());
+        assert_eq!(answer, format!("OK: OK {left}/10 YEAR"));
+    }
+}
+
+/// Three hours fast: another hour, and every third time another day.
+fn three_hours_fast() -> Timestamp {
+    system_clock().shifted(3 * 3_600_000)
+}
+
+#[tokio::test]
+async fn redis_time_decides_whatever_the_services_clock_shows() {
+    let redis = Redis::start();
+    let (right, wrong) = (store(&redis, system_clock), store(&redis, three_hours_fast));
+    // A new window between two of these calls would start another count, which is rare with weeks.
+    let week = |hits| [charge("alice", Unit::Week, hits, 10)];
+    let hour = [charge("bob", Unit::Hour, Hits::Look, 10)];
+    assert_eq!(
+        verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        fits(7)
+    );
+    assert_eq!(
+        verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        fits(4)
+    );
+    assert_eq!(
+        verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        fits(1)
+    );
+    assert_eq!(
+        verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
+        [Verdict::Over]
+    );
+
+    let reset = wrong.charge(&hour, redis_store::soon()).await.unwrap().tallies[0].reset;
+    assert!(reset <= Duration::from_secs(3600), "{reset:?} is longer than the window");
+}
+
+#[tokio::test]
+async fn a_stale_call_is_refused_and_sent_once_more() {
+    let redis = Redis::start();
+    let wrong = store(&redis, three_hours_fast);
+    let call = [charge("alice", Unit::Hour, Hits::Charge(1), 10)];
+    redis.query::<String>(&["SCRIPT", "LOAD", &the_script()]);
+    assert_eq!(verdicts(wrong.charge(&call, redis_store::soon()).await.unwrap()), fits(9));
+    assert_eq!(redis.runs_of("evalsha"), 2, "refused, then sent with Redis's time");
+    wrong.charge(&call, redis_store::soon()).await.unwrap();
+    assert!(redis.runs_of("evalsha") <= 4, "the clocks' difference is known now");
+}
+
+/// Runs the real script on a call with one charge.
+fn run(redis: &Redis, key: &str, start: i64, length: i64, hits: &str) -> Vec<i64> {
+    let (script, start) = (the_script(), (start * 1000).to_string());
+    let (stop, expiry) =
+        (format!("{}000", start.parse::<i64>().unwrap() / 1000 + length), "9999999999999");
+    redis.query(&[
+        "EVAL", &script, "1", key, "1", "fw", "1", &start, &stop, "charge", hits, "5", "free",
+        "enforced", "error", expiry, "",
+    ])
+}
+
+#[test]
+fn a_window_that_is_not_the_current_one_is_refused_without_a_write() {
+    let redis = Redis::start();
+    let now = redis.query::<Vec<i64>>(&["TIME"])[0];
+    for (start, length) in [(now + 1000, 1000), (now - 1000, 1000), (now - 9000, 10)] {
+        assert_eq!(run(&redis, "k", start, length, "1")[2..], [-1, 0, 0], "{start} + {length}");
+    }
+    assert_eq!(redis.keys(), [""; 0]);
+    assert_eq!(run(&redis, "k", now - 1000, 9000, "1")[2..4], [1, 4]);
+}
+
+#[test]
+fn each_call_of_one_run_is_judged_by_itself() {
+    let redis = Redis::start();
+    redis.query::<()>(&["RPUSH", "list", "planted"]);
+    let now = redis.query::<Vec<i64>>(&["TIME"])[0];
+    let (present, past) = ([now, now + 3600], [now - 5000, now - 4900]);
+    let call = |key: &str, window: [i64; 2], hits: &str| {
+        let [start, stop] = window.map(|second| format!("{second}000"));
+        let words = [
+            "1",
+            "fw",
+            key,
+            &start,
+            &stop,
+            "charge",
+            hits,
+            "5",
+            "free",
+            "enforced",
+            "error",
+            "9999999999999",
+            "",
+        ];
+        words.map(str::to_owned)
+    };
+    let calls = [
+        call("1", present, "3"),
+        call("1", present, "3"), // does not fit after the first
+        call("2", present, "1"), // its key is a list
+        call("1", past, "1"),    // stale: its window has ended
+        call("1", present, "2"),
+    ];
+    let script = the_script();
+    let mut words = ["EVAL", &script, "2", "count", "list"].map(str::to_owned).to_vec();
+    words.extend(calls.into_iter().flatten());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let reply: Vec<i64> = redis.query(&words);
+    let answers: Vec<[i64; 2]> = reply[2..].chunks(3).map(|call| [call[0], call[1]]).collect();
+    assert_eq!(answers, [[1, 2], [0, -1], [-2, -2], [-1, 0], [1, 0]]);
+    assert_eq!(redis.query::<u64>(&["GET", "count"]), 5);
+}
+
+#[tokio::test]
+async fn a_corrupt_counter_affects_only_its_own_call() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let user = |name: &str| descriptor(&[("user", name)]);
+    service.ask(request("shop", vec![user("planted")])).await.unwrap();
+    let key = redis.key("planted");
+    let plants: [&[&str]; 6] = [
+        &["RPUSH", &key, "x"],
+        &["HSET", &key, "x", "1"],
+        &["SET", &key, "text"],
+        &["SET", &key, "-5"],
+        &["SET", &key, "1e3"],
+        &["SET", &key, "9007199254740992"],
+    ];
+    for plant in plants {
+        redis.query::<i64>(&["DEL", &key]);
+        redis.query::<redis::Value>(plant);
+        let both = request("shop", vec![user("planted"), user("sibling")]);
+        let status = service.ask(both).await.expect_err("no count");
+        assert_eq!(status.code(), Code::Unavailable, "for {plant:?}");
+        let alone = service.ask(request("shop", vec![hits(user("sibling"), 0)])).await.unwrap();
+        assert_eq!(spell(&alone), "OK: OK 10/10 YEAR", "for {plant:?}");
+    }
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains(r#"ratelimit_counters_unreadable_total{rule="user"} 6"#), "{metrics}");
+    assert!(!service.log().contains("planted"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn the_largest_valid_count_is_over_every_limit() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let user = || descriptor(&[("user", "planted")]);
+    service.ask(request("shop", vec![user()])).await.unwrap();
+    redis.query::<()>(&["SET", &redis.key("planted"), "9007199254740991", "KEEPTTL"]);
+    let answer = service.ask(request("shop", vec![hits(user(), u64::MAX)])).await.unwrap();
+    assert_eq!(spell(&answer), "OVER_LIMIT: OVER_LIMIT 0/10 YEAR");
+}
+
+#[tokio::test]
+async fn without_redis_the_service_starts_answers_in_time_and_recovers() {
+    let mut redis = Redis::absent();
+    let flags = &["--decision-budget", "50ms"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    let status = service.ask(call()).await.expect_err("there is no redis");
+    assert_eq!(status.code(), Code::Unavailable);
+    eventually("the outage is logged", || service.log().contains("is unusable").then_some(()));
+
+    // A call without counters does not need Redis.
+    let free = service.ask(request("shop", vec![descriptor(&[("free", "x")])])).await.unwrap();
+    assert_eq!(spell(&free), "OK: OK unlimited");
+
+    redis.start_again();
+    // Calls fail until the service has connected again.
+    let mut client = service.client().await;
+    let mut first = client.should_rate_limit(call()).await;
+    for _ in 0..200 {
+        if first.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        first = client.should_rate_limit(call()).await;
+    }
+    assert_eq!(first.unwrap().into_inner().overall_code().as_str_name(), "OK");
+    service.wait_until_ready();
+}
+
+#[tokio::test]
+async fn a_stalled_redis_costs_the_budget_and_its_connections_are_replaced() {
+    let redis = Redis::start();
+    let flags = &["--decision-budget", "50ms", "--store-pool-size", "2"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    eventually_ok(&service).await;
+
+    redis.signal("STOP");
+    let began = Instant::now();
+    for _ in 0..4 {
+        let status = service.ask(call()).await.expect_err("redis is stopped");
+        assert_eq!(status.code(), Code::Unavailable);
+    }
+    // Generous: without a timeout each call would wait without end.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    redis.signal("CONT");
+    eventually_ok(&service).await;
+    // The test's own connection, and at most two of the pool.
+    eventually("the stalled connections are closed", || {
+        let clients: String = redis.query(&["CLIENT", "LIST"]);
+        (clients.lines().count() <= 3).then_some(())
+    });
+}
+
+async fn eventually_ok(service: &Service) {
+    for _ in 0..500 {
+        let free = request("shop", vec![hits(descriptor(&[("user", "other")]), 0)]);
+        if service.ask(free).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no answer within 10 s of redis's return");
+}
+
+#[tokio::test]
+async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let logged = |line: &str| service.log().matches(line).count();
+    eventually_ok(&service).await;
+    // Without memory Redis still reads: checks pass, and charges on new counters fail.
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for number in 0..5 {
+        let user = format!("new{number}");
+        let call = request("shop", vec![descriptor(&[("user", &user)])]);
+        assert_eq!(service.ask(call).await.expect_err("no memory").code(), Code::Unavailable);
+        eventually_ok(&service).await;
+    }
+    assert_eq!(logged("is unusable"), 1, "{}", service.log());
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    // The first look that passes ends the outage.
+    for _ in 0..500 {
+        eventually_ok(&service).await;
+        if logged("answers again") == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the outage did not end: {}", service.log());
+}
+
+#[tokio::test]
+async fn a_read_only_replica_is_unavailable_and_its_connection_is_not_kept() {
+    let redis = Redis::start();
+    let flags = &["--store-pool-size", "1"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "alice")])]);
+    service.ask(call()).await.unwrap();
+    let before = clients(&redis);
+    assert_eq!(before.len(), 1);
+    redis.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(service.ask(call()).await.expect_err("read-only").code(), Code::Unavailable);
+    redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    eventually_ok(&service).await;
+    let kept = clients(&redis).into_iter().filter(|client| before.contains(client)).count();
+    assert_eq!(kept, 0, "a connection to what was a replica is still in use");
+}
+
+/// The addresses of Redis's clients, without the one that sends this command.
+fn clients(redis: &Redis) -> Vec<String> {
+    let list: String = redis.query(&["CLIENT", "LIST"]);
+    let others = list.lines().filter(|line| !line.contains("cmd=client"));
+    others.map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_connection_that_redis_closed_while_idle_costs_no_call() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = || request("shop", vec![hits(descriptor(&[("user", "alice")]), 0)]);
+    for _ in 0..5 {
+        service.ask(call()).await.unwrap();
+        let ours = clients(&redis);
+        redis.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        // Wait until the service has closed its side: a call before that would use the closed socket.
+        eventually("the connection is gone", || {
+            let inodes = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let open = |client: &String| {
+                let port: u16 = client.rsplit(':').next().unwrap().parse().unwrap();
+                inodes.contains(&format!("0100007F:{port:04X} 0100007F:{:04X} 01", redis.port))
+            };
+            (!ours.iter().any(open)).then_some(())
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
+    let redis = Redis::start();
+    let store = store(&redis, system_clock);
+    let big = [charge("big", Unit::Year, Hits::Charge(1), 1_000_000)];
+    let small = [charge("small", Unit::Year, Hits::Look, 7)];
+    for _ in 0..200 {
+        tokio::select! {
+            biased;
+            _ = store.charge(&big, redis_store::soon()) => {}
+            () = tokio::task::yield_now() => {}
+        }
+        assert_eq!(verdicts(store.charge(&small, redis_store::soon()).await.unwrap()), fits(7));
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_read_from_a_file_and_never_shown() {
+    let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3cret-canary"]);
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "s3cret-canary\n").unwrap();
+    let flags = &["--store-password-file", file.to_str().unwrap(), "--log-level", "debug"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    assert!(!service.log().contains("s3cret"), "{}", service.log());
+    assert!(!service.get("/metrics").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn a_service_that_is_killed_leaves_its_counts_to_the_next_one() {
+    let redis = Redis::start();
+    let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+    for left in [9, 8, 7] {
+        let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+        let answer = service.ask(call()).await.unwrap();
+        assert_eq!(spell(&answer), format!("OK: OK {left}/10 YEAR"));
+        // By SIGKILL.
+        drop(service);
+    }
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_redis_in_cluster_mode_is_refused_with_its_reason() {
+    let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = request("shop", vec![descriptor(&[("user", "a")])]);
+    assert_eq!(service.ask(call).await.expect_err("refused").code(), Code::Unavailable);
+    let expected = "it runs in cluster mode: write redis+cluster://";
+    assert!(service.log().contains(expected), "{}", service.log());
+}
+
+#[tokio::test]
+async fn a_redis_that_may_evict_counters_is_one_warning() {
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    service.wait_until_ready();
+    for _ in 0..5 {
+        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        eventually_ok(&service).await;
+    }
+    let log = service.log();
+    assert_eq!(log.matches("may evict counters").count(), 1, "{log}");
+    assert!(log.contains("its maxmemory-policy is allkeys-lru"), "{log}");
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_too_few_clients_for_all_replicas_is_one_warning() {
+    let redis = Redis::start_with(&["--maxclients", "100"]);
+    let flags = &["--replicas", "7"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    for _ in 0..3 {
+        redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
+        eventually_ok(&service).await;
+    }
+    let log = service.log();
+    let line = "takes 100 clients (maxclients), and all replicas of this service may open 112";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_new_cause_of_an_outage_is_logged() {
+    let mut redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
+    let store = format!("redis://:right@127.0.0.1:{}", redis.port);
+    let flags = &["--decision-budget", "200ms"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    eventually_ok(&service).await;
+    redis.stop();
+    let until_logged = async |line: &str| {
+        for _ in 0..500 {
+            let call = request("shop", vec![descriptor(&[("user", "a")])]);
+            service.ask(call).await.expect_err("an outage");
+            if service.log().contains(line) {
+                return;
+            }
+        }
+        panic!("`{line}` is not logged: {}", service.log());
+    };
+    until_logged("is unusable: Connection refused").await;
+    // It starts without a password, so it refuses the login.
+    redis.start_again();
+    until_logged("is unusable: login refused for the default user").await;
+}
+
+/// The log after three calls of a service whose login the server does not accept; `login` is the login in its URL.
+async fn log_without_login(version: Version, login: &str) -> String {
+    let redis = Redis::start_version(version);
+    redis.query::<()>(&["CONFIG", "SET", "requirepass", "right"]);
+    let store = format!("redis://{login}127.0.0.1:{}", redis.port);
+    let flags = &["--decision-budget", "200ms"];
+    let service = Service::start(Options { store: &store, flags, ..Options::default() });
+    for _ in 0..3 {
+        let call = request("shop", vec![descriptor(&[("user", "a")])]);
+        assert_eq!(service.ask(call).await.expect_err("no login").code(), Code::Unavailable);
+    }
+    service.log()
+}
+
+#[tokio::test]
+async fn a_refused_login_is_logged_once_and_the_password_is_not_shown() {
+    let log = log_without_login(Version::default(), ":s3cret-canary@").await;
+    assert_eq!(log.matches("is unusable: login refused for the default user").count(), 1, "{log}");
+    assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[tokio::test]
+async fn a_server_that_requires_a_login_is_said_to_when_no_password_is_given() {
+    for version in Version::ALL {
+        let log = log_without_login(version, "").await;
+        assert_eq!(
+            log.matches("is unusable: it requires a login").count(),
+            1,
+            "{version:?}: {log}"
+        );
+        assert_eq!(log.matches("is unusable").count(), 1, "{version:?}: {log}");
+    }
+}
+
+#[test]
+fn a_window_in_memory_ends_by_the_time_that_is_passed_in() {
+    let store = MemoryStore::new(|| Timestamp::from_secs(0));
+    let at = |ms, hits| {
+        let tallies = store
+            .charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms))
+            .tallies;
+        (tallies[0].verdict, tallies[0].reset.as_millis())
+    };
+    assert_eq!(at(5_000, Hits::Charge(2)), (Verdict::Fits { remaining: 0 }, 1000));
+    assert_eq!(at(5_999, Hits::Charge(1)), (Verdict::Over, 1));
+    assert_eq!(at(6_000, Hits::Charge(1)), (Verdict::Fits { remaining: 1 }, 1000));
+}
+
+#[test]
+fn ended_counters_in_memory_are_swept() {
+    let store = MemoryStore::new(|| Timestamp::from_secs(0));
+    for second in 0..100 {
+        for user in 0..100 {
+            let charge = charge(&user.to_string(), Unit::Second, Hits::Charge(1), 1);
+            store.charge_at(&[charge], Timestamp::from_secs(second));
+        }
+    }
+    assert!(store.counters() <= 2048, "{} counters are kept", store.counters());
+}
+
+fn any_charge() -> impl Strategy<Value = Charge> {
+    let hits = prop_oneof![
+        5 => (1..6_u64).prop_map(Hits::Charge),
+        1 => Just(Hits::Charge(Hits::MAX)),
+        2 => Just(Hits::Look),
+        2 => (0..6_u64).prop_map(Hits::Refund),
+        1 => Just(Hits::Refund(Hits::MAX)),
+    ];
+    ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)], prop::bool::weighted(0.2)).prop_map(
+        |(user, hits, limit, counted)| {
+            let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
+            let limit = Limit { when_denied, ..Limit::new(limit, Unit::Year, 1).unwrap() };
+            charge_by(&user, hits, limit)
+        },
+    )
+}
+
+/// Promise "the same on every store".
+#[test]
+fn memory_and_redis_agree_step_by_step() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let in_redis = runtime.block_on(async { store(&redis, system_clock) });
+    let calls = prop::collection::vec(prop::collection::vec(any_charge(), 1..5), 1..30);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(&calls, |calls| {
+        redis.query::<()>(&["FLUSHALL"]);
+        let in_memory = MemoryStore::new(system_clock);
+        for call in calls {
+            let ours = verdicts(in_memory.charge(&call));
+            let theirs = runtime.block_on(in_redis.charge(&call, redis_store::soon()));
+            prop_assert_eq!(ours, verdicts(theirs.unwrap()), "for {:?}", call);
+        }
+        redis.assert_no_key_leaks();
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+#[tokio::test]
+async fn charges_that_no_replica_has_are_counted() {
+    let (redis, replica) = (Redis::start(), Redis::start());
+    let flags = &["--store-wait-replicas", "1"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    // Makes a charge, and returns how many are counted once Redis has said which replicas have it.
+    let count_after_charge = async || {
+        let waits = redis.runs_of("wait");
+        service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
+        eventually("the service waits for replicas", || {
+            (redis.runs_of("wait") > waits).then_some(())
+        });
+        let metrics = service.get("/metrics");
+        let counted = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("ratelimit_store_charges_unreplicated_total "));
+        counted.map_or(0, |counted| counted.parse::<u64>().unwrap())
+    };
+    let mut counted = 0;
+    while counted < 3 {
+        counted = count_after_charge().await;
+    }
+    redis.query::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    replica.query::<()>(&["REPLICAOF", "127.0.0.1", &redis.port.to_string()]);
+    // Once the replica follows, charges are no longer counted.
+    let mut replicated = 0;
+    while replicated < 5 {
+        let before = counted;
+        counted = count_after_charge().await;
+        replicated = if counted == before { replicated + 1 } else { 0 };
+    }
+}

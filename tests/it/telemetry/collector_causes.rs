@@ -1,0 +1,77 @@
+//! What is logged about an OTLP collector that cannot be used: one line, with one cause as a sentence.
+
+use std::net::TcpListener;
+
+use crate::support::{
+    certificates::Authority,
+    eventually,
+    secured::Secured,
+    service::{Options, Service, descriptor, request},
+};
+
+/// The cause that a service logs once, though traces and metrics are sent several times to this endpoint.
+async fn cause(protocol: &str, endpoint: &str, ca: Option<&Authority>) -> String {
+    let mut environment = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "1000"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+    ];
+    if let Some(ca) = ca {
+        environment.push(("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.certificate.to_str().unwrap()));
+    }
+    let mut service = Service::start(Options { environment: &environment, ..Options::default() });
+    service.wait_until_ready();
+    for _ in 0..3 {
+        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+        eventually("the outage is logged", || service.log().contains("OTLP").then_some(()));
+    }
+    // What is left is sent at the end.
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    let log = service.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("OTLP")).collect();
+    let [line] = lines[..] else { panic!("{lines:#?}") };
+    line.split_once(" error=").unwrap().1.to_owned()
+}
+
+const PROTOCOLS: [&str; 2] = ["grpc", "http/protobuf"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_not_there_or_says_nothing() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (gone, mute) = (format!("http://{gone}"), format!("http://{}", mute.local_addr().unwrap()));
+    for protocol in PROTOCOLS {
+        assert_eq!(cause(protocol, &gone, None).await, "Connection refused (os error 111)");
+        assert_eq!(cause(protocol, &mute, None).await, "no answer within 1s");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_http_1_that_is_no_collector() {
+    let peer = Service::start(Options::default());
+    let endpoint = format!("http://{}", peer.http);
+    let not_grpc = "the server ended the connection instead of speaking HTTP/2 (gRPC)";
+    assert_eq!(cause("grpc", &endpoint, None).await, not_grpc);
+    assert_eq!(cause("http/protobuf", &endpoint, None).await, "HTTP status 404 Not Found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_tls_without_it_or_with_another_authority() {
+    let (peer, stranger) = (Secured::start(&[]), Authority::new());
+    let plain = Service::start(Options::default());
+    for (protocol, address) in PROTOCOLS.into_iter().zip([peer.service.grpc, peer.service.http]) {
+        let without = format!("http://{address}");
+        let speaks_tls = "the server speaks TLS on this port; use https:// in the endpoint";
+        assert_eq!(cause(protocol, &without, None).await, speaks_tls);
+        let untrusted = "the server's certificate is not signed by a trusted CA; \
+                         set OTEL_EXPORTER_OTLP_CERTIFICATE to its CA";
+        let with = format!("https://{address}");
+        assert_eq!(cause(protocol, &with, Some(&stranger)).await, untrusted);
+        let no_tls = "the server does not speak TLS on this port; use http:// in the endpoint";
+        let with = format!("https://{}", plain.http);
+        assert_eq!(cause(protocol, &with, Some(&stranger)).await, no_tls);
+    }
+}

@@ -1,0 +1,151 @@
+//! Log lines: filters by target that change while the service runs, trace ids, and the lines of decisions.
+
+use serde_json::{Value, json};
+use tonic::Request;
+
+use crate::support::{
+    eventually,
+    otlp::Receiver,
+    pages::blocks,
+    redis_server::Redis,
+    service::{Options, Service, descriptor, request},
+};
+
+const CANARY: &str = "canary-7f3a";
+
+/// Sends a request to the admin address; the answer's status and JSON.
+fn admin(service: &Service, method: &str, path: &str) -> (u16, Value) {
+    let (status, _, body) = service.exchange_at(service.admin, method, path, b"");
+    (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}")))
+}
+
+/// Waits for this number of lines about decisions.
+#[track_caller]
+fn decisions(service: &Service, count: usize) -> Vec<String> {
+    eventually(&format!("{count} lines about decisions"), || {
+        let log = service.log();
+        let lines = log.lines().filter(|line| line.contains("decided"));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        (lines.len() >= count).then_some(lines)
+    })
+}
+
+#[tokio::test]
+async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service_runs() {
+    let service = Service::start(Options::default());
+    let ask = async |user: &str| {
+        let descriptors = vec![descriptor(&[("user", user)]), descriptor(&[(CANARY, CANARY)])];
+        service.ask(request("shop", descriptors)).await.unwrap();
+    };
+    assert_eq!(admin(&service, "GET", "/log"), (200, json!({ "filter": "info" })));
+    ask(CANARY).await;
+
+    let debug = "info,tollkeeper::decision=debug";
+    let changed = admin(&service, "POST", &format!("/log?filter={debug}"));
+    assert_eq!(changed, (200, json!({ "filter": debug })));
+    for user in [CANARY, CANARY, "another"] {
+        ask(user).await;
+    }
+    let lines = decisions(&service, 3);
+    let expected = "user charge 1: ok, 8 left of 10 per year";
+    assert!(lines[0].contains(expected), "{lines:?}");
+    for part in [r#"domain="shop""#, r#"verdict="ok""#, "other charge 1: ok, no limit"] {
+        assert!(lines[0].contains(part), "{part}: {lines:?}");
+    }
+    let caller = |line: &str| line.split("caller ").nth(1).unwrap()[..16].to_owned();
+    assert_eq!(caller(&lines[0]), caller(&lines[1]), "one caller has one digest");
+    assert_ne!(caller(&lines[0]), caller(&lines[2]));
+
+    assert_eq!(admin(&service, "POST", "/log?filter=off").0, 200);
+    let before = service.log();
+    ask(CANARY).await;
+    assert_eq!(admin(&service, "GET", "/log"), (200, json!({ "filter": "off" })));
+    assert_eq!(service.log(), before, "nothing is logged");
+    assert!(!before.contains(CANARY), "a value or name of the request in {before}");
+}
+
+#[test]
+fn the_command_that_the_page_shows_changes_the_log_filter() {
+    let service = Service::start(Options::default());
+    let page = include_str!("../../../docs/telemetry.md");
+    let (_, path) = blocks(page, "sh")[0].split_once(":6070").unwrap();
+    let (status, body) = admin(&service, "POST", path.trim_end().trim_end_matches('\''));
+    assert_eq!((status, body), (200, json!({ "filter": "info,tollkeeper::decision=debug" })));
+}
+
+#[test]
+fn a_bad_log_filter_is_refused_with_what_is_allowed_and_changes_nothing() {
+    let service = Service::start(Options::default());
+    for query in [
+        "",
+        "?filter=verbose",
+        "?filter=info,a",
+        "?level=info",
+        "?filter=a=debug",
+        "?filter=info&filter=warn",
+    ] {
+        let (status, body) = admin(&service, "POST", &format!("/log{query}"));
+        let error = body["error"].as_str().unwrap();
+        assert!(status == 400 && error.starts_with("filter: "), "{query}: {status} {error}");
+    }
+    assert_eq!(admin(&service, "GET", "/log").1, json!({ "filter": "info" }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    let (_receiver, endpoint) = Receiver::start().await;
+    let service = Service::start(Options {
+        flags: &[
+            "--log-format",
+            "json",
+            "--log-level",
+            "warn,tollkeeper::decision=debug,tollkeeper::app=info",
+        ],
+        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)],
+        ..Options::default()
+    });
+    for flags in ["01", "00"] {
+        let mut call = Request::new(request("shop", vec![descriptor(&[("user", "a")])]));
+        let parent = format!("00-{TRACE}-b7ad6b7169203331-{flags}");
+        call.metadata_mut().insert("traceparent", parent.parse().unwrap());
+        service.client().await.should_rate_limit(call).await.unwrap();
+    }
+    let lines = decisions(&service, 2);
+    let [sampled, unsampled] = [0, 1].map(|n| serde_json::from_str::<Value>(&lines[n]).unwrap());
+    assert_eq!(sampled["span"]["trace_id"], TRACE);
+    assert_eq!(sampled["span"]["span_id"].as_str().map(str::len), Some(16));
+    assert_eq!(sampled["fields"]["verdict"], "ok");
+    assert_eq!(unsampled["span"], Value::Null, "a call that is not sampled has no trace");
+}
+
+#[tokio::test]
+async fn corrupt_counters_have_a_line_for_each_rule_even_if_domains_have_rules_of_one_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bank.yaml");
+    let rules = "domain: DOMAIN\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }\n";
+    std::fs::write(&file, rules.replace("DOMAIN", "bank")).unwrap();
+    let redis = Redis::start();
+    let service = Service::start(Options {
+        rules: &rules.replace("DOMAIN", "shop"),
+        store: &redis.url(),
+        flags: &["--rules", file.to_str().unwrap()],
+        ..Options::default()
+    });
+    let call = |domain| request(domain, vec![descriptor(&[("user", CANARY)])]);
+    for domain in ["shop", "bank"] {
+        service.ask(call(domain)).await.unwrap();
+        let key = redis.key(&format!("{domain}|user="));
+        redis.query::<()>(&["SET", &key, "text", "KEEPTTL"]);
+        for _ in 0..3 {
+            service.ask(call(domain)).await.unwrap_err();
+        }
+    }
+    let log = service.log();
+    for domain in ["shop", "bank"] {
+        let line = format!("than a count rule=\"user\" domain=\"{domain}\"");
+        assert_eq!(log.matches(&line).count(), 1, "{domain}: {log}");
+    }
+    assert!(!log.contains("suppressed"), "none before these lines: {log}");
+    assert!(!log.contains(CANARY), "{log}");
+}

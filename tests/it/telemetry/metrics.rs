@@ -1,0 +1,419 @@
+//! The metrics: their definitions, a scrape and docs/metrics.md say the same.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write as _,
+    process::{Command, Output, Stdio},
+    time::SystemTime,
+};
+
+use tollkeeper::telemetry::{self, InstrumentKind, InstrumentRow};
+
+use crate::support::{
+    eventually,
+    pages::{cells, check_table, names, page, rows},
+    redis_server::Redis,
+    scrapes::scrapes,
+    service::{Options, RULES, Service, descriptor, open_files, request, service_off_by},
+    tool,
+};
+
+/// A row of docs/metrics.md.
+fn row_of_instrument(row: &InstrumentRow) -> String {
+    let kind = match row.kind {
+        InstrumentKind::Counter => "counter",
+        InstrumentKind::Gauge => "gauge",
+        InstrumentKind::Histogram => "histogram",
+    };
+    let labels: Vec<_> = row.attributes.iter().map(|name| format!("`{name}`")).collect();
+    let (name, scraped, labels) = (row.name, row.prometheus_name(), labels.join(", "));
+    format!("| `{name}` (`{scraped}`) | {kind} | {labels} | {} |", row.description)
+}
+
+#[test]
+fn the_metrics_of_the_page_are_those_that_the_program_defines() {
+    let rows: Vec<String> = telemetry::instruments().map(row_of_instrument).collect();
+    check_table("metrics.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
+}
+
+/// The labels of each metric that a scrape has, by its name on /metrics.
+fn labels_of(scrapes: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in scrapes.iter().flat_map(|scrape| scrape.lines()) {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            metrics.entry(declared.replace(' ', ", ")).or_default();
+        } else if let Some((name, rest)) = line.split_once('{') {
+            let metric = metrics.iter_mut().find(|(declared, _)| {
+                let declared = declared.split(", ").next().unwrap();
+                name == declared || name == format!("{declared}_count")
+            });
+            let (labels, _) = rest.rsplit_once('}').unwrap();
+            if let Some((_, found)) = metric {
+                let labels = labels.split("\",").map(|label| label.split('=').next().unwrap());
+                found.extend(labels.map(str::to_owned));
+            }
+        }
+    }
+    metrics
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
+    let mut scraped = labels_of(scrapes().await);
+    // The resource attributes, which OpenTelemetry adds.
+    scraped.remove("target_info, gauge");
+    let page = page("metrics.md");
+    let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows(&page, "| name (on /metrics) | kind | labels | meaning |") {
+        let cells = cells(row);
+        let scraped = names(cells[0])[1];
+        let labels = names(cells[2]).iter().map(|label| label.replace('.', "_")).collect();
+        listed.insert(format!("{scraped}, {}", cells[1]), labels);
+    }
+    assert_eq!(listed, scraped);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promtool_accepts_every_scrape() {
+    for scrape in scrapes().await {
+        promtool(&["check", "metrics"], scrape);
+    }
+    let mut bad = scrapes().await[0].clone();
+    bad += "# TYPE tickets_count gauge\ntickets_count 1\n";
+    let refused = promtool_output(&["check", "metrics"], &bad);
+    assert!(!refused.status.success(), "promtool judges: {refused:?}");
+}
+
+/// The value of a series on `/metrics`, such as `ratelimit_panics_total` or `name{label="value"}`.
+#[track_caller]
+fn value(scrape: &str, series: &str) -> f64 {
+    let line = scrape.lines().find_map(|line| line.strip_prefix(&format!("{series} ")));
+    line.unwrap_or_else(|| panic!("no {series} in {scrape}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_script_runs_and_connections_to_redis_are_counted() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: log, rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log } }
+";
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxclients", "500"]);
+    let service = Service::start(Options { rules, store: &redis.url(), ..Options::default() });
+    for key in ["user", "user", "log"] {
+        service.ask(request("shop", vec![descriptor(&[(key, "a")])])).await.unwrap();
+    }
+    let scrape = service.get("/metrics");
+    let server = format!("server=\"127.0.0.1:{}\"", redis.port);
+    let series = |name: &str| format!("ratelimit_store_{name}");
+    for (name, expected) in [
+        ("batch_calls_sum".to_owned(), 3.0),
+        ("batch_calls_count".to_owned(), 3.0),
+        ("batch_wait_seconds_count".to_owned(), 3.0),
+        ("script_runs_total{script=\"fixed\"}".to_owned(), 2.0),
+        ("script_runs_total{script=\"ledger\"}".to_owned(), 1.0),
+        ("stale_total".to_owned(), 0.0),
+        (format!("queue_calls{{{server}}}"), 0.0),
+        (format!("connections_waiting{{{server}}}"), 0.0),
+        (format!("connections_limit{{{server}}}"), 16.0),
+        (format!("connections{{{server},state=\"busy\"}}"), 0.0),
+        (format!("memory_limit_bytes{{{server}}}"), 104_857_600.0),
+        (format!("clients_limit{{{server}}}"), 500.0),
+        (format!("keys_evicted{{{server}}}"), 0.0),
+    ] {
+        assert_eq!(value(&scrape, &series(&name)), expected, "{name}");
+    }
+    for name in [
+        format!("connections{{{server},state=\"idle\"}}"),
+        format!("memory_used_bytes{{{server}}}"),
+        format!("clients{{{server}}}"),
+        "batch_wait_seconds_sum".to_owned(),
+    ] {
+        assert!(value(&scrape, &series(&name)) > 0.0, "{name}: {scrape}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_offset_and_stale_windows_show_a_clock_that_is_wrong() {
+    let redis = Redis::start();
+    let rules =
+        RULES.replace("unit: year, requests_per_unit: 10 ", "unit: hour, requests_per_unit: 10 ");
+    let service = service_off_by("-10800", &rules, &redis);
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    let scrape = service.get("/metrics");
+    assert!(value(&scrape, "ratelimit_store_stale_total") >= 1.0, "{scrape}");
+    let server = format!("server=\"127.0.0.1:{}\"", redis.port);
+    let offset = value(&scrape, &format!("ratelimit_store_clock_offset_seconds{{{server}}}"));
+    assert!((offset - 10_800.0).abs() < 60.0, "{offset} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_is_open_and_its_connection_busy() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let call = || request("shop", vec![descriptor(&[("user", "a")])]);
+    service.ask(call()).await.unwrap();
+    eventually("no call is open", || {
+        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    });
+    redis.signal("STOP");
+    let mut client = service.client().await;
+    let waiting = tokio::spawn(async move { client.should_rate_limit(call()).await });
+    let busy = format!(
+        "ratelimit_store_connections{{server=\"127.0.0.1:{}\",state=\"busy\"}}",
+        redis.port
+    );
+    eventually("the call is open", || {
+        let scrape = service.get("/metrics");
+        (value(&scrape, "ratelimit_calls_open") == 1.0 && value(&scrape, &busy) >= 1.0)
+            .then_some(())
+    });
+    redis.signal("CONT");
+    waiting.await.unwrap().unwrap();
+    eventually("no call is open", || {
+        (value(&service.get("/metrics"), "ratelimit_calls_open") == 0.0).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_shows_its_version_and_keeps_the_counts_of_its_rules() {
+    let service = Service::start(Options::default());
+    let ask = async || {
+        service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    };
+    ask().await;
+    let before = service.get("/metrics");
+    let version = |scrape: &str| {
+        let versions: Vec<String> = scrape
+            .lines()
+            .filter_map(|line| line.strip_prefix("ratelimit_rules_info{version=\""))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(versions.len(), 1, "one version is in force: {versions:?}");
+        versions[0].clone()
+    };
+    service.reload(&RULES.replace("requests_per_unit: 10 ", "requests_per_unit: 20 "));
+    ask().await;
+    let after = service.get("/metrics");
+    assert_ne!(version(&before), version(&after));
+    let loaded = "ratelimit_rules_loaded_timestamp_seconds";
+    assert!(value(&before, loaded) < value(&after, loaded), "{after}");
+    for (name, expected) in [
+        ("ratelimit_decisions_total{code=\"ok\",domain=\"shop\",rule=\"user\"}", 2.0),
+        ("ratelimit_hits_total{domain=\"shop\",rule=\"user\",standing=\"within\"}", 2.0),
+    ] {
+        assert_eq!(value(&after, name), expected, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_and_the_process_are_measured() {
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let mut service = Service::start(Options::default());
+    let empty = service.get("/metrics");
+    let users = (0..50).map(|user| descriptor(&[("user", &user.to_string())])).collect();
+    service.ask(request("shop", users)).await.unwrap();
+    let scrape = service.get("/metrics");
+    let bytes = "ratelimit_memory_size_bytes{use=\"store\"}";
+    // The keys alone are longer than 20 bytes each.
+    assert!(value(&scrape, bytes) - value(&empty, bytes) > 50.0 * 20.0, "{scrape}");
+    assert_eq!(value(&scrape, "ratelimit_memory_counters{use=\"store\"}"), 50.0);
+    assert_eq!(value(&scrape, "ratelimit_memory_counters{use=\"fallback\"}"), 0.0);
+    assert_eq!(value(&scrape, "ratelimit_memory_counters_limit{use=\"store\"}"), 1_000_000.0);
+
+    assert!((value(&scrape, "process_start_time_seconds") - started).abs() < 60.0, "{scrape}");
+    let open = open_files(service.process().0.id());
+    assert!((value(&scrape, "process_open_fds") - open as f64).abs() < 10.0, "{open}: {scrape}");
+    assert!(value(&scrape, "process_max_fds") >= open as f64, "{scrape}");
+    assert!(value(&scrape, "process_resident_memory_bytes") > 1_000_000.0, "{scrape}");
+    assert!(value(&scrape, "process_virtual_memory_bytes") > 1_000_000.0, "{scrape}");
+    assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
+}
+
+/// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_names_of_the_incumbent_have_the_numbers_of_the_calls() {
+    let rules = "
+domain: shop:eu
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - key: masked_remote_address
+    value: 10.0.0.0/8
+    descriptors:
+      - { key: path, value: /login, rate_limit: { unit: year, requests_per_unit: 2 } }
+      - key: path
+        value: /deep
+        descriptors:
+          - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 10 } }
+          - { key: user, value: b, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: trial, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: free, rate_limit: { unlimited: true } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let net = ("masked_remote_address", "10.0.0.0/8");
+    // Of ten hits, two are near the limit, and the eleventh is over it.
+    let mut asked = 0;
+    for (entries, calls) in [
+        (vec![("user", "x")], 11),
+        (vec![net, ("path", "/login")], 3),
+        (vec![net, ("path", "/deep"), ("user", "a")], 2),
+        (vec![net, ("path", "/deep"), ("user", "b")], 3),
+        (vec![("trial", "x")], 5),
+        (vec![("free", "x")], 4),
+        (vec![("unknown", "x")], 1),
+    ] {
+        for _ in 0..calls {
+            service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
+            asked += 1;
+        }
+    }
+    service.ask(request("", vec![descriptor(&[("user", "x")])])).await.unwrap_err();
+    service.reload(&format!("{rules}# the same rules\n"));
+    fs::write(&service.rules, "domain: [").unwrap();
+    let scrape = eventually("the bad reload", || {
+        let scrape = service.get("/metrics");
+        (value(&scrape, "ratelimit_service_config_load_error") == 1.0).then_some(scrape)
+    });
+
+    let keys = |key1: &str, key2: &str| match key2 {
+        "" => format!("{{domain=\"shop_eu\",key1=\"{key1}\"}}"),
+        _ => format!("{{domain=\"shop_eu\",key1=\"{key1}\",key2=\"{key2}\"}}"),
+    };
+    let net = "masked_remote_address_10_0_0_0/8";
+    let names = ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"];
+    let mut expected = BTreeMap::new();
+    for (keys, counts) in [
+        (keys("user", ""), [11, 10, 2, 1, 0]),
+        (keys(net, "path_/login"), [3, 2, 1, 1, 0]),
+        (keys(net, "path_/deep"), [5, 5, 0, 0, 0]),
+        (keys("trial", ""), [5, 2, 1, 3, 3]),
+    ] {
+        for (name, count) in names.into_iter().zip(counts) {
+            expected.insert(format!("ratelimit_service_rate_limit_{name}{keys}"), count);
+        }
+    }
+    let calls = "{grpc_method=\"ShouldRateLimit\"}";
+    for (name, count) in [
+        ("should_rate_limit_error{err_type=\"redis_error\"}".to_owned(), 0),
+        ("should_rate_limit_error{err_type=\"service_error\"}".to_owned(), 1),
+        (format!("total_requests{calls}"), asked + 1),
+        (format!("response_time_seconds_count{calls}"), asked + 1),
+        ("config_load_success".to_owned(), 2),
+        ("config_load_error".to_owned(), 1),
+    ] {
+        expected.insert(format!("ratelimit_service_{name}"), count);
+    }
+    let theirs = scrape.lines().filter(|line| line.starts_with("ratelimit_service_"));
+    let theirs = theirs.filter(|line| !line.contains("_bucket{") && !line.contains("_sum{"));
+    let found: BTreeMap<String, i32> = theirs
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        })
+        .collect();
+    assert_eq!(found, expected);
+    let last = "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"+Inf\"}";
+    assert_eq!(value(&scrape, last), f64::from(asked + 1));
+}
+
+/// What `/stats` shows.
+fn stats(service: &Service) -> BTreeMap<String, u64> {
+    let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stats_of_the_incumbent_have_its_names_for_statsd_with_all_levels() {
+    let rules = "
+domain: shop:eu
+descriptors:
+  - key: masked_remote_address
+    value: 10.0.0.0/8
+    descriptors:
+      - key: path
+        value: /deep
+        descriptors:
+          - { key: user, value: a, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    let entries = [("masked_remote_address", "10.0.0.0/8"), ("path", "/deep"), ("user", "a")];
+    for _ in 0..3 {
+        service.ask(request("shop:eu", vec![descriptor(&entries)])).await.unwrap();
+    }
+    service.ask(request("", vec![descriptor(&entries)])).await.unwrap_err();
+    let rule =
+        "ratelimit.service.rate_limit.shop_eu.masked_remote_address_10_0_0_0/8.path_/deep.user_a";
+    let expected = [
+        (format!("{rule}.total_hits"), 3),
+        (format!("{rule}.within_limit"), 1),
+        (format!("{rule}.near_limit"), 1),
+        (format!("{rule}.over_limit"), 2),
+        (format!("{rule}.shadow_mode"), 0),
+        ("ratelimit.service.call.should_rate_limit.redis_error".to_owned(), 0),
+        ("ratelimit.service.call.should_rate_limit.service_error".to_owned(), 1),
+        ("ratelimit.service.config_load_success".to_owned(), 1),
+        ("ratelimit.service.config_load_error".to_owned(), 0),
+        ("ratelimit_server.ShouldRateLimit.total_requests".to_owned(), 4),
+    ];
+    assert_eq!(stats(&service), expected.into());
+}
+
+/// As envoyproxy/ratelimit's own script `value-included-in-stats-key-when-unspecified` checks it.
+#[tokio::test]
+async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_the_incumbent() {
+    let rules = "
+domain: rl
+descriptors:
+  - { key: unspec, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    for _ in 0..3 {
+        let unspecified = descriptor(&[("unspec", "unspecified_value")]);
+        service.ask(request("rl", vec![unspecified])).await.unwrap();
+    }
+    let scrape = service.get("/metrics");
+    let is_asked_for = |line: &&str| {
+        line.contains("ratelimit_service_rate_limit_over_limit")
+            && line.contains("unspec_unspecified_value")
+    };
+    let found: Vec<&str> = scrape.lines().filter(is_asked_for).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].split_once('}').unwrap().1, " 1");
+    let over = "ratelimit.service.rate_limit.rl.unspec_unspecified_value.over_limit";
+    assert_eq!(stats(&service)[over], 1);
+}
+
+#[test]
+fn the_names_of_the_incumbent_are_absent_unless_asked_for() {
+    let service = Service::start(Options::default());
+    assert!(!service.get("/metrics").contains("ratelimit_service_"));
+    let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");
+    assert_eq!((status, body.as_str()), (404, r#"{"error":"set --metrics-compat envoyproxy"}"#));
+}
+
+/// Runs promtool, which must find nothing.
+#[track_caller]
+fn promtool(arguments: &[&str], input: &str) {
+    let output = promtool_output(arguments, input);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn promtool_output(arguments: &[&str], input: &str) -> Output {
+    let mut promtool = Command::new(tool("promtool"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = promtool.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    promtool.wait_with_output().unwrap()
+}

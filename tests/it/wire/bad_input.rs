@@ -1,0 +1,322 @@
+//! Bad input, with the exact code and message of each refusal: a table for each way in, and what needs more
+//! than one exchange. The answers of the libraries are pinned too, so that an upgrade that changes one is
+//! noticed.
+
+mod calls;
+mod command_lines;
+mod flags;
+mod http;
+mod rule_files;
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use ::http::StatusCode;
+use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
+use prost::Message as _;
+use tokio_stream::StreamExt as _;
+use tollkeeper::rls::pb::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient, RateLimitUnit,
+};
+use tonic::{Code, Status, body::Body, transport::Channel};
+use tower::Service as _;
+
+use crate::support::{
+    eventually,
+    http2::{self, Frames, METHOD_PATH},
+    service::{Options, Service, descriptor, of_bytes, open_files, request, spell, with_limit},
+};
+
+/// A table of named inputs and their exact answers.
+struct Table {
+    name: &'static str,
+    cases: usize,
+}
+
+#[test]
+fn the_tables_hold_at_least_500_cases() {
+    let tables =
+        [calls::table(), http::table(), rule_files::TABLE, flags::TABLE, command_lines::TABLE];
+    let total: usize = tables.iter().map(|table| table.cases).sum();
+    let counts = tables.map(|Table { name, cases }| format!("{name}: {cases}")).join(", ");
+    assert!(total >= 500, "{total} cases; {counts}");
+    println!("{total} cases; {counts}");
+}
+
+async fn refused(request: RateLimitRequest, code: Code, message: &str) {
+    let service = Service::start(Options::default());
+    let status = service.ask(request).await.expect_err(message);
+    assert_eq!((status.code(), status.message()), (code, message));
+}
+
+/// Sends a body with this content type to the method; returns the HTTP status, and the gRPC status if there
+/// is one.
+async fn post(service: &Service, content_type: &str, body: Body) -> (StatusCode, Option<Status>) {
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    let request =
+        ::http::Request::post(METHOD_PATH).header("content-type", content_type).body(body).unwrap();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request).await.unwrap();
+    let code = response.status();
+    let trailers = response.into_body().collect().await.unwrap().trailers().cloned();
+    (code, trailers.and_then(|trailers| Status::from_header_map(&trailers)))
+}
+
+/// Sends the bytes of a body; returns the gRPC status.
+async fn send(service: &Service, path: &str, body: Vec<u8>) -> Status {
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    let request = ::http::Request::post(path)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(Full::new(Bytes::from(body))))
+        .unwrap();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request).await.unwrap();
+    if let Some(status) = Status::from_header_map(response.headers()) {
+        return status;
+    }
+    let trailers = response.into_body().collect().await.unwrap().trailers().cloned();
+    Status::from_header_map(&trailers.expect("trailers")).expect("a status")
+}
+
+/// A message behind gRPC's prefix: the flag for no compression, and the length.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap();
+    [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+#[tokio::test]
+async fn descriptors_over_the_configured_maximum_are_refused_before_they_are_decoded() {
+    let empty = |count| request("shop", vec![RateLimitDescriptor::default(); count]);
+    refused(empty(65), Code::InvalidArgument, "descriptors: 65 exceeds 64").await;
+    refused(empty(100_000), Code::InvalidArgument, "descriptors: 100000 exceeds 64").await;
+
+    let service =
+        Service::start(Options { flags: &["--max-descriptors", "65"], ..Default::default() });
+    service.ask(empty(65)).await.expect("the configured maximum is allowed");
+}
+
+#[tokio::test]
+async fn descriptors_after_an_unknown_group_are_counted() {
+    let service = Service::start(Options::default());
+    let message = [&[0x4b, 0x4c][..], &[0x12, 0x00].repeat(2_000_000)].concat();
+    let status = send(&service, METHOD_PATH, framed(&message)).await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "descriptors: 2000000 exceeds 64");
+}
+
+#[tokio::test]
+async fn keys_may_have_any_length() {
+    let service = Service::start(Options::default());
+    let long = of_bytes(&[(&[b'k'; 100_000], b"v")]);
+    let unmatched = service.ask(request("shop", vec![long.clone()])).await.unwrap();
+    assert_eq!(spell(&unmatched), "OK: OK -");
+    let overridden = with_limit(long, 1, RateLimitUnit::Year);
+    for expected in ["OK: OK 0/1 YEAR", "OVER_LIMIT: OVER_LIMIT 0/1 YEAR"] {
+        let answer = service.ask(request("shop", vec![overridden.clone()])).await.unwrap();
+        assert_eq!(spell(&answer), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_message_of_the_largest_configurable_size_is_accepted() {
+    let flags = &["--max-message-bytes", "64MiB"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let large = request("shop", vec![of_bytes(&[(b"user", &vec![b'v'; (64 << 20) - 100])])]);
+    assert_eq!(spell(&service.ask(large).await.unwrap()), "OK: OK 9/10 YEAR");
+}
+
+#[tokio::test]
+async fn a_message_may_arrive_in_pieces() {
+    let service = Service::start(Options::default());
+    let message = request("shop", vec![descriptor(&[("user", "in-pieces")])]).encode_to_vec();
+    for size in [1, 4, 5, 6, 1000] {
+        let pieces: Vec<Bytes> =
+            framed(&message).chunks(size).map(Bytes::copy_from_slice).collect();
+        let pieces = pieces.into_iter().map(|piece| Ok::<_, Status>(Frame::data(piece)));
+        let body = StreamBody::new(tokio_stream::iter(pieces));
+        let (response, status) = post(&service, "application/grpc", Body::new(body)).await;
+        assert_eq!(
+            (response, status.unwrap().code()),
+            (StatusCode::OK, Code::Ok),
+            "pieces of {size}"
+        );
+    }
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "in-pieces")])])).await;
+    assert_eq!(spell(&answer.unwrap()), "OK: OK 4/10 YEAR", "each message has counted once");
+}
+
+/// Starts a call whose body begins with these bytes and does not end.
+async fn start_call(
+    channel: &mut Channel,
+    body: Vec<u8>,
+) -> impl Future<Output = Option<Status>> + use<> {
+    let first = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from(body))));
+    let body = StreamBody::new(first.chain(tokio_stream::pending()));
+    let request = ::http::Request::post(METHOD_PATH).header("content-type", "application/grpc");
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request.body(Body::new(body)).unwrap());
+    async { Status::from_header_map(response.await.ok()?.headers()) }
+}
+
+#[tokio::test]
+async fn messages_that_arrive_in_parts_are_bounded_in_memory_for_each_connection() {
+    let service = Service::start(Options::default());
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    let most_of_it = [&[0][..], &(4_u32 << 20).to_be_bytes(), &vec![b'x'; 4_000_000]].concat();
+    let mut started = FuturesUnordered::new();
+    for _ in 0..20 {
+        started.push(start_call(&mut channel, most_of_it.clone()).await);
+    }
+    let refused = started.next().await.unwrap().expect("a status");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "unfinished messages and unread answers: over 68157440 bytes");
+
+    let mut client = RateLimitServiceClient::new(channel.clone());
+    let whole = request("shop", vec![descriptor(&[("user", "a")])]);
+    client.should_rate_limit(whole).await.expect("a message in one part is answered");
+}
+
+#[tokio::test]
+async fn other_content_types_get_415() {
+    let service = Service::start(Options::default());
+    for content_type in ["text/plain", "application/json", ""] {
+        let (response, status) = post(&service, content_type, Body::empty()).await;
+        assert_eq!(response, StatusCode::UNSUPPORTED_MEDIA_TYPE, "for `{content_type}`");
+        assert!(status.is_none());
+    }
+}
+
+#[tokio::test]
+async fn malformed_grpc_frames_cause_an_error_and_no_panic() {
+    let service = Service::start(Options::default());
+    let longer_than_body = [&[0][..], &100_u32.to_be_bytes(), b"abc"].concat();
+    let status = send(&service, METHOD_PATH, longer_than_body).await;
+    assert_eq!(status.code(), Code::Internal, "{status:?}");
+
+    let compressed = [&[1][..], &3_u32.to_be_bytes(), b"abc"].concat();
+    let status = send(&service, METHOD_PATH, compressed).await;
+    assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
+    assert_eq!(status.metadata().get("grpc-accept-encoding").unwrap(), "identity");
+
+    let unknown = [&[2][..], &3_u32.to_be_bytes(), b"abc"].concat();
+    let status = send(&service, METHOD_PATH, unknown).await;
+    assert_eq!(status.code(), Code::Internal, "{status:?}");
+
+    let huge = [&[0][..], &u32::MAX.to_be_bytes(), b"abc"].concat();
+    let status = send(&service, METHOD_PATH, huge).await;
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+}
+
+#[tokio::test]
+async fn unknown_fields_and_a_split_message_are_accepted() {
+    let service = Service::start(Options::default());
+    // Field 99, then the domain twice, of which the last counts, with a descriptor between.
+    let mut message = b"\x9a\x06\x03abc\x0a\x01x".to_vec();
+    message.extend(b"\x12\x0b\x0a\x09\x0a\x04user\x12\x01a");
+    message.extend(b"\x0a\x04shop");
+    assert_eq!(send(&service, METHOD_PATH, framed(&message)).await.code(), Code::Ok);
+    assert!(service.get("/metrics").contains(r#"domain="shop",rule="user"} 1"#));
+}
+
+/// A connection to the gRPC address on which these bytes have been sent.
+fn connect(service: &Service, sent: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(service.grpc).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(sent).unwrap();
+    stream
+}
+
+/// Each call has 9 MiB of headers by HTTP/2's count. They take 280 KB on the wire, and 27 MiB in memory.
+#[test]
+fn open_calls_do_not_keep_large_headers() {
+    for path in [METHOD_PATH, "/grpc.health.v1.Health/Check", "/unknown"] {
+        let mut service = Service::start(Options::default());
+        let frames =
+            (0..20).fold(Frames::default(), |frames, _| frames.many_headers(path, 280_000));
+        let mut client = connect(&service, &http2::opening());
+        client.write_all(&frames.ping().bytes()).unwrap();
+        while http2::read_frame(&mut client).0 != http2::PING {}
+        let status = format!("/proc/{}/status", service.process().0.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let peak = status.split("VmHWM:").nth(1).unwrap().split_whitespace().next().unwrap();
+        assert!(peak.parse::<u64>().unwrap() < 150_000, "{path}: {peak} KB");
+    }
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// The client closes its connection on another thread while this test waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_are_bounded_and_delay_neither_calls_nor_the_exit() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let mut silent: Vec<_> = (0..620)
+        .map(|number| connect(&service, if number % 2 == 0 { b"" } else { b"PRI * HTTP" }))
+        .collect();
+    let service_id = service.process().0.id();
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    eventually("the bound holds", || (512..544).contains(&open_files(service_id)).then_some(()));
+    for stream in &silent {
+        stream.set_nonblocking(true).unwrap();
+    }
+    // Each has been sent the service's settings.
+    let is_open = |stream: &mut TcpStream| {
+        std::io::copy(stream, &mut std::io::sink())
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let open: Vec<_> = silent.iter_mut().map(is_open).collect();
+    assert!(!open[..80].contains(&true), "those that were silent longest are closed");
+    assert!(!open[150..].contains(&false), "the others are open");
+
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    assert!(!service.log().contains("did not end"), "{}", service.log());
+    drop(silent);
+}
+
+#[test]
+fn a_silent_connection_is_closed_and_a_slow_preface_is_accepted() {
+    let service = Service::start(Options::default());
+    let began = Instant::now();
+    let mut silent = connect(&service, b"");
+    let (start, rest) = PREFACE.split_at(7);
+    let mut late = connect(&service, start);
+    std::thread::sleep(Duration::from_millis(500));
+    late.write_all(rest).unwrap();
+    let mut frame = [0; 9];
+    late.read_exact(&mut frame).unwrap();
+    assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
+
+    std::io::copy(&mut silent, &mut std::io::sink()).unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn connections_that_do_not_speak_http2_are_closed_at_once() {
+    const TLS_HELLO: &[u8] =
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and 32 random bytes and so on";
+    let service = Service::start(Options::default());
+    for sent in
+        [b"GET / HTTP/1.1\r\nhost: test\r\n\r\n", TLS_HELLO, b"*1\r\n$4\r\nPING\r\n\r\n\r\n\r\n"]
+    {
+        let began = Instant::now();
+        let mut other = connect(&service, sent);
+        let mut answer = Vec::new();
+        // The service may close with a reset, since it has not read everything.
+        let _ = other.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP/1"), "{answer:?}");
+        // Generous: a connection that says nothing is closed after ten seconds.
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+}

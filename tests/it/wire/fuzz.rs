@@ -1,0 +1,113 @@
+//! The targets of `fuzz/`, on their corpora and on mutations of them. libFuzzer finds more in more time; see
+//! `fuzz/run`.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    time::{Duration, Instant},
+};
+
+use self::targets::{TARGETS, Target};
+use crate::support::root;
+
+#[path = "../../../fuzz/targets.rs"]
+mod targets;
+
+/// How long mutations are tried on one target.
+const SPAN: Duration = Duration::from_millis(600);
+
+#[test]
+fn every_reader_of_outside_input_keeps_its_promises_on_its_corpus_and_on_mutations_of_it() {
+    for (name, target) in TARGETS {
+        let corpus = corpus(name);
+        assert!(!corpus.is_empty(), "the corpus of {name}");
+        assert!(root().join("fuzz/fuzz_targets").join(name).with_extension("rs").exists());
+        corpus.iter().for_each(|input| run(name, target, input));
+        let (mut random, began) = (Random(1), Instant::now());
+        while began.elapsed() < SPAN {
+            run(name, target, &random.mutated(&corpus));
+        }
+    }
+}
+
+/// A stale lock file stops `fuzz/run` before it builds.
+#[test]
+fn the_fuzz_targets_lock_the_dependencies_of_the_program_in_its_versions() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let (manifest, lock, of_targets) =
+        (read("Cargo.toml"), read("Cargo.lock"), read("fuzz/Cargo.lock"));
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let (dependencies, _) = dependencies.split_once("\n[dev-dependencies]\n").unwrap();
+    for line in dependencies.lines() {
+        let Some((name, _)) = line.split_once(" = ") else { continue };
+        let package = format!("name = \"{name}\"\nversion = ");
+        let versions = |lock: &str| {
+            let found =
+                lock.split("[[package]]\n").filter_map(|block| block.strip_prefix(&package));
+            found.map(|block| block.lines().next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        // Tests may need another version beside ours.
+        let (all, ours) = (versions(&lock), versions(&of_targets));
+        assert!(
+            !ours.is_empty(),
+            "{name}: copy Cargo.lock to fuzz/, and run `cargo metadata` there"
+        );
+        assert!(ours.iter().all(|version| all.contains(version)), "{name}: {ours:?}, not {all:?}");
+    }
+}
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let folder = root().join("fuzz/corpus").join(name);
+    let mut files: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|file| fs::read(file).unwrap()).collect()
+}
+
+/// A failure shows the input, as text that Rust reads.
+fn run(name: &str, target: Target, input: &[u8]) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(input))) {
+        eprintln!("{name} fails on b\"{}\"", input.escape_ascii());
+        resume_unwind(panic);
+    }
+}
+
+/// SplitMix64, so that every run tries the same inputs. <https://prng.di.unimi.it/splitmix64.c>
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    /// An input of the corpus after a few changes: of a byte, or of a part that is taken out, repeated, or
+    /// taken from another input.
+    fn mutated(&mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
+        let mut input = corpus[self.below(corpus.len())].clone();
+        for _ in 0..=self.below(4) {
+            let at = self.below(input.len() + 1);
+            let end = at + self.below((input.len() - at).min(32) + 1);
+            let part = match self.below(5) {
+                0 => vec![],
+                1 => [&input[at..end], &input[at..end]].concat(),
+                2 => vec![self.next() as u8],
+                3 => b"\x00\x7f\x80\xff{}[]\"':-*%=,\r\n"[self.below(18)..].to_vec(),
+                _ => {
+                    let other = &corpus[self.below(corpus.len())];
+                    let from = self.below(other.len() + 1);
+                    other[from..from + self.below(other.len() - from + 1)].to_vec()
+                }
+            };
+            input.splice(at..end, part);
+        }
+        input
+    }
+}

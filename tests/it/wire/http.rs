@@ -1,0 +1,452 @@
+//! The HTTP endpoints.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    eventually,
+    http::{CALL, ask_admin, rest, status},
+    redis_server::Redis,
+    service::{Options, Service, descriptor, open_files, request, spell},
+};
+
+fn post(service: &Service, body: &str) -> (u16, String, Value) {
+    let (status, head, body) = service.exchange("POST", "/json", body.as_bytes());
+    (status, head, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
+#[test]
+fn json_decides_like_grpc() {
+    let service = Service::start(Options::default());
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"two"}]},{"entries":[]}]}"#;
+    let (status, _, mut answer) = post(&service, body);
+    let reset = answer["statuses"][0]["durationUntilReset"].take();
+    assert!(reset.as_str().unwrap().trim_end_matches('s').parse::<u64>().unwrap() >= 1);
+    assert_eq!(status, 200);
+    assert_eq!(
+        answer,
+        json!({ "overallCode": "OK", "statuses": [
+            {
+                "code": "OK",
+                "currentLimit": { "requestsPerUnit": 2, "unit": "YEAR" },
+                "limitRemaining": 1,
+                "durationUntilReset": null,
+            },
+            { "code": "OK" },
+        ]})
+    );
+
+    post(&service, body);
+    let (status, head, answer) = post(&service, body);
+    assert_eq!((status, answer["overallCode"].as_str()), (429, Some("OVER_LIMIT")));
+    assert!(head.contains("retry-after: "), "{head}");
+}
+
+#[test]
+fn json_reads_names_in_both_cases_and_numbers_as_strings() {
+    let service = Service::start(Options::default());
+    for (hits, left) in [
+        (r#""hitsAddend": 1"#, 9),
+        (r#""hits_addend": "1""#, 8),
+        (r#""hitsAddend": 1.0"#, 7),
+        (r#""hitsAddend": null"#, 6),
+        (r#""hitsAddend": "2", "isNegativeHits": true"#, 8),
+        (r#""hitsAddend": 0"#, 8),
+        (r#""limit": {"requestsPerUnit": 20, "unit": "YEAR", "unit_multiplier": "1"}"#, 17),
+    ] {
+        let entries = r#""entries":[{"key":"user","value":"a"}]"#;
+        let (status, _, answer) =
+            post(&service, &format!(r#"{{"domain":"shop","descriptors":[{{{entries},{hits}}}]}}"#));
+        assert_eq!(
+            (status, &answer["statuses"][0]["limitRemaining"]),
+            (200, &json!(left)),
+            "{hits}"
+        );
+    }
+}
+
+#[test]
+fn json_of_another_shape_or_size_is_refused_at_its_start() {
+    let service = Service::start(Options::default());
+    let descriptors = |list: &str| format!(r#"{{"domain":"shop","descriptors":{list}}}"#);
+    let descriptor = |inside: &str| descriptors(&format!("[{{{inside}}}]"));
+    let empty = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
+    let nested = "[".repeat(100_000);
+    for (body, message) in [
+        (
+            r#"["shop",[]]"#.to_owned(),
+            "invalid type: sequence, expected an object at line 1 column 0",
+        ),
+        (descriptors("[[]]"), "invalid type: sequence, expected an object at line 1 column 32"),
+        (
+            descriptor(r#""entries":[["user","a"]]"#),
+            "invalid type: sequence, expected an object at line 1 column 44",
+        ),
+        (
+            descriptor(r#""limit":[1,"DAY"]"#),
+            "invalid type: sequence, expected an object at line 1 column 41",
+        ),
+        (
+            descriptor(&format!(r#""hitsAddend":{nested}"#)),
+            "invalid type: sequence, expected a number or a string at line 1 column 47",
+        ),
+        (descriptors(&empty(65)), "descriptors: 65 exceeds 64"),
+        (descriptors(&empty(1_000_000)), "descriptors: 1000000 exceeds 64"),
+        (
+            descriptor(&format!(r#""entries":{}"#, empty(1_000_000))),
+            "descriptors[0].entries: 1000000 exceeds 32",
+        ),
+    ] {
+        let (status, _, answer) = post(&service, &body);
+        assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{body:.60}");
+    }
+}
+
+#[test]
+fn json_needs_post_and_a_body_within_the_bound() {
+    let service = Service::start(Options::default());
+    let (status, head, _) = service.exchange("GET", "/json", b"");
+    assert_eq!(status, 405);
+    assert!(head.contains("allow: post"), "{head}");
+    let (status, ..) = service.exchange("POST", "/json", &vec![b' '; (4 << 20) + 1]);
+    assert_eq!(status, 413);
+}
+
+#[test]
+fn json_answers_503_if_the_store_does_not_answer() {
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "20ms"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    let (status, _, answer) = post(&service, body);
+    assert_eq!(status, 503);
+    assert_eq!(answer["error"]["code"], "UNAVAILABLE");
+}
+
+#[test]
+fn a_web_page_can_neither_charge_nor_refund() {
+    let service = Service::start(Options::default());
+    assert_eq!(charge_and_refund(&service, &[]), "200");
+    assert_eq!(charge_and_refund(&service, &["sec-fetch-site: none"]), "200");
+    for page in [
+        "origin: http://evil.example",
+        "origin: null",
+        "sec-fetch-site: cross-site",
+        "sec-fetch-site: same-site",
+        "sec-fetch-site: same-origin",
+    ] {
+        assert_eq!(charge_and_refund(&service, &[page]), "403", "{page}");
+    }
+}
+
+/// The status that both a charge and its refund get.
+fn charge_and_refund(service: &Service, headers: &[&str]) -> String {
+    let host = ["host: shop.example", "content-type: text/plain"];
+    let refund = CALL.replace("]}]}", r#"],"hitsAddend":1,"isNegativeHits":true}]}"#);
+    let statuses = [CALL, refund.as_str()].map(|body| {
+        status(service.http, "POST /json HTTP/1.1", &[&host[..], headers].concat(), body)
+    });
+    assert_eq!(statuses[0], statuses[1]);
+    statuses[0].clone()
+}
+
+#[test]
+fn the_admin_address_refuses_web_pages_and_host_names() {
+    let service = Service::start(Options::default());
+    let (port, own) = (service.admin.port(), format!("host: {}", service.admin));
+    assert_eq!(ask_admin(&service, &[&own]), "200");
+    assert_eq!(ask_admin(&service, &[&own, "sec-fetch-site: none"]), "200");
+    // With port forwarding, the port in `Host` differs.
+    for host in ["localhost", "localhost:16070", "127.0.0.1", "10.0.0.1:80", "[::1]:6070"] {
+        assert_eq!(ask_admin(&service, &[&format!("host: {host}")]), "200", "{host}");
+    }
+    for host in ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example"] {
+        assert_eq!(ask_admin(&service, &[&format!("host: {host}")]), "403", "{host}");
+    }
+    for page in ["origin: http://evil.example", "sec-fetch-site: cross-site"] {
+        assert_eq!(ask_admin(&service, &[&own, page]), "403", "{page}");
+    }
+    let without = "GET /counters?domain=shop&descriptor=user%3Da HTTP/1.0";
+    assert_eq!(status(service.admin, without, &[], ""), "200", "browsers never omit `Host`");
+}
+
+#[test]
+fn health_follows_readiness_but_liveness_does_not() {
+    let redis = Redis::absent();
+    let starting = Service::start(Options { store: &redis.url(), ..Options::default() });
+    let get = |path| {
+        let (status, _, body) = starting.exchange("GET", path, b"");
+        (status, body)
+    };
+    assert_eq!(get("/healthz"), (200, "OK".into()));
+    assert_eq!(get("/readyz"), (503, "not ready".into()));
+    assert_eq!(get("/healthcheck"), (500, String::new()));
+
+    let ready = Service::start(Options::default());
+    ready.wait_until_ready();
+    assert_eq!(ready.get("/readyz"), "OK");
+    assert_eq!(ready.get("/healthcheck"), "OK");
+}
+
+#[test]
+fn rules_in_force_are_shown_with_their_location() {
+    let service = Service::start(Options::default());
+    let rules: Value = serde_json::from_str(&service.get("/rules")).unwrap();
+    let first = &rules["domains"][0];
+    assert_eq!(first["domain"], "shop");
+    assert_eq!(first["rules"][3]["path"], "user");
+    assert_eq!(first["rules"][3]["limit"], "10 per year");
+    assert!(first["rules"][3]["written_at"].as_str().unwrap().ends_with("rules.yaml:4"));
+}
+
+#[test]
+fn unknown_paths_are_not_found() {
+    let service = Service::start(Options::default());
+    for path in ["/", "//", "/../etc/passwd", "/json/x", "/%00"] {
+        assert_eq!(service.exchange("GET", path, b"").0, 404, "for {path}");
+    }
+}
+
+fn connect(service: &Service, sent: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(service.http).unwrap();
+    stream.write_all(sent.as_bytes()).unwrap();
+    stream
+}
+
+/// Asks each probe on a connection of its own. Idle and slow clients are closed after 10 s; the probes must be
+/// answered before that.
+#[track_caller]
+fn probes_are_answered(service: &Service) {
+    let began = Instant::now();
+    for probe in ["/healthz", "/readyz", "/healthcheck", "/metrics"] {
+        assert_eq!(service.exchange("GET", probe, b"").0, 200, "{probe}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
+/// Whether the client still waits: neither an answer nor the end of the connection has arrived.
+fn still_waits(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+fn head(length: usize) -> String {
+    format!("POST /json HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n\r\n")
+}
+
+/// Reads the answer to a call, after which the connection stays open.
+fn answer(stream: &mut TcpStream) -> String {
+    let (mut answer, mut bytes) = (String::new(), [0; 1024]);
+    while !answer.ends_with("}]}") {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "closed after `{answer}`");
+        answer += std::str::from_utf8(&bytes[..count]).unwrap();
+    }
+    answer
+}
+
+#[test]
+fn probes_are_answered_while_idle_clients_hold_all_connections() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let call = head(CALL.len()) + CALL;
+    let mut kept: Vec<_> = (0..256).map(|_| connect(&service, &call)).collect();
+    for client in &mut kept {
+        assert!(answer(client).starts_with("HTTP/1.1 200 "));
+    }
+    probes_are_answered(&service);
+    let last = kept.last_mut().unwrap();
+    last.write_all(call.as_bytes()).unwrap();
+    assert!(answer(last).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn probes_are_answered_while_silent_clients_hold_all_connections() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let silent: Vec<_> = (0..300).map(|_| connect(&service, "")).collect();
+    probes_are_answered(&service);
+    let open = silent.iter().filter(|client| still_waits(client)).count();
+    assert!(open > 200, "{open} of 300 connections are still open");
+}
+
+#[test]
+fn probes_are_answered_while_clients_are_half_way_through_a_body() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let half: Vec<_> = (0..300).map(|_| connect(&service, &(head(9) + "{"))).collect();
+    probes_are_answered(&service);
+    let read = half.iter().filter(|client| still_waits(client)).count();
+    assert!(read > 100, "{read} of 300 bodies are still awaited");
+}
+
+#[test]
+fn bodies_that_do_not_arrive_keep_no_other_request_out() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let half: Vec<_> = (0..200).map(|_| connect(&service, &(head(9) + "{"))).collect();
+    eventually("they are read", || (open_files(service.process().0.id()) > 200).then_some(()));
+    assert_eq!(post(&service, CALL).0, 200);
+    assert!(half.iter().all(still_waits), "none was closed for it");
+}
+
+/// Rules whose report has about 2,500 bytes for each of this number.
+fn long_rules(count: usize) -> String {
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for level in 0..10 {
+        let indent = " ".repeat(2 * level);
+        rules += &format!("{indent}- key: {}\n{indent}  descriptors:\n", "k".repeat(250));
+    }
+    for number in 0..count {
+        rules += &format!("{:20}- {{ key: k{number}, rate_limit: {{ unlimited: true }} }}\n", "");
+    }
+    rules
+}
+
+#[test]
+fn probes_are_answered_while_others_wait_for_reports() {
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for number in 0..5000 {
+        rules += &format!("- {{ key: k{number}, rate_limit: {{ unlimited: true }} }}\n");
+    }
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    service.wait_until_ready();
+    let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
+    let reports: Vec<_> = (0..32).map(|_| connect(&service, asked)).collect();
+    let mut probes = 0;
+    while reports.iter().any(still_waits) {
+        assert_eq!(service.get("/healthz"), "OK");
+        probes += 1;
+    }
+    assert!(probes > 320, "{probes} probes are answered during 32 reports");
+}
+
+#[test]
+fn a_report_has_its_slot_until_it_is_sent_and_ends_if_its_client_does_not_read() {
+    // More than the system takes from a client that does not read.
+    let rules = long_rules(4000);
+    let mut service = Service::start(Options { rules: &rules, ..Options::default() });
+    service.wait_until_ready();
+    let before = open_files(service.process().0.id());
+    let asked = "GET /rules HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
+    let mut statuses = Vec::new();
+    let mut clients: Vec<_> = (0..40).map(|_| connect(&service, asked)).collect();
+    for client in &mut clients {
+        let mut begun = [0; 12];
+        client.read_exact(&mut begun).unwrap();
+        statuses.push(begun);
+    }
+    let sent = statuses.iter().filter(|status| **status == *b"HTTP/1.1 200").count();
+    assert_eq!(sent, 32, "the others are refused");
+    eventually("their connections end", || {
+        (open_files(service.process().0.id()) <= before).then_some(())
+    });
+    assert_eq!(service.exchange("GET", "/rules", b"").0, 200, "the slots are free");
+    drop(clients);
+}
+
+#[test]
+fn a_client_in_the_middle_of_a_request_is_not_closed_for_others() {
+    let service = Service::start(Options::default());
+    service.wait_until_ready();
+    let mut slow = connect(&service, &(head(CALL.len()) + &CALL[..9]));
+    let silent: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
+    eventually("others are closed", || (!still_waits(&silent[0])).then_some(()));
+    slow.write_all(&CALL.as_bytes()[9..]).unwrap();
+    assert!(answer(&mut slow).starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn idle_and_slow_connections_are_bounded_and_closed() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let slow_head = connect(&service, "GET /healthz HTTP/1.1\r\nhost: test\r\n");
+    let slow_body = connect(
+        &service,
+        "POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\nconnection: close\r\n\r\n{",
+    );
+    let idle: Vec<_> = (0..600).map(|_| connect(&service, "")).collect();
+
+    let service_id = service.process().0.id();
+    eventually("the bound is reached", || (open_files(service_id) >= 256).then_some(()));
+    let answer = service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    assert_eq!(spell(&answer), "OK: OK 9/10 YEAR");
+    let open = open_files(service_id);
+    assert!(open < 300, "{open} open files");
+
+    assert_eq!(rest(slow_head), "", "closed");
+    assert!(rest(slow_body).starts_with("HTTP/1.1 408 "));
+    drop(idle);
+    assert_eq!(service.get("/healthz"), "OK", "for later clients");
+}
+
+#[test]
+fn a_connection_serves_several_requests_and_ends_with_the_service() {
+    let mut service = Service::start(Options::default());
+    service.wait_until_ready();
+    let mut kept = connect(&service, "");
+    for _ in 0..2 {
+        kept.write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        while !answer.ends_with("\r\n\r\nOK") {
+            let mut bytes = [0; 256];
+            let count = kept.read(&mut bytes).unwrap();
+            assert!(count > 0, "closed after {answer}");
+            answer += std::str::from_utf8(&bytes[..count]).unwrap();
+        }
+    }
+    let idle = connect(&service, "");
+    service.process().signal("TERM");
+    assert!(service.process().0.wait().unwrap().success());
+    assert_eq!((rest(kept), rest(idle)), (String::new(), String::new()));
+    assert!(!service.log().contains("did not end"), "{}", service.log());
+}
+
+#[test]
+fn a_parameter_that_an_endpoint_of_ours_does_not_take_is_refused_by_name() {
+    let service = Service::start(Options::default());
+    let explained =
+        br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#;
+    for (method, path, body) in [
+        ("GET", "/top", &b""[..]),
+        ("GET", "/log", b""),
+        ("GET", "/status", b""),
+        ("POST", "/explain", explained),
+    ] {
+        let ask = |path: &str| {
+            let (status, _, answer) = service.exchange_at(service.admin, method, path, body);
+            (status, answer)
+        };
+        let refused = format!(r#"{{"error":"`fi lter`: {method} {path} takes no parameters"}}"#);
+        assert_eq!(ask(&format!("{path}?fi+lter=x&y")), (400, refused));
+        assert_eq!(ask(&format!("{path}?")).0, 200, "{path}");
+    }
+    for (method, path, problem) in [
+        ("GET", "/counters?domian=shop", "`domian`: the parameters are `domain` and `descriptor`"),
+        ("POST", "/log?level=info", "filter: the only parameter of /log, not `level`"),
+    ] {
+        let (status, _, answer) = service.exchange_at(service.admin, method, path, b"");
+        assert_eq!((status, answer), (400, json!({ "error": problem }).to_string()));
+    }
+    let (status, _, answer) = service.exchange("GET", "/rules?domain=shop", b"");
+    let message = "`domain`: GET /rules takes no parameters";
+    let refused = json!({ "error": { "code": "INVALID_ARGUMENT", "message": message } });
+    assert_eq!((status, serde_json::from_str(&answer).unwrap()), (400, refused));
+}
+
+#[test]
+fn endpoints_of_others_ignore_parameters_as_theirs_do() {
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    service.wait_until_ready();
+    for path in ["/metrics", "/healthz", "/readyz", "/healthcheck"] {
+        assert_eq!(service.exchange("GET", &format!("{path}?x=y"), b"").0, 200, "{path}");
+    }
+    assert_eq!(service.exchange("POST", "/json?x=y", br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#).0, 200);
+    assert_eq!(service.exchange_at(service.admin, "GET", "/stats?x=y", b"").0, 200);
+}

@@ -1,0 +1,39 @@
+//! Charges and limits, as tests of stores write them.
+
+use std::sync::Arc;
+
+use tollkeeper::engine::{
+    key::Counter,
+    ledger::{Charge, Tally, Verdict},
+    request::{Entry, Hits},
+    rule::{Algorithm, Limit, Unit},
+    time::Timestamp,
+};
+
+/// 1 January 2100, 00:00 UTC: later than the real time, and the start of a calendar year.
+pub const BEGIN: Timestamp = Timestamp::from_secs(4_102_444_800);
+
+pub fn charge(user: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
+    let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
+    Charge { counter: Counter::new("shop", &entries, Arc::clone(limit)), hits, caller: None }
+}
+
+pub fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
+    Limit { algorithm, ..Limit::new(requests, unit, 1).unwrap() }
+}
+
+pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
+
+/// One limit of each algorithm, of ten a second.
+pub fn one_of_each() -> Vec<Arc<Limit>> {
+    let limits = Algorithm::all(10, None).map(|algorithm| limit(10, Unit::Second, algorithm));
+    limits.map(Arc::new).into()
+}
+
+/// What a tally leaves; `None` if it is over.
+pub fn left(tally: &Tally) -> Option<u32> {
+    match tally.verdict {
+        Verdict::Fits { remaining } => Some(remaining),
+        Verdict::Over => None,
+    }
+}

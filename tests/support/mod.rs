@@ -1,0 +1,130 @@
+//! Real servers for the tests: each has ports and a folder of its own, and ends with its test.
+
+pub mod ads;
+pub mod backends;
+pub mod browser;
+pub mod certificates;
+pub mod charges;
+pub mod chart;
+pub mod cluster;
+pub mod cluster_calls;
+pub mod cluster_load;
+pub mod control_plane;
+pub mod dice;
+pub mod envoy;
+pub mod fault_proxy;
+pub mod fleet;
+pub mod hostile;
+pub mod http;
+pub mod http2;
+pub mod model;
+pub mod otel_collector;
+pub mod otlp;
+pub mod pages;
+pub mod pod;
+pub mod prometheus;
+pub mod raw_load;
+pub mod redis_server;
+pub mod redis_store;
+pub mod scrapes;
+pub mod secured;
+pub mod sentinels;
+pub mod service;
+pub mod stores;
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Output, Stdio},
+    sync::{LazyLock, Mutex},
+    time::{Duration, Instant},
+};
+
+/// A tool that `tests/run` has installed.
+#[track_caller]
+pub fn tool(name: &str) -> PathBuf {
+    let tool = root().join("target/tools/bin").join(name);
+    assert!(tool.exists(), "{} is missing; tests/run installs it", tool.display());
+    tool
+}
+
+/// Runs a command to its end, and returns its exit code, stdout and stderr.
+pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// Runs a command whose standard input is a pipe with this text, of less than 64 KiB.
+pub fn run_with_input(command: &mut Command, text: &str) -> (Option<i32>, String, String) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    writer.write_all(text.as_bytes()).unwrap();
+    drop(writer);
+    run(command.stdin(reader))
+}
+
+/// The root folder of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs the command under libfaketime: its variables set the wall clock, and timers are not affected. Its
+/// wrapper is not used, since signals would reach the wrapper and not the process.
+pub fn fake_clock(command: &mut Command) -> &mut Command {
+    let folders = fs::read_dir("/usr/lib").unwrap().map(|folder| folder.unwrap().path());
+    let libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
+    let library =
+        libraries.into_iter().find(|library| library.exists()).expect("tests/run installs it");
+    command.env("LD_PRELOAD", library).env("DONT_FAKE_MONOTONIC", "1")
+}
+
+/// A process that ends with its test, also when the test fails.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn spawn(command: &mut Command) -> Self {
+        let spawned = command.stdin(Stdio::null()).spawn();
+        Self(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Ends this process and removes these files when the test binary ends, however it ends: a shell waits for the end of its input,
+/// which only the binary can write. A process that is shared by tests is not dropped.
+pub fn reap(process: u32, files: &[&Path]) {
+    const UNTIL_THE_END: &str = "trap '' HUP INT TERM; \
+        while read -r id files; do ids=\"$ids $id\"; all=\"$all $files\"; done; kill -KILL $ids; rm -rf $all";
+    static REAPER: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", UNTIL_THE_END]).stdin(Stdio::piped()).stderr(Stdio::null());
+        Mutex::new(shell.spawn().unwrap().stdin.unwrap())
+    });
+    let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
+    writeln!(REAPER.lock().unwrap(), "{process} {}", files.join(" ")).unwrap();
+}
+
+/// Waits until `ready` returns a value, at most 60 s; no test depends on how long it takes.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within 60 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,381 @@
+//! The reference model: each algorithm written as simply as possible, on large integers. It shares no
+//! arithmetic with the engine, and is slow.
+
+use std::{collections::HashMap, time::Duration};
+
+use tollkeeper::engine::{
+    ledger::{Charge, GiveBack, Tally, Verdict},
+    request::Hits,
+    rule::{Algorithm, Mode, WhenDenied},
+    time::Timestamp,
+};
+
+/// Largest count: Lua's numbers are exact up to here.
+const COUNT_MAX: i128 = (1 << 53) - 1;
+
+/// Everything that was counted, by the counter's name.
+#[derive(Default, Clone)]
+pub struct Model {
+    /// Fixed and sliding windows: the hits of each window, by its start.
+    windows: HashMap<(String, i128), i128>,
+    /// First-hit windows: hits and end.
+    opened: HashMap<String, (i128, i128)>,
+    /// Logs: the time of each single hit.
+    logs: HashMap<String, Vec<i128>>,
+    /// Buckets: the debt, in hits times the window's milliseconds, and its time.
+    buckets: HashMap<String, (i128, i128)>,
+}
+
+/// The counter and limit of a charge. Times are in milliseconds.
+struct Counter {
+    name: String,
+    limit: i128,
+    capacity: i128,
+    /// Length of the window.
+    window: i128,
+    start: i128,
+    end: i128,
+}
+
+impl Counter {
+    fn of(charge: &Charge, now: i128) -> Self {
+        let limit = &charge.counter.limit;
+        let span = limit.window.at(Timestamp::from_millis(now as u64));
+        Self {
+            name: charge.counter.key(Timestamp::from_millis(0)),
+            limit: limit.requests_per_unit.into(),
+            capacity: limit.capacity().into(),
+            window: i128::from(limit.window.seconds()) * 1000,
+            start: span.start.as_millis().into(),
+            end: span.end.as_millis().into(),
+        }
+    }
+}
+
+/// A charge, the hits that it is judged by, and whether they fit.
+struct Judged<'call> {
+    charge: &'call Charge,
+    hits: i128,
+    fits: bool,
+}
+
+/// Promise "all or nothing": the sum of the call's hits on the counter; one for a look.
+fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
+    if charge.hits == Hits::Look {
+        return 1;
+    }
+    let counter = Counter::of(charge, now).name;
+    let mut sum = 0;
+    for other in call {
+        if let Hits::Charge(hits) = other.hits
+            && Counter::of(other, now).name == counter
+        {
+            sum += i128::from(hits);
+        }
+    }
+    sum
+}
+
+/// Promise "all or nothing": whether the call is denied, and whether an enforced charge denies it that is not counted
+/// when denied.
+fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
+    let (mut enforced_over, mut uncounted_over, mut quotas, mut quotas_over) = (0, 0, 0, 0);
+    for Judged { charge, fits, .. } in
+        judged.iter().filter(|judged| !judged.charge.hits.is_refund())
+    {
+        match charge.counter.limit.mode {
+            Mode::Enforced => {
+                enforced_over += i32::from(!fits);
+                uncounted_over += i32::from(!fits && !is_counted(charge));
+            }
+            Mode::Quota => {
+                quotas += 1;
+                quotas_over += i32::from(!fits);
+            }
+            Mode::Shadow => {}
+        }
+    }
+    (enforced_over > 0 || (quotas > 0 && quotas == quotas_over), uncounted_over > 0)
+}
+
+fn is_counted(charge: &Charge) -> bool {
+    charge.counter.limit.when_denied == WhenDenied::Counted
+}
+
+impl Model {
+    /// Judges one call at `now`, and counts it.
+    pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
+        let now = i128::from(now.as_millis());
+        for charge in charges {
+            self.set_back(&Counter::of(charge, now), now);
+        }
+        for charge in charges {
+            if let Hits::Refund(hits) = charge.hits {
+                self.refund(charge, hits.into(), now);
+            }
+        }
+        // Every charge is judged in the state after the refunds, by the sum on its counter.
+        let after_refunds = self.clone();
+        let mut judged = Vec::new();
+        for charge in charges {
+            let hits = hits_to_judge(charge, charges, now);
+            let fits = charge.hits.is_refund() || after_refunds.fits(charge, hits, now);
+            judged.push(Judged { charge, hits, fits });
+        }
+        let (denied, denied_uncharged) = denials(&judged);
+        for Judged { charge, fits, .. } in &judged {
+            // Promise "all or nothing": which hits are charged.
+            let is_charged = (!denied && *fits)
+                || is_counted(charge)
+                || (charge.counter.limit.mode == Mode::Quota && !denied_uncharged);
+            if let (Hits::Charge(hits), true) = (charge.hits, is_charged) {
+                self.add(charge, hits.into(), now);
+            }
+        }
+        let mut tallies = Vec::new();
+        for Judged { charge, hits, fits } in judged {
+            let state = if charge.hits == Hits::Look { &after_refunds } else { &*self };
+            tallies.push(state.tally(charge, fits, hits, now));
+        }
+        tallies
+    }
+
+    fn tally(&self, charge: &Charge, fits: bool, hits: i128, now: i128) -> Tally {
+        let (verdict, at) = if fits {
+            (Verdict::Fits { remaining: self.left(charge, now) }, self.ends(charge, now))
+        } else {
+            (Verdict::Over, self.admits_at(charge, hits, now))
+        };
+        Tally { verdict, reset: Duration::from_millis((at - now).max(0) as u64) }
+    }
+
+    /// The most hits that would pass, by binary search.
+    fn left(&self, charge: &Charge, now: i128) -> u32 {
+        let (mut fit, mut over) = (0_u64, u64::from(u32::MAX) + 1);
+        while over - fit > 1 {
+            let middle = fit.midpoint(over);
+            if self.fits(charge, middle.into(), now) {
+                fit = middle;
+            } else {
+                over = middle;
+            }
+        }
+        fit as u32
+    }
+
+    /// The first instant at which these hits would pass, by binary search.
+    fn admits_at(&self, charge: &Charge, hits: i128, now: i128) -> i128 {
+        let (mut over, mut fit) = (now, self.ends(charge, now));
+        let one_window = matches!(
+            charge.counter.limit.algorithm,
+            Algorithm::FixedWindow | Algorithm::FirstHitWindow
+        );
+        // If the clock was set back, later windows may hold hits; the engine does not look at them.
+        let mut past = self.clone();
+        past.windows.retain(|(_, start), _| *start <= now);
+        if one_window || !past.fits(charge, hits, fit) {
+            return fit;
+        }
+        while fit - over > 1 {
+            let middle = over.midpoint(fit);
+            if past.fits(charge, hits, middle) {
+                fit = middle;
+            } else {
+                over = middle;
+            }
+        }
+        fit
+    }
+
+    fn in_window(&self, name: &str, start: i128) -> i128 {
+        self.windows.get(&(name.to_owned(), start)).copied().unwrap_or(0)
+    }
+
+    /// The live hits of a log.
+    fn logged(&self, counter: &Counter, now: i128) -> Vec<i128> {
+        let log = self.logs.get(&counter.name).cloned().unwrap_or_default();
+        log.into_iter().filter(|at| at + counter.window > now).collect()
+    }
+
+    /// A bucket's debt, and its time.
+    fn debt(&self, counter: &Counter, now: i128) -> (i128, i128) {
+        let (debt, at) = self.buckets.get(&counter.name).copied().unwrap_or((0, now));
+        ((debt - (now - at).max(0) * counter.limit).max(0), at.max(now))
+    }
+
+    fn opened(&self, counter: &Counter, now: i128) -> Option<(i128, i128)> {
+        self.opened.get(&counter.name).copied().filter(|(_, end)| now < *end)
+    }
+
+    fn fits(&self, charge: &Charge, hits: i128, now: i128) -> bool {
+        let counter = Counter::of(charge, now);
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow => {
+                self.in_window(&counter.name, counter.start) + hits <= counter.limit
+            }
+            Algorithm::FirstHitWindow => {
+                self.opened(&counter, now).map_or(0, |(used, _)| used) + hits <= counter.limit
+            }
+            Algorithm::SlidingLog { .. } => {
+                self.logged(&counter, now).len() as i128 + hits <= counter.limit
+            }
+            Algorithm::SlidingWindow => {
+                let before = self.in_window(&counter.name, counter.start - counter.window)
+                    * (counter.end - now);
+                let present = self.in_window(&counter.name, counter.start);
+                before + (present + hits) * counter.window <= counter.limit * counter.window
+            }
+            Algorithm::TokenBucket { .. } => {
+                self.debt(&counter, now).0 + hits * counter.window
+                    <= counter.capacity * counter.window
+            }
+        }
+    }
+
+    /// When its window ends, or no hit counts any more.
+    fn ends(&self, charge: &Charge, now: i128) -> i128 {
+        let counter = Counter::of(charge, now);
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow => counter.end,
+            Algorithm::FirstHitWindow => {
+                self.opened(&counter, now).map_or(now + counter.window, |(_, end)| end)
+            }
+            Algorithm::SlidingLog { .. } => {
+                self.logged(&counter, now).last().map_or(now, |at| at + counter.window)
+            }
+            Algorithm::SlidingWindow => {
+                let before = self.in_window(&counter.name, counter.start - counter.window);
+                match (self.in_window(&counter.name, counter.start), before) {
+                    (0, 0) => now,
+                    (0, _) => counter.end,
+                    _ => counter.end + counter.window,
+                }
+            }
+            Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
+                (0, _) => now,
+                (_, at) if counter.limit == 0 => at + counter.window,
+                (debt, at) => at + (debt + counter.limit - 1) / counter.limit,
+            },
+        }
+    }
+
+    /// What lies more than a window ahead was noted while the clock was ahead. It is of now.
+    fn set_back(&mut self, counter: &Counter, now: i128) {
+        let latest = now + counter.window;
+        if let Some((_, end)) = self.opened.get_mut(&counter.name) {
+            *end = latest.min(*end);
+        }
+        if let Some(log) = self.logs.get_mut(&counter.name) {
+            let at = log.iter().filter(|at| **at <= latest).fold(now, |at, other| at.max(*other));
+            log.iter_mut().filter(|at| **at > latest).for_each(|ahead| *ahead = at);
+        }
+        if let Some((_, at)) = self.buckets.get_mut(&counter.name)
+            && *at > latest
+        {
+            *at = now;
+        }
+    }
+
+    fn add(&mut self, charge: &Charge, hits: i128, now: i128) {
+        let counter = Counter::of(charge, now);
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                let used = self.windows.entry((counter.name, counter.start)).or_default();
+                *used = (*used + hits).min(COUNT_MAX);
+            }
+            Algorithm::FirstHitWindow => {
+                let (used, end) = self.opened(&counter, now).unwrap_or((0, now + counter.window));
+                self.opened.insert(counter.name, ((used + hits).min(COUNT_MAX), end));
+            }
+            Algorithm::SlidingLog { .. } => {
+                let mut log = self.logged(&counter, now);
+                let at = log.last().map_or(now, |newest| now.max(*newest));
+                log.extend((0..hits).map(|_| at));
+                self.logs.insert(counter.name, log);
+            }
+            Algorithm::TokenBucket { .. } => {
+                let (debt, at) = self.debt(&counter, now);
+                self.buckets
+                    .insert(counter.name, ((debt + hits * counter.window).min(COUNT_MAX), at));
+            }
+        }
+    }
+
+    /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
+    pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        let GiveBack { counter, hits, made, .. } = give_back;
+        let charge = Charge { counter: counter.clone(), hits: Hits::Refund(0), caller: None };
+        let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
+        let now = i128::from(now.as_millis());
+        let counter = Counter::of(&charge, made);
+        self.set_back(&counter, now);
+        let (start, end) = (counter.start, counter.end);
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                match self.windows.get_mut(&(counter.name, start)) {
+                    Some(used) if *used < COUNT_MAX => *used = (*used - hits).max(0),
+                    _ => {}
+                }
+            }
+            Algorithm::FirstHitWindow => {
+                if let Some((used, end)) = self.opened(&counter, now)
+                    && (end - counter.window..end).contains(&made)
+                    && used < COUNT_MAX
+                {
+                    self.opened.insert(counter.name, ((used - hits).max(0), end));
+                }
+            }
+            Algorithm::SlidingLog { .. } => {
+                let log = self.logged(&counter, now);
+                let same = log.iter().filter(|at| **at == made).count();
+                if same > 0 {
+                    let mut left = hits.min(same as i128);
+                    let is_kept = |at: &i128| {
+                        left -= i128::from(*at == made);
+                        *at != made || left < 0
+                    };
+                    self.logs.insert(counter.name, log.into_iter().filter(is_kept).collect());
+                }
+            }
+            Algorithm::TokenBucket { .. } => {
+                let (debt, at) = self.debt(&counter, now);
+                let refilled = (at - made).max(0) * counter.limit;
+                let owed = hits * counter.window - refilled;
+                if debt > 0 && owed > 0 && debt + refilled < COUNT_MAX {
+                    self.buckets.insert(counter.name, ((debt - owed).max(0), at));
+                }
+            }
+        }
+        let knows_window = (start..end).contains(&now);
+        knows_window.then(|| self.tally(&charge, true, 0, now))
+    }
+
+    fn refund(&mut self, charge: &Charge, hits: i128, now: i128) {
+        let counter = Counter::of(charge, now);
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                if let Some(used) = self.windows.get_mut(&(counter.name, counter.start)) {
+                    *used = (*used - hits).max(0);
+                }
+            }
+            Algorithm::FirstHitWindow => {
+                if let Some((used, end)) = self.opened(&counter, now) {
+                    self.opened.insert(counter.name, ((used - hits).max(0), end));
+                }
+            }
+            Algorithm::SlidingLog { .. } => {
+                let mut log = self.logged(&counter, now);
+                if !log.is_empty() {
+                    log.truncate((log.len() as i128 - hits).max(0) as usize);
+                    self.logs.insert(counter.name, log);
+                }
+            }
+            Algorithm::TokenBucket { .. } => {
+                let (debt, at) = self.debt(&counter, now);
+                if debt > 0 {
+                    self.buckets.insert(counter.name, ((debt - hits * counter.window).max(0), at));
+                }
+            }
+        }
+    }
+}

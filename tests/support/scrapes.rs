@@ -1,0 +1,114 @@
+//! Scrapes of services that together have every metric.
+
+use std::fs;
+
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use tollkeeper::rls::pb::RateLimitUnit;
+
+use super::{
+    ads::FakeAds,
+    eventually,
+    redis_server::Redis,
+    secured::Secured,
+    sentinels::{NAME, sentinel_of},
+    service::{Options, Service, descriptor, hits, request, serve, with_limit},
+};
+
+/// A scrape after every event about Redis that a metric counts.
+async fn scrape_with_redis() -> String {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: planted, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let redis = Redis::start();
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    let flags = &["--store-wait-replicas", "1"];
+    let service =
+        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let user = |count| hits(descriptor(&[("user", "a")]), count);
+    // A look, a hit, a denial, and a call that the cache answers.
+    for count in [0, 1, 1, 1] {
+        service.ask(request("shop", vec![user(count)])).await.unwrap();
+    }
+    let mut junk = with_limit(descriptor(&[("user", "b")]), 5, RateLimitUnit::Year);
+    junk.limit.as_mut().unwrap().unit = 99;
+    service.ask(request("shop", vec![junk])).await.unwrap();
+    let planted = || request("shop", vec![descriptor(&[("planted", "x")])]);
+    service.ask(planted()).await.unwrap();
+    redis.query::<String>(&["SET", &redis.key("planted=x"), "text"]);
+    service.ask(planted()).await.unwrap_err();
+    fs::write(&service.rules, rules.replace("requests_per_unit: 1", "requests_per_unit: 2"))
+        .unwrap();
+    eventually("the reload", || service.get("/metrics").contains("reloads_total").then_some(()));
+    drop(redis);
+    service.ask(planted()).await.unwrap_err();
+    eventually("a failed connection", || {
+        let metrics = service.get("/metrics");
+        let has_both = metrics.contains("connection_failures_total")
+            && metrics.contains("charges_unreplicated_total");
+        has_both.then_some(metrics)
+    })
+}
+
+/// A scrape after a Sentinel was told of another master.
+async fn scrape_with_sentinel() -> String {
+    let (redis, other) = (Redis::start(), Redis::start());
+    let sentinel = sentinel_of(&redis);
+    let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
+    let service = Service::start(Options { store: &store, ..Options::default() });
+    service.ask(request("shop", vec![descriptor(&[("user", "a")])])).await.unwrap();
+    sentinel.query::<()>(&["SENTINEL", "REMOVE", NAME]);
+    let port = other.port.to_string();
+    sentinel.query::<()>(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
+    eventually("a failover", || {
+        let metrics = service.get("/metrics");
+        metrics.contains("failovers_total").then_some(metrics)
+    })
+}
+
+/// A scrape after counters in memory were evicted.
+async fn scrape_with_memory() -> String {
+    let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    for part in 0..4 {
+        let user = |number: u32| descriptor(&[("user", &number.to_string())]);
+        let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
+        service.ask(request("shop", descriptors)).await.unwrap();
+    }
+    service.get("/metrics")
+}
+
+/// A scrape of a service with certificates.
+fn scrape_with_tls() -> String {
+    let secured = Secured::start(&[]);
+    eventually("the certificate is measured", || {
+        let (_, metrics) = secured.get(secured.service.http, "/metrics", "", None)?;
+        metrics.contains("expires_in").then_some(metrics)
+    })
+}
+
+/// A scrape of a service whose rules come from a control plane.
+fn scrape_with_control_plane() -> String {
+    let ads = FakeAds::start();
+    let mut command = serve();
+    command.args(["--rules", &ads.url()]);
+    Service::spawn(command, TempDir::new().unwrap()).get("/metrics")
+}
+
+/// Scrapes that together have every metric.
+pub async fn scrapes() -> &'static [String] {
+    static SCRAPES: OnceCell<[String; 5]> = OnceCell::const_new();
+    let all = async {
+        [
+            scrape_with_redis().await,
+            scrape_with_sentinel().await,
+            scrape_with_memory().await,
+            scrape_with_tls(),
+            scrape_with_control_plane(),
+        ]
+    };
+    SCRAPES.get_or_init(|| all).await
+}

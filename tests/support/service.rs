@@ -1,0 +1,308 @@
+//! A real tollkeeper, started as its users start it.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use tempfile::{NamedTempFile, TempDir};
+use tollkeeper::rls::pb::{
+    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+    RateLimitServiceClient, RateLimitUnit, rate_limit_response::DescriptorStatus,
+};
+use tonic::{Status, transport::Channel};
+
+use super::{Process, eventually, fake_clock, reap, redis_server::Redis};
+
+/// A running service.
+pub struct Service {
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    pub admin: SocketAddr,
+    /// Its rule file, if it was started with rules.
+    pub rules: PathBuf,
+    process: Process,
+    /// Its standard error: what it logged before it answered a request can be read after the answer.
+    log: NamedTempFile,
+    folder: TempDir,
+}
+
+fn read(log: &NamedTempFile) -> String {
+    String::from_utf8(std::fs::read(log).unwrap()).unwrap()
+}
+
+/// Options for starting a service.
+pub struct Options<'a> {
+    pub rules: &'a str,
+    pub store: &'a str,
+    pub flags: &'a [&'a str],
+    pub environment: &'a [(&'a str, &'a str)],
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self { rules: RULES, store: "memory://", flags: &[], environment: &[] }
+    }
+}
+
+/// Rules that most tests share. Their windows are so long that no window ends during a test.
+pub const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: user
+    value: two
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 1000, count_denied: true }
+  - key: work
+    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - key: tenant
+    rate_limit: { unit: month, requests_per_unit: 1000 }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: user
+    value: white
+";
+
+impl Service {
+    pub fn start(options: Options<'_>) -> Self {
+        let folder = TempDir::new().unwrap();
+        let rules = folder.path().join("rules.yaml");
+        std::fs::write(&rules, options.rules).unwrap();
+        let mut command = serve();
+        command
+            // A test machine may be slow, and no test depends on speed.
+            .args(["--store", options.store, "--decision-budget", "10s", "--drain", "0s"])
+            .arg("--rules")
+            .arg(&rules)
+            .args(options.flags)
+            .envs(options.environment.iter().copied());
+        Self::spawn(command, folder)
+    }
+
+    pub fn spawn(mut command: Command, folder: TempDir) -> Self {
+        let rules = folder.path().join("rules.yaml");
+        let log = NamedTempFile::new().unwrap();
+        command.stdout(Stdio::null()).stderr(log.reopen().unwrap());
+        let process = Process::spawn(&mut command);
+        let addresses = eventually("the service listens", || {
+            let text = read(&log);
+            let (_, rest) = text.split_once("listening: grpc ")?;
+            let (grpc, rest) = rest.split_once(", http ")?;
+            let (http, rest) = rest.split_once(", admin ")?;
+            let admin: String =
+                rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
+            Some((grpc.parse().ok()?, http.parse().ok()?, admin.parse().ok()?))
+        });
+        let (grpc, http, admin) = addresses;
+        Self { grpc, http, admin, rules, process, log, folder }
+    }
+
+    /// The log so far.
+    pub fn log(&self) -> String {
+        read(&self.log)
+    }
+
+    /// For a service that is never dropped.
+    pub fn ends_with_the_binary(&self) {
+        reap(self.process.0.id(), &[self.folder.path(), self.log.path()]);
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub async fn client(&self) -> RateLimitServiceClient<Channel> {
+        let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
+        RateLimitServiceClient::new(endpoint.connect().await.unwrap())
+            .max_encoding_message_size(64 << 20)
+    }
+
+    pub async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        Ok(self.client().await.should_rate_limit(request).await?.into_inner())
+    }
+
+    /// One plain HTTP exchange: status, head and body.
+    pub fn exchange(&self, method: &str, path: &str, body: &[u8]) -> (u16, String, String) {
+        self.exchange_at(self.http, method, path, body)
+    }
+
+    /// Like [`exchange`](Self::exchange), with another of the service's addresses.
+    pub fn exchange_at(
+        &self,
+        address: SocketAddr,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> (u16, String, String) {
+        exchange(address, method, path, body)
+    }
+
+    pub fn get(&self, path: &str) -> String {
+        self.exchange("GET", path, b"").2
+    }
+
+    /// Replaces the rule file, and returns when the new rules are in force.
+    #[track_caller]
+    pub fn reload(&self, rules: &str) {
+        let before = self.rules_version();
+        std::fs::write(&self.rules, rules).unwrap();
+        eventually("the new rules are in force", || (self.rules_version() != before).then_some(()));
+    }
+
+    fn rules_version(&self) -> serde_json::Value {
+        let rules: serde_json::Value = serde_json::from_str(&self.get("/rules")).unwrap();
+        rules["version"].clone()
+    }
+
+    #[track_caller]
+    pub fn wait_until_ready(&self) {
+        eventually("ready", || (self.exchange("GET", "/readyz", b"").0 == 200).then_some(()));
+    }
+}
+
+/// One plain HTTP exchange: status, head and body.
+pub fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &[u8],
+) -> (u16, String, String) {
+    exchange_with(address, method, path, &[], body)
+}
+
+/// Like [`exchange`], with further headers.
+pub fn exchange_with(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let mut head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n"
+    );
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += "\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    // A server that refuses may close before it has read everything.
+    let _ = stream.write_all(body);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (status.unwrap_or(0), head.to_lowercase(), body.to_owned())
+}
+
+/// Number of open files of a process.
+pub fn open_files(process_id: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process_id}/fd")).unwrap().count()
+}
+
+/// The service, on ports of its own.
+pub fn serve() -> Command {
+    let mut command = tollkeeper();
+    command.arg("serve");
+    for flag in ["--grpc-addr", "--http-addr", "--admin-addr"] {
+        command.args([flag, "127.0.0.1:0"]);
+    }
+    command
+}
+
+/// The binary, without settings from the environment of the tests.
+pub fn tollkeeper() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("TOLLKEEPER_") || name.starts_with("OTEL_") {
+            command.env_remove(&*name);
+        }
+    }
+    command
+}
+
+pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entries: Vec<_> = entries.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
+    of_bytes(&entries)
+}
+
+pub fn of_bytes(entries: &[(&[u8], &[u8])]) -> RateLimitDescriptor {
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+fn entry((key, value): &(&[u8], &[u8])) -> Entry {
+    Entry { key: key.to_vec().into(), value: value.to_vec().into() }
+}
+
+pub fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
+    descriptor.hits_addend = Some(hits);
+    descriptor
+}
+
+pub fn refund(descriptor: RateLimitDescriptor, count: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor { is_negative_hits: true, ..hits(descriptor, count) }
+}
+
+pub fn with_limit(
+    mut descriptor: RateLimitDescriptor,
+    requests_per_unit: u32,
+    unit: RateLimitUnit,
+) -> RateLimitDescriptor {
+    let unit = unit.into();
+    descriptor.limit = Some(RateLimitOverride { requests_per_unit, unit, unit_multiplier: None });
+    descriptor
+}
+
+/// An answer as text: the overall code, then the code and the remaining hits of each descriptor.
+///
+/// `OK: OK 9/10 YEAR, OK -`: the first descriptor has 9 of 10 hits a year left, the second has no limit.
+pub fn spell(response: &RateLimitResponse) -> String {
+    let statuses: Vec<_> = response.statuses.iter().map(spell_status).collect();
+    format!("{}: {}", response.overall_code().as_str_name(), statuses.join(", "))
+}
+
+fn spell_status(status: &DescriptorStatus) -> String {
+    let code = status.code().as_str_name();
+    let left = status.limit_remaining;
+    match &status.current_limit {
+        Some(limit) => {
+            let reset = status.duration_until_reset.expect("a limit has a reset");
+            assert!(reset.seconds >= 1 && reset.nanos == 0, "reset {reset:?}");
+            format!("{code} {left}/{} {}", limit.requests_per_unit, limit.unit().as_str_name())
+        }
+        None if left == u32::MAX => format!("{code} unlimited"),
+        None => format!("{code} -"),
+    }
+}
+
+pub fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
+    service_at(seconds, rules, redis, &[])
+}
+
+pub fn service_at(
+    clock: &str,
+    rules: &str,
+    redis: &Redis,
+    environment: &[(&str, &str)],
+) -> Service {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("rules.yaml");
+    std::fs::write(&file, rules).unwrap();
+    let mut command = serve();
+    command.args(["--store", &redis.url(), "--decision-budget", "10s", "--rules"]).arg(&file);
+    fake_clock(&mut command).env("FAKETIME", clock).envs(environment.iter().copied());
+    Service::spawn(command, folder)
+}
