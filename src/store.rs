@@ -11,23 +11,18 @@ pub mod over_limit_cache;
 mod reading;
 pub mod redis;
 
-use std::future::pending;
-
 use tokio::time::Instant;
 
 pub use self::{
     error::StoreError,
     reading::{Clear, CounterReading},
 };
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, CounterState, Judgement},
+};
 /// The clock that a store is given.
 pub use crate::process::clock::{Clock, system_clock};
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, Judgement},
-    },
-    telemetry::ServerReport,
-};
 
 /// One of the stores, chosen by the settings.
 #[derive(Debug)]
@@ -81,14 +76,6 @@ impl Store {
         }
     }
 
-    /// Waits for work that goes on although its callers have gone, for some seconds at most. None may follow.
-    pub async fn ended(&self) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Redis(store) => store.ended().await,
-        }
-    }
-
     /// The state of one counter, reset with [`Clear::Yes`].
     ///
     /// # Errors
@@ -100,51 +87,11 @@ impl Store {
         }
     }
 
-    /// The server that has a counter, in words, as far as is known.
-    pub fn server_of(&self, counter: &Counter) -> Option<String> {
+    /// The store on servers, if it is one.
+    pub const fn servers(&self) -> Option<&redis::RedisStore> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(store) => store.server_of(counter),
-        }
-    }
-
-    /// Finds the servers of the store, and follows their changes; never ends.
-    pub async fn follow_servers(&self) {
-        match self {
-            Self::Memory(_) => pending().await,
-            Self::Redis(store) => store.follow_servers().await,
-        }
-    }
-
-    /// Asks the servers of the store, again and again, how much memory and how many clients they have; never ends.
-    pub async fn follow_usage(&self) {
-        match self {
-            Self::Memory(_) => pending().await,
-            Self::Redis(store) => store.follow_usage().await,
-        }
-    }
-
-    /// What is known of each server of the store.
-    pub fn servers(&self) -> Vec<ServerReport> {
-        match self {
-            Self::Memory(_) => Vec::new(),
-            Self::Redis(store) => store.servers(),
-        }
-    }
-
-    /// Whether no server of the store is in an outage, as far as is known.
-    pub fn is_up(&self) -> bool {
-        match self {
-            Self::Memory(_) => true,
-            Self::Redis(store) => store.is_up(),
-        }
-    }
-
-    /// Waits for the store's first answer.
-    pub async fn reached(&self) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Redis(store) => store.reached().await,
+            Self::Redis(store) => Some(store),
         }
     }
 }

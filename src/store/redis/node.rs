@@ -73,8 +73,8 @@ pub(crate) struct RedisNode {
 }
 
 impl RedisNode {
-    /// A node that connects when it is first asked. It rings `bell` when it fails.
-    pub(super) fn new(options: &NodeOptions, server: Server, bell: Arc<Notify>) -> Self {
+    /// A node that connects when it is first asked. It notifies `search_due` when it fails.
+    pub(super) fn new(options: &NodeOptions, server: Server, search_due: Arc<Notify>) -> Self {
         let outage = Outage::at(&server.address);
         let runs = match options.expected {
             Expected { runs_scripts: false, .. } => Runs::Transactions,
@@ -95,7 +95,7 @@ impl RedisNode {
         };
         let pool = Pool::new(pool, metrics.clone());
         let probe = ProbeWrite::new(options.probe, &options.key_prefix);
-        let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
+        let state = ServerState::new(pool, outage, search_due, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
         let (unsent, key_prefix) = (Arc::clone(&options.unsent), options.key_prefix.clone());
         let batcher = Batcher::new(link.clone(), unsent, runs, options.wait_replicas, key_prefix);

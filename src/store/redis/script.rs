@@ -115,7 +115,7 @@ pub(crate) struct Script {
     hash: String,
 }
 
-/// What Redis says of one call, or of a counter that it was asked for. Unless it is decided, nothing was charged.
+/// What Redis says of one call, or of a counter that was to be read. Unless it is decided, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisOutcome {
     /// It was decided.

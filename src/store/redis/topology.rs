@@ -45,13 +45,13 @@ pub(crate) struct Topology {
     problem: Mutex<String>,
     outage: Outage,
     /// The server to which a hash slot has moved: it knows that before others do.
-    informed: Mutex<Option<Server>>,
+    moved_to: Mutex<Option<Server>>,
     /// Whether nodes were searched once, with or without success.
     searched: watch::Sender<bool>,
     /// Work that goes on although its caller has gone.
     pub(super) outliving: TaskTracker,
-    /// Rings when the nodes may have changed.
-    pub(super) bell: Arc<Notify>,
+    /// Is notified when the nodes may have changed.
+    pub(super) search_due: Arc<Notify>,
 }
 
 /// The nodes at one time.
@@ -95,10 +95,10 @@ impl Topology {
             change: Mutex::default(),
             problem: Mutex::default(),
             outage: Outage::default(),
-            informed: Mutex::default(),
+            moved_to: Mutex::default(),
             searched: watch::Sender::default(),
             outliving: TaskTracker::new(),
-            bell: Arc::default(),
+            search_due: Arc::default(),
         }
     }
 
@@ -135,7 +135,7 @@ impl Topology {
         node.map_or_else(self.options.clock, |node| node.link.clock.now())
     }
 
-    /// The server that has a counter, in words, as far as is known.
+    /// The server that has a counter.
     pub(super) fn server_of(&self, counter: &Counter) -> Option<String> {
         let map = self.map();
         map.owner(HashSlot::of(counter)).map(|node| format!("Redis at {}", node.server.address))
@@ -150,7 +150,7 @@ impl Topology {
             problem
         });
         self.outage.failed(&error);
-        self.bell.notify_one();
+        self.search_due.notify_one();
         error
     }
 
@@ -159,7 +159,7 @@ impl Topology {
         self.outage.failed(&StoreError::Unavailable(DOWN.to_owned()));
     }
 
-    /// Whether there are nodes, and none is in an outage, as far as is known.
+    /// Whether there are nodes, and none is known to be in an outage.
     pub(super) fn is_up(&self) -> bool {
         let map = self.map();
         !map.nodes.is_empty() && map.nodes.iter().all(|node| node.link.state.is_up())
@@ -222,12 +222,12 @@ impl Topology {
         let owner = map.index_of(Arc::clone(node));
         map.set_owner(slot.number(), owner);
         self.current.store(Arc::new(map));
-        *self.informed.lock() = Some(node.server.clone());
+        *self.moved_to.lock() = Some(node.server.clone());
     }
 
     /// The server to which a hash slot has moved since this was asked last.
-    pub(super) fn take_informed(&self) -> Option<Server> {
-        self.informed.lock().take()
+    pub(super) fn take_moved_to(&self) -> Option<Server> {
+        self.moved_to.lock().take()
     }
 
     async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
@@ -287,7 +287,7 @@ impl Topology {
     }
 
     fn new_node(&self, server: &Server) -> Arc<RedisNode> {
-        Arc::new(RedisNode::new(&self.options, server.clone(), Arc::clone(&self.bell)))
+        Arc::new(RedisNode::new(&self.options, server.clone(), Arc::clone(&self.search_due)))
     }
 }
 

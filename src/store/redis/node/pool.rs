@@ -70,7 +70,7 @@ struct PoolInner {
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
     /// How often all connections were discarded.
     discards: Arc<AtomicU64>,
-    /// Rings when a connection could not be opened.
+    /// Is notified when a connection could not be opened.
     failed: Arc<Notify>,
     /// Number of batches that wait for a connection.
     waiting: AtomicU64,

@@ -53,9 +53,9 @@ pub(crate) struct ServerState {
     pub(crate) pool: Pool,
     pub(crate) breaker: Breaker,
     outage: Outage,
-    /// Rings when the server fails: another may have taken over.
-    bell: Arc<Notify>,
-    /// Rings when the breaker opens.
+    /// Is notified when the server fails: another may have taken over.
+    search_due: Arc<Notify>,
+    /// Is notified when the breaker opens.
     opens: Notify,
     metrics: StoreMetrics,
     /// The address, as a label.
@@ -70,11 +70,11 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    /// The state of a server that answers as far as is known.
+    /// The state of a server that is taken to answer.
     pub(crate) fn new(
         pool: Pool,
         outage: Outage,
-        bell: Arc<Notify>,
+        search_due: Arc<Notify>,
         metrics: StoreMetrics,
         probe: ProbeWrite,
     ) -> Self {
@@ -83,7 +83,7 @@ impl ServerState {
             pool,
             breaker: Breaker::default(),
             outage,
-            bell,
+            search_due,
             opens: Notify::new(),
             metrics,
             shown: AtomicU8::new(ShownState::Nothing as u8),
@@ -110,7 +110,7 @@ impl ServerState {
             self.opens.notify_waiters();
         }
         self.show();
-        self.bell.notify_one();
+        self.search_due.notify_one();
         self.start_probing();
     }
 
@@ -120,7 +120,7 @@ impl ServerState {
         self.breaker.refusal().unwrap_or(StoreError::TimedOut)
     }
 
-    /// Whether it answers, as far as is known.
+    /// Whether no outage of it is known.
     pub(crate) fn is_up(&self) -> bool {
         !self.outage.lasts()
     }

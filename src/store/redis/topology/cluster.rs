@@ -58,19 +58,19 @@ pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
                 topology.replace_cluster(&ranges).await;
                 topology.outliving.spawn(masters.replace(&topology.map()));
                 probe_nodes(topology).await;
-                // While a slot has no owner, each of its calls rings.
+                // While a slot has no owner, each of its calls asks for a search.
                 if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
                 topology.set_problem(problem);
                 pause.longer();
-                topology.bell.notify_one();
+                topology.search_due.notify_one();
             }
         }
-        // Whatever rings until then is answered by one reading.
+        // Whatever asks for one until then is answered by one reading.
         time::sleep_until(began + pause.time()).await;
         select! {
-            () = topology.bell.notified() => {}
+            () = topology.search_due.notified() => {}
             () = time::sleep(jittered(EVERY)) => {}
             () = masters.note() => {}
         }
@@ -86,9 +86,9 @@ async fn read_map(
     wrong_modes: &mut WrongModes,
 ) -> Result<Vec<SlotRange>, String> {
     let mut incomplete = None;
-    if let Some(informed) = topology.take_informed()
+    if let Some(moved_to) = topology.take_moved_to()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
-            time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
+            time::timeout(ANSWER_WITHIN, ask_for_map(&moved_to)).await
     {
         if is_complete(&ranges) {
             return Ok(ranges);
@@ -146,7 +146,7 @@ enum MapAnswer {
     Map(Vec<SlotRange>),
     /// It considers the cluster down.
     Down,
-    /// It is not part of a cluster, in words.
+    /// It is not part of a cluster, for this reason.
     WrongMode(String),
 }
 

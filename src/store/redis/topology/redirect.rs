@@ -106,7 +106,7 @@ impl Topology {
                         Some(Server(Ask)) => KeyDeclaration::Importing,
                         _ => {
                             self.move_slot(slot, &node);
-                            self.bell.notify_one();
+                            self.search_due.notify_one();
                             KeyDeclaration::Declared
                         }
                     };
@@ -120,7 +120,7 @@ impl Topology {
                     if kind == Some(Server(ClusterDown)) {
                         self.is_down();
                     }
-                    self.bell.notify_one();
+                    self.search_due.notify_one();
                     time::sleep(WAIT).await;
                     node = self.owner(slot).map_err(NotDecided::NotSent)?;
                     keys = KeyDeclaration::Declared;
