@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use self::masters::Masters;
-use super::{DOWN, SlotRange, Topology, wrong_modes::WrongModes};
+use super::{DOWN, Topology, map::SlotRange, wrong_modes::WrongModes};
 use crate::{
     engine::key::unused_key,
     process::pause::{Pause, jittered, random_byte},

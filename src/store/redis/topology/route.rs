@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    NodeMap, Topology,
+    Topology,
+    map::NodeMap,
     reservation::{Part, Reservation, Target, parts},
 };
 use crate::{
