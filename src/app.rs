@@ -10,7 +10,7 @@ pub mod stores;
 
 pub use self::observe::instruments;
 
-use std::{error::Error, pin::Pin, sync::Arc, time::Duration};
+use std::{error::Error, future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinSet, time};
@@ -248,7 +248,7 @@ impl App {
         limiter: Arc<Limiter>,
     ) -> Vec<Pin<Box<dyn Future<Output = ()> + Send>>> {
         let meter = self.telemetry.meter();
-        let (servers, usage) = (Arc::clone(&self.store), Arc::clone(&self.store));
+        let store = Arc::clone(&self.store);
         let metrics = RuleMetrics::new(&meter);
         let on_load = move |loaded| {
             metrics.loaded(loaded);
@@ -258,8 +258,12 @@ impl App {
         let RuleSettings { source, options, .. } = settings.rules.clone();
         let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
             Box::pin(renewal::renew(Arc::new(settings.clone()), renewal::FileMetrics::new(&meter))),
-            Box::pin(async move { servers.follow_servers().await }),
-            Box::pin(async move { usage.follow_usage().await }),
+            Box::pin(async move {
+                match store.servers() {
+                    Some(servers) => servers.follow().await,
+                    None => pending().await,
+                }
+            }),
         ];
         if let Some(control_plane) = self.control_plane.clone() {
             tasks.push(Box::pin(xds::follow(rules, control_plane, options, on_load)));
@@ -277,7 +281,11 @@ impl App {
     async fn be_ready(&self, line: &str, store: ReadyNeeds, rules: RulesNeeded) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
-            async move { store.reached().await }
+            async move {
+                if let Some(servers) = store.servers() {
+                    servers.reached().await;
+                }
+            }
         });
         let reached = async {
             match store {
@@ -316,7 +324,9 @@ impl App {
 
     /// The phase by what is needed.
     fn phase(&self, store: ReadyNeeds, rules: RulesNeeded) -> Phase {
-        if store == ReadyNeeds::Store && !self.store.is_up() {
+        if store == ReadyNeeds::Store
+            && self.store.servers().is_some_and(|servers| !servers.is_up())
+        {
             Phase::WithoutStore
         } else if rules == RulesNeeded::Always && self.rules.current().rules.domains().is_empty() {
             Phase::WithoutRules
@@ -328,7 +338,9 @@ impl App {
     async fn end(&self, tasks: &mut Tasks, drain: Duration) {
         self.drain(tasks, drain).await;
         tasks.shutdown().await;
-        self.store.ended().await;
+        if let Some(servers) = self.store.servers() {
+            servers.ended().await;
+        }
         self.telemetry.flush().await;
     }
 

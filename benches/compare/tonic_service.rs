@@ -86,5 +86,7 @@ fn settings(store: &str, rules: &[PathBuf]) -> Result<Settings> {
 }
 
 async fn reached_by(store: Arc<Store>) {
-    store.reached().await;
+    if let Some(servers) = store.servers() {
+        servers.reached().await;
+    }
 }

@@ -8,7 +8,7 @@ use super::{App, renewal};
 use crate::{
     edge, limiter,
     rules::{self, xds},
-    store::{self, memory, report},
+    store::{self, memory, redis::RedisStore, report},
     telemetry::{self, InstrumentRow, Observed, observe_together},
 };
 
@@ -42,6 +42,7 @@ impl App {
             observe_together(meter, move || control_plane.report(), xds::metrics::OBSERVED);
         }
         let store = Arc::clone(&self.store);
-        observe_together(meter, move || store.servers(), report::OBSERVED);
+        let servers = move || store.servers().map_or_else(Vec::new, RedisStore::reports);
+        observe_together(meter, servers, report::OBSERVED);
     }
 }

@@ -16,9 +16,8 @@ use crate::{
         metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
         redis::{
-            RedisStore, TransactionStore,
+            RedisStore,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
-            script::Scripts,
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::{Address, Server},
@@ -64,7 +63,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         timeout: settings.store.patience.budget,
         clock: system_clock,
         metrics: metrics.clone(),
-        scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
+        key_prefix: settings.store.key_prefix.clone(),
         wait_replicas: settings.store.wait_replicas,
         unsent: Arc::new(Unsent::new(settings.store.debits_queued_max, metrics)),
         probe: match algorithms {
@@ -72,10 +71,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
             Algorithms::FixedWindow => Probe::Command,
         },
     };
-    match algorithms {
-        Algorithms::All => Store::Redis(RedisStore::new(options, finder)),
-        Algorithms::FixedWindow => Store::Transactions(TransactionStore::new(options, finder)),
-    }
+    Store::Redis(RedisStore::new(options, finder))
 }
 
 /// The guard around `store`, with the over-limit cache and the fallback.

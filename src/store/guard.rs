@@ -153,7 +153,7 @@ impl Guard {
             Ok(state) => CounterReading::State(state),
             Err(StoreError::Corrupt(_)) => CounterReading::Corrupt,
             Err(error) => {
-                let server = self.store.server_of(counter);
+                let server = self.store.servers().and_then(|servers| servers.server_of(counter));
                 let server = server.as_deref().unwrap_or("the store");
                 CounterReading::NoAnswer(format!("no answer from {server}: {error}"))
             }

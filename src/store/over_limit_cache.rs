@@ -125,7 +125,7 @@ impl OverLimitCache {
         }
     }
 
-    /// Forgets a counter that was reset before `now`, under every limit. Answers to questions sent before
+    /// Forgets a counter that was reset before `now`, under every limit. Answers to calls sent before
     /// `now` are not kept even if they arrive later: Redis may have run them before the reset.
     pub fn forget(&self, counter: &Counter, now: Instant) {
         if let Some((hash, mut entries)) = self.entries(counter) {

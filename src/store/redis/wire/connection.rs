@@ -32,6 +32,10 @@ const READ_AT_ONCE: usize = 4096;
 /// of an hour.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 
+/// How long opening a connection may take, also if a packet of the handshake is lost. It belongs to no call, and
+/// continues when those that wait have given up.
+pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
 /// How long a connection is idle before the kernel asks whether the server is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 
@@ -173,7 +177,7 @@ impl Connection {
         &mut self,
         commands: &[u8],
         replies: usize,
-        read: impl Fn(&[u8]) -> RedisResult<T>,
+        read: impl FnMut(&[u8]) -> RedisResult<T>,
     ) -> Vec<RedisResult<T>> {
         let was_usable = mem::replace(&mut self.usable, false);
         let mut answers = Vec::with_capacity(replies);
@@ -201,7 +205,7 @@ impl Connection {
     async fn read<T>(
         &mut self,
         replies: usize,
-        read: impl Fn(&[u8]) -> RedisResult<T>,
+        mut read: impl FnMut(&[u8]) -> RedisResult<T>,
         answers: &mut Vec<RedisResult<T>>,
     ) -> RedisResult<()> {
         while answers.len() < replies {
