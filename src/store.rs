@@ -5,23 +5,23 @@ pub mod fallback;
 pub mod guard;
 mod lateness;
 pub mod memory;
+pub mod metrics;
 pub mod outage;
 pub mod over_limit_cache;
 pub mod redis;
+pub mod report;
 
 use std::future::pending;
 
 use tokio::time::Instant;
 
+use self::report::ServerReport;
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, CounterState, Judgement},
+};
 /// The clock that a store is given.
 pub use crate::process::clock::{Clock, system_clock};
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, Judgement},
-    },
-    telemetry::ServerReport,
-};
 
 /// Why a call has no tallies. No answer follows later.
 #[derive(Debug, Clone, thiserror::Error)]

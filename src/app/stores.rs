@@ -9,7 +9,11 @@ use crate::{
         Store,
         fallback::Fallback,
         guard::Guard,
-        memory::MemoryStore,
+        memory::{
+            MemoryStore,
+            metrics::{MemoryMetrics, OBSERVED},
+        },
+        metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
         redis::{
             RedisStore, TransactionStore,
@@ -23,7 +27,7 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{MemoryMetrics, StoreMetrics, Telemetry, observe_memory},
+    telemetry::{Telemetry, observe_together},
 };
 
 /// The store of `--store`.
@@ -102,6 +106,7 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
 fn memory_store(settings: &Settings, telemetry: &Telemetry, used_for: &'static str) -> MemoryStore {
     let metrics = MemoryMetrics::new(&telemetry.meter());
     let store = MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics);
-    observe_memory(&telemetry.meter(), used_for, store.reporter());
+    let report = store.reporter();
+    observe_together(&telemetry.meter(), move || (used_for, report()), OBSERVED);
     store
 }

@@ -12,16 +12,13 @@ use std::{
 use tokio::time;
 
 use super::{
-    Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
+    Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness, metrics::StoreMetrics,
     over_limit_cache::OverLimitCache,
 };
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, Judgement},
-        rule::OnStoreFailure,
-    },
-    telemetry::{CallSpan, StoreMetrics, with_call},
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, Judgement},
+    rule::OnStoreFailure,
 };
 
 /// When a call arrived, and how long its caller waits if it says so.
@@ -121,7 +118,6 @@ impl Guard {
         let now = Instant::now();
         // The cache's answer says nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
-            with_call(CallSpan::denied_by_cache);
             return Ok(Judgement { denied: true, tallies, ..Judgement::default() });
         }
         let answer = match self.store.charge_at_once(charges) {

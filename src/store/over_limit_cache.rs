@@ -14,13 +14,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::entries::{CachedTally, Entries, LIFE_MAX};
-use super::Clock;
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{self, Charge, Judgement, Tally, Verdict},
-    },
-    telemetry::StoreMetrics,
+use super::{Clock, metrics::StoreMetrics};
+use crate::engine::{
+    key::Counter,
+    ledger::{self, Charge, Judgement, Tally, Verdict},
 };
 
 /// Entries per lock: few enough that no call waits long for a sweep.

@@ -19,14 +19,11 @@ use self::{
     topology::discovery::{Finder, Servers},
     wire::hash_slot::HashSlot,
 };
-use super::{Clear, StoreError};
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, Judgement},
-        time::Timestamp,
-    },
-    telemetry::ServerReport,
+use super::{Clear, StoreError, report::ServerReport};
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, CounterState, Judgement},
+    time::Timestamp,
 };
 
 /// Counters in Redis servers that run scripts: waiting calls are decided in batches.

@@ -7,6 +7,7 @@ use tollkeeper::{
     settings::{StoreUrl, TopologyKind},
     store::{
         Clock,
+        metrics::StoreMetrics,
         redis::{
             RedisStore, TransactionStore,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
@@ -19,7 +20,6 @@ use tollkeeper::{
         },
         system_clock,
     },
-    telemetry::StoreMetrics,
 };
 
 /// When a caller gives up that waits far longer than any call takes.

@@ -36,10 +36,7 @@ use super::{
         server_info::{Expected, ServerMode},
     },
 };
-use crate::{
-    store::{Clock, outage::Outage},
-    telemetry::{ServerReport, StoreMetrics},
-};
+use crate::store::{Clock, metrics::StoreMetrics, outage::Outage, report::ServerReport};
 
 /// What all nodes of a store have in common.
 #[derive(Debug, Clone)]

@@ -14,8 +14,10 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use super::wire::connection::Connection;
 use crate::{
     engine::{ledger::Judgement, time::Timestamp},
-    store::StoreError,
-    telemetry::{StoreMetrics, redis_error_type},
+    store::{
+        StoreError,
+        metrics::{StoreMetrics, redis_error_type},
+    },
 };
 
 /// Where the script reads the time: Redis's own clock, once. A test may put another line here.

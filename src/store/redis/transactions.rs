@@ -35,8 +35,7 @@ use crate::{
         ledger::{Charge, CounterState, Judgement},
         time::Timestamp,
     },
-    store::{Clear, StoreError},
-    telemetry::{ServerReport, StoreMetrics},
+    store::{Clear, StoreError, metrics::StoreMetrics, report::ServerReport},
 };
 
 /// Counters in a Redis that runs no scripts.

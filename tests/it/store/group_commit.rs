@@ -22,11 +22,11 @@ use tollkeeper::{
         fallback::Fallback,
         guard::{Arrival, Guard, Patience},
         memory::MemoryStore,
+        metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
         redis::RedisStore,
         system_clock,
     },
-    telemetry::StoreMetrics,
 };
 
 use crate::support::{

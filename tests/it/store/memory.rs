@@ -15,8 +15,7 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::memory::MemoryStore,
-    telemetry::MemoryMetrics,
+    store::memory::{MemoryStore, metrics::MemoryMetrics},
 };
 
 use crate::support::{

@@ -7,14 +7,16 @@ use redis::RedisResult;
 
 use crate::{
     engine::time::Timestamp,
-    store::redis::{
-        script::{
-            self, KeyDeclaration, RedisOutcome, Reply, Script, ScriptRun, Scripts, WriteRefusal,
-            fixed, ledger::LedgerRun, unexpected_reply, work::NodeWork,
+    store::{
+        metrics::StoreMetrics,
+        redis::{
+            script::{
+                self, KeyDeclaration, RedisOutcome, Reply, Script, ScriptRun, Scripts,
+                WriteRefusal, fixed, ledger::LedgerRun, unexpected_reply, work::NodeWork,
+            },
+            wire::{connection::Connection, hash_slot::HashSlot, resp},
         },
-        wire::{connection::Connection, hash_slot::HashSlot, resp},
     },
-    telemetry::StoreMetrics,
 };
 
 /// The most weight of one batch, except for one heavier call; see [`fixed::KEYS_MAX`].

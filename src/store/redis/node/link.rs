@@ -17,12 +17,12 @@ use crate::{
     engine::{ledger::Judgement, time::Timestamp},
     store::{
         Clock, StoreError, lateness,
+        metrics::{StoreMetrics, in_store_span},
         redis::{
             script::{self, RedisOutcome, Reply},
             wire::connection::Connection,
         },
     },
-    telemetry::{StoreMetrics, in_store_span},
 };
 
 /// How many times a call's window may be found stale before the call fails. It is stale once if the clocks

@@ -25,14 +25,15 @@ use crate::{
     process::{pause::jittered, workers},
     store::{
         StoreError,
+        metrics::StoreMetrics,
         outage::Outage,
         redis::wire::{
             connection::{self, Connection},
             endpoint::Server,
             server_info::ServerInfo,
         },
+        report::ServerReport,
     },
-    telemetry::{ServerReport, StoreMetrics},
 };
 
 /// How long opening a connection may take, also if a packet of the handshake is lost. It belongs to no call, and

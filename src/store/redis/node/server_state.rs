@@ -28,13 +28,13 @@ use crate::{
     process::pause::Pause,
     store::{
         StoreError, lateness,
+        metrics::StoreMetrics,
         outage::Outage,
         redis::{
             script::{self, WriteRefusal},
             wire::connection::Connection,
         },
     },
-    telemetry::StoreMetrics,
 };
 
 /// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`].

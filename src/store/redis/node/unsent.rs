@@ -13,8 +13,8 @@ use tokio::{
 use super::link::Unanswered;
 use crate::{
     engine::time::Timestamp,
-    store::{StoreError, redis::script::work::NodeWork},
-    telemetry::{LogCause, StoreMetrics, due_line},
+    store::{StoreError, metrics::StoreMetrics, redis::script::work::NodeWork},
+    telemetry::{LogCause, due_line},
 };
 
 /// How long servers are left alone that do not answer.

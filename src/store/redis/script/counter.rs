@@ -17,12 +17,12 @@ use crate::{
     },
     store::{
         Clear,
+        metrics::StoreMetrics,
         redis::{
             node::link::Question,
             wire::{connection::Connection, resp},
         },
     },
-    telemetry::StoreMetrics,
 };
 
 /// One look: the arguments of a look that is judged, and whether the counter is cleared.

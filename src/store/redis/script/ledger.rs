@@ -16,11 +16,13 @@ use crate::{
         rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
         time::{Span, Timestamp},
     },
-    store::redis::{
-        node::link::Question,
-        wire::{connection::Connection, resp},
+    store::{
+        metrics::StoreMetrics,
+        redis::{
+            node::link::Question,
+            wire::{connection::Connection, resp},
+        },
     },
-    telemetry::StoreMetrics,
 };
 
 /// Calls that share one run.

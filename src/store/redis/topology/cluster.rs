@@ -16,7 +16,7 @@ use self::masters::Masters;
 use super::{DOWN, SlotRange, Topology, wrong_modes::WrongModes};
 use crate::{
     engine::key::unused_key,
-    process::pause::{Pause, jittered, random_byte},
+    process::pause::{Pause, jittered, random},
     store::redis::{
         node::{
             RedisNode,
@@ -102,7 +102,7 @@ async fn read_map(
     let map = topology.map();
     let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
     // One that does not answer, or has an old map, is not always the first.
-    let first = usize::from(random_byte()) % servers.len().max(1);
+    let first = random() as usize % servers.len().max(1);
     servers.rotate_left(first);
     servers.extend(seeds.iter().filter(|seed| !map.has_address(&seed.address)).cloned());
     let answers = servers.into_iter().map(|server| async move {

@@ -8,12 +8,12 @@ use super::{
     Topology, cluster,
     sentinel::{self, Monitored},
 };
-use crate::{
-    store::redis::{
+use crate::store::{
+    redis::{
         node::{NodeOptions, unsent::Resend},
         wire::endpoint::Server,
     },
-    telemetry::ServerReport,
+    report::ServerReport,
 };
 
 /// How often a store is tried that is absent at the start.
