@@ -17,7 +17,12 @@ use tokio::time::{self, Instant};
 use self::{
     node::{NodeOptions, decided::NotDecided, unsent::Resend},
     script::work::NodeWork,
-    topology::{Topology, discovery::Finder},
+    topology::{
+        directory::Directory,
+        discovery::Finder,
+        redirect::{decide_alone, redirected},
+        route,
+    },
     wire::hash_slot::HashSlot,
 };
 use super::{Clear, StoreError, report::ServerReport};
@@ -39,7 +44,7 @@ const USAGE_EVERY: Duration = Duration::from_secs(10);
 /// Counters in Redis servers. Those that run scripts decide waiting calls in batches.
 #[derive(Debug)]
 pub struct RedisStore {
-    topology: Arc<Topology>,
+    directory: Arc<Directory>,
     finder: Finder,
 }
 
@@ -47,11 +52,11 @@ impl RedisStore {
     /// A store on the servers that `finder` finds. It connects when it is first asked, and a cluster or Sentinels
     /// must be [followed](Self::follow).
     pub fn new(options: NodeOptions, finder: Finder) -> Self {
-        let topology = Topology::new(options);
+        let directory = Directory::new(options);
         if let Finder::Given(server) = &finder {
-            drop(topology.node_at(server));
+            drop(directory.node_at(server));
         }
-        Self { topology: Arc::new(topology), finder }
+        Self { directory: Arc::new(directory), finder }
     }
 
     /// Makes all charges of one call, or none; its caller waits `until` then. A server that runs no scripts
@@ -67,7 +72,7 @@ impl RedisStore {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        self.topology.charge(charges, until).await
+        route::charge(&self.directory, charges, until).await
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
@@ -81,7 +86,7 @@ impl RedisStore {
         absent: &[usize],
         until: Instant,
     ) -> Result<Judgement, StoreError> {
-        self.topology.charge_without(charges, absent, until).await
+        route::charge_without(&self.directory, charges, absent, until).await
     }
 
     /// The state of one counter; `clear` resets it.
@@ -91,20 +96,20 @@ impl RedisStore {
     pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
         let (slot, work) =
             (HashSlot::of(counter), NodeWork::Read(Box::new(counter.clone()), clear));
-        let state = self.topology.decide_alone(slot, work).await?.state;
+        let state = decide_alone(&self.directory, slot, work).await?.state;
         state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
     }
 
     /// The server that has a counter.
     pub fn server_of(&self, counter: &Counter) -> Option<String> {
-        self.topology.server_of(counter)
+        self.directory.server_of(counter)
     }
 
     /// Finds the servers, follows their changes and their usage, and sends what was kept; never ends.
     pub async fn follow(&self) {
         tokio::join!(
-            self.finder.follow(&self.topology),
-            self.topology.options.unsent.follow(self),
+            self.finder.follow(&self.directory),
+            self.directory.options.unsent.follow(self),
             self.follow_usage(),
         );
     }
@@ -113,7 +118,7 @@ impl RedisStore {
     async fn follow_usage(&self) {
         loop {
             time::sleep(USAGE_EVERY).await;
-            for node in self.topology.map().nodes() {
+            for node in self.directory.map().nodes() {
                 if node.link.state.is_up() {
                     node.link.state.pool.learn_usage().await;
                 }
@@ -123,26 +128,26 @@ impl RedisStore {
 
     /// What is known of each server.
     pub fn reports(&self) -> Vec<ServerReport> {
-        self.topology.map().nodes().iter().map(|node| node.report()).collect()
+        self.directory.map().nodes().iter().map(|node| node.report()).collect()
     }
 
     /// Waits for work that goes on although its callers have gone, and sends what was kept, for a second at most each.
     /// No call may follow.
     pub async fn ended(&self) {
-        self.topology.outliving.close();
-        self.topology.outliving.wait().await;
-        self.topology.options.unsent.end(ENDS_WITHIN, self).await;
+        self.directory.outliving.close();
+        self.directory.outliving.wait().await;
+        self.directory.options.unsent.end(ENDS_WITHIN, self).await;
     }
 
     /// Whether no server is in an outage.
     pub fn is_up(&self) -> bool {
-        self.topology.is_up()
+        self.directory.is_up()
     }
 
     /// Waits until a server has answered once.
     pub async fn reached(&self) {
         loop {
-            for node in self.topology.map().nodes() {
+            for node in self.directory.map().nodes() {
                 // Opening the connection goes on.
                 let reached = time::timeout(REACH_EVERY, node.link.state.is_reached()).await;
                 if reached.unwrap_or(false) {
@@ -157,6 +162,6 @@ impl RedisStore {
 impl Resend for RedisStore {
     async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), NotDecided> {
         let Some(slot) = work.slot() else { return Ok(()) };
-        self.topology.redirected(slot, work, Some(made)).await.map(drop)
+        redirected(&self.directory, slot, work, Some(made)).await.map(drop)
     }
 }

@@ -13,7 +13,11 @@ use tokio::{
 };
 
 use self::masters::Masters;
-use super::{DOWN, Topology, map::SlotRange, wrong_modes::WrongModes};
+use super::{
+    directory::{DOWN, Directory},
+    map::SlotRange,
+    wrong_modes::WrongModes,
+};
 use crate::{
     engine::key::unused_key,
     process::pause::{Pause, jittered, random},
@@ -46,31 +50,31 @@ const MAP_WITHIN: Duration = CONNECT_WITHIN.saturating_add(ANSWER_WITHIN);
 
 /// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
 /// known node answers.
-pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
+pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     let mut masters = Masters::new();
-    let mut wrong_modes = WrongModes::new(topology.options.metrics.clone());
+    let mut wrong_modes = WrongModes::new(directory.options.metrics.clone());
     loop {
         let began = Instant::now();
-        match read_map(topology, seeds, &mut wrong_modes).await {
+        match read_map(directory, seeds, &mut wrong_modes).await {
             Ok(ranges) => {
                 wrong_modes.show(0);
-                topology.replace_cluster(&ranges).await;
-                topology.outliving.spawn(masters.replace(&topology.map()));
-                probe_nodes(topology).await;
+                directory.replace_cluster(&ranges).await;
+                directory.outliving.spawn(masters.replace(&directory.map()));
+                probe_nodes(directory).await;
                 // While a slot has no owner, each of its calls asks for a search.
                 if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
-                topology.set_problem(problem);
+                directory.set_problem(problem);
                 pause.longer();
-                topology.search_due.notify_one();
+                directory.search_due.notify_one();
             }
         }
         // Whatever asks for one until then is answered by one reading.
         time::sleep_until(began + pause.time()).await;
         select! {
-            () = topology.search_due.notified() => {}
+            () = directory.search_due.notified() => {}
             () = time::sleep(jittered(EVERY)) => {}
             () = masters.note() => {}
         }
@@ -81,12 +85,12 @@ pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
 /// first node that answers and considers the cluster well. A map with an owner for each slot is preferred: for a moment
 /// in a failover, a node may have heard that the old owner is a replica now, and not yet who has taken over.
 async fn read_map(
-    topology: &Topology,
+    directory: &Directory,
     seeds: &[Server],
     wrong_modes: &mut WrongModes,
 ) -> Result<Vec<SlotRange>, String> {
     let mut incomplete = None;
-    if let Some(moved_to) = topology.take_moved_to()
+    if let Some(moved_to) = directory.take_moved_to()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
             time::timeout(ANSWER_WITHIN, ask_for_map(&moved_to)).await
     {
@@ -95,7 +99,7 @@ async fn read_map(
         }
         incomplete = Some(ranges);
     }
-    let map = topology.map();
+    let map = directory.map();
     let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
     // One that does not answer, or has an old map, is not always the first.
     let first = random() as usize % servers.len().max(1);
@@ -215,13 +219,13 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// Finds out which nodes take node-wide runs. Some services refuse undeclared keys.
-async fn probe_nodes(topology: &Topology) {
-    let map = topology.map();
+async fn probe_nodes(directory: &Directory) {
+    let map = directory.map();
     for node in map.nodes() {
         if node.batcher.runs() == Runs::NodeWide {
             continue;
         }
-        let keys = probe_keys(map.slots_of(node), &topology.options.key_prefix);
+        let keys = probe_keys(map.slots_of(node), &directory.options.key_prefix);
         if let Some(keys) = keys
             && let Ok(Ok(true)) = time::timeout(ANSWER_WITHIN, takes_undeclared(node, &keys)).await
         {

@@ -3,7 +3,8 @@
 use std::future::pending;
 
 use super::{
-    Topology, cluster,
+    cluster,
+    directory::Directory,
     sentinel::{self, Monitored},
 };
 use crate::store::redis::wire::endpoint::Server;
@@ -21,11 +22,11 @@ pub enum Finder {
 
 impl Finder {
     /// Finds the servers, and follows their changes; never ends.
-    pub(crate) async fn follow(&self, topology: &Topology) {
+    pub(crate) async fn follow(&self, directory: &Directory) {
         match self {
             Self::Given(_) => pending().await,
-            Self::Sentinel(monitored) => sentinel::follow(topology, monitored).await,
-            Self::Cluster(seeds) => cluster::follow(topology, seeds).await,
+            Self::Sentinel(monitored) => sentinel::follow(directory, monitored).await,
+            Self::Cluster(seeds) => cluster::follow(directory, seeds).await,
         }
     }
 }

@@ -10,19 +10,17 @@ use redis::{
 };
 use tokio::time::{self, Instant};
 
-use super::Topology;
+use super::directory::Directory;
 use crate::{
     engine::time::Timestamp,
-    store::{
-        StoreError,
-        redis::{
-            node::{
-                RedisNode,
-                decided::{CallAnswer, Decided, NotDecided},
-            },
-            script::{KeyDeclaration, work::NodeWork},
-            wire::{endpoint::Address, hash_slot::HashSlot},
+    store::StoreError,
+    store::redis::{
+        node::{
+            RedisNode,
+            decided::{CallAnswer, Decided, NotDecided},
         },
+        script::{KeyDeclaration, work::NodeWork},
+        wire::{endpoint::Address, hash_slot::HashSlot},
     },
     telemetry::in_span_of_caller,
 };
@@ -36,95 +34,93 @@ const OUTLIVES_BY: Duration = Duration::from_secs(1);
 /// How long a call waits for keys that are being moved, or for a cluster that is down.
 const WAIT: Duration = Duration::from_millis(3);
 
-impl Topology {
-    /// Does work by itself on the node that has its hash slot. What [outlives its
-    /// caller](NodeWork::outlives_caller) goes on if this future is dropped: its slot may be half moved.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub(crate) async fn decide_alone(
-        self: &Arc<Self>,
-        slot: HashSlot,
-        work: NodeWork,
-    ) -> Result<Decided, StoreError> {
-        if !work.outlives_caller() {
-            let answer = self.redirected(slot, &work, None).await;
-            return answer.map_err(|not_decided| not_decided.or(|| self.no_node()));
+/// Does work by itself on the node that has its hash slot. What [outlives its
+/// caller](NodeWork::outlives_caller) goes on if this future is dropped: its slot may be half moved.
+///
+/// # Errors
+/// See [`StoreError`].
+pub(crate) async fn decide_alone(
+    directory: &Arc<Directory>,
+    slot: HashSlot,
+    work: NodeWork,
+) -> Result<Decided, StoreError> {
+    if !work.outlives_caller() {
+        let answer = redirected(directory, slot, &work, None).await;
+        return answer.map_err(|not_decided| not_decided.or(|| directory.no_node()));
+    }
+    let owned = Arc::clone(directory);
+    outlive(directory, Instant::now(), async move {
+        let made = owned.now(&work);
+        let answer = redirected(&owned, slot, &work, None).await;
+        if let Err(NotDecided::NotSent(_)) = &answer {
+            owned.options.unsent.keep(work, made);
         }
-        let topology = Arc::clone(self);
-        self.outlive(Instant::now(), async move {
-            let made = topology.now(&work);
-            let answer = topology.redirected(slot, &work, None).await;
-            if let Err(NotDecided::NotSent(_)) = &answer {
-                topology.options.unsent.keep(work, made);
-            }
-            answer.map_err(|not_decided| not_decided.or(|| topology.no_node()))
-        })
-        .await
-    }
+        answer.map_err(|not_decided| not_decided.or(|| owned.no_node()))
+    })
+    .await
+}
 
-    /// Runs work that goes on if this future is dropped, for a second after `until` at most.
-    pub(crate) async fn outlive<T: Send + 'static>(
-        &self,
-        until: Instant,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let work = time::timeout_at(until + OUTLIVES_BY, in_span_of_caller(work));
-        let task = self.outliving.spawn(work);
-        task.await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut))
-    }
+/// Runs work that goes on if this future is dropped, for a second after `until` at most.
+pub(crate) async fn outlive<T: Send + 'static>(
+    directory: &Arc<Directory>,
+    until: Instant,
+    work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    let work = time::timeout_at(until + OUTLIVES_BY, in_span_of_caller(work));
+    let task = directory.outliving.spawn(work);
+    task.await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut))
+}
 
-    /// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits; with
-    /// `made`, only in the windows that hold that time.
-    pub(crate) async fn redirected(
-        &self,
-        slot: HashSlot,
-        work: &NodeWork,
-        made: Option<Timestamp>,
-    ) -> CallAnswer {
-        self.searched().await;
-        let mut node = self.owner(slot).map_err(NotDecided::NotSent)?;
-        let mut keys = KeyDeclaration::Declared;
-        let mut redirections = 0;
-        // Its script takes declared keys only.
-        let is_reading = matches!(work, NodeWork::Read(..));
-        loop {
-            let error = match Box::pin(node.batcher.decide_alone(work, keys, made)).await {
-                Err(NotDecided::Elsewhere(error)) => error,
-                answer => return answer,
-            };
-            let kind = error.as_ref().map(RedisError::kind);
-            let redirected = redirections < REDIRECTIONS_MAX;
-            match error.and_then(|error| named(&error, &node)).filter(|_| redirected) {
-                Some(address) => {
-                    redirections += 1;
-                    node = self.node_at(&node.server.at(address));
-                    keys = match kind {
-                        Some(Server(Ask)) if keys == KeyDeclaration::Leaving && !is_reading => {
-                            KeyDeclaration::ImportingUndeclared
-                        }
-                        Some(Server(Ask)) => KeyDeclaration::Importing,
-                        _ => {
-                            self.move_slot(slot, &node);
-                            self.search_due.notify_one();
-                            KeyDeclaration::Declared
-                        }
-                    };
-                }
-                // Neither has all of the keys: perhaps none of them exists.
-                None if kind == Some(Server(TryAgain)) && keys == KeyDeclaration::Importing => {
-                    node = self.owner(slot).map_err(NotDecided::NotSent)?;
-                    keys = KeyDeclaration::Leaving;
-                }
-                None => {
-                    if kind == Some(Server(ClusterDown)) {
-                        self.is_down();
+/// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits; with
+/// `made`, only in the windows that hold that time.
+pub(crate) async fn redirected(
+    directory: &Directory,
+    slot: HashSlot,
+    work: &NodeWork,
+    made: Option<Timestamp>,
+) -> CallAnswer {
+    directory.searched().await;
+    let mut node = directory.owner(slot).map_err(NotDecided::NotSent)?;
+    let mut keys = KeyDeclaration::Declared;
+    let mut redirections = 0;
+    // Its script takes declared keys only.
+    let is_reading = matches!(work, NodeWork::Read(..));
+    loop {
+        let error = match Box::pin(node.batcher.decide_alone(work, keys, made)).await {
+            Err(NotDecided::Elsewhere(error)) => error,
+            answer => return answer,
+        };
+        let kind = error.as_ref().map(RedisError::kind);
+        let redirected = redirections < REDIRECTIONS_MAX;
+        match error.and_then(|error| named(&error, &node)).filter(|_| redirected) {
+            Some(address) => {
+                redirections += 1;
+                node = directory.node_at(&node.server.at(address));
+                keys = match kind {
+                    Some(Server(Ask)) if keys == KeyDeclaration::Leaving && !is_reading => {
+                        KeyDeclaration::ImportingUndeclared
                     }
-                    self.search_due.notify_one();
-                    time::sleep(WAIT).await;
-                    node = self.owner(slot).map_err(NotDecided::NotSent)?;
-                    keys = KeyDeclaration::Declared;
+                    Some(Server(Ask)) => KeyDeclaration::Importing,
+                    _ => {
+                        directory.move_slot(slot, &node);
+                        directory.search_due.notify_one();
+                        KeyDeclaration::Declared
+                    }
+                };
+            }
+            // Neither has all of the keys: perhaps none of them exists.
+            None if kind == Some(Server(TryAgain)) && keys == KeyDeclaration::Importing => {
+                node = directory.owner(slot).map_err(NotDecided::NotSent)?;
+                keys = KeyDeclaration::Leaving;
+            }
+            None => {
+                if kind == Some(Server(ClusterDown)) {
+                    directory.is_down();
                 }
+                directory.search_due.notify_one();
+                time::sleep(WAIT).await;
+                node = directory.owner(slot).map_err(NotDecided::NotSent)?;
+                keys = KeyDeclaration::Declared;
             }
         }
     }

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{self, Instant};
 
-use super::Topology;
+use super::{directory::Directory, redirect::decide_alone};
 use crate::{
     engine::{
         ledger::{
@@ -97,7 +97,7 @@ pub(crate) fn parts(
 /// One call over several nodes.
 #[derive(Clone)]
 pub(crate) struct Reservation {
-    pub(crate) topology: Arc<Topology>,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) charges: Arc<[Charge]>,
     /// When its caller gives up.
     pub(crate) until: Instant,
@@ -138,7 +138,7 @@ impl Reservation {
             }
         };
         if !asked.is_empty() {
-            let tracker = self.topology.outliving.clone();
+            let tracker = self.directory.outliving.clone();
             drop(tracker.spawn(async move {
                 while let Some(late) = asked.next().await {
                     self.give_back_late(&mut known, late, outcome).await;
@@ -155,13 +155,16 @@ impl Reservation {
                 let by_slot = parts(&self.charges, part.charges.into_iter(), Target::Slot);
                 join_all(by_slot.into_iter().map(async |part| {
                     let answer = self.reserve_at(&part).await;
-                    (part, answer.map_err(|not_decided| not_decided.or(|| self.topology.no_node())))
+                    (
+                        part,
+                        answer.map_err(|not_decided| not_decided.or(|| self.directory.no_node())),
+                    )
                 }))
                 .await
             }
             answer => vec![(
                 part,
-                answer.map_err(|not_decided| not_decided.or(|| self.topology.no_node())),
+                answer.map_err(|not_decided| not_decided.or(|| self.directory.no_node())),
             )],
         }
     }
@@ -227,7 +230,7 @@ impl Reservation {
                 node.batcher.decide_part(work, until).await
             }
             Target::Slot(slot) => {
-                let answer = Box::pin(self.topology.decide_alone(*slot, work)).await;
+                let answer = Box::pin(decide_alone(&self.directory, *slot, work)).await;
                 answer.map_err(NotDecided::Failed)
             }
         }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    Topology,
+    directory::Directory,
     map::NodeMap,
+    redirect::{decide_alone, outlive},
     reservation::{Part, Reservation, Target, parts},
 };
 use crate::{
@@ -25,85 +26,83 @@ use crate::{
     },
 };
 
-impl Topology {
-    /// Makes all charges of one call, or none; there must be at least one. The caller waits `until` then.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub(crate) async fn charge(
-        self: &Arc<Self>,
-        charges: &[Charge],
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
-        if !self.options.expected.runs_scripts {
-            let work = NodeWork::Charges(charges.into());
-            let Some(slot) = work.slot() else { return Ok(Judgement::default()) };
-            return Ok(Box::pin(self.decide_alone(slot, work)).await?.judgement);
-        }
-        self.searched().await;
-        for _ in 0..ATTEMPTS_MAX {
-            let map = self.map();
-            let answer = match node_of(&map, charges) {
-                Some(node) => node.batcher.decide(NodeWork::Charges(charges.into()), until).await,
-                None if self.is_cluster() => {
-                    let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
-                    return self.reserve(charges, parts, until).await;
-                }
-                None => return Err(self.no_node()),
-            };
-            match answer {
-                Ok(decided) => return Ok(decided.judgement),
-                Err(NotDecided::Elsewhere(_)) if self.is_cluster() => break,
-                // The node has left, and another has taken its place.
-                Err(NotDecided::Elsewhere(_)) => {}
-                Err(not_decided) => return Err(not_decided.or(|| self.no_node())),
+/// Makes all charges of one call, or none; there must be at least one. The caller waits `until` then.
+///
+/// # Errors
+/// See [`StoreError`].
+pub(crate) async fn charge(
+    directory: &Arc<Directory>,
+    charges: &[Charge],
+    until: Instant,
+) -> Result<Judgement, StoreError> {
+    if !directory.options.expected.runs_scripts {
+        let work = NodeWork::Charges(charges.into());
+        let Some(slot) = work.slot() else { return Ok(Judgement::default()) };
+        return Ok(Box::pin(decide_alone(directory, slot, work)).await?.judgement);
+    }
+    directory.searched().await;
+    for _ in 0..ATTEMPTS_MAX {
+        let map = directory.map();
+        let answer = match node_of(&map, charges) {
+            Some(node) => node.batcher.decide(NodeWork::Charges(charges.into()), until).await,
+            None if directory.is_cluster() => {
+                let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
+                return reserve(directory, charges, parts, until).await;
             }
+            None => return Err(directory.no_node()),
+        };
+        match answer {
+            Ok(decided) => return Ok(decided.judgement),
+            Err(NotDecided::Elsewhere(_)) if directory.is_cluster() => break,
+            // The node has left, and another has taken its place.
+            Err(NotDecided::Elsewhere(_)) => {}
+            Err(not_decided) => return Err(not_decided.or(|| directory.no_node())),
         }
-        Box::pin(self.charge_by_slot(charges, until)).await
     }
+    Box::pin(charge_by_slot(directory, charges, until)).await
+}
 
-    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
-    /// `on_store_failure` applies.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub(crate) async fn charge_without(
-        self: &Arc<Self>,
-        charges: &[Charge],
-        absent: &[usize],
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
-        let map = self.map();
-        let present = (0..charges.len()).filter(|index| !absent.contains(index));
-        let parts = parts(charges, present, |slot| by_node(&map, slot));
-        self.reserve(charges, parts, until).await
-    }
+/// Like [`charge`](charge), without the counters of the charges at the indices `absent`: their
+/// `on_store_failure` applies.
+///
+/// # Errors
+/// See [`StoreError`].
+pub(crate) async fn charge_without(
+    directory: &Arc<Directory>,
+    charges: &[Charge],
+    absent: &[usize],
+    until: Instant,
+) -> Result<Judgement, StoreError> {
+    let map = directory.map();
+    let present = (0..charges.len()).filter(|index| !absent.contains(index));
+    let parts = parts(charges, present, |slot| by_node(&map, slot));
+    reserve(directory, charges, parts, until).await
+}
 
-    /// Makes the charges of these parts, or none. What was reserved is given back though this future is dropped.
-    async fn reserve(
-        self: &Arc<Self>,
-        charges: &[Charge],
-        parts: Vec<Part>,
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
-        let reservation =
-            Reservation { topology: Arc::clone(self), charges: charges.into(), until };
-        Box::pin(self.outlive(until, reservation.charge(parts))).await
-    }
+/// Makes the charges of these parts, or none. What was reserved is given back though this future is dropped.
+async fn reserve(
+    directory: &Arc<Directory>,
+    charges: &[Charge],
+    parts: Vec<Part>,
+    until: Instant,
+) -> Result<Judgement, StoreError> {
+    let reservation =
+        Reservation { directory: Arc::clone(directory), charges: charges.into(), until };
+    Box::pin(outlive(directory, until, reservation.charge(parts))).await
+}
 
-    /// Makes the charges of each hash slot by themselves, wherever it is now.
-    async fn charge_by_slot(
-        self: &Arc<Self>,
-        charges: &[Charge],
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
-        let parts = parts(charges, 0..charges.len(), Target::Slot);
-        if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
-            let decided = self.decide_alone(slot, NodeWork::Charges(charges.into())).await?;
-            return Ok(decided.judgement);
-        }
-        self.reserve(charges, parts, until).await
+/// Makes the charges of each hash slot by themselves, wherever it is now.
+async fn charge_by_slot(
+    directory: &Arc<Directory>,
+    charges: &[Charge],
+    until: Instant,
+) -> Result<Judgement, StoreError> {
+    let parts = parts(charges, 0..charges.len(), Target::Slot);
+    if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
+        let decided = decide_alone(directory, slot, NodeWork::Charges(charges.into())).await?;
+        return Ok(decided.judgement);
     }
+    reserve(directory, charges, parts, until).await
 }
 
 /// The node that decides these charges in one step, if there is one.

@@ -14,7 +14,7 @@ use tokio::{
 
 use self::one::{Named, NotNamed, PAUSE_MAX, PAUSE_MIN, Sentinel};
 use super::{
-    Topology,
+    directory::Directory,
     failover::{self, Cost, MasterWatch, Replication},
     wrong_modes::WrongModes,
 };
@@ -48,8 +48,8 @@ pub struct Monitored {
 }
 
 /// Asks for the master when something says that it has changed, and now and then; never ends.
-pub(crate) async fn follow(topology: &Topology, monitored: &Monitored) {
-    let mut resolver = Resolver::new(topology, monitored);
+pub(crate) async fn follow(directory: &Directory, monitored: &Monitored) {
+    let mut resolver = Resolver::new(directory, monitored);
     let mut cause = SearchCause::Announcement;
     loop {
         let began = Instant::now();
@@ -70,7 +70,7 @@ enum SearchCause {
 }
 
 struct Resolver<'store> {
-    topology: &'store Topology,
+    directory: &'store Directory,
     monitored: &'store Monitored,
     sentinels: Vec<Sentinel>,
     wrong_modes: WrongModes,
@@ -93,12 +93,12 @@ struct Present {
 }
 
 impl<'store> Resolver<'store> {
-    fn new(topology: &'store Topology, monitored: &'store Monitored) -> Self {
+    fn new(directory: &'store Directory, monitored: &'store Monitored) -> Self {
         Self {
-            topology,
+            directory,
             monitored,
             sentinels: monitored.sentinels.iter().cloned().map(Sentinel::new).collect(),
-            wrong_modes: WrongModes::new(topology.options.metrics.clone()),
+            wrong_modes: WrongModes::new(directory.options.metrics.clone()),
             turn: 0,
             others_at: Instant::now(),
             present: None,
@@ -117,7 +117,7 @@ impl<'store> Resolver<'store> {
         let fails = async {
             time::sleep_until(earliest).await;
             if is_well {
-                self.topology.search_due.notified().await;
+                self.directory.search_due.notified().await;
             }
         };
         select! {
@@ -189,8 +189,8 @@ impl<'store> Resolver<'store> {
         let replication = replication(self.candidate.insert(watch)).await?;
         let Some(mut watch) = self.candidate.take() else { return Ok(()) };
         watch.note(replication.as_ref(), 0);
-        self.topology.replace_only(server.clone()).await;
-        let node = self.topology.node_at(&server);
+        self.directory.replace_only(server.clone()).await;
+        let node = self.directory.node_at(&server);
         let (name, Named { address, epoch, .. }) = (&self.monitored.name, named.clone());
         match self.present.replace(Present { named, node, watch }) {
             Some(mut old) => {
@@ -216,7 +216,7 @@ impl<'store> Resolver<'store> {
             Some(problem) => {
                 let kept = if self.present.is_some() { "; the present master is kept" } else { "" };
                 tracing::warn!("{problem}{kept}");
-                self.topology.set_problem(problem.clone());
+                self.directory.set_problem(problem.clone());
             }
             None => tracing::info!("the master `{}` is known and answers", self.monitored.name),
         }
