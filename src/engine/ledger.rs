@@ -12,7 +12,7 @@ mod vote;
 
 use smallvec::{SmallVec, smallvec};
 
-use self::vote::{CallVerdict, Fit, Vote};
+use self::vote::{FitKind, Vote, VoteResult};
 pub use self::{
     charge::{Charge, asked},
     counter_state::{CounterState, foresee},
@@ -94,17 +94,17 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ju
 fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Judgement {
     refund(postings, accounts);
     let assessments = assess(postings, accounts);
-    let verdict = vote::decide(assessments.iter().map(Assessment::vote));
-    charge(&assessments, verdict, accounts);
+    let result = vote::decide(assessments.iter().map(Assessment::vote));
+    charge(&assessments, result, accounts);
 
     let mut judgement =
-        Judgement { denied: verdict != CallVerdict::Admitted, ..Judgement::default() };
+        Judgement { denied: result != VoteResult::Admitted, ..Judgement::default() };
     for (index, assessment) in assessments.iter().enumerate() {
         judgement.tallies.push(match assessment.look {
             Some(tally) => tally,
             None => assessment.tally(accounts),
         });
-        if assessment.fit == Fit::Corrupt {
+        if assessment.fit == FitKind::Corrupt {
             judgement.corrupt.push(index);
         }
     }
@@ -151,11 +151,11 @@ fn sums(postings: &[Posting<'_>], accounts: usize) -> Few<u64> {
     sums
 }
 
-fn charge(assessments: &[Assessment<'_>], verdict: CallVerdict, accounts: &mut [AnyAccount]) {
+fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [AnyAccount]) {
     for assessment in assessments {
         let Posting { account, charge, terms } = assessment.posting;
         if let Hits::Charge(hits) = charge.hits
-            && assessment.vote().is_charged(verdict)
+            && assessment.vote().is_charged(result)
             && let Some(account) = account.and_then(|index| accounts.get_mut(index))
         {
             account.write().charge(hits, charge.caller.as_deref(), terms);
@@ -182,7 +182,7 @@ struct Assessment<'call> {
     posting: &'call Posting<'call>,
     /// The hits that must fit.
     asked: u64,
-    fit: Fit,
+    fit: FitKind,
     /// The tally of a look: it reports the state before the call is charged.
     look: Option<Tally>,
 }
@@ -190,10 +190,10 @@ struct Assessment<'call> {
 impl<'call> Assessment<'call> {
     fn new(posting: &'call Posting<'call>, asked: u64, accounts: &[AnyAccount]) -> Self {
         let fit = match posting.read(accounts) {
-            None => Fit::Corrupt,
-            Some(_) if posting.charge.hits.is_refund() => Fit::Fits,
-            Some(account) if account.fits(asked, &posting.terms) => Fit::Fits,
-            Some(_) => Fit::Over,
+            None => FitKind::Corrupt,
+            Some(_) if posting.charge.hits.is_refund() => FitKind::Fits,
+            Some(account) if account.fits(asked, &posting.terms) => FitKind::Fits,
+            Some(_) => FitKind::Over,
         };
         let mut assessment = Self { posting, asked, fit, look: None };
         if posting.charge.hits == Hits::Look {
@@ -209,7 +209,7 @@ impl<'call> Assessment<'call> {
     fn tally(&self, accounts: &[AnyAccount]) -> Tally {
         match self.posting.read(accounts) {
             Some(account) => {
-                Tally::of(account, self.fit == Fit::Fits, self.asked, &self.posting.terms)
+                Tally::of(account, self.fit == FitKind::Fits, self.asked, &self.posting.terms)
             }
             None => Tally::without_counter(self.posting.charge),
         }

@@ -198,7 +198,7 @@ fn outcome((charge, Tally { verdict, reset }): (Charge, Tally)) -> Outcome {
     }
 }
 
-/// Which of two limits on a descriptor is reported: the one with less left, and of two that are over the
+/// Which of two limits on a descriptor is reported: the one with fewer remaining hits, and of two that are over the
 /// one with the longer reset.
 fn tighter(one: Outcome, other: Outcome) -> Outcome {
     let other_is_tighter = match (&one, &other) {

@@ -69,7 +69,7 @@ pub(super) fn given_back(used: u64, hits: u64) -> u64 {
     if used < COUNT_MAX { used.saturating_sub(hits) } else { used }
 }
 
-/// What is left of a limit, in hits.
-pub(super) fn left(limit: u32, used: u64) -> u32 {
+/// The remaining hits of a limit.
+pub(super) fn remaining(limit: u32, used: u64) -> u32 {
     u32::try_from(u64::from(limit).saturating_sub(used)).unwrap_or(u32::MAX)
 }

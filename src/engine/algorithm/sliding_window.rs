@@ -69,8 +69,8 @@ impl Account for SlidingWindow {
     }
 
     fn remaining(&self, terms: &Terms) -> u32 {
-        let left = weighted_max(terms).saturating_sub(self.weighted(terms)) / terms.window_ms;
-        u32::try_from(left).unwrap_or(u32::MAX)
+        let remaining = weighted_max(terms).saturating_sub(self.weighted(terms)) / terms.window_ms;
+        u32::try_from(remaining).unwrap_or(u32::MAX)
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

@@ -4,7 +4,7 @@
 use super::{
     charge::{Charge, failure_without_counter},
     tally::{Tally, Verdict},
-    vote::{CallVerdict, Fit, Vote, decide},
+    vote::{FitKind, Vote, VoteResult, decide},
 };
 use crate::engine::{
     request::Hits,
@@ -84,16 +84,16 @@ pub fn given_back(
     parts: &[usize],
     outcome: PartsOutcome,
 ) -> Vec<bool> {
-    let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
-    let verdict = match outcome {
-        PartsOutcome::Admitted => Some(CallVerdict::Admitted),
+    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
+    let result = match outcome {
+        PartsOutcome::Admitted => Some(VoteResult::Admitted),
         PartsOutcome::Denied => Some(match decide(votes(charges, &fits)) {
             // What denied the call was the want of an answer.
-            CallVerdict::Admitted => CallVerdict::DeniedUncharged,
+            VoteResult::Admitted => VoteResult::DeniedUncharged,
             denied => denied,
         }),
         // Nothing stays of a call that is not decided, but for work that is done.
-        PartsOutcome::Failed => Some(CallVerdict::DeniedUncharged),
+        PartsOutcome::Failed => Some(VoteResult::DeniedUncharged),
         PartsOutcome::Again => None,
     };
     let mut gives_back = Vec::with_capacity(charges.len());
@@ -103,14 +103,14 @@ pub fn given_back(
             && matches!(tally, PartTally::Known(_))
             && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
         let vote = Vote { charge, fit: tally.fit() };
-        let stays = verdict.is_some_and(|verdict| vote.is_charged(verdict));
+        let stays = result.is_some_and(|result| vote.is_charged(result));
         gives_back.push(is_reserved && !stays);
     }
     gives_back
 }
 
 fn outcome(charges: &[Charge], tallies: &[PartTally]) -> PartsOutcome {
-    let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
+    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
     let failures = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
         PartTally::Known(_) => None,
         PartTally::Corrupt | PartTally::Unknown => Some(failure_without_counter(charge)),
@@ -120,38 +120,41 @@ fn outcome(charges: &[Charge], tallies: &[PartTally]) -> PartsOutcome {
         return PartsOutcome::Again;
     }
     match decide(votes(charges, &fits)) {
-        CallVerdict::Admitted if failures.contains(&OnStoreFailure::Error) => PartsOutcome::Failed,
-        CallVerdict::Admitted => PartsOutcome::Admitted,
-        CallVerdict::Denied | CallVerdict::DeniedUncharged => PartsOutcome::Denied,
+        VoteResult::Admitted if failures.contains(&OnStoreFailure::Error) => PartsOutcome::Failed,
+        VoteResult::Admitted => PartsOutcome::Admitted,
+        VoteResult::Denied | VoteResult::DeniedUncharged => PartsOutcome::Denied,
     }
 }
 
-fn votes<'call>(charges: &'call [Charge], fits: &'call [Fit]) -> impl Iterator<Item = Vote<'call>> {
+fn votes<'call>(
+    charges: &'call [Charge],
+    fits: &'call [FitKind],
+) -> impl Iterator<Item = Vote<'call>> {
     charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit })
 }
 
 /// Whether the reservation of a charge was charged, by the verdict on its part.
 fn stands_in_part(
     charge: &Charge,
-    fit: Fit,
+    fit: FitKind,
     charges: &[Charge],
-    fits: &[Fit],
+    fits: &[FitKind],
     is_of_part: impl Fn(usize) -> bool,
 ) -> bool {
     // A reserved quota has no vote, and is always charged.
     let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
     let votes = votes(charges, fits).enumerate();
     let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
-    let verdict = decide(votes.map(|(_, vote)| vote));
-    !has_vote(charge) || Vote { charge, fit }.is_charged(verdict)
+    let result = decide(votes.map(|(_, vote)| vote));
+    !has_vote(charge) || Vote { charge, fit }.is_charged(result)
 }
 
 impl PartTally {
-    fn fit(&self) -> Fit {
+    fn fit(&self) -> FitKind {
         match self {
-            Self::Known(Tally { verdict: Verdict::Fits { .. }, .. }) => Fit::Fits,
-            Self::Known(Tally { verdict: Verdict::Over, .. }) => Fit::Over,
-            Self::Corrupt | Self::Unknown => Fit::Corrupt,
+            Self::Known(Tally { verdict: Verdict::Fits { .. }, .. }) => FitKind::Fits,
+            Self::Known(Tally { verdict: Verdict::Over, .. }) => FitKind::Over,
+            Self::Corrupt | Self::Unknown => FitKind::Corrupt,
         }
     }
 }
