@@ -61,7 +61,7 @@ pub struct TopReport {
     pub hottest: Vec<TopKey>,
     /// The keys with the most denials.
     pub denied: Vec<TopKey>,
-    /// The keys that passed beyond the near-limit ratio, the one with the least of its limit left first.
+    /// The keys that passed beyond the near-limit ratio, the one with the smallest remaining part of its limit first.
     pub nearest: Vec<TopKey>,
 }
 
@@ -78,11 +78,11 @@ pub struct TopKey {
     pub count: u64,
     /// How many too many `count` may be.
     pub error: u64,
-    /// Hits that were left after the last decision.
-    pub left: u32,
+    /// Remaining hits after the last decision.
+    pub remaining: u32,
     /// Hits that an unused counter admits.
     pub capacity: u32,
-    /// The limit, in words.
+    /// The limit, such as `10 per minute`.
     pub limit: String,
     /// The algorithm of the limit.
     pub algorithm: String,
@@ -141,7 +141,9 @@ impl TopKeys {
         let from_ms = period.saturating_sub(1).saturating_mul(PERIOD_MS);
         let mut nearest = self.counts(TopList::Nearest);
         nearest.retain(|count| count.last.resets_at_ms > now_ms);
-        nearest.sort_by(|one, other| one.last.part_left().total_cmp(&other.last.part_left()));
+        nearest.sort_by(|one, other| {
+            one.last.part_remaining().total_cmp(&other.last.part_remaining())
+        });
         Some(TopReport {
             seconds: Duration::from_millis(now_ms.saturating_sub(from_ms)).as_secs_f64(),
             hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest)),
@@ -201,7 +203,7 @@ impl TopKeys {
             key: name.descriptor.map_or_else(digest, String::from),
             count: count.count,
             error: count.error,
-            left: count.last.left,
+            remaining: count.last.remaining,
             capacity: count.last.capacity,
             limit: name.limit.to_string(),
             algorithm: name.limit.algorithm.name().to_owned(),
@@ -215,13 +217,13 @@ impl TopKeys {
 }
 
 fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
-    let left = match tally.verdict {
+    let remaining = match tally.verdict {
         Verdict::Fits { remaining } => remaining,
         Verdict::Over => 0,
     };
     let reset_ms = u64::try_from(tally.reset.as_millis()).unwrap_or(u64::MAX);
     let resets_at_ms = at_ms.saturating_add(reset_ms);
-    LastTally { at_ms, left, capacity: limit.capacity(), resets_at_ms }
+    LastTally { at_ms, remaining, capacity: limit.capacity(), resets_at_ms }
 }
 
 fn is_near(limit: &Limit, remaining: u32, near_ratio: f64) -> bool {
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_listed_by_decisions_by_denials_and_by_what_is_left() {
+    fn keys_are_listed_by_decisions_by_denials_and_by_what_remains() {
         let keys = TopKeys::new(TopKeyNames::Values, 2, 0.8);
         for (user, verdict) in [
             ("alice", fits(9)),
@@ -300,12 +302,12 @@ mod tests {
         let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
         let hottest: Vec<_> = report.hottest.iter().map(|key| &*key.key).take(2).collect();
         assert_eq!(hottest, ["user=alice", "user=bob"]);
-        let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.left)).collect();
+        let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.remaining)).collect();
         assert_eq!(nearest, [("user=dave", 1), ("user=carol", 2)]);
         let [denied] = &report.denied[..] else { panic!("{report:?}") };
         assert_eq!((&*denied.key, denied.count, denied.error), ("user=bob", 2, 0));
         assert_eq!((&*denied.domain, &*denied.rule), ("shop", "user"));
-        assert_eq!((&*denied.limit, denied.left, denied.capacity), ("10 per minute", 0, 10));
+        assert_eq!((&*denied.limit, denied.remaining, denied.capacity), ("10 per minute", 0, 10));
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "algorithm": algorithm,
         "limit": limit_in_words,
         "used": state.used,
-        "left": state.remaining,
+        "remaining": state.remaining,
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
     })
