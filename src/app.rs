@@ -2,12 +2,15 @@
 
 mod grpc;
 mod listeners;
+mod observe;
 mod ready;
 mod renewal;
 pub mod shutdown;
 pub mod stores;
 
-use std::{error::Error, pin::Pin, sync::Arc, time::Duration};
+pub use self::observe::instruments;
+
+use std::{error::Error, future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinSet, time};
@@ -23,24 +26,24 @@ use crate::{
     edge::{
         arriving::ArrivalBudget,
         health::{Health, Phase},
+        metrics::{CallsInProgress, EdgeMetrics},
         panics,
     },
     http::{self, Decisions, Reports, admin::Admin},
-    limiter::Limiter,
+    limiter::{Limiter, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
     process::workers::Workers,
     rls,
     rules::{
         self, InForce, Rules, Watched,
+        metrics::RuleMetrics,
         xds::{self, ControlPlane},
     },
     settings::{
         CallSettings, ListenSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings,
     },
     store::Store,
-    telemetry::{
-        self, CallMetrics, CallsInProgress, EdgeMetrics, FileMetrics, RuleMetrics, Telemetry,
-    },
+    telemetry::Telemetry,
     text::printable::printable,
     top_keys::TopKeys,
 };
@@ -87,7 +90,7 @@ struct HttpListener {
 /// If an address is taken, or a listener fails.
 pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::listen(settings.process.hang_up)?;
-    let telemetry = Telemetry::start(&settings.telemetry.export)?;
+    let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
     telemetry.install(&settings.telemetry.log);
     panics::report(EdgeMetrics::new(&telemetry.meter()));
     tracing::info!(workers = settings.process.workers, "tollkeeper {VERSION} starts");
@@ -100,7 +103,7 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     let ready = ReadyLine {
         addresses: listeners.addresses()?,
         store: settings.store.url.to_string(),
-        rules: rule_sources(&settings.rules.source),
+        rules: rule_sources(&settings.rules.source.value),
         call: example_call(&rules.rules),
     };
     tracing::info!("listening: {}", ready.addresses);
@@ -135,7 +138,7 @@ impl App {
         let (telemetry, health) = (Arc::new(telemetry), Health::new().await);
         let workers = Arc::new(Workers::start(settings.process.workers)?);
         let stop = CancellationToken::new();
-        let control_plane = match &settings.rules.source {
+        let control_plane = match &settings.rules.source.value {
             RuleSource::Files(_) => None,
             RuleSource::ControlPlane(target) => Some(ControlPlane::new(Arc::clone(target))),
         };
@@ -149,12 +152,7 @@ impl App {
     /// If the services cannot be built.
     fn start(&self, settings: &Settings, listeners: Listeners) -> Result<Tasks, Box<dyn Error>> {
         let meter = self.telemetry.meter();
-        RuleMetrics::observe(&meter, &self.rules);
-        if let Some(control_plane) = &self.control_plane {
-            telemetry::observe_control_plane(&meter, control_plane);
-        }
-        let store = Arc::clone(&self.store);
-        telemetry::observe_servers(&meter, move || store.servers());
+        self.observe(&meter);
         let (rules, store) = (Arc::clone(&self.rules), Arc::clone(&self.store));
         let service = Arc::new(service(settings, &self.telemetry, rules, store));
         let reflection = settings.listen.reflection;
@@ -250,7 +248,7 @@ impl App {
         limiter: Arc<Limiter>,
     ) -> Vec<Pin<Box<dyn Future<Output = ()> + Send>>> {
         let meter = self.telemetry.meter();
-        let (servers, usage) = (Arc::clone(&self.store), Arc::clone(&self.store));
+        let store = Arc::clone(&self.store);
         let metrics = RuleMetrics::new(&meter);
         let on_load = move |loaded| {
             metrics.loaded(loaded);
@@ -259,13 +257,17 @@ impl App {
         let rules = Arc::clone(&self.rules);
         let RuleSettings { source, options, .. } = settings.rules.clone();
         let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
-            Box::pin(renewal::renew(Arc::new(settings.clone()), FileMetrics::new(&meter))),
-            Box::pin(async move { servers.follow_servers().await }),
-            Box::pin(async move { usage.follow_usage().await }),
+            Box::pin(renewal::renew(Arc::new(settings.clone()), renewal::FileMetrics::new(&meter))),
+            Box::pin(async move {
+                match store.servers() {
+                    Some(servers) => servers.follow().await,
+                    None => pending().await,
+                }
+            }),
         ];
         if let Some(control_plane) = self.control_plane.clone() {
             tasks.push(Box::pin(xds::follow(rules, control_plane, options, on_load)));
-        } else if let RuleSource::Files(paths) = source
+        } else if let RuleSource::Files(paths) = source.value
             // The built-in rules cannot change.
             && !paths.is_empty()
         {
@@ -279,7 +281,11 @@ impl App {
     async fn be_ready(&self, line: &str, store: ReadyNeeds, rules: RulesNeeded) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
-            async move { store.reached().await }
+            async move {
+                if let Some(servers) = store.servers() {
+                    servers.reached().await;
+                }
+            }
         });
         let reached = async {
             match store {
@@ -318,7 +324,9 @@ impl App {
 
     /// The phase by what is needed.
     fn phase(&self, store: ReadyNeeds, rules: RulesNeeded) -> Phase {
-        if store == ReadyNeeds::Store && !self.store.is_up() {
+        if store == ReadyNeeds::Store
+            && self.store.servers().is_some_and(|servers| !servers.is_up())
+        {
             Phase::WithoutStore
         } else if rules == RulesNeeded::Always && self.rules.current().rules.domains().is_empty() {
             Phase::WithoutRules
@@ -330,7 +338,9 @@ impl App {
     async fn end(&self, tasks: &mut Tasks, drain: Duration) {
         self.drain(tasks, drain).await;
         tasks.shutdown().await;
-        self.store.ended().await;
+        if let Some(servers) = self.store.servers() {
+            servers.ended().await;
+        }
         self.telemetry.flush().await;
     }
 

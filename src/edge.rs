@@ -4,4 +4,5 @@
 pub(crate) mod accept;
 pub mod arriving;
 pub mod health;
+pub mod metrics;
 pub(crate) mod panics;

@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod browser;
+mod compat;
 mod json;
 mod parameters;
 mod report;
@@ -87,5 +88,5 @@ async fn healthcheck(State(health): State<Health>) -> impl IntoResponse {
 async fn metrics(State(reports): State<Reports>) -> Response {
     let text_format = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     let telemetry = Arc::clone(&reports.telemetry);
-    reports.send(move || (text_format, telemetry.scrape()).into_response()).await
+    reports.send(move || (text_format, compat::scrape(&telemetry)).into_response()).await
 }

@@ -1,10 +1,14 @@
 //! Decides one call: find the rules, charge the store, settle.
 
+mod decision_line;
+mod matched;
+pub mod metrics;
 mod refused_debits;
+mod span;
 
 use std::sync::Arc;
 
-use self::refused_debits::RefusedDebits;
+use self::{decision_line::log_decision, metrics::CallMetrics, refused_debits::RefusedDebits};
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
@@ -19,7 +23,7 @@ use crate::{
         Clear, CounterReading, StoreError,
         guard::{Answered, Arrival, Guard},
     },
-    telemetry::{CallMetrics, LogCause, due_line, log_decision, with_call},
+    telemetry::{LogCause, due_line, with_call},
     top_keys::TopKeys,
 };
 
@@ -66,7 +70,7 @@ impl Limiter {
         self.top_keys.record(&plan, &judgement, arrival.at);
         let Judgement { tallies, denied, .. } = judgement;
         let decision = plan.settle(tallies, denied);
-        with_call(|span| span.decided(&decision));
+        with_call(|call| call.record(span::decided(&decision)));
         log_decision(request, &decision);
         self.report(request, &decision);
         Ok(decision)
@@ -126,7 +130,7 @@ impl Limiter {
         for (rule, mode) in &rules {
             self.metrics.without_store(rule.clone(), *mode);
         }
-        with_call(|span| span.fell_back(rules));
+        with_call(|call| call.record(span::fell_back(rules)));
     }
 
     /// The domain is a configured one: others have no counters.

@@ -5,6 +5,7 @@ mod compile;
 mod json_schema;
 mod keys;
 mod load;
+pub(crate) mod metrics;
 mod options;
 mod watch;
 mod written;

@@ -4,7 +4,7 @@
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 
 use tollkeeper::{
-    app::{self, stores},
+    app::{self, instruments, stores},
     process::workers::Workers,
     rls::{
         self, decode,
@@ -58,7 +58,7 @@ pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let rules =
         rules::load(rules, settings.rules.options).map_err(|problems| format!("{problems:?}"))?;
     let rules = Arc::new(Rules::new(rules));
-    let telemetry = Telemetry::start(&settings.telemetry.export)?;
+    let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
     telemetry.install(&settings.telemetry.log);
     let store = Arc::new(stores::store(&settings, &telemetry));
     let count = settings.process.workers;
@@ -86,5 +86,7 @@ fn settings(store: &str, rules: &[PathBuf]) -> Result<Settings> {
 }
 
 async fn reached_by(store: Arc<Store>) {
-    store.reached().await;
+    if let Some(servers) = store.servers() {
+        servers.reached().await;
+    }
 }

@@ -20,7 +20,7 @@ use tollkeeper::{
     },
     store::{
         memory::MemoryStore,
-        redis::script::{self, KeyDeclaration, ScriptRun as _, ledger::LedgerRun},
+        redis::script::{self, KeyDeclaration, ledger::LedgerRun},
         system_clock,
     },
 };

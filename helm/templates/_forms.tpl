@@ -13,10 +13,8 @@
 {{- include "tollkeeper.form" (list . "^[1-9][0-9]*(ms|s|m)$" "a duration such as 30s" "monitoring.scrape.interval") }}
 {{- include "tollkeeper.form" (list . "^([0-9]+(ms|s|m|h)|off)?$" "a duration such as 30m, or off" "settings.connection-age") }}
 {{- include "tollkeeper.form" (list . "^([0-9]+([KM]iB)?)?$" "a size such as 256MiB" "settings.max-arriving-bytes") }}
-{{- include "tollkeeper.form" (list . "^(([0-9.]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]+|off)?$" "an IP address and a port, such as 0.0.0.0:9090, or off" "settings.debug-addr" "settings.metrics-addr") }}
 {{- include "tollkeeper.form" (list . "^[A-Za-z0-9!#$%&'*+.^_`|~-]*$" "the name of a header" "settings.header-limit" "settings.header-remaining" "settings.header-reset") }}
 {{- include "tollkeeper.form" (list . "^[!-z|~]*$" "visible ASCII characters without braces" "settings.key-prefix") }}
-{{- include "tollkeeper.form" (list . `^(/[!-"$->@-~]*)?$` "a path such as /metrics" "settings.metrics-path") }}
 {{- include "tollkeeper.form" (list . "^[A-Za-z0-9.:_-]*$" "a DNS name or an IP address" "store.tls.name" "controlPlane.tls.name") }}
 {{- include "tollkeeper.form" (list . "^(error|warn|info|debug|off)(,[A-Za-z0-9_:]+=(error|warn|info|debug|off)){0,32}$" "error, warn, info, debug or off, and at most 32 of ,TARGET=LEVEL" "log.level") }}
 {{- include "tollkeeper.form" (list . `^[^\s"]+$` "a URL or a path, without spaces and quotes" "monitoring.alerts.runbook") }}

@@ -6,9 +6,8 @@ use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
 
 use crate::{
-    edge::health::Health,
+    edge::{health::Health, metrics::CallsInProgress},
     rls::{self, GrpcServices},
-    telemetry::CallsInProgress,
 };
 
 /// The largest request for reflection, in bytes: it holds a name.

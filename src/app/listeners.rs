@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     net::tls::server::{TlsServer, TlsUse},
-    settings::ListenSettings,
+    settings::{Given, ListenSettings},
 };
 
 /// The sockets on which the service listens.
@@ -37,13 +37,12 @@ pub(super) struct Addresses {
 
 impl Listeners {
     pub(super) async fn bind(settings: &ListenSettings) -> Result<Self, String> {
-        let names = &settings.names;
-        let grpc = bind(&names.grpc, settings.grpc).await?;
-        let http = bind(&names.http, settings.http).await?;
-        let admin = bind_optional(&names.admin, settings.admin).await?;
-        let metrics = settings.metrics.as_ref().map(|(address, _)| *address);
-        let metrics = bind_optional(&names.metrics, metrics).await?;
-        let debug = bind_optional(&names.debug, settings.debug).await?;
+        let grpc = bind(&settings.grpc).await?;
+        let http = bind(&settings.http).await?;
+        let admin = bind_optional(settings.admin.as_ref()).await?;
+        let metrics = settings.metrics.as_ref().map(|(address, _)| address);
+        let metrics = bind_optional(metrics).await?;
+        let debug = bind_optional(settings.debug.as_ref()).await?;
         let tls = settings.tls_of(TlsUse::Grpc);
         Ok(Self { grpc, http, admin, metrics, debug, tls })
     }
@@ -75,25 +74,23 @@ impl Listeners {
     }
 }
 
-async fn bind_optional(
-    setting: &str,
-    address: Option<SocketAddr>,
-) -> Result<Option<TcpListener>, String> {
+async fn bind_optional(address: Option<&Given<SocketAddr>>) -> Result<Option<TcpListener>, String> {
     match address {
-        Some(address) => bind(setting, address).await.map(Some),
+        Some(address) => bind(address).await.map(Some),
         None => Ok(None),
     }
 }
 
-async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, String> {
-    let bound = match TcpListener::bind(address).await {
+async fn bind(given: &Given<SocketAddr>) -> Result<TcpListener, String> {
+    let Given { value: address, name } = given;
+    let bound = match TcpListener::bind(*address).await {
         // `[::]` stands for all addresses, and a kernel without IPv6 has only the others.
         Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && has_no_ipv6(&error) => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }
         bound => bound,
     };
-    bound.map_err(|error| format!("{setting} {address}: {error}"))
+    bound.map_err(|error| format!("{name} {address}: {error}"))
 }
 
 /// Whether a socket could not be created since the kernel has no IPv6. The errors of a kernel that has it are others.

@@ -2,14 +2,34 @@
 
 use std::{sync::Arc, time::Duration};
 
+use opentelemetry::{
+    KeyValue,
+    metrics::{Gauge, Meter},
+};
 use tokio::{task::spawn_blocking, time};
 
 use crate::{
     net::tls::client::TlsClient,
     settings::{RuleSource, Settings, StoreUrl},
     store::redis::wire::{endpoint::Access, password::Password},
-    telemetry::FileMetrics,
+    telemetry::{InstrumentRow, InstrumentUnit},
 };
+
+const FILES_IN_USE: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.tls.files.in_use",
+    &["files"],
+    "1 if the newest content of the files is in use, 0 while an older one is kept: `certificates`, `client_domains`, `admin_token`; `rules_certificates` (all files of `--rules-tls-…`); `otlp_traces_certificates`, `otlp_metrics_certificates` (all TLS files for a collector); for Redis `store_certificates` (all files of `--store-tls-…`), `store_password`, `store_sentinel_password`",
+);
+const CERTIFICATE_EXPIRES_IN: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.tls.certificate.expires_in",
+    &["files"],
+    "seconds until the certificate in use expires, negative after it: the service's own (`certificates`), or the one \
+     that it shows to Redis (`store_certificates`, from `--store-tls-cert`), to the control plane (`rules_certificates`, \
+     from `--rules-tls-cert`), or to a collector (`otlp_traces_certificates`, `otlp_metrics_certificates`)",
+)
+.in_unit(InstrumentUnit::Seconds);
+
+pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[&FILES_IN_USE, &CERTIFICATE_EXPIRES_IN];
 
 /// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -35,7 +55,7 @@ fn renew_once(settings: &Settings, metrics: &FileMetrics) {
     if let Some(token) = &listen.admin_token {
         metrics.in_use("admin_token", token.renew());
     }
-    if let RuleSource::ControlPlane(target) = &settings.rules.source
+    if let RuleSource::ControlPlane(target) = &settings.rules.source.value
         && let Some(tls) = &target.tls
     {
         renew_tls("rules_certificates", tls, metrics);
@@ -71,5 +91,32 @@ fn renew_tls(files: &'static str, tls: &TlsClient, metrics: &FileMetrics) {
 fn renew_password(files: &'static str, access: &Access, metrics: &FileMetrics) {
     if let Some(Password::File(file)) = &access.password {
         metrics.in_use(files, file.renew());
+    }
+}
+
+/// Metrics of certificates, and of files about clients.
+#[derive(Debug, Clone)]
+pub(super) struct FileMetrics {
+    in_use: Gauge<u64>,
+    expires_in: Gauge<i64>,
+}
+
+impl FileMetrics {
+    /// Instruments of `meter`.
+    pub(super) fn new(meter: &Meter) -> Self {
+        Self {
+            in_use: FILES_IN_USE.new_gauge(meter),
+            expires_in: CERTIFICATE_EXPIRES_IN.new_signed_gauge(meter),
+        }
+    }
+
+    /// Records whether the newest content of some files is in use.
+    pub(super) fn in_use(&self, files: &'static str, in_use: bool) {
+        self.in_use.record(u64::from(in_use), &[KeyValue::new("files", files)]);
+    }
+
+    /// Records the seconds until the certificate of these files expires.
+    pub(super) fn expires_in(&self, files: &'static str, seconds: i64) {
+        self.expires_in.record(seconds, &[KeyValue::new("files", files)]);
     }
 }

@@ -9,12 +9,15 @@ use crate::{
         Store,
         fallback::Fallback,
         guard::Guard,
-        memory::MemoryStore,
+        memory::{
+            MemoryStore,
+            metrics::{MemoryMetrics, OBSERVED},
+        },
+        metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
         redis::{
-            RedisStore, TransactionStore,
+            RedisStore,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
-            script::Scripts,
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::{Address, Server},
@@ -23,7 +26,7 @@ use crate::{
         },
         system_clock,
     },
-    telemetry::{MemoryMetrics, StoreMetrics, Telemetry, observe_memory},
+    telemetry::{Telemetry, observe_together},
 };
 
 /// The store of `--store`.
@@ -60,7 +63,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
         timeout: settings.store.patience.budget,
         clock: system_clock,
         metrics: metrics.clone(),
-        scripts: Arc::new(Scripts::new(settings.store.key_prefix.clone())),
+        key_prefix: settings.store.key_prefix.clone(),
         wait_replicas: settings.store.wait_replicas,
         unsent: Arc::new(Unsent::new(settings.store.debits_queued_max, metrics)),
         probe: match algorithms {
@@ -68,10 +71,7 @@ pub fn store(settings: &Settings, telemetry: &Telemetry) -> Store {
             Algorithms::FixedWindow => Probe::Command,
         },
     };
-    match algorithms {
-        Algorithms::All => Store::Redis(RedisStore::new(options, finder)),
-        Algorithms::FixedWindow => Store::Transactions(TransactionStore::new(options, finder)),
-    }
+    Store::Redis(RedisStore::new(options, finder))
 }
 
 /// The guard around `store`, with the over-limit cache and the fallback.
@@ -102,6 +102,7 @@ fn over_limit_cache(settings: &Settings, telemetry: &Telemetry) -> OverLimitCach
 fn memory_store(settings: &Settings, telemetry: &Telemetry, used_for: &'static str) -> MemoryStore {
     let metrics = MemoryMetrics::new(&telemetry.meter());
     let store = MemoryStore::bounded(system_clock, settings.store.memory_counters_max, metrics);
-    observe_memory(&telemetry.meter(), used_for, store.reporter());
+    let report = store.reporter();
+    observe_together(&telemetry.meter(), move || (used_for, report()), OBSERVED);
     store
 }

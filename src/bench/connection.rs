@@ -19,24 +19,18 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time,
-};
+use tokio::time;
 use tonic::Code;
 
 use super::answer::{self, OverallCode};
 use crate::net::{
     grpc,
-    peer::{PeerError, observe, reach},
-    tls::{
-        client::{TlsClient, host_of},
-        root_cause,
-    },
+    peer::{self, PeerError, Protocol},
+    tls::{client::TlsClient, root_cause},
 };
 
 /// How long connecting by TCP may take, and how long the rest.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Pause after a failed attempt to connect, so that calls to a service that is gone do not spin.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -117,36 +111,15 @@ impl ClientConnection {
     }
 }
 
-async fn connect(addr: &str, tls: Option<&TlsClient>) -> Result<SendRequest<Message>, PeerError> {
-    let stream = reach(addr, CONNECT_WITHIN).await?;
-    stream.set_nodelay(true).map_err(PeerError::not_reached)?;
-    let handshake = async {
-        match tls {
-            Some(tls) => {
-                let secured = tls.connect(host_of(addr), stream).await;
-                let other_protocol = |error| PeerError::of_tls(error, PeerError::NotHttp2);
-                handshake(secured.map_err(other_protocol)?).await
-            }
-            None => handshake(stream).await,
-        }
-    };
-    let shown = time::timeout(CONNECT_WITHIN, handshake).await;
-    shown.unwrap_or(Err(PeerError::Silent(CONNECT_WITHIN)))
-}
-
 #[expect(
     clippy::disallowed_methods,
     reason = "the task ends with its socket, or with the runtime of its thread"
 )]
-async fn handshake<S>(stream: S) -> Result<SendRequest<Message>, PeerError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (stream, first_bytes) = observe(stream);
+async fn connect(addr: &str, tls: Option<&TlsClient>) -> Result<SendRequest<Message>, PeerError> {
+    let stream = peer::open(addr, tls, Protocol::Http2, CONNECT_WITHIN).await?;
     let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|error| PeerError::Failed(root_cause(&error)))?;
     tokio::spawn(async { drop(connection.await) });
-    first_bytes.http2().await?;
     Ok(sender)
 }
 

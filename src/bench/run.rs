@@ -14,8 +14,10 @@ use tokio::{
     time,
 };
 
-use super::{driver::Driver, load::Load, report::Report, workload::Workload};
-use crate::net::peer::PeerError;
+use super::{
+    connection::CONNECT_WITHIN, driver::Driver, load::Load, report::Report, workload::Workload,
+};
+use crate::net::peer::{self, PeerError, Protocol};
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +58,9 @@ pub fn run(
     let load = Load { threads, connections: load.connections.max(threads), ..load.clone() };
     let workload = Arc::new(Workload::new(load));
     let own = runtime()?;
+    let (addr, tls) = (&workload.load.addr, workload.load.tls.as_deref());
+    own.block_on(peer::diagnose(addr, tls, Protocol::Http2, CONNECT_WITHIN))
+        .map_err(BenchError::Unreachable)?;
     let runtimes = (0..threads).map(|_| runtime()).collect::<Result<Vec<_>, _>>()?;
     let (connected, connections) = mpsc::channel(threads);
     let (start, begin) = watch::channel(None);

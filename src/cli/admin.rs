@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     net::{
-        peer::{PeerError, http1, reach},
-        tls::client::{TlsClient, host_of},
+        peer::{self, PeerError, Protocol, http1},
+        tls::client::TlsClient,
     },
     settings::Environment,
     text::printable::printable,
@@ -179,24 +179,23 @@ async fn exchange(
     tls: Option<&TlsClient>,
     mut request: Request<Full<Bytes>>,
 ) -> Result<Value, Failure> {
-    let stream = reach(addr, TIMEOUT).await.map_err(Failure::Peer)?;
+    let stream = peer::reach(addr, TIMEOUT).await.map_err(Failure::Peer)?;
     // The address, since the service refuses names: a web page could have chosen them.
     let host = stream.peer_addr().map_err(|_| Failure::Peer(PeerError::Ended))?.to_string();
     let host = HeaderValue::try_from(host).map_err(|error| Failure::Told(error.to_string()))?;
     request.headers_mut().insert(header::HOST, host);
     let answer = async {
-        match tls {
-            Some(tls) => {
-                let secured = tls.connect(host_of(addr), stream).await;
-                let secured = secured.map_err(|e| PeerError::of_tls(e, PeerError::NotHttp1))?;
-                http1::exchange(secured, request, ANSWER_BYTES_MAX).await
-            }
-            None => http1::exchange(stream, request, ANSWER_BYTES_MAX).await,
-        }
+        let stream = peer::secure(stream, addr, tls, Protocol::Http1).await?;
+        http1::exchange(stream, request, ANSWER_BYTES_MAX).await
     };
-    let answer = time::timeout(TIMEOUT, answer).await;
-    let answer = answer.unwrap_or(Err(PeerError::Silent(TIMEOUT))).map_err(Failure::Peer)?;
-    read_answer(answer.status(), answer.body())
+    match time::timeout(TIMEOUT, answer).await.unwrap_or(Err(PeerError::Silent(TIMEOUT))) {
+        Ok(answer) => read_answer(answer.status(), answer.body()),
+        Err(PeerError::Ended) => {
+            let shown = peer::diagnose(addr, tls, Protocol::Http1, TIMEOUT).await;
+            Err(Failure::Peer(shown.err().unwrap_or(PeerError::Ended)))
+        }
+        Err(error) => Err(Failure::Peer(error)),
+    }
 }
 
 fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {

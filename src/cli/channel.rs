@@ -11,7 +11,7 @@ use super::{
 };
 use crate::net::{
     grpc::{self, GrpcMethod, channel},
-    peer::PeerError,
+    peer::{self, PeerError, Protocol},
     tls::client::TlsClient,
 };
 
@@ -19,6 +19,9 @@ pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 
 /// How long to wait for a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the server is asked what it speaks, after a failure.
+const DIAGNOSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Connects to HOST:PORT, and makes one call of `method`.
 ///
@@ -38,12 +41,19 @@ pub(super) fn ask<T>(
             .map_err(|_| "not HOST:PORT".to_owned())?;
         let connected = channel::connect(endpoint, tls.as_deref(), TIMEOUT).await;
         let channel = connected.map_err(|error| target.advise(&error))?;
-        match time::timeout(TIMEOUT, call(channel)).await {
-            Ok(answer) => {
-                answer.map(Response::into_inner).map_err(|status| failure(&status, method, target))
+        let cause = match time::timeout(TIMEOUT, call(channel)).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) if status.source().is_none() => {
+                return Err(failure(&status, method, target));
             }
-            Err(_) => Err(target.ask_about(PeerError::Silent(TIMEOUT))),
-        }
+            Ok(Err(_)) => PeerError::Ended,
+            Err(_) => PeerError::Silent(TIMEOUT),
+        };
+        Err(match peer::diagnose(addr, tls.as_deref(), Protocol::Http2, DIAGNOSED_WITHIN).await {
+            Ok(()) => target.ask_about(cause),
+            Err(PeerError::Silent(_)) => target.advise(&cause),
+            Err(error) => target.advise(&error),
+        })
     })
 }
 
@@ -51,11 +61,8 @@ pub(super) const fn target(tls: UsesTls) -> ClientTarget {
     ClientTarget { name: "gRPC", default: ADDR_DEFAULT, tls }
 }
 
-/// Why a server that speaks HTTP/2 gave no good answer.
+/// Why the server's answer is not a good one.
 fn failure(status: &Status, method: &GrpcMethod, target: ClientTarget) -> String {
-    if status.source().is_some() {
-        return target.ask_about(PeerError::Ended);
-    }
     let cause = grpc::in_words(status, method);
     match status.code() {
         Code::Unimplemented => target.ask_about(cause),

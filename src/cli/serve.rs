@@ -10,7 +10,7 @@ use super::output::{USAGE, complain};
 use crate::{
     app,
     rules::{self, InForce, xds},
-    settings::{self, Environment, Resolved, RuleSettings, RuleSource, Settings, TypedFlags},
+    settings::{self, Environment, Given, Resolved, RuleSource, Settings, TypedFlags},
     yaml::{self, Problem},
 };
 
@@ -69,7 +69,7 @@ fn prepare(
     environment: &Environment,
 ) -> Result<(Settings, InForce), Vec<String>> {
     let Resolved { settings, mut problems } = settings::resolve(flags, environment);
-    let loaded = match &settings.rules.source {
+    let loaded = match &settings.rules.source.value {
         RuleSource::Files(paths) => rules::load(paths, settings.rules.options),
         RuleSource::ControlPlane(_) => Ok(xds::none_yet(settings.rules.options)),
     };
@@ -77,17 +77,16 @@ fn prepare(
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),
         Err(more) => {
-            problems.extend(more.iter().map(|problem| named(problem, &settings.rules)));
+            problems.extend(more.iter().map(|problem| named(problem, &settings.rules.source)));
             Err(problems)
         }
     }
 }
 
 /// A problem with rules. One with a path that no flag has named, such as that it does not exist, names what did.
-fn named(problem: &Problem, settings: &RuleSettings) -> String {
+fn named(problem: &Problem, source: &Given<RuleSource>) -> String {
     let text = problem.to_string();
-    let RuleSource::Files(paths) = &settings.source else { return text };
-    let name = &settings.source_name;
+    let Given { value: RuleSource::Files(paths), name } = source else { return text };
     let is_path = problem.location.is_none()
         && paths.iter().any(|path| problem.file == yaml::file_name(path));
     if is_path && !name.starts_with("--") { format!("{name}: {text}") } else { text }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::address::UsesTls;
-use crate::net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart};
+use crate::net::tls::client::{TlsAdvice, TlsClient, TlsFiles};
 
 const ADVICE: TlsAdvice = TlsAdvice {
     files: "the TLS files",
@@ -41,7 +41,10 @@ impl TlsFlags {
         let client = TlsClient::new(files, None, &ADVICE)
             .with_handshake_within(HANDSHAKE_WITHIN)
             .speaking(protocol);
-        client.check().map_err(|problem| format!("{}: {problem}", flag(problem.part)))?;
+        client.check().map_err(|problem| {
+            let flag = problem.part.among(["--tls-ca", "--tls-cert", "--tls-key", "--tls-ca"]);
+            format!("{flag}: {problem}")
+        })?;
         Ok(Some(client))
     }
 }
@@ -51,13 +54,5 @@ pub(super) const fn uses_tls<T>(client: Option<&T>) -> UsesTls {
     match client {
         Some(_) => UsesTls::Yes,
         None => UsesTls::No,
-    }
-}
-
-const fn flag(part: TlsPart) -> &'static str {
-    match part {
-        TlsPart::Ca | TlsPart::System => "--tls-ca",
-        TlsPart::Certificate => "--tls-cert",
-        TlsPart::Key => "--tls-key",
     }
 }

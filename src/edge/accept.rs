@@ -7,7 +7,8 @@ use tokio::{
     time,
 };
 
-use crate::telemetry::{ListenerMetrics, LogCause, RefusedConnection, due_line};
+use super::metrics::{ListenerMetrics, RefusedConnection};
+use crate::telemetry::{LogCause, due_line};
 
 /// The pause after a failure to accept, such as too many open files. An immediate retry would only spin.
 const RETRY_AFTER: Duration = Duration::from_millis(100);

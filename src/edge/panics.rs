@@ -4,7 +4,8 @@ use std::panic::{self, AssertUnwindSafe, Location};
 
 use futures_util::FutureExt as _;
 
-use crate::telemetry::{EdgeMetrics, LogCause, due_line};
+use super::metrics::EdgeMetrics;
+use crate::telemetry::{LogCause, due_line};
 
 /// Counts every panic, and logs its place at most once a minute. The text of a panic may hold values of a request, so it
 /// is not logged.

@@ -17,7 +17,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    browser,
+    browser, compat,
     json::Decisions,
     parameters::{quoted, refused_parameter},
     report::Reports,
@@ -152,7 +152,7 @@ fn log_filter(query: &str) -> Result<LogFilter, String> {
 
 async fn stats(State(Admin { reports, .. }): State<Admin>) -> Response {
     let telemetry = Arc::clone(&reports.telemetry);
-    let answer = move || match telemetry.stats() {
+    let answer = move || match compat::stats(&telemetry) {
         Some(stats) => Json(stats).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "set --metrics-compat envoyproxy"),
     };

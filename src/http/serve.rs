@@ -38,14 +38,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    edge::{accept::accept, panics::caught},
+    edge::{accept::accept, metrics::ListenerMetrics, panics::caught},
     net::tls::{
-        ServerStream,
+        ByteStream,
         server::{ListenerTls, SecuredStream},
     },
     process::calls::CallTracker,
     store::system_clock,
-    telemetry::ListenerMetrics,
 };
 
 /// Most connections. At this number, one that waits for a request is closed; until it has closed, further
@@ -172,7 +171,7 @@ async fn serve_connection(
     drop(time::timeout(FINISH_WITHIN, connection).await);
 }
 
-async fn refuse(mut stream: ServerStream) {
+async fn refuse(mut stream: Box<dyn ByteStream>) {
     let written = async {
         stream.write_all(NO_DATE).await?;
         stream.shutdown().await

@@ -2,6 +2,8 @@
 //!
 //! The page holds no data, so it is served to all. `/status` is for those who may use the admin address, and for the page.
 
+mod numbers;
+
 use std::{sync::LazyLock, time::Instant};
 
 use axum::{
@@ -12,17 +14,13 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use self::numbers::{RuleDecisions, StatusNumbers};
 use super::{
     report::Reports,
     rules::{limits_text, rules_state},
 };
 use crate::{
-    VERSION,
-    edge::health::Phase,
-    engine::rule_set::RuleSet,
-    limiter::Limiter,
-    rules::Rules,
-    telemetry::{RuleDecisions, StatusNumbers},
+    VERSION, edge::health::Phase, engine::rule_set::RuleSet, limiter::Limiter, rules::Rules,
     yaml::first_lines,
 };
 
@@ -55,7 +53,7 @@ pub(super) async fn page() -> Response {
 
 /// The data of the page.
 pub(super) fn json(reports: &Reports, phase: Phase, limiter: &Limiter) -> Value {
-    let numbers = reports.telemetry.numbers();
+    let numbers = StatusNumbers::of(&reports.telemetry.families());
     json!({
         "tollkeeper_version": VERSION,
         "phase": phase_name(phase),

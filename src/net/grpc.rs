@@ -42,6 +42,19 @@ pub(crate) fn prefix(length: usize) -> [u8; PREFIX_BYTES] {
     [0, a, b, c, d]
 }
 
+/// Whether a status is the server's fault, by the conventions for gRPC servers.
+pub(crate) fn is_server_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
+}
+
 /// The name of a status as the conventions write it.
 pub(crate) fn status_name(code: Code) -> &'static str {
     match code {

@@ -6,17 +6,19 @@ pub mod client;
 pub mod last_good;
 pub mod pem;
 pub mod server;
-mod stream;
 mod words;
 
-pub(crate) use self::{
-    stream::ServerStream,
-    words::{demands_certificate, in_words, is_end, root_cause},
-};
+pub(crate) use self::words::{demands_certificate, in_words, is_end, root_cause};
 
 use std::sync::Arc;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+
+/// Bytes to and from the other side, whatever carries them.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// The cryptography of all TLS connections.
 pub(crate) fn crypto() -> Arc<CryptoProvider> {

@@ -7,13 +7,18 @@ use std::{
 
 /// This time, or up to an eighth longer, so that replicas do not all ask at once.
 pub(crate) fn jittered(time: Duration) -> Duration {
-    time + time * u32::from(random_byte()) / 2048
+    between(time, time + time / 8)
+}
+
+/// A random time in this range.
+pub(crate) fn between(min: Duration, max: Duration) -> Duration {
+    min + max.saturating_sub(min).mul_f64(f64::from(random()) / f64::from(u32::MAX))
 }
 
 /// A random number. Nothing depends on how random it is.
-pub(crate) fn random_byte() -> u8 {
-    let [byte, ..] = RandomState::new().hash_one(0).to_be_bytes();
-    byte
+pub(crate) fn random() -> u32 {
+    let [a, b, c, d, ..] = RandomState::new().hash_one(0).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// A pause that doubles with each failure.
@@ -39,5 +44,18 @@ impl Pause {
 
     pub(crate) const fn shortest(&mut self) {
         self.present = self.range.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_time_is_in_its_range_and_another_each_time() {
+        let range = (Duration::from_secs(90), Duration::from_secs(110));
+        let random = || between(range.0, range.1);
+        assert_ne!(random(), random());
+        assert!((0..1000).all(|_| (range.0..=range.1).contains(&random())));
     }
 }

@@ -47,6 +47,25 @@ impl Rules {
         self.problems.lock().clone()
     }
 
+    /// Puts new content in force, with its warnings in the log.
+    pub(super) fn accept(&self, next: InForce) -> Loaded {
+        tracing::info!(version = %next.version, "rules loaded");
+        next.warn();
+        self.replace(next);
+        Loaded::Good
+    }
+
+    /// Logs the problems of new content. The previous rules stay.
+    pub(super) fn refuse(&self, version: &Version, problems: Vec<Problem>) -> Loaded {
+        let count = count(problems.len());
+        tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
+        for problem in first_lines(&problems) {
+            tracing::error!("{problem}");
+        }
+        self.set_problems(problems);
+        Loaded::Bad
+    }
+
     pub(super) fn set_problems(&self, problems: Vec<Problem>) {
         *self.problems.lock() = problems;
     }
@@ -112,21 +131,8 @@ impl Watcher {
         let (compile, options) = (self.compile, self.watched.options);
         let compiled = off_thread(move || compile(read, options)).await;
         Some(match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
-            Ok(next) => {
-                tracing::info!(%version, "rules loaded");
-                next.warn();
-                self.rules.replace(next);
-                Loaded::Good
-            }
-            Err(problems) => {
-                let count = count(problems.len());
-                tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
-                for problem in first_lines(&problems) {
-                    tracing::error!("{problem}");
-                }
-                self.rules.set_problems(problems);
-                Loaded::Bad
-            }
+            Ok(next) => self.rules.accept(next),
+            Err(problems) => self.rules.refuse(&version, problems),
         })
     }
 }

@@ -6,6 +6,7 @@
 mod connection;
 mod control_plane;
 mod follow;
+pub mod metrics;
 mod pb;
 mod received;
 mod resource;

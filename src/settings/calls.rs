@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{
+use super::reader::{
+    Setting, SettingReader,
     form::{Arity, HEADER_NAME, OnOff, OneOf, Size, WholeNumber},
-    reader::SettingReader,
-    row::Setting,
 };
 use crate::rls::{
     decode::{Bounds, Echo},
@@ -25,20 +24,12 @@ pub struct CallSettings {
     pub headers: Arc<Headers>,
 }
 
-/// Which headers an answer carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HeaderSet {
-    None,
-    Classic,
-    Draft,
-    Both,
-}
-
-const HEADER_SETS: OneOf<HeaderSet> = OneOf(&[
-    ("none", HeaderSet::None),
-    ("ratelimit", HeaderSet::Classic),
-    ("draft", HeaderSet::Draft),
-    ("both", HeaderSet::Both),
+/// Whether a response has the classic headers, and those of the draft.
+const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
+    ("none", (false, false)),
+    ("ratelimit", (true, false)),
+    ("draft", (false, true)),
+    ("both", (true, true)),
 ]);
 
 impl CallSettings {
@@ -53,7 +44,7 @@ impl CallSettings {
             flag: "max-arriving-bytes",
             form: Size { min: 128 << 20, max: 64 << 30 },
             default: "256MiB",
-            help: "Maximum size of all that clients have sent in part or not yet read; more is refused",
+            help: "Maximum size of client data that is incomplete or not yet read; more is refused",
         });
         let descriptors_max = reader.read(&Setting {
             flag: "max-descriptors",
@@ -74,11 +65,11 @@ impl CallSettings {
 }
 
 fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
-    let set = reader.read(&Setting {
+    let (classic, draft) = reader.read(&Setting {
         flag: "headers",
         form: HEADER_SETS,
         default: "none",
-        help: "Headers of an answer: the three RateLimit-… ones, those of the IETF draft, or both",
+        help: "Headers of a response: the three RateLimit-… headers, the IETF draft's, or both",
     });
     let limit = reader.read(&Setting {
         flag: "header-limit",
@@ -90,7 +81,7 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
         flag: "header-remaining",
         form: HEADER_NAME,
         default: "RateLimit-Remaining",
-        help: "Name of the header with the hits that are left, for --headers ratelimit",
+        help: "Name of the header with the remaining hits, for --headers ratelimit",
     });
     let reset = reader.read(&Setting {
         flag: "header-reset",
@@ -98,14 +89,10 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
         default: "RateLimit-Reset",
         help: "Name of the header with the seconds until the reset, for --headers ratelimit",
     });
-    let classic = matches!(set, HeaderSet::Classic | HeaderSet::Both);
     if !classic {
         for flag in ["header-limit", "header-remaining", "header-reset"] {
             reader.warn_unused(flag, "--headers is not ratelimit or both");
         }
     }
-    Headers {
-        classic: classic.then_some([limit, remaining, reset]),
-        draft: matches!(set, HeaderSet::Draft | HeaderSet::Both),
-    }
+    Headers { classic: classic.then_some([limit, remaining, reset]), draft }
 }

@@ -18,19 +18,43 @@ use std::{
 };
 
 use self::variable::Effect;
-use super::environment::Environment;
-use crate::store::redis::wire::endpoint::AclUser;
+use super::reader::{
+    Setting, SettingReader,
+    environment::{COMPAT, ENVOYPROXY_RATELIMIT, Environment, NO_COMPAT},
+    form::OneOf,
+    translated::{Translated, TranslatedValue},
+};
 
 /// The file name of its program. A program that is run by this name reads its environment.
 pub const INCUMBENT_PROGRAM: &str = "ratelimit";
 
 /// Whose environment the service reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compat {
+pub(super) enum Compat {
     /// Ours alone.
     Off,
     /// Also the one of envoyproxy/ratelimit.
     EnvoyproxyRatelimit,
+}
+
+const COMPATS: OneOf<Compat> =
+    OneOf(&[(NO_COMPAT, Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
+
+impl Compat {
+    /// Reads the setting, and if it says so, the environment of envoyproxy/ratelimit, which gives other settings.
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+        let compat = reader.read(&Setting {
+            flag: COMPAT,
+            form: COMPATS,
+            default: NO_COMPAT,
+            help: "Another program whose environment variables are read as well; flags and TOLLKEEPER_… variables take precedence",
+        });
+        if compat == Self::EnvoyproxyRatelimit {
+            let given = |flag: &str| Some(reader.given(flag)?.name);
+            reader.add(translate(reader.environment, &given));
+        }
+        compat
+    }
 }
 
 /// Every variable of envoyproxy/ratelimit, in the order of docs/migrating.md.
@@ -38,48 +62,11 @@ pub fn incumbent_variables() -> &'static [IncumbentVariable] {
     table::VARIABLES
 }
 
-/// The variable of envoyproxy/ratelimit for one of our settings of TLS, if it has one.
-pub(super) fn tls_variable(flag: &str) -> Option<&'static str> {
-    let mut settings = [&listen::TLS[..], &rules::TLS, &store::TLS].concat().into_iter();
-    settings.find(|(ours, _)| *ours == flag).map(|(_, variable)| variable)
-}
-
-/// What its environment says in our terms.
-#[derive(Default)]
-pub(super) struct Translated {
-    /// Our settings by their flags.
-    pub settings: BTreeMap<&'static str, TranslatedValue>,
-    /// The standard variables of OpenTelemetry that follow.
-    pub otel: Vec<(String, OsString)>,
-    /// What describes this service in spans.
-    pub resource: Vec<(&'static str, String)>,
-    /// The login at Redis, unless its URL has one.
-    pub login: Option<Login>,
-    /// The login at the Sentinels.
-    pub sentinel_login: Option<Login>,
-    pub problems: Vec<String>,
-    pub warnings: Vec<String>,
-}
-
-/// A value of one of our settings.
-pub(super) struct TranslatedValue {
-    /// The variables that it comes from; the first one is for messages.
-    pub variables: Vec<&'static str>,
-    /// As it is written for our flag.
-    pub value: OsString,
-}
-
-/// A user, if there is one, and a password.
-pub(super) struct Login {
-    pub user: Option<AclUser>,
-    pub password: String,
-}
-
 /// The name of what gives one of our settings, such as `--store`, unless it is the environment of envoyproxy/ratelimit.
-pub(super) type Given<'a> = &'a dyn Fn(&str) -> Option<String>;
+type GivenName<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Translates the environment. A bad value is a problem, and counts as unset.
-pub(super) fn translate(environment: &Environment, given: Given<'_>) -> Translated {
+fn translate(environment: &Environment, given: GivenName<'_>) -> Translated {
     let mut translator = Translator {
         given,
         environment,
@@ -99,7 +86,7 @@ pub(super) fn translate(environment: &Environment, given: Given<'_>) -> Translat
 }
 
 struct Translator<'a> {
-    given: Given<'a>,
+    given: GivenName<'a>,
     environment: &'a Environment,
     /// The good values of the variables that are set.
     values: BTreeMap<&'static str, &'a str>,
@@ -228,6 +215,7 @@ impl<'a> Translator<'a> {
     /// Gives our settings the texts of variables, which have an effect only if a switch is on.
     fn copy_if_on(&mut self, switch: &'static str, settings: &[(&'static str, &'static str)]) {
         for (flag, variable) in settings {
+            self.out.variables.insert(flag, variable);
             if !self.is_on(switch) {
                 self.warn(variable, &format!("{switch} is not true"));
             } else if let Some(text) = self.text(variable) {
@@ -242,19 +230,6 @@ impl<'a> Translator<'a> {
             self.set(flag, &[variable], if self.is_on(variable) { "on" } else { "off" });
         }
     }
-}
-
-/// Writes each byte that has a meaning in a URL as `%XX`.
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded += &format!("%{byte:02X}");
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

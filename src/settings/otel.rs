@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::{environment::Environment, form::invalid};
+use super::reader::{environment::Environment, form::invalid};
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
     telemetry::{

@@ -2,11 +2,9 @@
 
 use std::{num::NonZero, thread, time::Duration};
 
-use super::{
-    Compat,
+use super::reader::{
+    Setting, SettingReader,
     form::{Time, WholeNumber},
-    reader::SettingReader,
-    row::Setting,
 };
 
 /// Threads and shutdown.
@@ -30,7 +28,7 @@ pub enum HangUp {
 }
 
 impl ProcessSettings {
-    pub(super) fn read(reader: &mut SettingReader<'_>, compat: Compat) -> Self {
+    pub(super) fn read(reader: &mut SettingReader<'_>, hang_up: HangUp) -> Self {
         let workers = reader.read_optional(&Setting {
             flag: "workers",
             form: WholeNumber { min: 1, max: 1024 },
@@ -43,10 +41,6 @@ impl ProcessSettings {
             default: "5s",
             help: "How long calls are still served after SIGTERM",
         });
-        let hang_up = match compat {
-            Compat::Off => HangUp::Ignored,
-            Compat::EnvoyproxyRatelimit => HangUp::Stops,
-        };
         Self { workers: workers.unwrap_or_else(cores), drain, hang_up }
     }
 }

@@ -1,32 +1,36 @@
-//! Reads settings one by one: the flag, else the environment variable, else the file, else the variable of
-//! envoyproxy/ratelimit, else the default. Collects the rows of all settings, and every problem.
+//! Reads settings one by one: the flag, else the environment variable, else the file, else the environment of another
+//! program, else the default. Collects the rows of all settings, and every problem. Which settings there are, and what
+//! they mean together, is left to the components.
 
-use std::{env, path::PathBuf};
+pub(super) mod environment;
+mod file;
+pub(super) mod form;
+pub(super) mod row;
+pub(super) mod translated;
+pub(super) mod url_parts;
 
-use super::{
-    environment::{
-        CALL_ADDR, COMPAT, ENVOYPROXY_RATELIMIT, Environment, GivenSetting, NO_COMPAT, TypedFlags,
-    },
+pub(super) use self::row::Setting;
+
+use std::{env, ffi::OsString, path::PathBuf};
+
+use self::{
+    environment::{CALL_ADDR, Environment, Given, GivenSetting, TypedFlags},
     file::SettingsFile,
-    form::{Form, OneOf, PATH, check_path},
-    incumbent::{self, Compat, Translated},
-    row::{Row, Setting, is_ours, variable},
-    written::{self, WrittenSettings},
+    form::{Form, PATH, check_path},
+    row::{Row, is_ours, variable},
+    translated::Translated,
 };
 use crate::yaml::Problem;
 
 /// The setting that names the file.
 pub const CONFIG: &str = "config";
 
-const COMPATS: OneOf<Compat> =
-    OneOf(&[(NO_COMPAT, Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
-
 pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
     file: SettingsFile,
     pub environment: &'a Environment,
     /// What the environment of envoyproxy/ratelimit says; empty unless it is read.
-    pub incumbent: Translated,
+    pub translated: Translated,
     pub rows: Vec<Row>,
     /// With line and column if they are in the file.
     pub problems: Vec<(Option<(usize, usize)>, String)>,
@@ -35,25 +39,21 @@ pub(super) struct SettingReader<'a> {
 
 impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a TypedFlags, environment: &'a Environment) -> Self {
-        let (file, incumbent) = Default::default();
-        let (rows, problems, warnings) = Default::default();
-        Self { flags, file, environment, incumbent, rows, problems, warnings }
+        let (file, translated, rows, problems, warnings) = Default::default();
+        Self { flags, file, environment, translated, rows, problems, warnings }
     }
 
     /// Reads the file that `--config` names. It is the first setting, since the file may give the others.
     pub(super) fn read_file(&mut self) {
-        let path = self.read_optional(&Setting {
-            flag: CONFIG,
-            form: PATH,
-            default: "",
-            help: "YAML file with settings by the names of these flags; flags and variables have precedence",
-        });
+        let help =
+            "YAML file of settings, named as these flags; flags and variables take precedence";
+        let path = self.read_path(CONFIG, help);
         if self.flags.get(CONFIG).is_some_and(|paths| paths.len() > 1) {
             self.problem(CONFIG, "given twice; write all settings into one file");
         }
         if let Some(path) = path {
-            let WrittenSettings { settings, problems } = written::read_settings(&path);
-            self.file = SettingsFile(settings);
+            let problems;
+            (self.file, problems) = SettingsFile::read(&path);
             self.add_problems_of_file(problems);
         }
     }
@@ -79,23 +79,11 @@ impl<'a> SettingReader<'a> {
         self.problems.into_iter().map(|(_, problem)| problem).collect()
     }
 
-    /// Reads the environment of envoyproxy/ratelimit, if it is to be read. It is the next setting, since that
-    /// environment gives the others.
-    pub(super) fn read_compat(&mut self) -> Compat {
-        let compat = self.read(&Setting {
-            flag: COMPAT,
-            form: COMPATS,
-            default: NO_COMPAT,
-            help: "Other program whose environment variables are read too; our flags and variables have precedence",
-        });
-        if compat == Compat::EnvoyproxyRatelimit {
-            let given = |flag: &str| Some(self.given(flag)?.name);
-            let mut translated = incumbent::translate(self.environment, &given);
-            self.add_problems(std::mem::take(&mut translated.problems));
-            self.warnings.append(&mut translated.warnings);
-            self.incumbent = translated;
-        }
-        compat
+    /// Adds what another environment says, to read the settings that nothing else gives.
+    pub(super) fn add(&mut self, mut translated: Translated) {
+        self.add_problems(std::mem::take(&mut translated.problems));
+        self.warnings.append(&mut translated.warnings);
+        self.translated = translated;
     }
 
     /// The value, or the default if the setting is unset or bad. A bad value is a problem.
@@ -106,10 +94,20 @@ impl<'a> SettingReader<'a> {
         }
     }
 
+    /// The value, or the default, and what gives it.
+    pub(super) fn read_given<F: Form>(&mut self, setting: &Setting<F>) -> Given<F::Value> {
+        Given { value: self.read(setting), name: self.name_of(setting.flag) }
+    }
+
+    /// A file; there is no default.
+    pub(super) fn read_path(&mut self, flag: &'static str, help: &'static str) -> Option<PathBuf> {
+        self.read_optional(&Setting { flag, form: PATH, default: "", help })
+    }
+
     /// The value, or `None` if the setting is unset or bad. A bad value is a problem.
     pub(super) fn read_optional<F: Form>(&mut self, setting: &Setting<F>) -> Option<F::Value> {
         self.rows.push(setting.row());
-        let read = match self.given(setting.flag)?.value.to_str() {
+        let read = match self.given(setting.flag)?.values.last()?.to_str() {
             Some(text) => setting.form.read(text),
             None => Err("not UTF-8 text".to_owned()),
         };
@@ -117,16 +115,15 @@ impl<'a> SettingReader<'a> {
     }
 
     /// Files and folders; a variable holds several, separated by `:`, or one text that is `whole`. A file has a list.
-    pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Vec<PathBuf> {
-        let given: Vec<PathBuf> =
-            match (self.flags.get(row.flag), self.environment.get(&row.variable())) {
-                (Some(typed), _) => typed.iter().map(PathBuf::from).collect(),
-                (None, Some(variable)) if variable.to_str().is_some_and(whole) => {
-                    vec![PathBuf::from(variable)]
-                }
-                (None, Some(variable)) => env::split_paths(variable).collect(),
-                (None, None) => self.file_or_incumbent(row.flag),
-            };
+    pub(super) fn read_paths(&mut self, row: Row, whole: fn(&str) -> bool) -> Given<Vec<PathBuf>> {
+        let name = self.name_of(row.flag);
+        let given = self.given(row.flag).map_or_else(Vec::new, |given| given.values);
+        let given: Vec<PathBuf> = match *given {
+            [list] if name == row.variable() && !list.to_str().is_some_and(whole) => {
+                env::split_paths(list).collect()
+            }
+            _ => given.into_iter().map(PathBuf::from).collect(),
+        };
         let mut paths = Vec::new();
         for path in given {
             match check_path(&path) {
@@ -135,33 +132,24 @@ impl<'a> SettingReader<'a> {
             }
         }
         self.rows.push(row);
-        paths
+        Given { value: paths, name }
     }
 
-    fn file_or_incumbent(&self, flag: &str) -> Vec<PathBuf> {
-        let of_file = self.file.values(flag);
-        if of_file.is_empty() {
-            let value = self.incumbent.settings.get(flag);
-            return value.iter().map(|value| PathBuf::from(&value.value)).collect();
-        }
-        of_file.iter().map(PathBuf::from).collect()
-    }
-
-    fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
-        let outside = |name, value| Some(GivenSetting { name, value, location: None });
-        if let Some(value) = self.flags.get(flag).and_then(|values| values.last()) {
-            return outside(format!("--{flag}"), value);
+    pub(super) fn given(&self, flag: &str) -> Option<GivenSetting<'_>> {
+        let outside = |name, values| Some(GivenSetting { name, values, location: None });
+        if let Some(values) = self.flags.get(flag) {
+            return outside(format!("--{flag}"), values.iter().map(OsString::as_os_str).collect());
         }
         let variable = variable(flag);
         if let Some(value) = self.environment.get(&variable) {
-            return outside(variable, value);
+            return outside(variable, vec![value]);
         }
         if let Some(given) = self.file.given(flag) {
             return Some(given);
         }
-        let value = self.incumbent.settings.get(flag)?;
+        let value = self.translated.settings.get(flag)?;
         let variable = value.variables.first().copied().unwrap_or("--compat");
-        outside(variable.to_owned(), &value.value)
+        outside(variable.to_owned(), vec![&value.value])
     }
 
     /// Whether a setting is given, be its value good or bad.
@@ -171,11 +159,12 @@ impl<'a> SettingReader<'a> {
 
     /// Whether a variable of envoyproxy/ratelimit gives this setting of TLS, whose meaning then applies.
     pub(super) fn is_of_incumbent(&self, flag: &str) -> bool {
-        incumbent::tls_variable(flag).is_some_and(|variable| self.name_of(flag) == variable)
+        let variable = self.translated.variables.get(flag);
+        variable.is_some_and(|variable| self.name_of(flag) == *variable)
     }
 
     /// What gives a setting; the flag if nothing does.
-    pub(super) fn name_of(&self, flag: &str) -> String {
+    fn name_of(&self, flag: &str) -> String {
         self.given(flag).map_or_else(|| format!("--{flag}"), |given| given.name)
     }
 
@@ -191,7 +180,7 @@ impl<'a> SettingReader<'a> {
     }
 
     /// Adds a problem if only one of two settings is given, which need each other.
-    pub(super) fn check_pair(&mut self, one: &'static str, other: &'static str) {
+    pub(super) fn check_pair(&mut self, one: &str, other: &str) {
         for (given, missing) in [(one, other), (other, one)] {
             if self.is_given(given) && !self.is_given(missing) {
                 self.problem_needs(given, &[missing]);
@@ -201,10 +190,10 @@ impl<'a> SettingReader<'a> {
 
     /// Adds the problem that a setting that was given needs others. They are named as this one is: by their variables of
     /// envoyproxy/ratelimit if it is given by one of those, else by their flags.
-    pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&'static str]) {
+    pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&str]) {
         let is_variable = self.is_of_incumbent(flag);
-        let name = |flag: &&'static str| match incumbent::tls_variable(flag) {
-            Some(variable) if is_variable => variable.to_owned(),
+        let name = |flag: &&str| match self.translated.variables.get(flag) {
+            Some(variable) if is_variable => (*variable).to_owned(),
             _ => format!("--{flag}"),
         };
         let names: Vec<String> = missing.iter().map(name).collect();

@@ -1,10 +1,13 @@
-//! Which rules are in force, and the defaults for all rules.
+//! Which rules are in force, and the defaults for all rules. `source` distinguishes files from a control plane; loading
+//! is for `rules/`.
 
-use super::{
+pub(super) mod source;
+
+use self::source::RuleSource;
+use super::reader::{
+    Setting, SettingReader,
+    environment::Given,
     form::{Arity, OnOff, OneOf, SWITCH},
-    reader::SettingReader,
-    row::Setting,
-    rules_source::{RULES, RuleSource},
 };
 use crate::{
     engine::rule::{Defaults, ExhaustedLooks, ModeOverride, OnStoreFailure, WhenDenied},
@@ -15,9 +18,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct RuleSettings {
     /// Where they come from.
-    pub source: RuleSource,
-    /// What gives the source, for messages: a flag, a variable or a place in the file.
-    pub source_name: String,
+    pub source: Given<RuleSource>,
     /// The defaults for all rules.
     pub options: LoadOptions,
     /// Whether the service is ready without rules.
@@ -58,9 +59,9 @@ impl RuleSettings {
             flag: "count-denied",
             form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
             default: "off",
-            help: "Charge denied calls too, except by rules that say `count_denied: false`; on by default for the rules of a control plane",
+            help: "Charge denied calls too, except under rules with `count_denied: false`; on by default for the rules of a control plane",
         });
-        let when_denied = when_denied.unwrap_or(match source {
+        let when_denied = when_denied.unwrap_or(match source.value {
             RuleSource::Files(_) => WhenDenied::Free,
             // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
             RuleSource::ControlPlane(_) => WhenDenied::Counted,
@@ -69,7 +70,7 @@ impl RuleSettings {
             flag: "exhausted-looks",
             form: EXHAUSTED_LOOKS,
             default: "deny",
-            help: "Calls of 0 hits on a limit that is exactly used up: deny, or allow as envoyproxy/ratelimit does",
+            help: "Whether a check (0 hits) of a fully used limit is denied, or allowed as in envoyproxy/ratelimit",
         });
         let on_store_failure = reader.read(&Setting {
             flag: "on-store-failure",
@@ -82,21 +83,20 @@ impl RuleSettings {
             flag: "redis-scripts",
             form: OnOff { on: Algorithms::All, off: Algorithms::FixedWindow, arity: Arity::Single },
             default: "on",
-            help: "off is for a Redis that forbids scripts, and allows only fixed windows",
+            help: "Use Lua scripts; with off, for servers that forbid them, only fixed windows are available",
         });
         let defaults = Defaults { when_denied, exhausted_looks, on_store_failure, mode_override };
         let needed = reader.read(&Setting {
             flag: "ready-needs-rules",
             form: RULES_NEEDED,
             default: "off",
-            help: "Be ready once a control plane has sent rules, always only while a domain has rules, or, with off, after 10s without them",
+            help: "Rules that readiness needs: with once, a control plane has sent some; with always, a domain has some; with off, none after 10s",
         });
-        let source_name = reader.name_of(RULES);
-        Self { source, source_name, options: LoadOptions { defaults, algorithms }, needed }
+        Self { source, options: LoadOptions { defaults, algorithms }, needed }
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {
-        let shadow = reader.read(&Setting {
+        let shadow = reader.read_given(&Setting {
             flag: "shadow-mode",
             form: SWITCH,
             default: "off",
@@ -108,10 +108,9 @@ impl RuleSettings {
             default: "off",
             help: "Make every limit a quota: deny a call only if none of its limits has room",
         });
-        if shadow {
+        if shadow.value {
             if quota {
-                let shadow = reader.name_of("shadow-mode");
-                reader.warn_unused("quota-mode", &format!("{shadow} is on"));
+                reader.warn_unused("quota-mode", &format!("{} is on", shadow.name));
             }
             ModeOverride::Shadow
         } else if quota {

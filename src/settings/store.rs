@@ -1,13 +1,19 @@
-//! Where counters are kept, and how long a decision may wait for them.
+//! Where counters are kept, and how long a decision may wait for them. `url` reads the URL, and `access` adds logins and
+//! TLS; connecting is for `store/redis/`.
+
+pub(super) mod access;
+pub(super) mod url;
 
 use std::time::Duration;
 
-use super::{
+use self::{
+    access::{STORE, StoreAccess},
+    url::StoreUrl,
+};
+use super::reader::{
+    Setting, SettingReader,
+    environment::Given,
     form::{Arity, Custom, OnOff, Time, WholeNumber, invalid},
-    reader::SettingReader,
-    row::Setting,
-    store_access::{STORE, StoreAccess},
-    store_url::StoreUrl,
 };
 use crate::store::guard::Patience;
 
@@ -61,14 +67,14 @@ impl StoreSettings {
                 flag: "store-wait-replicas",
                 form: WholeNumber { min: 0, max: 10 },
                 default: "0",
-                help: "Number of Redis's replicas that charges should reach within 5ms; a metric counts those that do not; 0 is off",
+                help: "Count charges that fewer than N replicas of Redis acknowledge within 5ms (WAIT); 0 is off",
             }),
             key_prefix: Self::read_key_prefix(reader),
             over_limit_cache: reader.read(&Setting {
                 flag: "over-limit-cache",
                 form: WholeNumber { min: 0, max: 10_000_000 },
                 default: "100000",
-                help: "Number of counters to remember, for one second, as over their limit; 0 is off",
+                help: "Number of counters that are remembered for one second as over their limit; 0 is off",
             }),
             memory_counters_max: reader.read(&Setting {
                 flag: "memory-counters-max",
@@ -81,20 +87,20 @@ impl StoreSettings {
                     flag: "decision-budget",
                     form: DECISION_TIME,
                     default: "15ms",
-                    help: "Maximum duration of a decision for a caller that announces no timeout, and time within which Redis must answer; longer silence is a failure of Redis",
+                    help: "Maximum duration of a decision for a caller that announces no timeout; also the time after which a silent Redis counts as failed",
                 }),
                 announced_max: reader.read(&Setting {
                     flag: "decision-budget-max",
                     form: DECISION_TIME,
                     default: "1s",
-                    help: "Maximum duration of a decision for a caller that announces its timeout, of which a decision may take three quarters; Envoy announces 20ms by default",
+                    help: "Maximum duration of a decision for a caller that announces its timeout; a decision takes at most three quarters of that timeout, which is 20ms in Envoy by default",
                 }),
             },
             debits_queued_max: reader.read(&Setting {
                 flag: "debits-queued-max",
                 form: WholeNumber { min: 0, max: 10_000_000 },
                 default: "10000",
-                help: "Maximum number of debits and refunds that wait for a Redis that does not answer, of 1KiB each on average; 0 is off",
+                help: "Maximum number of debits and refunds, of 1KiB each on average, that wait until Redis answers again; 0 is off",
             }),
             replicas: reader.read(&Setting {
                 flag: "replicas",
@@ -113,7 +119,7 @@ impl StoreSettings {
 
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {
         let problems_before = reader.problems.len();
-        let url = reader.read(&Setting {
+        let Given { value: url, name } = reader.read_given(&Setting {
             flag: STORE,
             form: Custom { name: "URL", read: str::parse },
             default: "memory://",
@@ -126,7 +132,7 @@ impl StoreSettings {
             StoreUrl::Memory if is_bad => access.check(reader),
             // A file that is not used need not exist.
             StoreUrl::Memory => {
-                StoreAccess::warn_of_memory(reader);
+                access.warn_of_memory(reader);
                 reader.warn_unused("store-pool-size", "memory:// has no connections");
                 reader.warn_unused("store-wait-replicas", "memory:// has no replicas");
                 reader.warn_unused("over-limit-cache", "memory:// needs no cache");
@@ -135,7 +141,7 @@ impl StoreSettings {
             }
             StoreUrl::Redis(url) => {
                 access.check(reader);
-                return StoreUrl::Redis(access.add_to(url, reader));
+                return StoreUrl::Redis(access.add_to(Given { value: url, name }, reader));
             }
         }
         StoreUrl::Memory

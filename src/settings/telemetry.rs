@@ -1,10 +1,11 @@
 //! Log lines, metrics and traces: tollkeeper's settings. Those of OpenTelemetry's standard variables are in `otel`.
 
 use super::{
-    form::{Custom, OneOf, Ratio},
     otel,
-    reader::SettingReader,
-    row::Setting,
+    reader::{
+        Setting, SettingReader,
+        form::{Custom, OneOf, Ratio},
+    },
 };
 use crate::{
     telemetry::{Log, LogFilter, LogFormat, MetricsCompat, TelemetryOptions},
@@ -59,13 +60,13 @@ impl TelemetrySettings {
             flag: "near-limit-ratio",
             form: Ratio,
             default: "0.8",
-            help: "Part of a limit beyond which metrics count hits as near it",
+            help: "Fraction of a limit above which metrics count hits as near it",
         });
         let compat = reader.read(&Setting {
             flag: "metrics-compat",
             form: COMPAT,
             default: "none",
-            help: "Other names that metrics also have on /metrics: those of envoyproxy/ratelimit, for its dashboards",
+            help: "Additional names of metrics on /metrics: envoyproxy/ratelimit's, for its dashboards",
         });
         let top_keys = reader.read(&Setting {
             flag: "top-keys",
@@ -73,13 +74,13 @@ impl TelemetrySettings {
             default: "digests",
             help: "How the admin address shows the hottest keys: by digests of their values, or by the values themselves",
         });
-        let environment = reader.environment.with(&reader.incumbent.otel);
+        let environment = reader.environment.with(&reader.translated.otel);
         let mut problems = Vec::new();
         let export = otel::read(&environment, &mut problems, &mut reader.warnings);
         reader.add_problems(problems);
         let mut export = TelemetryOptions { compat, ..export };
         // The last of several values counts.
-        export.resource.extend(reader.incumbent.resource.iter().cloned());
+        export.resource.extend(reader.translated.resource.iter().cloned());
         Self { log: Log { filter, format }, near_limit_ratio, top_keys, export }
     }
 }

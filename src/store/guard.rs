@@ -12,16 +12,13 @@ use std::{
 use tokio::time;
 
 use super::{
-    Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness,
+    Clear, CounterReading, Store, StoreError, fallback::Fallback, lateness, metrics::StoreMetrics,
     over_limit_cache::OverLimitCache,
 };
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, Judgement},
-        rule::OnStoreFailure,
-    },
-    telemetry::{CallSpan, StoreMetrics, with_call},
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, Judgement},
+    rule::OnStoreFailure,
 };
 
 /// When a call arrived, and how long its caller waits if it says so.
@@ -121,7 +118,6 @@ impl Guard {
         let now = Instant::now();
         // The cache's answer says nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
-            with_call(CallSpan::denied_by_cache);
             return Ok(Judgement { denied: true, tallies, ..Judgement::default() });
         }
         let answer = match self.store.charge_at_once(charges) {
@@ -157,7 +153,7 @@ impl Guard {
             Ok(state) => CounterReading::State(state),
             Err(StoreError::Corrupt(_)) => CounterReading::Corrupt,
             Err(error) => {
-                let server = self.store.server_of(counter);
+                let server = self.store.servers().and_then(|servers| servers.server_of(counter));
                 let server = server.as_deref().unwrap_or("the store");
                 CounterReading::NoAnswer(format!("no answer from {server}: {error}"))
             }

@@ -15,7 +15,8 @@ use tokio::{
     time::{self, Instant},
 };
 
-use crate::telemetry::{LogCause, StoreMetrics, due_line};
+use super::metrics::StoreMetrics;
+use crate::telemetry::{LogCause, due_line};
 
 /// From this lateness of a timer on, the process was without CPU: it is far above what a busy worker takes.
 const STARVED_FROM: Duration = Duration::from_millis(5);

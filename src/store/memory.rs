@@ -4,6 +4,7 @@
 //! `memory/capacity.rs` the limit on the number of counters, `memory/rank.rs` the order of eviction.
 
 mod capacity;
+pub mod metrics;
 mod rank;
 mod shard;
 
@@ -13,17 +14,15 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::{
     capacity::Capacity,
+    metrics::{MemoryMetrics, MemoryReport},
     shard::{HashedKey, Shard},
 };
 use super::{Clear, Clock};
-use crate::{
-    engine::{
-        algorithm::{Algorithm, AnyAccount, account::Terms},
-        key::Counter,
-        ledger::{self, Charge, CounterState, Few, GiveBack, Judgement, Posting, Tally},
-        time::Timestamp,
-    },
-    telemetry::{MemoryMetrics, MemoryReport},
+use crate::engine::{
+    algorithm::{Algorithm, AnyAccount, account::Terms},
+    key::Counter,
+    ledger::{self, Charge, CounterState, Few, GiveBack, Judgement, Posting, Tally},
+    time::Timestamp,
 };
 
 /// The most counters of a store that is not bounded otherwise.

@@ -14,13 +14,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::entries::{CachedTally, Entries, LIFE_MAX};
-use super::Clock;
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{self, Charge, Judgement, Tally, Verdict},
-    },
-    telemetry::StoreMetrics,
+use super::{Clock, metrics::StoreMetrics};
+use crate::engine::{
+    key::Counter,
+    ledger::{self, Charge, Judgement, Tally, Verdict},
 };
 
 /// Entries per lock: few enough that no call waits long for a sweep.
@@ -128,7 +125,7 @@ impl OverLimitCache {
         }
     }
 
-    /// Forgets a counter that was reset before `now`, under every limit. Answers to questions sent before
+    /// Forgets a counter that was reset before `now`, under every limit. Answers to calls sent before
     /// `now` are not kept even if they arrive later: Redis may have run them before the reset.
     pub fn forget(&self, counter: &Counter, now: Instant) {
         if let Some((hash, mut entries)) = self.entries(counter) {

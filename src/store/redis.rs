@@ -1,8 +1,8 @@
 //! Counters in Redis, shared by all replicas. Redis's own clock decides which window is the present one.
 //!
 //! Five rooms, each of which uses only those before it: `wire` (connections, bytes, what a server says of itself),
-//! `script` (work as arguments of Lua scripts, and their replies), `node` (one server: its state, and the calls that
-//! wait for it), `topology` (which server has a counter), `transactions` (a store that runs no scripts).
+//! `script` (work as arguments of Lua scripts, and their replies), `transactions` (the same work for a server that runs no
+//! scripts), `node` (one server: its state, and the calls that wait for it), `topology` (which server has a counter).
 
 pub mod node;
 pub mod script;
@@ -10,37 +10,52 @@ pub mod topology;
 mod transactions;
 pub mod wire;
 
-use tokio::time::Instant;
+use std::{sync::Arc, time::Duration};
 
-pub use self::transactions::TransactionStore;
+use tokio::time::{self, Instant};
+
 use self::{
-    node::{NodeOptions, link::Unanswered, unsent::Resend},
-    script::{counter::ScriptLook, work::NodeWork},
-    topology::discovery::{Finder, Servers},
+    node::{NodeOptions, decided::NotDecided, unsent::Resend},
+    script::work::NodeWork,
+    topology::{Topology, discovery::Finder},
     wire::hash_slot::HashSlot,
 };
-use super::{Clear, StoreError};
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, Judgement},
-        time::Timestamp,
-    },
-    telemetry::ServerReport,
+use super::{Clear, StoreError, report::ServerReport};
+use crate::engine::{
+    key::Counter,
+    ledger::{Charge, CounterState, Judgement},
+    time::Timestamp,
 };
 
-/// Counters in Redis servers that run scripts: waiting calls are decided in batches.
+/// How often a store is tried that is absent at the start.
+const REACH_EVERY: Duration = Duration::from_millis(250);
+
+/// How long what was kept may take to be sent when the service stops.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often servers are asked how much memory and how many clients they have.
+const USAGE_EVERY: Duration = Duration::from_secs(10);
+
+/// Counters in Redis servers. Those that run scripts decide waiting calls in batches.
 #[derive(Debug)]
-pub struct RedisStore(Servers);
+pub struct RedisStore {
+    topology: Arc<Topology>,
+    finder: Finder,
+}
 
 impl RedisStore {
     /// A store on the servers that `finder` finds. It connects when it is first asked, and a cluster or Sentinels
-    /// must be [followed](Self::follow_servers).
+    /// must be [followed](Self::follow).
     pub fn new(options: NodeOptions, finder: Finder) -> Self {
-        Self(Servers::new(options, finder))
+        let topology = Topology::new(options);
+        if let Finder::Given(server) = &finder {
+            drop(topology.node_at(server));
+        }
+        Self { topology: Arc::new(topology), finder }
     }
 
-    /// Makes all charges of one call, or none; its caller waits `until` then.
+    /// Makes all charges of one call, or none; its caller waits `until` then. A server that runs no scripts
+    /// takes only fixed windows.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -52,7 +67,7 @@ impl RedisStore {
         if charges.is_empty() {
             return Ok(Judgement::default());
         }
-        self.0.topology.charge(charges, until).await
+        self.topology.charge(charges, until).await
     }
 
     /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`: their
@@ -66,7 +81,7 @@ impl RedisStore {
         absent: &[usize],
         until: Instant,
     ) -> Result<Judgement, StoreError> {
-        self.0.topology.charge_without(charges, absent, until).await
+        self.topology.charge_without(charges, absent, until).await
     }
 
     /// The state of one counter; `clear` resets it.
@@ -74,51 +89,74 @@ impl RedisStore {
     /// # Errors
     /// See [`StoreError`].
     pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
-        let topology = &self.0.topology;
-        let scripts = &topology.options.scripts;
-        let look = |keys| ScriptLook { scripts, counter, clear, keys };
-        Ok(topology.ask(HashSlot::of(counter), None, look).await?.answer)
+        let (slot, work) =
+            (HashSlot::of(counter), NodeWork::Read(Box::new(counter.clone()), clear));
+        let state = self.topology.decide_alone(slot, work).await?.state;
+        state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
     }
 
-    /// The server that has a counter, in words, as far as is known.
+    /// The server that has a counter.
     pub fn server_of(&self, counter: &Counter) -> Option<String> {
-        self.0.topology.server_of(counter)
+        self.topology.server_of(counter)
     }
 
-    /// Finds the servers, and follows their changes; never ends.
-    pub async fn follow_servers(&self) {
-        tokio::join!(self.0.follow(), self.0.topology.options.unsent.follow(self));
+    /// Finds the servers, follows their changes and their usage, and sends what was kept; never ends.
+    pub async fn follow(&self) {
+        tokio::join!(
+            self.finder.follow(&self.topology),
+            self.topology.options.unsent.follow(self),
+            self.follow_usage(),
+        );
     }
 
-    /// Asks the servers, again and again, how much memory and how many clients they have; never ends.
-    pub async fn follow_usage(&self) {
-        self.0.follow_usage().await;
+    /// Asks each server that answers how much memory and how many clients it has; never ends.
+    async fn follow_usage(&self) {
+        loop {
+            time::sleep(USAGE_EVERY).await;
+            for node in self.topology.map().nodes() {
+                if node.link.state.is_up() {
+                    node.link.state.pool.learn_usage().await;
+                }
+            }
+        }
     }
 
     /// What is known of each server.
-    pub fn servers(&self) -> Vec<ServerReport> {
-        self.0.reports()
+    pub fn reports(&self) -> Vec<ServerReport> {
+        self.topology.map().nodes().iter().map(|node| node.report()).collect()
     }
 
-    /// Waits for work that goes on although its callers have gone, at most two seconds. None may follow.
+    /// Waits for work that goes on although its callers have gone, and sends what was kept, for a second at most each.
+    /// No call may follow.
     pub async fn ended(&self) {
-        self.0.ended(self).await;
+        self.topology.outliving.close();
+        self.topology.outliving.wait().await;
+        self.topology.options.unsent.end(ENDS_WITHIN, self).await;
     }
 
-    /// Whether no server is in an outage, as far as is known.
+    /// Whether no server is in an outage.
     pub fn is_up(&self) -> bool {
-        self.0.topology.is_up()
+        self.topology.is_up()
     }
 
-    /// Waits until each server has answered once.
+    /// Waits until a server has answered once.
     pub async fn reached(&self) {
-        self.0.reached().await;
+        loop {
+            for node in self.topology.map().nodes() {
+                // Opening the connection goes on.
+                let reached = time::timeout(REACH_EVERY, node.link.state.is_reached()).await;
+                if reached.unwrap_or(false) {
+                    return;
+                }
+            }
+            time::sleep(REACH_EVERY).await;
+        }
     }
 }
 
 impl Resend for RedisStore {
-    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), Unanswered> {
+    async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), NotDecided> {
         let Some(slot) = work.slot() else { return Ok(()) };
-        self.0.topology.do_alone(slot, work, Some(made)).await.map(drop)
+        self.topology.redirected(slot, work, Some(made)).await.map(drop)
     }
 }

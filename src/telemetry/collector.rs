@@ -40,11 +40,11 @@ impl Collector {
         Arc::new(Self { variable: variable.to_owned(), failing: AtomicU8::new(0) })
     }
 
-    fn report(
+    async fn report(
         &self,
         signal: Signal,
         outcome: &OTelSdkResult,
-        cause: impl FnOnce(&OTelSdkError) -> String,
+        cause: impl AsyncFnOnce(&OTelSdkError) -> String,
     ) {
         let (variable, bit) = (&self.variable, signal as u8);
         match outcome {
@@ -57,7 +57,7 @@ impl Collector {
             Err(error) => {
                 if self.failing.fetch_or(bit, Ordering::Relaxed) == 0 {
                     // It holds a status code or an error of ours, never text of the collector.
-                    let error = cause(error);
+                    let error = cause(error).await;
                     tracing::warn!(
                         variable,
                         %error,
@@ -75,10 +75,8 @@ pub(super) struct Reported<E> {
     pub(super) exporter: E,
     pub(super) signal: Signal,
     pub(super) collector: Arc<Collector>,
-    /// What its connections have shown.
+    /// What its server says.
     pub(super) failure: ExportFailure,
-    /// The time for one export.
-    pub(super) timeout: Duration,
 }
 
 impl<E> Reported<E> {
@@ -90,9 +88,9 @@ impl<E> Reported<E> {
             0 => Err(OTelSdkError::InternalFailure("the clock is before 1970".to_owned())),
             1.. => exported.await,
         };
-        self.collector.report(self.signal, &outcome, |error| {
-            self.failure.cause(error, began.elapsed(), self.timeout)
-        });
+        let took = began.elapsed();
+        let cause = async |error: &_| self.failure.cause(error, took).await;
+        self.collector.report(self.signal, &outcome, cause).await;
         outcome
     }
 }
@@ -104,10 +102,6 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
         self.exporter.shutdown_with_timeout(timeout)
-    }
-
-    fn shutdown(&self) -> OTelSdkResult {
-        self.exporter.shutdown()
     }
 
     fn force_flush(&self) -> OTelSdkResult {

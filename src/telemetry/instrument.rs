@@ -9,7 +9,7 @@ use opentelemetry::{
 use parking_lot::Mutex;
 
 /// Records one value of an instrument that is observed.
-pub(super) type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
+pub(crate) type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
 
 /// Bucket boundaries of durations, in seconds. Those of OpenTelemetry's conventions begin at 5 ms; a decision takes
 /// tenths of a millisecond, its budget is 15 ms by default, and Envoy waits 20 ms.
@@ -79,7 +79,7 @@ impl InstrumentUnit {
 
 impl InstrumentRow {
     /// A counter of a plain number.
-    pub(super) const fn counter(
+    pub(crate) const fn counter(
         name: &'static str,
         attributes: &'static [&'static str],
         description: &'static str,
@@ -88,7 +88,7 @@ impl InstrumentRow {
     }
 
     /// A gauge of a plain number.
-    pub(super) const fn gauge(
+    pub(crate) const fn gauge(
         name: &'static str,
         attributes: &'static [&'static str],
         description: &'static str,
@@ -97,7 +97,7 @@ impl InstrumentRow {
     }
 
     /// A histogram of numbers of calls.
-    pub(super) const fn histogram(
+    pub(crate) const fn histogram(
         name: &'static str,
         attributes: &'static [&'static str],
         description: &'static str,
@@ -115,7 +115,7 @@ impl InstrumentRow {
     }
 
     /// The same in another unit.
-    pub(super) const fn in_unit(self, unit: InstrumentUnit) -> Self {
+    pub(crate) const fn in_unit(self, unit: InstrumentUnit) -> Self {
         let Self { name, kind, attributes, description, .. } = self;
         Self { name, kind, unit, attributes, description }
     }
@@ -129,37 +129,32 @@ impl InstrumentRow {
         format!("{}{}{total}", self.name.replace('.', "_"), self.unit.suffix())
     }
 
-    /// Whether its series grow in number with the rules.
-    pub(super) fn is_by_rule(&self) -> bool {
-        self.attributes.contains(&"rule")
-    }
-
-    pub(super) fn new_counter(&self, meter: &Meter) -> Counter<u64> {
+    pub(crate) fn new_counter(&self, meter: &Meter) -> Counter<u64> {
         let counter = meter.u64_counter(self.name).with_description(self.description);
         counter.with_unit(self.unit.ucum()).build()
     }
 
-    pub(super) fn new_float_counter(&self, meter: &Meter) -> Counter<f64> {
+    pub(crate) fn new_float_counter(&self, meter: &Meter) -> Counter<f64> {
         let counter = meter.f64_counter(self.name).with_description(self.description);
         counter.with_unit(self.unit.ucum()).build()
     }
 
-    pub(super) fn new_up_down_counter(&self, meter: &Meter) -> UpDownCounter<i64> {
+    pub(crate) fn new_up_down_counter(&self, meter: &Meter) -> UpDownCounter<i64> {
         let counter = meter.i64_up_down_counter(self.name).with_description(self.description);
         counter.with_unit(self.unit.ucum()).build()
     }
 
-    pub(super) fn new_gauge(&self, meter: &Meter) -> Gauge<u64> {
+    pub(crate) fn new_gauge(&self, meter: &Meter) -> Gauge<u64> {
         let gauge = meter.u64_gauge(self.name).with_description(self.description);
         gauge.with_unit(self.unit.ucum()).build()
     }
 
-    pub(super) fn new_signed_gauge(&self, meter: &Meter) -> Gauge<i64> {
+    pub(crate) fn new_signed_gauge(&self, meter: &Meter) -> Gauge<i64> {
         let gauge = meter.i64_gauge(self.name).with_description(self.description);
         gauge.with_unit(self.unit.ucum()).build()
     }
 
-    pub(super) fn new_histogram(&self, meter: &Meter) -> Histogram<f64> {
+    pub(crate) fn new_histogram(&self, meter: &Meter) -> Histogram<f64> {
         let boundaries = match self.unit {
             InstrumentUnit::Seconds => SECONDS,
             InstrumentUnit::Number | InstrumentUnit::Bytes => CALLS,
@@ -169,7 +164,7 @@ impl InstrumentRow {
     }
 
     /// Observes a counter of a plain number whenever metrics are read.
-    pub(super) fn observe_counts(
+    pub(crate) fn observe_counts(
         &self,
         meter: &Meter,
         counts: impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static,
@@ -179,7 +174,7 @@ impl InstrumentRow {
     }
 
     /// Observes a counter or a gauge whenever metrics are read.
-    pub(super) fn observe(
+    pub(crate) fn observe(
         &self,
         meter: &Meter,
         values: impl Fn(Observe<'_>) + Send + Sync + 'static,
@@ -201,12 +196,17 @@ impl InstrumentRow {
     }
 }
 
+/// A number of things, bytes or seconds as a value. Exact: all are below 2^53.
+pub(crate) fn float(value: u64) -> f64 {
+    value as f64
+}
+
 /// An instrument, and how its values are taken from a reading.
-pub(super) type Observed<'row, T> = (&'row InstrumentRow, fn(&T, Observe<'_>));
+pub(crate) type Observed<'row, T> = (&'row InstrumentRow, fn(&T, Observe<'_>));
 
 /// Observes several instruments by one reading whenever metrics are read: the first one reads, since the SDK asks
 /// instruments in the order in which they were built, and the others observe the same reading.
-pub(super) fn observe_together<T: Send + 'static>(
+pub(crate) fn observe_together<T: Send + 'static>(
     meter: &Meter,
     read: impl Fn() -> T + Send + Sync + 'static,
     instruments: &[Observed<'_, T>],

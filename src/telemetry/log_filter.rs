@@ -21,7 +21,7 @@ const LEVELS: [(&str, LevelFilter); 5] = [
 
 /// The target of the lines about decisions. Callers cause as many as they like, so only a filter that names it, and
 /// not its level alone, writes them.
-const DECISIONS: &str = super::decision_line::TARGET;
+pub(crate) const DECISIONS: &str = "tollkeeper::decision";
 
 /// The most targets in a filter: each line is compared with all of them.
 const TARGETS_MAX: usize = 32;

@@ -1,7 +1,7 @@
 //! Exporters by OTLP, over gRPC or HTTP/protobuf. Their connections and TLS are ours; headers, timeouts and the
 //! preference for a temporality are read by the SDK from its variables.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
@@ -12,18 +12,12 @@ use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, Protocol, SpanExporter, WithExportConfig as _,
     WithHttpConfig as _, WithTonicConfig as _,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    runtime::Handle,
-    time,
-};
 use tonic::transport::{Channel, Endpoint};
 
 use super::export_failure::ExportFailure;
 use crate::net::{
-    peer::{http1, observe},
-    tls::{client::TlsClient, root_cause},
+    peer::{self, http1},
+    tls::client::TlsClient,
 };
 
 /// The most bytes of a collector's answer, which says how much it has rejected.
@@ -101,11 +95,11 @@ impl OtlpEndpoint {
     }
 
     fn channel(&self, failure: &ExportFailure) -> Channel {
-        let connector = self.connector(failure);
+        let failure = failure.clone();
         Endpoint::from(self.url.clone()).timeout(self.timeout).connect_with_connector_lazy(
             tower::service_fn(move |_| {
-                let connector = connector.clone();
-                async move { connector.connect_for_grpc().await.map(TokioIo::new) }
+                let failure = failure.clone();
+                async move { failure.connect().await.map(TokioIo::new) }
             }),
         )
     }
@@ -114,97 +108,54 @@ impl OtlpEndpoint {
         let authority = self.url.authority().map(|authority| authority.as_str());
         let host = authority.and_then(|text| text.rsplit('@').next()).unwrap_or_default();
         OtlpHttp {
-            connector: self.connector(failure),
+            failure: failure.clone(),
             // An authority is visible ASCII.
             host: HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("")),
-            runtime: Handle::current(),
-            timeout: self.timeout,
         }
     }
 
-    fn connector(&self, failure: &ExportFailure) -> OtlpConnector {
-        let tls = self.tls.clone();
-        let host = self.url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let port = self.url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        OtlpConnector { host, port, tls, timeout: self.timeout, failure: failure.clone() }
-    }
-}
-
-/// Connects to a collector.
-#[derive(Debug, Clone)]
-struct OtlpConnector {
-    host: String,
-    port: u16,
-    tls: Option<Arc<TlsClient>>,
-    timeout: Duration,
-    failure: ExportFailure,
-}
-
-trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
-
-impl OtlpConnector {
-    /// Connects for gRPC, whose first bytes are observed.
-    async fn connect_for_grpc(&self) -> io::Result<Box<dyn ByteStream>> {
-        let (stream, first_bytes) = observe(self.connect().await?);
-        self.failure.connected(first_bytes);
-        Ok(Box::new(stream))
-    }
-
-    /// Connects within the time for an export. Another failure is recorded.
-    async fn connect(&self) -> io::Result<Box<dyn ByteStream>> {
-        self.failure.forget();
-        let connected = time::timeout(self.timeout, self.open()).await?;
-        connected.inspect_err(|error| self.failure.record(root_cause(error)))
-    }
-
-    async fn open(&self) -> io::Result<Box<dyn ByteStream>> {
-        let stream = TcpStream::connect((&*self.host, self.port)).await?;
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            Some(tls) => Ok(Box::new(tls.connect(&self.host, stream).await?)),
-            None => Ok(Box::new(stream)),
-        }
+    /// What its connections will show. It must be made in a tokio runtime.
+    pub(super) fn failure(&self) -> ExportFailure {
+        let host = self.url.host().unwrap_or_default();
+        let port = self.url.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let protocol = match self.protocol {
+            OtlpProtocol::Grpc => peer::Protocol::Http2,
+            OtlpProtocol::HttpProtobuf => peer::Protocol::Http1,
+        };
+        ExportFailure::new(format!("{host}:{port}"), self.tls.clone(), protocol, self.timeout)
     }
 }
 
 /// OTLP over HTTP/1.1, one connection for each export: there are few of them.
 #[derive(Debug)]
 struct OtlpHttp {
-    connector: OtlpConnector,
+    failure: ExportFailure,
     host: HeaderValue,
-    /// The exporter's own thread has no runtime.
-    runtime: Handle,
-    timeout: Duration,
 }
 
 #[tonic::async_trait]
 impl HttpClient for OtlpHttp {
     async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         request.headers_mut().insert(header::HOST, self.host.clone());
-        let (connector, timeout) = (self.connector.clone(), self.timeout);
-        let exchange = async move { time::timeout(timeout, exchange(&connector, request)).await };
-        #[expect(clippy::disallowed_methods, reason = "it is awaited here, and bounded in time")]
-        let exchanged = self.runtime.spawn(exchange);
-        exchanged.await??
+        let failure = self.failure.clone();
+        self.failure.run(async move { exchange(&failure, request).await }).await?
     }
 }
 
 async fn exchange(
-    connector: &OtlpConnector,
+    failure: &ExportFailure,
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, HttpError> {
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().cloned();
     head.uri = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
     let request = Request::from_parts(head, Full::new(body));
-    let stream = connector.connect().await?;
-    let answer = http1::exchange(stream, request, ANSWER_BYTES_MAX).await;
+    failure.forget();
+    let answer = http1::exchange(failure.connect().await?, request, ANSWER_BYTES_MAX).await;
     match &answer {
         Ok(answer) if answer.status().is_success() => {}
-        Ok(answer) => connector.failure.record(format!("HTTP status {}", answer.status())),
-        Err(error) => connector.failure.record_peer(error),
+        Ok(answer) => failure.record(format!("HTTP status {}", answer.status())),
+        Err(error) => failure.record(error.to_string()),
     }
     Ok(answer?)
 }

@@ -1,7 +1,6 @@
 //! The exporters of spans, metrics and log lines.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     io::{self, IsTerminal as _},
     sync::{Arc, OnceLock},
@@ -17,7 +16,7 @@ use opentelemetry_sdk::{
     metrics::{Instrument, SdkMeterProvider, Stream},
     trace::{BatchSpanProcessor, SpanProcessor as _},
 };
-use prometheus::{Registry, TextEncoder};
+use prometheus::Registry;
 use tokio::{task::spawn_blocking, time};
 use tracing_subscriber::{
     Layer as _, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
@@ -26,25 +25,16 @@ use tracing_subscriber::{
 use super::{
     LogFilter,
     collector::{Collector, Reported, Signal},
-    compat::{self, MetricsCompat},
-    export_failure::ExportFailure,
+    families::Families,
+    instrument::InstrumentRow,
     metrics,
     otlp::OtlpEndpoint,
-    status::StatusNumbers,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
 };
 
 /// The most series of an instrument that counts by rule. The SDK's default of 2,000 would merge all further rules into
 /// one series. It reserves memory for as many, so the other instruments keep the default.
 const SERIES_MAX: usize = 200_000;
-
-fn series_of_rules(instrument: &Instrument) -> Option<Stream> {
-    if !metrics::instruments().any(|row| row.name == instrument.name() && row.is_by_rule()) {
-        return None;
-    }
-    // Only a limit of 0 is an error.
-    Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok()
-}
 
 /// How long a collector that does not answer may delay the exit.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
@@ -66,6 +56,15 @@ pub struct TelemetryOptions {
     pub limits: SpanLimits,
     /// Other names that metrics also have on `/metrics`.
     pub compat: MetricsCompat,
+}
+
+/// Which other names metrics also have on `/metrics`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsCompat {
+    /// None.
+    Off,
+    /// The names of envoyproxy/ratelimit.
+    Envoyproxy,
 }
 
 /// Which log lines are written, and how.
@@ -103,11 +102,14 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Starts the exporters in `options`.
+    /// Starts the exporters in `options`, for these instruments.
     ///
     /// # Errors
     /// If an exporter cannot be built from the standard variables.
-    pub fn start(options: &TelemetryOptions) -> Result<Self, Box<dyn std::error::Error>> {
+    pub fn start(
+        options: &TelemetryOptions,
+        instruments: impl Iterator<Item = &'static InstrumentRow>,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
         let described = options.resource.iter();
         let described = described.map(|(key, value)| KeyValue::new(*key, value.clone()));
         let resource = Resource::builder().with_attributes(described).build();
@@ -119,16 +121,21 @@ impl Telemetry {
             .build()?;
         let mut meters =
             SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(prometheus);
-        meters = meters.with_view(series_of_rules);
+        let by_rule = instruments.filter(|row| row.attributes.contains(&"rule"));
+        let by_rule: Vec<&str> = by_rule.map(|row| row.name).collect();
+        meters = meters.with_view(move |instrument: &Instrument| {
+            let series = Stream::builder().with_cardinality_limit(SERIES_MAX);
+            // Only a limit of 0 is an error.
+            by_rule.contains(&instrument.name()).then(|| series.build().ok())?
+        });
         let mut trace_collector = None;
         let mut tracer = None;
         if let Some(endpoint) = &options.export_traces {
             let collector = Collector::new(&endpoint.variable);
             trace_collector = Some(Arc::clone(&collector));
-            let failure = ExportFailure::default();
+            let failure = endpoint.failure();
             let exporter = endpoint.span_exporter(&failure)?;
-            let (signal, timeout) = (Signal::Traces, endpoint.timeout);
-            let reported = Reported { exporter, signal, collector, failure, timeout };
+            let reported = Reported { exporter, signal: Signal::Traces, collector, failure };
             let mut processor = BatchSpanProcessor::builder(reported).build();
             processor.set_resource(&resource);
             let TelemetryOptions { sampling, propagators, limits, .. } = options.clone();
@@ -141,10 +148,9 @@ impl Telemetry {
                 Some(shared) if of_traces == Some(&endpoint.variable) => shared,
                 _ => Collector::new(&endpoint.variable),
             };
-            let failure = ExportFailure::default();
+            let failure = endpoint.failure();
             let exporter = endpoint.metric_exporter(&failure)?;
-            let (signal, timeout) = (Signal::Metrics, endpoint.timeout);
-            let reported = Reported { exporter, signal, collector, failure, timeout };
+            let reported = Reported { exporter, signal: Signal::Metrics, collector, failure };
             meters = meters.with_periodic_exporter(reported);
         }
         let compat = options.compat;
@@ -194,27 +200,14 @@ impl Telemetry {
         self.meters.meter("tollkeeper")
     }
 
-    /// All metrics, in the text format of Prometheus.
-    pub fn scrape(&self) -> String {
-        let mut families = self.registry.gather();
-        match self.compat {
-            MetricsCompat::Off => {}
-            MetricsCompat::Envoyproxy => families.extend(compat::envoyproxy(&families)),
-        }
-        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+    /// All metrics.
+    pub(crate) fn families(&self) -> Families {
+        Families(self.registry.gather())
     }
 
-    /// The counters of envoyproxy/ratelimit by their names; `None` unless these names are asked for.
-    pub fn stats(&self) -> Option<BTreeMap<String, u64>> {
-        match self.compat {
-            MetricsCompat::Off => None,
-            MetricsCompat::Envoyproxy => Some(compat::stats(&self.registry.gather())),
-        }
-    }
-
-    /// The numbers of the status page.
-    pub fn numbers(&self) -> StatusNumbers {
-        StatusNumbers::of(&self.registry.gather())
+    /// Which other names metrics also have.
+    pub(crate) const fn compat(&self) -> MetricsCompat {
+        self.compat
     }
 
     /// Exports what is left, within [`FLUSH_WITHIN`].

@@ -10,7 +10,7 @@ mod tracer;
 
 pub(crate) use {
     call::{CallSpan, Wait},
-    current::{current, in_call, in_span_of_caller, in_store_span, with_call},
+    current::{current, in_call, in_span_of_caller, with_call},
     store::StoreSpan,
 };
 pub use {

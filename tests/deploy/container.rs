@@ -225,5 +225,5 @@ fn the_file_of_settings_on_the_page_is_valid() {
     flags.insert(CONFIG, vec![file.path().into()]);
     let resolved = settings::resolve(&flags, &Environment::default());
     assert_eq!(resolved.problems, [""; 0]);
-    assert_eq!(resolved.settings.listen.grpc.to_string(), "[::]:8081");
+    assert_eq!(resolved.settings.listen.grpc.value.to_string(), "[::]:8081");
 }

@@ -81,7 +81,7 @@ fn generated_types_are_used_only_by_the_wire_code_and_clients() {
 
 #[test]
 fn only_the_settings_read_the_environment() {
-    only_in("src", &["src/settings/environment.rs"], &["env::var"]);
+    only_in("src", &["src/settings/reader/environment.rs"], &["env::var"]);
 }
 
 #[test]
@@ -154,6 +154,18 @@ fn every_dependency_has_its_reason_in_architecture_md() {
         }
     }
     assert!(count > 20, "{count} dependencies found");
+}
+
+#[test]
+fn architecture_md_names_files_that_exist() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let files = [sources("src"), sources("tests")].concat();
+    let named: Vec<&str> = page.split('`').filter(|word| word.ends_with(".rs")).collect();
+    assert!(named.len() > 20, "{} files are named", named.len());
+    for name in named {
+        let ending = format!("/{name}");
+        assert!(files.iter().any(|(file, _)| file.ends_with(&ending)), "{name} does not exist");
+    }
 }
 
 /// The name that a line defines as a struct, enum, trait or type alias. Indented aliases are the associated

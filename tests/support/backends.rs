@@ -9,7 +9,7 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::script::{
-            self, KeyDeclaration, RedisOutcome, ScriptRun,
+            self, KeyDeclaration, RedisOutcome,
             fixed::{self, FixedRun},
             ledger::LedgerRun,
         },

@@ -56,7 +56,7 @@ pub fn serve(cluster: &Cluster, rules: &str, flags: &[&str]) -> Service {
 pub fn follow(url: &str, timeout: Duration) -> Arc<RedisStore> {
     let store = Arc::new(redis_store::store(url, 0, system_clock, timeout));
     let followed = Arc::clone(&store);
-    tokio::spawn(async move { followed.follow_servers().await });
+    tokio::spawn(async move { followed.follow().await });
     store
 }
 

@@ -43,9 +43,9 @@ impl Member {
         command.args(["--store", store, "--decision-budget", "10s", "--drain", "0s"]);
         command.arg("--rules").arg(rules).args(flags);
         let service = Service::spawn(command, folder);
-        service.ends_with_the_binary();
+        service.is_shared();
         for server in &servers {
-            server.ends_with_the_binary();
+            server.is_shared();
         }
         Self { service, servers, _sentinel: None }
     }
@@ -66,7 +66,7 @@ static SENTINEL: LazyLock<Member> = LazyLock::new(|| {
     let redis = Redis::start();
     let sentinel = sentinel_of(&redis);
     let store = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
-    sentinel.ends_with_the_binary();
+    sentinel.is_shared();
     Member { _sentinel: Some(sentinel), ..Member::new(&store, &[], vec![redis]) }
 });
 

@@ -33,6 +33,7 @@ pub mod service;
 pub mod stores;
 
 use std::{
+    fmt::Display,
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -79,13 +80,15 @@ pub fn fake_clock(command: &mut Command) -> &mut Command {
     command.env("LD_PRELOAD", library).env("DONT_FAKE_MONOTONIC", "1")
 }
 
-/// A process that ends with its test, also when the test fails.
+/// A process that ends with its test, also when the test fails, and with the test binary.
 pub struct Process(pub Child);
 
 impl Process {
     pub fn spawn(command: &mut Command) -> Self {
         let spawned = command.stdin(Stdio::null()).spawn();
-        Self(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}")))
+        let process = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        note("started", process.id());
+        Self(process)
     }
 
     /// Sends a signal, such as `TERM`.
@@ -99,21 +102,35 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        note("ended", self.0.id());
     }
 }
 
-/// Ends this process and removes these files when the test binary ends, however it ends: a shell waits for the end of its input,
-/// which only the binary can write. A process that is shared by tests is not dropped.
-pub fn reap(process: u32, files: &[&Path]) {
-    const UNTIL_THE_END: &str = "trap '' HUP INT TERM; \
-        while read -r id files; do ids=\"$ids $id\"; all=\"$all $files\"; done; kill -KILL $ids; rm -rf $all";
-    static REAPER: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", UNTIL_THE_END]).stdin(Stdio::piped()).stderr(Stdio::null());
+/// A shell that waits for the end of its input, which comes with the end of the test binary, however that ends. Then it ends the
+/// processes that were started and not ended, and removes the folders that were made for the whole binary.
+const AT_THE_END: &str = r#"
+trap '' HUP INT TERM
+declare -A processes
+folders=()
+while read -r what which; do
+  case $what in
+    started) processes[$which]= ;;
+    ended) unset "processes[$which]" ;;
+    made) folders+=("$which") ;;
+  esac
+done
+kill -KILL "${!processes[@]}"
+rm -rf "${folders[@]}"
+"#;
+
+/// Tells the shell what is left to do [`AT_THE_END`].
+pub fn note(what: &str, which: impl Display) {
+    static SHELL: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", AT_THE_END]).stdin(Stdio::piped()).stderr(Stdio::null());
         Mutex::new(shell.spawn().unwrap().stdin.unwrap())
     });
-    let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
-    writeln!(REAPER.lock().unwrap(), "{process} {}", files.join(" ")).unwrap();
+    writeln!(SHELL.lock().unwrap(), "{what} {which}").unwrap();
 }
 
 /// Waits until `ready` returns a value, at most 60 s; no test depends on how long it takes.

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::PathBuf,
     process::Command,
     sync::{
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::{
     Process,
     certificates::{Authority, Issued},
-    eventually, reap, root, tool,
+    eventually, note, root, tool,
 };
 
 /// Which server.
@@ -223,10 +223,9 @@ impl Redis {
         self.process.as_ref().expect("a running redis").signal(name);
     }
 
-    /// For a server that is never dropped.
-    pub fn ends_with_the_binary(&self) {
-        let process = self.process.as_ref().expect("a running redis");
-        reap(process.0.id(), &[self.folder.path()]);
+    /// For a server that is never dropped: its files are removed with the end of the test binary.
+    pub fn is_shared(&self) {
+        note("made", self.folder.path().display());
     }
 
     pub fn url(&self) -> String {
@@ -316,6 +315,11 @@ impl Redis {
             return leaks";
         self.query(&["EVAL", SCAN, "0"])
     }
+}
+
+/// An address at which nothing listens. A port of those that Linux gives out would soon be another server's.
+pub fn nobody() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 /// A port that is free, and 10,000 above it another one, for a Cluster's bus. Neither is of those that Linux gives

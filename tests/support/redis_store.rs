@@ -7,10 +7,10 @@ use tollkeeper::{
     settings::{StoreUrl, TopologyKind},
     store::{
         Clock,
+        metrics::StoreMetrics,
         redis::{
-            RedisStore, TransactionStore,
+            RedisStore,
             node::{NodeOptions, probe::Probe, unsent::Unsent},
-            script::Scripts,
             topology::{discovery::Finder, sentinel::Monitored},
             wire::{
                 endpoint::Server,
@@ -19,7 +19,6 @@ use tollkeeper::{
         },
         system_clock,
     },
-    telemetry::StoreMetrics,
 };
 
 /// When a caller gives up that waits far longer than any call takes.
@@ -35,10 +34,10 @@ pub fn store(url: &str, workers: usize, clock: Clock, timeout: Duration) -> Redi
 }
 
 /// A store for a Redis that runs no scripts, on one connection.
-pub fn transactions(url: &str, timeout: Duration) -> TransactionStore {
+pub fn transactions(url: &str, timeout: Duration) -> RedisStore {
     let (mut options, finder) = options(url, 1, 0, system_clock, timeout);
     options.expected.runs_scripts = false;
-    TransactionStore::new(options, finder)
+    RedisStore::new(options, finder)
 }
 
 fn options(
@@ -74,7 +73,7 @@ fn options(
         timeout,
         clock,
         metrics: metrics.clone(),
-        scripts: Arc::new(Scripts::new(String::new())),
+        key_prefix: String::new(),
         probe: Probe::Command,
         wait_replicas: 0,
         unsent: Arc::new(Unsent::new(1000, metrics)),

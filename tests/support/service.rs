@@ -14,7 +14,7 @@ use tollkeeper::rls::pb::{
 };
 use tonic::{Status, transport::Channel};
 
-use super::{Process, eventually, fake_clock, reap, redis_server::Redis};
+use super::{Process, eventually, fake_clock, note, redis_server::Redis};
 
 /// A running service.
 pub struct Service {
@@ -107,9 +107,10 @@ impl Service {
         read(&self.log)
     }
 
-    /// For a service that is never dropped.
-    pub fn ends_with_the_binary(&self) {
-        reap(self.process.0.id(), &[self.folder.path(), self.log.path()]);
+    /// For a service that is never dropped: its files are removed with the end of the test binary.
+    pub fn is_shared(&self) {
+        note("made", self.folder.path().display());
+        note("made", self.log.path().display());
     }
 
     pub fn process(&mut self) -> &mut Process {

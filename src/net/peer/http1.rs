@@ -7,23 +7,13 @@ use hyper::{Request, Response, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{PeerError, observe};
+use super::PeerError;
 
 /// Sends a request, and reads its answer, whose body has at most `body_bytes_max`. The caller bounds the time.
 ///
 /// # Errors
-/// If the server speaks another protocol, ends the connection, or sends more.
+/// If the server ends the connection, or sends more. [`Ended`](PeerError::Ended) may also mean another protocol.
 pub(crate) async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    request: Request<Full<Bytes>>,
-    body_bytes_max: usize,
-) -> Result<Response<Bytes>, PeerError> {
-    let (stream, first_bytes) = observe(stream);
-    let answered = send(stream, request, body_bytes_max).await;
-    answered.map_err(|error| first_bytes.cause().unwrap_or(error))
-}
-
-async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Full<Bytes>>,
     body_bytes_max: usize,
@@ -83,6 +73,7 @@ mod tests {
         assert_eq!(answer_of(half).await, Err(PeerError::Ended.to_string()));
         let long = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwells";
         assert_eq!(answer_of(long).await, Err("the answer exceeds 4 bytes".to_owned()));
-        assert_eq!(answer_of(b"-ERR\r\n").await, Err(PeerError::NotHttp1.to_string()));
+        // What else the server speaks is found out afterwards.
+        assert_eq!(answer_of(b"-ERR\r\n").await, Err(PeerError::Ended.to_string()));
     }
 }

@@ -63,6 +63,16 @@ pub enum TlsPart {
 }
 
 impl TlsPart {
+    /// The name of this part: of the CAs, our certificates, the key or the system.
+    pub const fn among(self, [ca, certificate, key, system]: [&'static str; 4]) -> &'static str {
+        match self {
+            Self::Ca => ca,
+            Self::Certificate => certificate,
+            Self::Key => key,
+            Self::System => system,
+        }
+    }
+
     const fn problem(self, problem: String) -> TlsFileProblem {
         TlsFileProblem { part: self, problem }
     }

@@ -11,11 +11,11 @@ use tokio_rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    ByteStream,
     certificate::{names, validity},
     crypto,
     last_good::LastGood,
     pem::{BROKEN, Pem},
-    stream::ServerStream,
     words,
 };
 use crate::process::clock::unix_seconds;
@@ -125,13 +125,13 @@ impl TlsServer {
         let (_, session) = stream.get_ref();
         let certificate = session.peer_certificates().and_then(<[_]>::first);
         let identity = certificate.map(|certificate| Identity(names(certificate).into()));
-        Ok(SecuredStream { stream: ServerStream::Tls(Box::new(stream)), identity })
+        Ok(SecuredStream { stream: Box::new(stream), identity })
     }
 }
 
 /// A connection as its listener serves it.
 pub(crate) struct SecuredStream {
-    pub(crate) stream: ServerStream,
+    pub(crate) stream: Box<dyn ByteStream>,
     /// Who the client is, if it has shown a certificate.
     pub(crate) identity: Option<Identity>,
 }
@@ -168,7 +168,7 @@ impl ListenerTls {
                     Err(io::ErrorKind::Interrupted.into())
                 }
             },
-            None => Ok(SecuredStream { stream: ServerStream::Plain(stream), identity: None }),
+            None => Ok(SecuredStream { stream: Box::new(stream), identity: None }),
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError, pki_types::
 
 use crate::text::printable::printable;
 
-/// What to try with a certificate whose names are refused for their wildcards.
+/// What to try with a certificate whose names, some with wildcards, do not fit.
 const TOO_WIDE: &str = "use a certificate with the server's own name: a wildcard counts only as a whole label before at least \
                         two others, as in *.example.com";
 
@@ -94,8 +94,8 @@ impl TlsAdvice {
         match error {
             rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => Some(self.trust),
             rustls::Error::InvalidCertificate(NotValidForNameContext { presented, .. }) => {
-                let is_too_wide = presented.iter().any(|name| is_refused_wildcard(bare(name)));
-                Some(if is_too_wide { TOO_WIDE } else { self.name })
+                let has_wildcard = presented.iter().any(|name| name.contains('*'));
+                Some(if has_wildcard { TOO_WIDE } else { self.name })
             }
             rustls::Error::InvalidCertificate(error) if is_of_ca(error) => Some(NOT_OF_CA),
             error if is_not_tls(error) => Some(self.plain),
@@ -123,10 +123,6 @@ fn sentence(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => of_certificate(error),
         rustls::Error::AlertReceived(alert) => of_alert(*alert),
-        rustls::Error::PeerIncompatible(_) => {
-            "the server speaks neither TLS 1.2 nor 1.3, or none of our ciphers".to_owned()
-        }
-        rustls::Error::PeerMisbehaved(_) => "the server breaks the rules of TLS".to_owned(),
         error if is_not_tls(error) => "the server does not speak TLS on this port".to_owned(),
         error => format!("TLS failed: {error}"),
     }
@@ -145,22 +141,9 @@ fn of_alert(alert: AlertDescription) -> String {
         | AlertDescription::CertificateExpired
         | AlertDescription::CertificateUnknown
         | AlertDescription::DecryptError => {
-            format!("the server refused our client certificate ({})", name_of(alert))
+            format!("the server refused our client certificate ({alert:?})")
         }
-        AlertDescription::ProtocolVersion => "the server speaks neither TLS 1.2 nor 1.3".to_owned(),
-        AlertDescription::UnrecognisedName => {
-            "the server has no certificate for this host name".to_owned()
-        }
-        alert => format!("the server refused the TLS connection ({})", name_of(alert)),
-    }
-}
-
-/// An alert as its RFC numbers it.
-fn name_of(alert: AlertDescription) -> String {
-    let number = u8::from(alert);
-    match alert.as_str() {
-        Some(name) => format!("TLS alert {number}, {name}"),
-        None => format!("TLS alert {number}"),
+        alert => format!("the server refused the TLS connection ({alert:?})"),
     }
 }
 
@@ -168,12 +151,6 @@ fn name_of(alert: AlertDescription) -> String {
 fn bare(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(name).trim_matches('"')
-}
-
-/// Whether rustls refuses a name for its wildcard, whatever the server's name is. `*.com` would be for too many servers.
-fn is_refused_wildcard(name: &str) -> bool {
-    let labels = name.strip_prefix("*.").unwrap_or(name);
-    name.contains('*') && (labels.contains('*') || !labels.contains('.'))
 }
 
 fn of_certificate(error: &CertificateError) -> String {
@@ -195,15 +172,7 @@ fn of_certificate(error: &CertificateError) -> String {
         CertificateError::NotValidYetContext { not_before, .. } => {
             format!("is not valid before {}", date(*not_before))
         }
-        CertificateError::InvalidPurposeContext { .. } => {
-            "may not be used by a server: its extended key usage lacks serverAuth".to_owned()
-        }
-        CertificateError::BadEncoding => "cannot be read".to_owned(),
         error if is_of_ca(error) => "is a CA certificate, not a server certificate".to_owned(),
-        CertificateError::Other(error) => match error.0.to_string().as_str() {
-            "UnsupportedCertVersion" => "is not of X.509 version 3".to_owned(),
-            name => format!("is not valid ({name})"),
-        },
         error => format!("is not valid ({error})"),
     };
     format!("the server's certificate {problem}")
@@ -213,19 +182,4 @@ fn date(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).ok();
     let time = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
     time.map_or_else(|| "a time that cannot be written".to_owned(), |time| time.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wildcard_is_refused_unless_it_is_a_whole_label_before_two_others() {
-        for name in ["*", "*.svc", "*.*.example.com", "a*.example.com", "a.*.example.com"] {
-            assert!(is_refused_wildcard(name), "{name}");
-        }
-        for name in ["*.example.com", "*.a.example.com", "example.com", "svc", ""] {
-            assert!(!is_refused_wildcard(name), "{name}");
-        }
-    }
 }

@@ -29,7 +29,10 @@ use super::{
     socket::Socket,
 };
 use crate::{
-    edge::accept::{accept, warn_once_a_minute},
+    edge::{
+        accept::{accept, warn_once_a_minute},
+        metrics::{CallsInProgress, ListenerMetrics, RefusedConnection},
+    },
     net::{
         grpc::{self, METHOD_PATH},
         tls::server::{ListenerTls, SecuredStream},
@@ -40,7 +43,6 @@ use crate::{
         refusal::Refusal,
         service::{ConnectedClient, Service},
     },
-    telemetry::{CallsInProgress, ListenerMetrics, RefusedConnection},
 };
 
 /// Maximum number of open calls on one connection. Further calls would wait in Envoy, and be lost if it shuts down. An

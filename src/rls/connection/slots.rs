@@ -15,9 +15,11 @@ use tokio::time;
 
 use super::socket::InputGate;
 use crate::{
-    edge::arriving::ConnectionBudget,
+    edge::{
+        arriving::ConnectionBudget,
+        metrics::{CountedCalls, ListenerMetrics, RefusedConnection},
+    },
     process::calls::CallTracker,
-    telemetry::{CountedCalls, ListenerMetrics, RefusedConnection},
 };
 
 /// Most connections that are silent: without a whole preface, also in a TLS handshake. For a further one, the one that

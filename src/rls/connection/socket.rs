@@ -22,12 +22,12 @@ use std::{
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::header_blocks::{HeaderBlocks, PREFACE};
-use crate::{edge::arriving::ConnectionBudget, net::tls::ServerStream};
+use crate::{edge::arriving::ConnectionBudget, net::tls::ByteStream};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
 pub(crate) struct Socket {
     /// Its limit is what remains of the turn.
-    stream: Take<ServerStream>,
+    stream: Take<Box<dyn ByteStream>>,
     gate: InputGate,
     output: Output,
     /// The reader, while it waits for room for output.
@@ -65,7 +65,7 @@ struct GateState {
 
 impl Socket {
     pub(crate) fn new(
-        stream: ServerStream,
+        stream: Box<dyn ByteStream>,
         gate: InputGate,
         memory: Arc<ConnectionBudget>,
     ) -> Self {
@@ -152,12 +152,12 @@ impl Socket {
     fn write(
         &mut self,
         length: usize,
-        write: impl FnOnce(Pin<&mut ServerStream>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut dyn ByteStream>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Output::Discarded = self.output {
             return Poll::Ready(Ok(length));
         }
-        let written = write(Pin::new(self.stream.get_mut()));
+        let written = write(Pin::new(&mut **self.stream.get_mut()));
         self.output = match &written {
             Poll::Ready(Ok(_)) => Output::Open,
             Poll::Ready(Err(_)) => Output::Discarded,

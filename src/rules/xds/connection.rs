@@ -7,10 +7,14 @@ use tonic::transport::{Channel, Endpoint};
 use super::target::XdsTarget;
 use crate::{
     VERSION,
-    net::{grpc::channel, peer::PeerError, tls::root_cause},
+    net::{
+        grpc::channel,
+        peer::{self, PeerError, Protocol},
+        tls::root_cause,
+    },
 };
 
-/// Upper bound on making a connection: name resolution, TCP, TLS, and the server's first frame of HTTP/2.
+/// Upper bound on making a connection: name resolution, TCP and TLS; and on the server's first frame of HTTP/2.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes that a server may send ahead.
@@ -27,10 +31,24 @@ pub(super) async fn connect(target: &XdsTarget) -> Result<Channel, String> {
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
     let connected = channel::connect(endpoint, target.tls.as_deref(), CONNECT_WITHIN).await;
-    connected.map_err(|error| match advice(&error, target) {
+    connected.map_err(|error| advise(&error, target))
+}
+
+/// Finds out whether a server that does not answer speaks HTTP/2.
+///
+/// # Errors
+/// What it shows instead, and what to try.
+pub(super) async fn diagnose(target: &XdsTarget) -> Result<(), String> {
+    let (addr, tls) = (target.authority(), target.tls.as_deref());
+    let shown = peer::diagnose(&addr, tls, Protocol::Http2, CONNECT_WITHIN).await;
+    shown.map_err(|error| advise(&error, target))
+}
+
+fn advise(error: &PeerError, target: &XdsTarget) -> String {
+    match advice(error, target) {
         Some(advice) => format!("{error}; {advice}"),
         None => error.to_string(),
-    })
+    }
 }
 
 /// What to try after an error.

@@ -1,6 +1,6 @@
 //! One stream: requests, responses, and the answers to them.
 
-use std::{future::pending, pin::pin, time::Duration};
+use std::{error::Error as _, future::pending, pin::pin, time::Duration};
 
 use futures_util::stream;
 use tokio::{
@@ -10,6 +10,7 @@ use tokio::{
 use tonic::transport::Channel;
 
 use super::{
+    connection,
     control_plane::{ControlPlane, ResponseOutcome},
     pb::{
         AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status,
@@ -93,7 +94,7 @@ pub(super) async fn run<F: Fn(Loaded)>(
     let opening = client.stream_aggregated_resources(outgoing);
     let mut responses = match open(opening, control_plane).await {
         Ok(response) => response.into_inner(),
-        Err(status) => return grpc::in_words(&status, &STREAM_RESOURCES),
+        Err(why) => return why,
     };
     loop {
         let nack_at = stream.nack.as_ref().map(|(at, _)| *at);
@@ -116,19 +117,30 @@ pub(super) async fn run<F: Fn(Loaded)>(
     }
 }
 
-/// Waits for the headers of the server's answer. Once it has not refused the stream, there is a connection.
+/// Waits for the headers of the server's answer. Once it has not refused the stream, and has shown that it speaks HTTP/2,
+/// there is a connection.
 async fn open<T>(
     opening: impl Future<Output = Result<T, tonic::Status>>,
     control_plane: &ControlPlane,
-) -> Result<T, tonic::Status> {
+) -> Result<T, String> {
+    let in_words = |status: tonic::Status| grpc::in_words(&status, &STREAM_RESOURCES);
     let mut opening = pin!(opening);
-    if let Ok(opened) = time::timeout(OPEN_AFTER, &mut opening).await {
-        let opened = opened?;
-        control_plane.connected();
-        return Ok(opened);
-    }
+    let opened = match time::timeout(OPEN_AFTER, &mut opening).await {
+        Ok(Err(status)) if status.source().is_some() => {
+            connection::diagnose(&control_plane.target).await?;
+            return Err(in_words(status));
+        }
+        Ok(opened) => Some(opened.map_err(in_words)?),
+        Err(_) => {
+            connection::diagnose(&control_plane.target).await?;
+            None
+        }
+    };
     control_plane.connected();
-    opening.await
+    match opened {
+        Some(opened) => Ok(opened),
+        None => opening.await.map_err(in_words),
+    }
 }
 
 /// The version in the first request of a stream. A server is silent if it is the server's own, which may by now stand

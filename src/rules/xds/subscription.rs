@@ -9,7 +9,7 @@ use crate::{
         options::LoadOptions,
         watch::{Loaded, Rules, count, off_thread},
     },
-    yaml::{Problem, first_lines},
+    yaml::Problem,
 };
 
 /// The longest text of a refusal, in bytes: gRPC servers accept 4 MiB.
@@ -136,21 +136,12 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
             }
             return Ok(ResponseOutcome::Unchanged);
         };
-        tracing::info!(version = %compiled.version, "rules loaded");
-        compiled.warn();
-        self.rules.replace(compiled);
-        (self.on_load)(Loaded::Good);
+        (self.on_load)(self.rules.accept(compiled));
         Ok(ResponseOutcome::Accepted)
     }
 
     fn report(&self, version: &Version, problems: Vec<Problem>) {
-        let count = count(problems.len());
-        tracing::error!(%version, "rules not loaded ({count}); the previous rules stay in force");
-        for problem in first_lines(&problems) {
-            tracing::error!("{problem}");
-        }
-        self.rules.set_problems(problems);
-        (self.on_load)(Loaded::Bad);
+        (self.on_load)(self.rules.refuse(version, problems));
     }
 }
 

@@ -6,14 +6,16 @@ use std::{
 };
 
 use super::{Translator, go, variable::host};
-use crate::settings::{form::spelled, row};
-
-const ADDRESS_FORM: &str = "must be an IP address and a port, or a colon and a port, such as :9090";
+use crate::settings::reader::{
+    environment::Given,
+    form::{invalid, spelled},
+    row,
+};
 
 const AGES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
 /// The TLS of gRPC, with our settings.
-pub(super) const TLS: [(&str, &str); 3] = [
+const TLS: [(&str, &str); 3] = [
     ("tls-cert", "GRPC_SERVER_TLS_CERT"),
     ("tls-key", "GRPC_SERVER_TLS_KEY"),
     ("tls-client-ca", "GRPC_CLIENT_TLS_CACERT"),
@@ -21,16 +23,14 @@ pub(super) const TLS: [(&str, &str); 3] = [
 
 impl Translator<'_> {
     pub(super) fn listeners(&mut self) {
-        for (flag, host, port, default) in [
-            ("grpc-addr", "GRPC_HOST", "GRPC_PORT", 8081),
-            ("http-addr", "HOST", "PORT", 8080),
-            ("debug-addr", "DEBUG_HOST", "DEBUG_PORT", 6070),
-        ] {
-            let address = SocketAddr::new(self.host(host), self.port(port).unwrap_or(default));
-            let is_host = self.text(port).is_none() && self.text(host).is_some();
-            let variables = if is_host { [host, port] } else { [port, host] };
+        for (flag, host, port, default) in
+            [("grpc-addr", "GRPC_HOST", "GRPC_PORT", 8081), ("http-addr", "HOST", "PORT", 8080)]
+        {
+            let (address, variables) = self.address(host, port, default);
             self.set(flag, &variables, address.to_string());
         }
+        let (value, [name, _]) = self.address("DEBUG_HOST", "DEBUG_PORT", 6070);
+        self.out.debug = Some(Given { value, name: name.to_owned() });
         // It would need a token on the address of the old debug port.
         self.set("admin-addr", &[], "off");
         if self.text("GRPC_UDS").is_some() {
@@ -55,6 +55,18 @@ impl Translator<'_> {
             age => self.clamp(NAMES, age, AGES, spelled),
         };
         self.set(NAMES.0, &[NAMES.1], age);
+    }
+
+    /// An address, and the variables that give it; the first one is for messages.
+    fn address(
+        &self,
+        host: &'static str,
+        port: &'static str,
+        default: u16,
+    ) -> (SocketAddr, [&'static str; 2]) {
+        let address = SocketAddr::new(self.host(host), self.port(port).unwrap_or(default));
+        let is_host = self.text(port).is_none() && self.text(host).is_some();
+        (address, if is_host { [host, port] } else { [port, host] })
     }
 
     fn host(&self, name: &'static str) -> IpAddr {
@@ -105,15 +117,27 @@ impl Translator<'_> {
             let host = if name.is_empty() { Some(self.host("HOST")) } else { host(name) };
             Some(SocketAddr::new(host?, port.parse().ok()?))
         });
-        let variables = ["PROMETHEUS_ADDR", "USE_PROMETHEUS"];
+        let path = self.text("PROMETHEUS_PATH").unwrap_or("/metrics");
+        if !is_url_path(path) {
+            self.problem("PROMETHEUS_PATH", &invalid(path, PATH_FORM));
+        }
         match address {
-            Some(address) => self.set("metrics-addr", &variables, address.to_string()),
-            None if self.is_given("metrics-addr") => self.set("metrics-addr", &variables, "off"),
+            Some(value) => {
+                let given = Given { value, name: "PROMETHEUS_ADDR".to_owned() };
+                self.out.metrics = Some((given, path.into()));
+            }
             None => {
-                self.problem("PROMETHEUS_ADDR", &format!("invalid value `{text}`: {ADDRESS_FORM}"));
+                let form = "an IP address and a port, or a colon and a port, such as :9090";
+                self.problem("PROMETHEUS_ADDR", &invalid(text, form));
             }
         }
-        self.copy("metrics-path", "PROMETHEUS_PATH");
-        self.set("metrics-compat", &["USE_PROMETHEUS"], "envoyproxy");
+        self.set("metrics-compat", &[], "envoyproxy");
     }
+}
+
+const PATH_FORM: &str = "a path such as /metrics, of at most 256 visible ASCII characters";
+
+fn is_url_path(text: &str) -> bool {
+    let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    text.starts_with('/') && text.len() <= 256 && is_visible
 }

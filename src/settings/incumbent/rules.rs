@@ -1,11 +1,8 @@
 //! Where the rules come from, and how they are applied.
 
-use super::{Translator, percent_encoded};
+use super::Translator;
 use crate::{
-    settings::{
-        rules_source::{NODE_FORM, is_node},
-        store_url::read_host,
-    },
+    settings::reader::url_parts::{NODE_FORM, is_node, percent_encoded, read_host},
     store::redis::wire::endpoint::Address,
 };
 
@@ -21,7 +18,7 @@ const FORCE_START: &str = "FORCE_START_WITHOUT_INITIAL_CONFIG";
 const OF_FILES: [&str; 3] = ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
 
 /// The TLS of a control plane, with our settings.
-pub(super) const TLS: [(&str, &str); 4] = [
+const TLS: [(&str, &str); 4] = [
     ("rules-tls-cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
     ("rules-tls-key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
     ("rules-tls-ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),

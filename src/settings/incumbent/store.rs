@@ -1,7 +1,10 @@
 //! Redis. No message repeats any of its URL, which may hold a password.
 
-use super::{Login, Translator, go, percent_encoded};
-use crate::store::redis::wire::endpoint::AclUser;
+use super::{Translator, go};
+use crate::{
+    settings::reader::{translated::Login, url_parts::percent_encoded},
+    store::redis::wire::endpoint::AclUser,
+};
 
 const SOCKET: &str = "/var/run/nutcracker/ratelimit.sock";
 
@@ -15,7 +18,7 @@ const OF_STORE: [&str; 5] =
     ["REDIS_URL", "REDIS_SOCKET_TYPE", "REDIS_TYPE", "REDIS_TLS", "BACKEND_TYPE"];
 
 /// The TLS of Redis, with our settings.
-pub(super) const TLS: [(&str, &str); 3] = [
+const TLS: [(&str, &str); 3] = [
     ("store-tls-cert", "REDIS_TLS_CLIENT_CERT"),
     ("store-tls-key", "REDIS_TLS_CLIENT_KEY"),
     ("store-tls-ca", "REDIS_TLS_CACERT"),

@@ -8,7 +8,6 @@ use super::variable::{
 
 const SWITCH: VariableForm = VariableForm::Switch;
 const TEXT: VariableForm = VariableForm::Text;
-const SECRET: VariableForm = VariableForm::Secret;
 const PORT: VariableForm = VariableForm::Number { min: 0, max: 65_535 };
 const COUNT: VariableForm = VariableForm::Number { min: 0, max: i64::MAX };
 const TIME: VariableForm = VariableForm::Time;
@@ -19,11 +18,9 @@ const LEVELS: VariableForm =
     VariableForm::Among(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
 
 const STATSD: &str = "metrics are scraped, or sent by OTLP";
-const MEMCACHE: &str = "only BACKEND_TYPE=memcache uses it, which is not supported";
 const ONE_REDIS: &str = "one Redis counts all units, so that a call is one atomic step";
 const ON_EMPTY: &str = "a call waits for a connection until its decision budget ends";
 const NO_WINDOW: &str = "calls are batched without a window";
-const STARTS: &str = "the service starts without Redis, and is ready after 10 s at most";
 const RETRIES: &str = "attempts follow after 0.2 s to 10 s";
 
 const fn row(
@@ -34,239 +31,87 @@ const fn row(
     IncumbentVariable { name, form, effect }
 }
 
-/// Every variable, in the order of docs/migrating.md.
+/// Every variable, in the order of docs/migrating.md. One line each, so that it reads as a table.
+#[rustfmt::skip]
 pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("GRPC_HOST", HOST, Sets("`--grpc-addr`, by default 0.0.0.0:8081")),
     row("GRPC_PORT", PORT, Sets("`--grpc-addr`")),
     row("GRPC_UDS", TEXT, Sets("refused: gRPC is served on TCP only")),
-    row(
-        "GRPC_MAX_CONNECTION_AGE",
-        TIME,
-        Sets("`--connection-age`, by default 30m (24h there), 1s to 24h here; 0 is off"),
-    ),
+    row("GRPC_MAX_CONNECTION_AGE", TIME, Sets("`--connection-age`, by default 30m (24h there), 1s to 24h here; 0 is off")),
     row("GRPC_MAX_CONNECTION_AGE_GRACE", TIME, Nothing("the grace is always 30 s")),
-    row(
-        "GRPC_SERVER_USE_TLS",
-        SWITCH,
-        Sets("`--tls-cert` and `--tls-key`, with `--tls-scope grpc`"),
-    ),
+    row("GRPC_SERVER_USE_TLS", SWITCH, Sets("`--tls-cert` and `--tls-key`, with `--tls-scope grpc`")),
     row("GRPC_SERVER_TLS_CERT", TEXT, Sets("`--tls-cert`")),
     row("GRPC_SERVER_TLS_KEY", TEXT, Sets("`--tls-key`")),
     row("GRPC_CLIENT_TLS_CACERT", TEXT, Sets("`--tls-client-ca`")),
-    row(
-        "GRPC_CLIENT_TLS_SAN",
-        TEXT,
-        Sets("refused: set `--client-domains`, a file with the names of clients"),
-    ),
-    row(
-        "GRPC_SERVER_TLS_CA_CERT",
-        TEXT,
-        Nothing(
-            "envoyproxy/ratelimit does not read it either; GRPC_CLIENT_TLS_CACERT asks clients for certificates",
-        ),
-    ),
+    row("GRPC_CLIENT_TLS_SAN", TEXT, Sets("refused: set `--client-domains`, a file with the names of clients")),
+    row("GRPC_SERVER_TLS_CA_CERT", TEXT, Nothing("envoyproxy/ratelimit does not read it either; GRPC_CLIENT_TLS_CACERT asks clients for certificates")),
     row("HOST", HOST, Sets("`--http-addr`, by default 0.0.0.0:8080")),
     row("PORT", PORT, Sets("`--http-addr`")),
-    row("DEBUG_HOST", HOST, Sets("`--debug-addr`, by default 0.0.0.0:6070; `--admin-addr` is off")),
-    row("DEBUG_PORT", PORT, Sets("`--debug-addr`")),
-    row(
-        "LOG_LEVEL",
-        LEVELS,
-        Sets("`--log-level`, by default warn; `panic` and `fatal` are error, `trace` is debug"),
-    ),
+    row("DEBUG_HOST", HOST, Sets("the address of `/rlconfig`, by default 0.0.0.0:6070; `--admin-addr` is off")),
+    row("DEBUG_PORT", PORT, Sets("the address of `/rlconfig`")),
+    row("LOG_LEVEL", LEVELS, Sets("`--log-level`, by default warn; `panic` and `fatal` are error, `trace` is debug")),
     row("LOG_FORMAT", VariableForm::Among(&["text", "json"]), Sets("`--log-format`")),
-    row(
-        "CONFIG_TYPE",
-        VariableForm::Among(&["FILE", "GRPC_XDS_SOTW"]),
-        Sets("`--rules`: a folder, or a control plane"),
-    ),
+    row("CONFIG_TYPE", VariableForm::Among(&["FILE", "GRPC_XDS_SOTW"]), Sets("`--rules`: a folder, or a control plane")),
     row("CONFIG_GRPC_XDS_SERVER_URL", TEXT, Sets("`--rules`, by default localhost:18000")),
     row("CONFIG_GRPC_XDS_NODE_ID", TEXT, Sets("`--rules`, by default `default`")),
-    row(
-        "CONFIG_GRPC_XDS_NODE_METADATA",
-        TEXT,
-        Nothing("the service identifies itself by the id of the node alone"),
-    ),
-    row(
-        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-        SECRET,
-        Nothing("a control plane gets no headers"),
-    ),
+    row("CONFIG_GRPC_XDS_NODE_METADATA", TEXT, Nothing("the service identifies itself by the id of the node alone")),
+    row("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", TEXT, Nothing("a control plane gets no headers")),
     row("CONFIG_GRPC_XDS_SERVER_USE_TLS", SWITCH, Sets("`--rules xds+tls://…`")),
     row("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", TEXT, Sets("`--rules-tls-cert`")),
     row("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", TEXT, Sets("`--rules-tls-key`")),
-    row(
-        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-        TEXT,
-        Sets("`--rules-tls-ca`, beside the CAs that the system trusts"),
-    ),
+    row("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", TEXT, Sets("`--rules-tls-ca`, beside the CAs that the system trusts")),
     row("CONFIG_GRPC_XDS_SERVER_TLS_SAN", TEXT, Sets("`--rules-tls-name`")),
     row("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", TIME, Nothing(RETRIES)),
-    row("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", TIME, Nothing(RETRIES)),
-    row("XDS_CLIENT_BACKOFF_MAX_INTERVAL", TIME, Nothing(RETRIES)),
-    row("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", TEXT, Nothing(RETRIES)),
-    row("XDS_CLIENT_BACKOFF_JITTER", SWITCH, Nothing(RETRIES)),
+    row("XDS_CLIENT_BACKOFF_…", TEXT, Nothing(RETRIES)),
     row("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", COUNT, Nothing("a message may have 64 MiB")),
-    row(
-        "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        SWITCH,
-        Sets(
-            "`--ready-needs-rules` for a control plane: by default once, and true is off; without good rule files the service does not start",
-        ),
-    ),
-    row(
-        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
-        SWITCH,
-        Sets("`--ready-needs-rules`: true is always"),
-    ),
-    row(
-        "MERGE_DOMAIN_CONFIG",
-        SWITCH,
-        AsAsked(
-            "true",
-            "files with the same domain are always merged, in the order of their paths",
-        ),
-    ),
+    row("FORCE_START_WITHOUT_INITIAL_CONFIG", SWITCH, Sets("`--ready-needs-rules` for a control plane: by default once, and true is off; without good rule files the service does not start")),
+    row("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", SWITCH, Sets("`--ready-needs-rules`: true is always")),
+    row("MERGE_DOMAIN_CONFIG", SWITCH, AsAsked("true", "files with the same domain are always merged, in the order of their paths")),
     row("RUNTIME_ROOT", TEXT, Sets("`--rules`, by default /srv/runtime_data/current/config")),
-    row(
-        "RUNTIME_SUBDIRECTORY",
-        TEXT,
-        Sets("`--rules`: RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY"),
-    ),
+    row("RUNTIME_SUBDIRECTORY", TEXT, Sets("`--rules`: RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY")),
     row("RUNTIME_APPDIRECTORY", TEXT, Sets("`--rules`")),
-    row(
-        "RUNTIME_WATCH_ROOT",
-        SWITCH,
-        Sets("either way, files are loaded again when their content changes, also behind links"),
-    ),
-    row(
-        "RUNTIME_IGNOREDOTFILES",
-        SWITCH,
-        AsAsked("true", "files whose names begin with a dot are never read"),
-    ),
-    row("USE_PROMETHEUS", SWITCH, Sets("`--metrics-addr`, and `--metrics-compat envoyproxy`")),
-    row(
-        "PROMETHEUS_ADDR",
-        TEXT,
-        Sets("`--metrics-addr`, by default 0.0.0.0:9090; without a host, the one of HOST"),
-    ),
-    row("PROMETHEUS_PATH", TEXT, Sets("`--metrics-path`")),
-    row(
-        "PROMETHEUS_MAPPER_YAML",
-        TEXT,
-        Nothing("the names and labels are those of the default mapping"),
-    ),
-    row(
-        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-        SWITCH,
-        AsAsked("false", "durations are in seconds"),
-    ),
+    row("RUNTIME_WATCH_ROOT", SWITCH, Sets("either way, files are loaded again when their content changes, also behind links")),
+    row("RUNTIME_IGNOREDOTFILES", SWITCH, AsAsked("true", "files whose names begin with a dot are never read")),
+    row("USE_PROMETHEUS", SWITCH, Sets("a further address of metrics, and `--metrics-compat envoyproxy`")),
+    row("PROMETHEUS_ADDR", TEXT, Sets("the address of metrics, by default 0.0.0.0:9090; without a host, HOST")),
+    row("PROMETHEUS_PATH", TEXT, Sets("the path on that address, by default /metrics")),
+    row("PROMETHEUS_MAPPER_YAML", TEXT, Nothing("the names and labels are those of the default mapping")),
+    row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", SWITCH, AsAsked("false", "durations are in seconds")),
     row("USE_STATSD", SWITCH, AsAsked("false", STATSD)),
-    row("STATSD_HOST", TEXT, Nothing(STATSD)),
-    row("STATSD_PORT", PORT, Nothing(STATSD)),
+    row("STATSD_…", TEXT, Nothing(STATSD)),
     row("USE_DOG_STATSD", SWITCH, AsAsked("false", STATSD)),
     row("USE_DOG_STATSD_MOGRIFIERS", TEXT, Nothing(STATSD)),
-    row("DOG_STATSD_MOGRIFIER…", TEXT, Nothing(STATSD)),
-    row(
-        "EXTRA_TAGS",
-        TEXT,
-        Nothing("set OTEL_RESOURCE_ATTRIBUTES for metrics by OTLP, and labels in the scraper"),
-    ),
+    row("DOG_STATSD_…", TEXT, Nothing(STATSD)),
+    row("EXTRA_TAGS", TEXT, Nothing("set OTEL_RESOURCE_ATTRIBUTES for metrics by OTLP, and labels in the scraper")),
     row("STATS_FLUSH_INTERVAL", TIME, Nothing("metrics are up to date at each scrape")),
     row("DISABLE_STATS", SWITCH, AsAsked("false", "metrics are always kept")),
-    row(
-        "BACKEND_TYPE",
-        VariableForm::Among(&["redis", "memcache"]),
-        Sets("`redis` is `--store`; `memcache` is refused, since it has no atomic scripts"),
-    ),
+    row("BACKEND_TYPE", VariableForm::Among(&["redis", "memcache"]), Sets("`redis` is `--store`; `memcache` is refused, since it has no atomic scripts")),
     row("REDIS_SOCKET_TYPE", SOCKETS, Sets("`--store`, by default unix")),
-    row(
-        "REDIS_TYPE",
-        TYPES,
-        Sets("`--store redis://`, `--store redis+sentinel://` or `--store redis+cluster://`"),
-    ),
-    row("REDIS_URL", SECRET, Sets("`--store`, by default /var/run/nutcracker/ratelimit.sock")),
-    row(
-        "REDIS_AUTH",
-        SECRET,
-        Sets(
-            "`password` or `user:password` in `--store`; a password with a colon is `default:password`",
-        ),
-    ),
-    row(
-        "REDIS_SENTINEL_AUTH",
-        SECRET,
-        Sets("`password` or `user:password` at the Sentinels, as REDIS_AUTH"),
-    ),
+    row("REDIS_TYPE", TYPES, Sets("`--store redis://`, `--store redis+sentinel://` or `--store redis+cluster://`")),
+    row("REDIS_URL", TEXT, Sets("`--store`, by default /var/run/nutcracker/ratelimit.sock")),
+    row("REDIS_AUTH", TEXT, Sets("`password` or `user:password` in `--store`; a password with a colon is `default:password`")),
+    row("REDIS_SENTINEL_AUTH", TEXT, Sets("`password` or `user:password` at the Sentinels, as REDIS_AUTH")),
     row("REDIS_TLS", SWITCH, Sets("`--store rediss://…`")),
     row("REDIS_TLS_CLIENT_CERT", TEXT, Sets("`--store-tls-cert`")),
     row("REDIS_TLS_CLIENT_KEY", TEXT, Sets("`--store-tls-key`")),
     row("REDIS_TLS_CACERT", TEXT, Sets("`--store-tls-ca`, beside the CAs that the system trusts")),
-    row(
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-        SWITCH,
-        AsAsked(
-            "false",
-            "certificates are always verified; TOLLKEEPER_STORE_TLS_NAME is the name to expect instead of the host",
-        ),
-    ),
+    row("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", SWITCH, AsAsked("false", "certificates are always verified; TOLLKEEPER_STORE_TLS_NAME is the name to expect instead of the host")),
     row("REDIS_POOL_SIZE", COUNT, Sets("`--store-pool-size`, 1 to 1000 here")),
     row("REDIS_POOL_ON_EMPTY_BEHAVIOR", TEXT, AsAsked("WAIT", ON_EMPTY)),
     row("REDIS_POOL_ON_EMPTY_WAIT_DURATION", TIME, Nothing(ON_EMPTY)),
     row("REDIS_TIMEOUT", TIME, Nothing("TOLLKEEPER_DECISION_BUDGET bounds the whole decision")),
-    row("REDIS_PIPELINE_WINDOW", TIME, Nothing(NO_WINDOW)),
-    row("REDIS_PIPELINE_LIMIT", COUNT, Nothing(NO_WINDOW)),
+    row("REDIS_PIPELINE_…", TEXT, Nothing(NO_WINDOW)),
     row("REDIS_CLUSTER_PIPELINE_PARALLELISM", COUNT, Nothing(NO_WINDOW)),
-    row("REDIS_STARTUP_INITIAL_INTERVAL", TIME, Nothing(STARTS)),
-    row("REDIS_STARTUP_MAX_INTERVAL", TIME, Nothing(STARTS)),
-    row("REDIS_STARTUP_MAX_ELAPSED_TIME", TIME, Nothing(STARTS)),
+    row("REDIS_STARTUP_…", TEXT, Nothing("the service starts without Redis, and is ready after 10 s at most")),
     row("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", SWITCH, Sets("`--ready-needs-store`")),
     row("REDIS_PERSECOND", SWITCH, AsAsked("false", ONE_REDIS)),
-    row("REDIS_PERSECOND_SOCKET_TYPE", SOCKETS, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_TYPE", TYPES, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_URL", SECRET, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_POOL_SIZE", COUNT, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_AUTH", SECRET, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_SENTINEL_AUTH", SECRET, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_TLS", SWITCH, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_PIPELINE_WINDOW", TIME, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_PIPELINE_LIMIT", COUNT, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", COUNT, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_TIMEOUT", TIME, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", TEXT, Nothing(ONE_REDIS)),
-    row("REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION", TIME, Nothing(ONE_REDIS)),
-    row("MEMCACHE_HOST_PORT", TEXT, Nothing(MEMCACHE)),
-    row("MEMCACHE_MAX_IDLE_CONNS", COUNT, Nothing(MEMCACHE)),
-    row("MEMCACHE_SRV", TEXT, Nothing(MEMCACHE)),
-    row("MEMCACHE_SRV_REFRESH", TIME, Nothing(MEMCACHE)),
-    row("MEMCACHE_TLS", SWITCH, Nothing(MEMCACHE)),
-    row("MEMCACHE_TLS_CLIENT_CERT", TEXT, Nothing(MEMCACHE)),
-    row("MEMCACHE_TLS_CLIENT_KEY", TEXT, Nothing(MEMCACHE)),
-    row("MEMCACHE_TLS_CACERT", TEXT, Nothing(MEMCACHE)),
-    row("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", SWITCH, Nothing(MEMCACHE)),
+    row("REDIS_PERSECOND_…", TEXT, Nothing(ONE_REDIS)),
+    row("MEMCACHE_…", TEXT, Nothing("only BACKEND_TYPE=memcache uses it, which is not supported")),
     row("CACHE_KEY_PREFIX", TEXT, Sets("`--key-prefix`")),
-    row(
-        "EXPIRATION_JITTER_MAX_SECONDS",
-        COUNT,
-        Nothing("expiries are always spread, by the names of the keys"),
-    ),
-    row(
-        "LOCAL_CACHE_SIZE_IN_BYTES",
-        COUNT,
-        Sets(
-            "`--over-limit-cache`: a counter for each 128 bytes; 0 is off, and by default it is on",
-        ),
-    ),
-    row(
-        "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-        SWITCH,
-        Sets("`--count-denied`: true is off, and by default it is on"),
-    ),
-    row(
-        "DESCRIPTOR_KEY_CONFIG",
-        TEXT,
-        Nothing("in metrics, limits that requests bring have no values of entries"),
-    ),
+    row("EXPIRATION_JITTER_MAX_SECONDS", COUNT, Nothing("expiries are always spread, by the names of the keys")),
+    row("LOCAL_CACHE_SIZE_IN_BYTES", COUNT, Sets("`--over-limit-cache`: a counter for each 128 bytes; 0 is off, and by default it is on")),
+    row("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", SWITCH, Sets("`--count-denied`: true is off, and by default it is on")),
+    row("DESCRIPTOR_KEY_CONFIG", TEXT, Nothing("in metrics, limits that requests bring have no values of entries")),
     row("NEAR_LIMIT_RATIO", VariableForm::Fraction, Sets("`--near-limit-ratio`, 0 to 1 here")),
     row("SHADOW_MODE", SWITCH, Sets("`--shadow-mode`")),
     row("QUOTA_MODE", SWITCH, Sets("`--quota-mode`")),
@@ -275,32 +120,10 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("LIMIT_LIMIT_HEADER", TEXT, Sets("`--header-limit`")),
     row("LIMIT_REMAINING_HEADER", TEXT, Sets("`--header-remaining`")),
     row("LIMIT_RESET_HEADER", TEXT, Sets("`--header-reset`")),
-    row(
-        "TRACING_ENABLED",
-        SWITCH,
-        Sets(
-            "whether spans are sent to `OTEL_EXPORTER_OTLP_ENDPOINT`, by default http://localhost:4318",
-        ),
-    ),
-    row(
-        "TRACING_EXPORTER_PROTOCOL",
-        VariableForm::Among(&["http", "grpc"]),
-        Sets("`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`"),
-    ),
+    row("TRACING_ENABLED", SWITCH, Sets("whether spans are sent to `OTEL_EXPORTER_OTLP_ENDPOINT`, by default http://localhost:4318")),
+    row("TRACING_EXPORTER_PROTOCOL", VariableForm::Among(&["http", "grpc"]), Sets("`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`")),
     row("TRACING_SERVICE_NAME", TEXT, Sets("`OTEL_SERVICE_NAME`, by default RateLimit")),
-    row(
-        "TRACING_SERVICE_NAMESPACE",
-        TEXT,
-        Sets("`service.namespace` in `OTEL_RESOURCE_ATTRIBUTES`"),
-    ),
-    row(
-        "TRACING_SERVICE_INSTANCE_ID",
-        TEXT,
-        Sets("`service.instance.id` in `OTEL_RESOURCE_ATTRIBUTES`"),
-    ),
-    row(
-        "TRACING_SAMPLING_RATE",
-        VariableForm::Fraction,
-        Sets("`OTEL_TRACES_SAMPLER_ARG` of `parentbased_traceidratio`, 0 to 1 here"),
-    ),
+    row("TRACING_SERVICE_NAMESPACE", TEXT, Sets("`service.namespace` in `OTEL_RESOURCE_ATTRIBUTES`")),
+    row("TRACING_SERVICE_INSTANCE_ID", TEXT, Sets("`service.instance.id` in `OTEL_RESOURCE_ATTRIBUTES`")),
+    row("TRACING_SAMPLING_RATE", VariableForm::Fraction, Sets("`OTEL_TRACES_SAMPLER_ARG` of `parentbased_traceidratio`, 0 to 1 here")),
 ];

@@ -7,7 +7,7 @@ use crate::{
         HangUp, ReadyNeeds, Resolved, RuleSource, RulesNeeded, Settings, StoreUrl, TypedFlags,
         resolve,
     },
-    store::redis::wire::password::Password,
+    store::redis::wire::{endpoint::AclUser, password::Password},
     telemetry::{MetricsCompat, OtlpProtocol, ParentUse, RootSampling, Sampling},
 };
 
@@ -46,7 +46,7 @@ fn warned(variables: &[(&str, &str)], warnings: &[&str]) {
 
 #[track_caller]
 fn files(settings: &Settings) -> Vec<std::path::PathBuf> {
-    match &settings.rules.source {
+    match &settings.rules.source.value {
         RuleSource::Files(paths) => paths.clone(),
         RuleSource::ControlPlane(target) => panic!("{target}"),
     }
@@ -55,10 +55,10 @@ fn files(settings: &Settings) -> Vec<std::path::PathBuf> {
 #[test]
 fn without_a_variable_the_defaults_are_those_of_the_old_service() {
     let settings = silent(&[]);
-    assert_eq!(settings.listen.grpc.to_string(), "0.0.0.0:8081");
-    assert_eq!(settings.listen.http.to_string(), "0.0.0.0:8080");
-    assert_eq!(settings.listen.debug.map(|address| address.to_string()).unwrap(), "0.0.0.0:6070");
-    assert_eq!((settings.listen.admin, &settings.listen.metrics), (None, &None));
+    assert_eq!(settings.listen.grpc.value.to_string(), "0.0.0.0:8081");
+    assert_eq!(settings.listen.http.value.to_string(), "0.0.0.0:8080");
+    assert_eq!(settings.listen.debug.as_ref().unwrap().value.to_string(), "0.0.0.0:6070");
+    assert!(settings.listen.admin.is_none() && settings.listen.metrics.is_none());
     let socket = "redis+unix:///var/run/nutcracker/ratelimit.sock?db=0";
     assert_eq!(settings.store.url.to_string(), socket);
     let folder = std::path::Path::new("/srv/runtime_data/current/config");
@@ -95,7 +95,7 @@ fn our_own_variables_have_precedence_and_the_others_are_named() {
         ("TOLLKEEPER_COUNT_DENIED", "off"),
     ]);
     assert_eq!(settings.store.url.to_string(), "memory://");
-    assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:1");
+    assert_eq!(settings.listen.grpc.value.to_string(), "127.0.0.1:1");
     assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Free);
     let expected = [
         "GRPC_UDS has no effect: TOLLKEEPER_GRPC_ADDR is set",
@@ -113,12 +113,20 @@ fn our_own_variables_have_precedence_and_the_others_are_named() {
 fn a_variable_with_two_effects_is_reported_only_if_both_are_overridden() {
     let admin = ("TOLLKEEPER_ADMIN_ADDR", "127.0.0.1:1");
     let debug = silent(&[admin, ("DEBUG_PORT", "7")]).listen.debug.unwrap();
-    assert_eq!(debug.to_string(), "0.0.0.0:7");
-    let metrics = ("TOLLKEEPER_METRICS_ADDR", "127.0.0.1:1");
-    silent(&[metrics, ("USE_PROMETHEUS", "true"), ("HOST", "::")]);
-    let address = ("PROMETHEUS_ADDR", "nowhere");
-    let why = "PROMETHEUS_ADDR has no effect: TOLLKEEPER_METRICS_ADDR is set";
-    warned(&[metrics, ("USE_PROMETHEUS", "true"), address], &[why]);
+    assert_eq!(debug.value.to_string(), "0.0.0.0:7");
+    let compat = ("TOLLKEEPER_METRICS_COMPAT", "none");
+    silent(&[compat, ("USE_PROMETHEUS", "true"), ("HOST", "::")]);
+    let store = ("TOLLKEEPER_STORE", "redis://h");
+    let (tls, ca) = (("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no"));
+    let no_tls = |name: &str| format!("{name} has no effect: only rediss:// uses TLS");
+    warned(&[store, tls, ca], &[&no_tls("REDIS_TLS_CACERT")]);
+    let ours = ("TOLLKEEPER_STORE_TLS_CA", "/no");
+    let expected = [
+        "REDIS_TLS has no effect: TOLLKEEPER_STORE is set",
+        "REDIS_TLS_CACERT has no effect: TOLLKEEPER_STORE_TLS_CA is set",
+        &no_tls(ours.0),
+    ];
+    warned(&[store, tls, ca, ours], &expected);
 }
 
 #[test]
@@ -139,9 +147,9 @@ fn addresses_are_made_of_hosts_and_ports() {
         ("DEBUG_PORT", "0"),
         ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
     ]);
-    assert_eq!(settings.listen.http.to_string(), "[::]:8080");
-    assert_eq!(settings.listen.grpc.to_string(), "127.0.0.1:9");
-    assert_eq!(settings.listen.debug.map(|address| address.port()), Some(0));
+    assert_eq!(settings.listen.http.value.to_string(), "[::]:8080");
+    assert_eq!(settings.listen.grpc.value.to_string(), "127.0.0.1:9");
+    assert_eq!(settings.listen.debug.map(|address| address.value.port()), Some(0));
     assert_eq!(settings.listen.connections.age, Some(Duration::from_secs(5400)));
     assert_eq!(silent(&[("GRPC_MAX_CONNECTION_AGE", "0")]).listen.connections.age, None);
     let socket = "GRPC_UDS: not supported: gRPC is served on TCP only; set GRPC_HOST and GRPC_PORT";
@@ -155,7 +163,7 @@ fn metrics_have_an_address_if_they_are_asked_for() {
         let settings = silent(&[&[on], variables].concat());
         assert_eq!(settings.telemetry.export.compat, MetricsCompat::Envoyproxy);
         let (address, path) = settings.listen.metrics.unwrap();
-        format!("{address}{path}")
+        format!("{}{path}", address.value)
     };
     assert_eq!(metrics(&[]), "0.0.0.0:9090/metrics");
     assert_eq!(metrics(&[("PROMETHEUS_ADDR", ":19001")]), "0.0.0.0:19001/metrics");
@@ -174,6 +182,9 @@ fn metrics_have_an_address_if_they_are_asked_for() {
     let address = "PROMETHEUS_ADDR: invalid value `h:1`: must be an IP address and a port, or a \
                    colon and a port, such as :9090";
     refused(&[on, ("PROMETHEUS_ADDR", "h:1")], address);
+    let path = "PROMETHEUS_PATH: invalid value `metrics`: must be a path such as /metrics, of at \
+                most 256 visible ASCII characters";
+    refused(&[on, ("PROMETHEUS_PATH", "metrics")], path);
 }
 
 #[test]
@@ -539,7 +550,8 @@ fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
     assert_eq!(value("rules-tls-cert"), "/certs/tls.crt");
     assert_eq!(value("rules-tls-key"), "/certs/tls.key");
     assert_eq!(value("rules-tls-ca"), "/certs/ca.crt");
-    assert_eq!(value("metrics-addr"), "0.0.0.0:19001");
+    let (metrics, _) = translated.metrics.as_ref().unwrap();
+    assert_eq!(metrics.value.to_string(), "0.0.0.0:19001");
     assert_eq!(value("tls-scope"), "grpc");
     let expected = [
         "GRPC_SERVER_TLS_CA_CERT has no effect: envoyproxy/ratelimit does not read it either; \
@@ -563,7 +575,7 @@ fn a_control_plane_without_tls_has_the_defaults_of_the_old_client() {
     let url = ("CONFIG_GRPC_XDS_SERVER_URL", "dns:///ai:18002");
     let node = ("CONFIG_GRPC_XDS_NODE_ID", "a b&c");
     assert_eq!(rules(&[url, node]), "xds://ai:18002?node=a%20b%26c");
-    let RuleSource::ControlPlane(target) = silent(&[kind, url, node]).rules.source else {
+    let RuleSource::ControlPlane(target) = silent(&[kind, url, node]).rules.source.value else {
         panic!("the rules come from files")
     };
     assert_eq!(target.to_string(), "xds://ai:18002?node=a b&c");

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use super::go;
-use crate::settings::form::invalid;
+use crate::settings::reader::form::invalid;
 
 /// A variable of envoyproxy/ratelimit.
 #[derive(Debug)]
 pub struct IncumbentVariable {
-    /// The name. A `…` at its end stands for any characters.
+    /// The name. A `…` at its end stands for any characters: all variables of a family.
     pub name: &'static str,
     pub(super) form: VariableForm,
     pub(super) effect: Effect,
@@ -42,8 +42,6 @@ pub(super) enum VariableForm {
     Among(&'static [&'static str]),
     /// Text.
     Text,
-    /// Text that may hold a secret.
-    Secret,
 }
 
 impl IncumbentVariable {
@@ -65,7 +63,7 @@ impl IncumbentVariable {
             VariableForm::Time => "time".to_owned(),
             VariableForm::Host => "IP address".to_owned(),
             VariableForm::Among(values) => values.join(", "),
-            VariableForm::Text | VariableForm::Secret => "text".to_owned(),
+            VariableForm::Text => "text".to_owned(),
         }
     }
 
@@ -107,7 +105,7 @@ impl VariableForm {
                 let is_good = values.iter().any(|value| value.eq_ignore_ascii_case(text));
                 (is_good, format!("one of: {}", values.join(", ")))
             }
-            Self::Text | Self::Secret => return Ok(()),
+            Self::Text => return Ok(()),
         };
         if is_good { Ok(()) } else { Err(invalid(text, allowed)) }
     }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::telemetry::{LogCause, MemoryMetrics, due_line};
+use super::metrics::MemoryMetrics;
+use crate::telemetry::{LogCause, due_line};
 
 /// With fewer counters a sweep is not worthwhile.
 const SWEEP_FROM: usize = 1024;

@@ -1,4 +1,4 @@
-//! The last tallies of a bounded number of counters. A lost entry costs one question to the store, and
+//! The last tallies of a bounded number of counters. A lost entry costs one call to the store, and
 //! nothing else.
 
 use std::{
@@ -36,7 +36,7 @@ pub(super) struct CachedTally {
     verdict: CachedVerdict,
     /// From `sent`, though the store answered later: the reset comes no earlier than that.
     reset: Duration,
-    /// When the question was sent to the store, or earlier.
+    /// When the call was sent to the store, or earlier.
     pub(super) sent: Instant,
     /// Whether it answers calls. A denial that may end soon must be confirmed by a later one.
     is_sure: bool,
@@ -127,7 +127,7 @@ impl CachedTally {
 struct CounterEntry {
     hash: u64,
     counter: Counter,
-    /// Answers to questions sent at this time or earlier do not count.
+    /// Answers to calls sent at this time or earlier do not count.
     forgotten: Option<Instant>,
     /// Under each limit: a counter that is over one limit may not be over another.
     tallies: SmallVec<[(Arc<Limit>, CachedTally); 1]>,
@@ -208,7 +208,7 @@ impl Entries {
         entry.tallies.push((Arc::clone(&counter.limit), tally));
     }
 
-    /// Forgets this counter under every limit, and discards answers to questions sent before `now` that are
+    /// Forgets this counter under every limit, and discards answers to calls sent before `now` that are
     /// still under way.
     pub(super) fn forget(&mut self, hash: u64, counter: &Counter, now: Instant) {
         if let Some(entry) = self.entry_or_new(hash, counter, now) {

@@ -8,6 +8,7 @@ pub(super) mod batch;
 pub(super) mod batcher;
 pub(super) mod breaker;
 pub(super) mod clock;
+pub(super) mod decided;
 pub(super) mod link;
 pub mod pool;
 pub mod probe;
@@ -29,17 +30,11 @@ use self::{
     server_state::ServerState,
     unsent::Unsent,
 };
-use super::{
-    script::Scripts,
-    wire::{
-        endpoint::Server,
-        server_info::{Expected, ServerMode},
-    },
+use super::wire::{
+    endpoint::Server,
+    server_info::{Expected, ServerMode},
 };
-use crate::{
-    store::{Clock, outage::Outage},
-    telemetry::{ServerReport, StoreMetrics},
-};
+use crate::store::{Clock, metrics::StoreMetrics, outage::Outage, report::ServerReport};
 
 /// What all nodes of a store have in common.
 #[derive(Debug, Clone)]
@@ -56,8 +51,8 @@ pub struct NodeOptions {
     pub clock: Clock,
     /// The metrics of the store.
     pub metrics: StoreMetrics,
-    /// The scripts.
-    pub scripts: Arc<Scripts>,
+    /// What the keys of counters begin with.
+    pub key_prefix: String,
     /// How each is probed in an outage.
     pub probe: Probe,
     /// Number of replicas that charges are expected on; those that are not there soon are counted. 0 is off.
@@ -75,21 +70,18 @@ pub(crate) struct RedisNode {
 }
 
 impl RedisNode {
-    /// A node that connects when it is first asked. It rings `bell` when it fails.
-    pub(super) fn new(options: &NodeOptions, server: Server, bell: Arc<Notify>) -> Self {
+    /// A node that connects when it is first asked. It notifies `search_due` when it fails.
+    pub(super) fn new(options: &NodeOptions, server: Server, search_due: Arc<Notify>) -> Self {
         let outage = Outage::at(&server.address);
-        let runs = match options.expected.mode {
-            ServerMode::Single => Runs::Single,
+        let runs = match options.expected {
+            Expected { runs_scripts: false, .. } => Runs::Transactions,
+            Expected { mode: ServerMode::Single, .. } => Runs::Single,
             // Until it is known to take node-wide runs.
-            ServerMode::Cluster => Runs::PerSlot,
+            Expected { mode: ServerMode::Cluster, .. } => Runs::PerSlot,
         };
         let metrics = options.metrics.clone();
-        let checks = Checks::new(
-            server.clone(),
-            options.expected,
-            &options.scripts.key_prefix,
-            metrics.clone(),
-        );
+        let checks =
+            Checks::new(server.clone(), options.expected, &options.key_prefix, metrics.clone());
         let pool = PoolOptions {
             server: server.clone(),
             checks: Arc::new(checks),
@@ -99,11 +91,11 @@ impl RedisNode {
             outage: outage.clone(),
         };
         let pool = Pool::new(pool, metrics.clone());
-        let probe = ProbeWrite::new(options.probe, &options.scripts.key_prefix);
-        let state = ServerState::new(pool, outage, bell, metrics.clone(), probe);
+        let probe = ProbeWrite::new(options.probe, &options.key_prefix);
+        let state = ServerState::new(pool, outage, search_due, metrics.clone(), probe);
         let link = Link::new(state, options.clock, metrics);
-        let (scripts, unsent) = (Arc::clone(&options.scripts), Arc::clone(&options.unsent));
-        let batcher = Batcher::new(link.clone(), scripts, unsent, runs, options.wait_replicas);
+        let (unsent, key_prefix) = (Arc::clone(&options.unsent), options.key_prefix.clone());
+        let batcher = Batcher::new(link.clone(), unsent, runs, options.wait_replicas, key_prefix);
         Self { server, link, batcher }
     }
 

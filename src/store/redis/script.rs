@@ -7,15 +7,16 @@ pub mod fixed;
 pub mod ledger;
 pub(super) mod work;
 
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
 
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 
-use super::wire::connection::Connection;
 use crate::{
-    engine::{ledger::Judgement, time::Timestamp},
+    engine::{
+        ledger::{CounterState, Judgement},
+        time::Timestamp,
+    },
     store::StoreError,
-    telemetry::{StoreMetrics, redis_error_type},
 };
 
 /// Where the script reads the time: Redis's own clock, once. A test may put another line here.
@@ -99,20 +100,12 @@ pub fn counter(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + COUNTER
 }
 
-/// The scripts.
+/// The scripts that decide calls, and the one that reads a counter.
 #[derive(Debug)]
-pub struct Scripts {
-    declared: CallScripts,
-    undeclared: CallScripts,
-    pub(super) counter: Script,
-    pub(super) key_prefix: String,
-}
-
-/// The scripts that decide calls.
-#[derive(Debug)]
-pub(crate) struct CallScripts {
-    pub(super) ledger: Script,
+pub(crate) struct Scripts {
     pub(super) fixed: Script,
+    pub(super) ledger: Script,
+    pub(super) counter: Script,
 }
 
 /// A script and its hash.
@@ -122,11 +115,13 @@ pub(crate) struct Script {
     hash: String,
 }
 
-/// What Redis says of one call, or of one look. Unless it is decided, nothing was charged.
+/// What Redis says of one call, or of a counter that was to be read. Unless it is decided, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RedisOutcome<T = Judgement> {
+pub enum RedisOutcome {
     /// It was decided.
-    Decided(T),
+    Decided(Judgement),
+    /// The counter was read.
+    Read(CounterState),
     /// A window is not the present one.
     Stale,
     /// The counters of these charges are corrupt, and their limits do not decide the call.
@@ -139,11 +134,11 @@ pub enum RedisOutcome<T = Judgement> {
 
 /// What Redis says, and the time by its clock.
 #[derive(Debug)]
-pub struct Reply<T = Judgement> {
+pub struct Reply {
     /// Redis's time.
     pub now: Timestamp,
     /// What it says.
-    pub outcome: RedisOutcome<T>,
+    pub outcome: RedisOutcome,
 }
 
 /// Why a server takes no writes.
@@ -212,19 +207,21 @@ impl From<WriteRefusal> for StoreError {
 }
 
 impl Scripts {
-    /// The scripts, on keys that begin with `key_prefix`.
-    pub fn new(key_prefix: String) -> Self {
-        let [declared, undeclared] =
-            [KeyDeclaration::Declared, KeyDeclaration::Undeclared].map(|keys| CallScripts {
-                ledger: Script::new(ledger(CLOCK, keys)),
-                fixed: Script::new(fixed(CLOCK, keys)),
-            });
-        Self { declared, undeclared, counter: Script::new(counter(CLOCK)), key_prefix }
+    /// The scripts that take their keys like this.
+    pub(super) fn on(keys: KeyDeclaration) -> &'static Self {
+        static DECLARED: LazyLock<Scripts> =
+            LazyLock::new(|| Scripts::new(KeyDeclaration::Declared));
+        static UNDECLARED: LazyLock<Scripts> =
+            LazyLock::new(|| Scripts::new(KeyDeclaration::Undeclared));
+        if keys.are_declared() { &DECLARED } else { &UNDECLARED }
     }
 
-    /// The scripts that decide calls, and take their keys like this.
-    pub(super) const fn on(&self, keys: KeyDeclaration) -> &CallScripts {
-        if keys.are_declared() { &self.declared } else { &self.undeclared }
+    fn new(keys: KeyDeclaration) -> Self {
+        Self {
+            fixed: Script::new(fixed(CLOCK, keys)),
+            ledger: Script::new(ledger(CLOCK, keys)),
+            counter: Script::new(counter(CLOCK)),
+        }
     }
 }
 
@@ -232,73 +229,11 @@ impl Script {
     fn new(source: String) -> Self {
         Self { hash: redis::Script::new(&source).get_hash().to_owned(), source }
     }
-}
 
-/// One run of a script.
-pub trait ScriptRun: Sync {
-    /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
-    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd;
-}
-
-/// What runs in one round trip came to.
-pub(crate) struct Ran<T> {
-    /// One for each run.
-    pub(super) replies: Vec<RedisResult<T>>,
-    /// How long the round trip took.
-    pub(super) took: Duration,
-    /// The type of its first error.
-    pub(super) error_type: Option<String>,
-}
-
-/// Runs scripts in one round trip, and reads each reply by `read`. A script that the server does not know,
-/// since it was restarted or flushed, has not run; it is sent once more with its text.
-pub(super) async fn run<T>(
-    runs: &[(&Script, &dyn ScriptRun)],
-    keys: KeyDeclaration,
-    connection: &mut Connection,
-    metrics: &StoreMetrics,
-    read: impl Fn(&[u8]) -> RedisResult<T>,
-) -> Ran<T> {
-    let mut commands = Vec::with_capacity(4096);
-    for (script, run) in runs {
-        run.command("EVALSHA", &script.hash, keys).write_packed_command(&mut commands);
+    /// How the command `verb` names it: EVALSHA by its hash, EVAL by its text.
+    pub(super) fn named_by(&self, verb: &str) -> &str {
+        if verb == "EVAL" { &self.source } else { &self.hash }
     }
-    let began = Instant::now();
-    ask_for_import(keys, connection).await;
-    let mut replies = connection.exchange(&commands, runs.len(), &read).await;
-    let took = began.elapsed();
-    let error = replies.iter().find_map(|reply| reply.as_ref().err());
-    let error_type = error.map(redis_error_type);
-    for ((script, run), reply) in runs.iter().zip(&mut replies) {
-        if reply.as_ref().is_err_and(is_unknown_script) {
-            let command = run.command("EVAL", &script.source, keys).get_packed_command();
-            ask_for_import(keys, connection).await;
-            let exchanged = connection.exchange(&command, 1, &read);
-            let again = metrics.measure("EVAL", exchanged).await.pop();
-            *reply = again.unwrap_or_else(|| Err(unexpected_reply()));
-        }
-    }
-    Ran { replies, took, error_type }
-}
-
-/// Announces that the next command is for a hash slot that the server does not have yet.
-async fn ask_for_import(keys: KeyDeclaration, connection: &mut Connection) {
-    if matches!(keys, KeyDeclaration::Importing | KeyDeclaration::ImportingUndeclared) {
-        // If it fails, so does the command.
-        drop(connection.query::<()>(&redis::cmd("ASKING")).await);
-    }
-}
-
-/// Why a server that is giving a hash slot away does not decide a call on these keys of it: ASK if it has none of them.
-pub(super) async fn why_left(keys: &[String], connection: &mut Connection) -> RedisError {
-    let mut why = unexpected_reply();
-    for key in keys {
-        match connection.query::<u8>(redis::cmd("EXISTS").arg(key)).await {
-            Err(error) => why = error,
-            Ok(_) => return (ErrorKind::Server(ServerErrorKind::TryAgain), "it has a key").into(),
-        }
-    }
-    why
 }
 
 /// Whether a server of a cluster has refused a run because it does not have all of its keys now.
@@ -317,7 +252,8 @@ pub(super) fn is_cluster_down(error: &RedisError) -> bool {
         && error.detail().is_some_and(|detail| detail.starts_with("The cluster is down"))
 }
 
-fn is_unknown_script(error: &RedisError) -> bool {
+/// Whether a server does not know a script, since it was restarted or flushed. The script has not run.
+pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 

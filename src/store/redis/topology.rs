@@ -8,31 +8,25 @@
 pub(super) mod cluster;
 pub mod discovery;
 pub(super) mod failover;
+pub(super) mod map;
 pub(super) mod redirect;
 pub(super) mod reservation;
 pub(super) mod route;
 pub mod sentinel;
 pub(super) mod wrong_modes;
 
-use std::{collections::HashMap, fmt, ops::RangeInclusive, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
+use self::map::{NodeMap, SlotRange};
 use super::{
-    node::{
-        NodeOptions, RedisNode,
-        batch::Runs,
-        batcher::{NotDecided, QueuedCall},
-    },
+    node::{NodeOptions, RedisNode, batch::Runs, batcher::QueuedCall, decided::NotDecided},
     script::work::NodeWork,
-    wire::{
-        endpoint::{Address, Server},
-        hash_slot::HashSlot,
-        server_info::ServerMode,
-    },
+    wire::{endpoint::Server, hash_slot::HashSlot, server_info::ServerMode},
 };
 use crate::{
     engine::{key::Counter, time::Timestamp},
@@ -49,43 +43,22 @@ pub(crate) struct Topology {
     problem: Mutex<String>,
     outage: Outage,
     /// The server to which a hash slot has moved: it knows that before others do.
-    informed: Mutex<Option<Server>>,
+    moved_to: Mutex<Option<Server>>,
     /// Whether nodes were searched once, with or without success.
     searched: watch::Sender<bool>,
     /// Work that goes on although its caller has gone.
     pub(super) outliving: TaskTracker,
-    /// Rings when the nodes may have changed.
-    pub(super) bell: Arc<Notify>,
+    /// Is notified when the nodes may have changed.
+    pub(super) search_due: Arc<Notify>,
 }
-
-/// The nodes at one time.
-#[derive(Debug, Clone)]
-pub(crate) struct NodeMap {
-    nodes: Vec<Arc<RedisNode>>,
-    /// By hash slot: an index into the nodes, or [`NO_OWNER`]. Empty if the first node has all counters.
-    owners: Vec<u16>,
-    /// Masters and replicas as the map of a cluster named them. A redirection says an address only.
-    announced: HashMap<Address, Server>,
-}
-
-/// The owner of a hash slot that no node has.
-const NO_OWNER: u16 = u16::MAX;
 
 /// Why a cluster serves no key, by what its nodes answer.
 pub(super) const DOWN: &str = "CLUSTERDOWN: its nodes consider the cluster down; with \
     cluster-require-full-coverage yes, one hash slot without a server is enough";
 
-/// Hash slots, from the first to the last, and the server that has them.
-#[derive(Debug, Clone)]
-pub(crate) struct SlotRange {
-    pub(super) slots: RangeInclusive<u16>,
-    pub(super) server: Server,
-    pub(super) replicas: Vec<Server>,
-}
-
 impl fmt::Debug for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Topology").field("nodes", &self.map().nodes).finish_non_exhaustive()
+        f.debug_struct("Topology").field("nodes", &self.map().nodes()).finish_non_exhaustive()
     }
 }
 
@@ -99,16 +72,16 @@ impl Topology {
             change: Mutex::default(),
             problem: Mutex::default(),
             outage: Outage::default(),
-            informed: Mutex::default(),
+            moved_to: Mutex::default(),
             searched: watch::Sender::default(),
             outliving: TaskTracker::new(),
-            bell: Arc::default(),
+            search_due: Arc::default(),
         }
     }
 
     /// Waits until nodes were searched once: the first calls after a start do not fail.
     pub(super) async fn searched(&self) {
-        if self.map().nodes.is_empty() {
+        if self.map().nodes().is_empty() {
             // The sender lives as long as this.
             drop(self.searched.subscribe().wait_for(|searched| *searched).await);
         }
@@ -139,7 +112,7 @@ impl Topology {
         node.map_or_else(self.options.clock, |node| node.link.clock.now())
     }
 
-    /// The server that has a counter, in words, as far as is known.
+    /// The server that has a counter.
     pub(super) fn server_of(&self, counter: &Counter) -> Option<String> {
         let map = self.map();
         map.owner(HashSlot::of(counter)).map(|node| format!("Redis at {}", node.server.address))
@@ -154,7 +127,7 @@ impl Topology {
             problem
         });
         self.outage.failed(&error);
-        self.bell.notify_one();
+        self.search_due.notify_one();
         error
     }
 
@@ -163,15 +136,15 @@ impl Topology {
         self.outage.failed(&StoreError::Unavailable(DOWN.to_owned()));
     }
 
-    /// Whether there are nodes, and none is in an outage, as far as is known.
+    /// Whether there are nodes, and none is known to be in an outage.
     pub(super) fn is_up(&self) -> bool {
         let map = self.map();
-        !map.nodes.is_empty() && map.nodes.iter().all(|node| node.link.state.is_up())
+        !map.nodes().is_empty() && map.nodes().iter().all(|node| node.link.state.is_up())
     }
 
     /// Notes why nodes cannot be found. It matters to calls only as long as they have no node.
     pub(super) fn set_problem(&self, problem: String) {
-        if self.is_cluster() && self.map().nodes.is_empty() {
+        if self.is_cluster() && self.map().nodes().is_empty() {
             self.outage.failed(&StoreError::Unavailable(problem.clone()));
         }
         *self.problem.lock() = problem;
@@ -180,29 +153,12 @@ impl Topology {
 
     /// Makes `server` the only node. Calls that wait for others move to it.
     pub(super) async fn replace_only(&self, server: Server) {
-        self.replace(|node_at| NodeMap {
-            nodes: vec![node_at(&server)],
-            ..NodeMap::without_owners(ServerMode::Single)
-        })
-        .await;
+        self.replace(|node_at| NodeMap::of_one(node_at(&server))).await;
     }
 
     /// Makes these servers the nodes of a cluster. Calls that wait for nodes that are left move.
     pub(super) async fn replace_cluster(&self, ranges: &[SlotRange]) {
-        self.replace(|node_at| {
-            let mut map = NodeMap::without_owners(ServerMode::Cluster);
-            for SlotRange { slots, server, replicas } in ranges {
-                let owner = map.index_of(node_at(server));
-                for server in replicas.iter().chain([server]) {
-                    map.announced.insert(server.address.clone(), server.clone());
-                }
-                for slot in slots.clone() {
-                    map.set_owner(slot, owner);
-                }
-            }
-            map
-        })
-        .await;
+        self.replace(|node_at| NodeMap::of_cluster(ranges, node_at)).await;
     }
 
     /// The node at this address. One that is not known becomes a node without hash slots.
@@ -212,26 +168,21 @@ impl Topology {
         if let Some(node) = map.find(&server.address) {
             return Arc::clone(node);
         }
-        let node = self.new_node(map.announced.get(&server.address).unwrap_or(server));
-        let mut map = NodeMap::clone(&map);
-        map.nodes.push(Arc::clone(&node));
-        self.current.store(Arc::new(map));
+        let node = self.new_node(map.announced(server));
+        self.current.store(Arc::new(map.with(Arc::clone(&node))));
         node
     }
 
     /// Notes that a hash slot has moved to this node.
     pub(super) fn move_slot(&self, slot: HashSlot, node: &Arc<RedisNode>) {
         let _change = self.change.lock();
-        let mut map = NodeMap::clone(&self.map());
-        let owner = map.index_of(Arc::clone(node));
-        map.set_owner(slot.number(), owner);
-        self.current.store(Arc::new(map));
-        *self.informed.lock() = Some(node.server.clone());
+        self.current.store(Arc::new(self.map().with_moved(slot, node)));
+        *self.moved_to.lock() = Some(node.server.clone());
     }
 
     /// The server to which a hash slot has moved since this was asked last.
-    pub(super) fn take_informed(&self) -> Option<Server> {
-        self.informed.lock().take()
+    pub(super) fn take_moved_to(&self) -> Option<Server> {
+        self.moved_to.lock().take()
     }
 
     async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
@@ -245,7 +196,7 @@ impl Topology {
             let new = Arc::new(next(&known));
             new.aim_probes();
             self.current.store(Arc::clone(&new));
-            let left: Vec<_> = old.nodes.iter().filter(|node| !new.has(node)).cloned().collect();
+            let left: Vec<_> = old.nodes().iter().filter(|node| !new.has(node)).cloned().collect();
             left
         };
         self.problem.lock().clear();
@@ -278,7 +229,7 @@ impl Topology {
             None => Some(call),
         };
         if let Some(call) = left
-            && call.answer.send(Err(NotDecided::Elsewhere)).is_err()
+            && call.answer.send(Err(NotDecided::Elsewhere(None))).is_err()
         {
             self.keep(call.work);
         }
@@ -291,102 +242,6 @@ impl Topology {
     }
 
     fn new_node(&self, server: &Server) -> Arc<RedisNode> {
-        Arc::new(RedisNode::new(&self.options, server.clone(), Arc::clone(&self.bell)))
-    }
-}
-
-impl NodeMap {
-    fn without_owners(mode: ServerMode) -> Self {
-        let slots = match mode {
-            ServerMode::Single => 0,
-            ServerMode::Cluster => usize::from(HashSlot::COUNT),
-        };
-        Self { nodes: Vec::new(), owners: vec![NO_OWNER; slots], announced: HashMap::new() }
-    }
-
-    /// All nodes.
-    pub(super) fn nodes(&self) -> &[Arc<RedisNode>] {
-        &self.nodes
-    }
-
-    /// Whether each counter has a node.
-    fn is_complete(&self) -> bool {
-        !self.owners.contains(&NO_OWNER)
-    }
-
-    /// Whether this is one of the nodes.
-    pub(super) fn has(&self, node: &Arc<RedisNode>) -> bool {
-        self.nodes.iter().any(|known| Arc::ptr_eq(known, node))
-    }
-
-    /// The node that has the counters of a hash slot.
-    pub(super) fn owner(&self, slot: HashSlot) -> Option<&Arc<RedisNode>> {
-        if self.owners.is_empty() {
-            return self.nodes.first();
-        }
-        let owner = *self.owners.get(usize::from(slot.number()))?;
-        self.nodes.get(usize::from(owner))
-    }
-
-    /// The hash slots of a node.
-    pub(super) fn slots_of(&self, node: &RedisNode) -> impl Iterator<Item = HashSlot> {
-        let index = self.nodes.iter().position(|known| known.server.address == node.server.address);
-        let owned = self.owners.iter().enumerate();
-        owned.filter_map(move |(slot, owner)| {
-            let slot = HashSlot::new(u16::try_from(slot).ok()?);
-            slot.filter(|_| Some(usize::from(*owner)) == index)
-        })
-    }
-
-    /// Has each node of a cluster probed by writes to a hash slot of its own.
-    fn aim_probes(&self) {
-        for node in self.nodes.iter().filter(|_| !self.owners.is_empty()) {
-            let probe = &node.link.state.probe;
-            let is_own = |slot| self.owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, node));
-            if !probe.slot().is_some_and(is_own)
-                && let Some(slot) = self.slots_of(node).next()
-            {
-                probe.aim(slot);
-            }
-        }
-    }
-
-    /// The node that has all these counters.
-    pub(super) fn owner_of_all<'a>(
-        &self,
-        counters: impl Iterator<Item = &'a Counter>,
-    ) -> Option<&Arc<RedisNode>> {
-        if self.owners.is_empty() {
-            return self.nodes.first();
-        }
-        let mut owners = counters.map(|counter| self.owner(HashSlot::of(counter)));
-        let first = owners.next()??;
-        owners.all(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, first))).then_some(first)
-    }
-
-    /// Whether there is a node at this address.
-    pub(super) fn has_address(&self, address: &Address) -> bool {
-        self.find(address).is_some()
-    }
-
-    fn find(&self, address: &Address) -> Option<&Arc<RedisNode>> {
-        self.nodes.iter().find(|node| node.server.address == *address)
-    }
-
-    /// The index of a node, which is added if it is new.
-    fn index_of(&mut self, node: Arc<RedisNode>) -> u16 {
-        let address = &node.server.address;
-        let known = self.nodes.iter().position(|known| known.server.address == *address);
-        let index = known.unwrap_or(self.nodes.len());
-        if known.is_none() {
-            self.nodes.push(node);
-        }
-        u16::try_from(index).unwrap_or(NO_OWNER)
-    }
-
-    fn set_owner(&mut self, slot: u16, owner: u16) {
-        if let Some(entry) = self.owners.get_mut(usize::from(slot)) {
-            *entry = owner;
-        }
+        Arc::new(RedisNode::new(&self.options, server.clone(), Arc::clone(&self.search_due)))
     }
 }

@@ -21,11 +21,11 @@ const OPEN_FILES: InstrumentRow =
     InstrumentRow::gauge("process.open_fds", &[], "open file descriptors");
 const OPEN_FILES_MAX: InstrumentRow =
     InstrumentRow::gauge("process.max_fds", &[], "maximum number of open file descriptors");
-const START_TIME: InstrumentRow =
+pub(crate) const START_TIME: InstrumentRow =
     InstrumentRow::gauge("process.start_time", &[], "Unix time of the process's start")
         .in_unit(InstrumentUnit::Seconds);
 
-pub(super) const INSTRUMENTS: &[&InstrumentRow] =
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
     &[&CPU, &RESIDENT_MEMORY, &VIRTUAL_MEMORY, &OPEN_FILES, &OPEN_FILES_MAX, &START_TIME];
 
 /// Clock ticks per second in `/proc`: the same on every architecture of Linux.

@@ -4,21 +4,14 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use opentelemetry::{
-    Array, KeyValue, StringValue, Value,
+    KeyValue, StringValue,
     trace::{Link, SpanContext, SpanId, SpanKind, Status as SpanStatus},
 };
 use parking_lot::Mutex;
 use tonic::Code as GrpcCode;
 
 use super::tracer::{EndedSpan, SpanStart, Tracer};
-use crate::{
-    engine::{decision::Decision, rule::OnStoreFailure},
-    net::grpc,
-    telemetry::{
-        is_server_error,
-        matched::{DecidedCode, domain_of, rule_of, verdict_on_call},
-    },
-};
+use crate::net::grpc::{self, is_server_error};
 
 /// The span of a sampled call, while the call is under way.
 #[derive(Debug)]
@@ -75,33 +68,9 @@ impl CallSpan {
         &self.context
     }
 
-    /// Records the decision, and the domain and rules that made it: names from the configuration only.
-    pub(crate) fn decided(&self, decision: &Decision) {
-        let statuses = &decision.statuses;
-        let rules = statuses.iter().map(|status| rule_of(&status.matched).into()).collect();
-        let verdicts =
-            statuses.iter().map(|status| DecidedCode::of(&status.outcome).name().into()).collect();
-        self.details.lock().attributes.extend([
-            KeyValue::new("ratelimit.domain", domain_of(decision)),
-            KeyValue::new("ratelimit.rules", names(rules)),
-            KeyValue::new("ratelimit.verdicts", names(verdicts)),
-            KeyValue::new("ratelimit.verdict", verdict_on_call(decision)),
-        ]);
-    }
-
-    /// Records the rules whose `on_store_failure` decided, since the store gave no answer.
-    pub(crate) fn fell_back(&self, rules: Vec<(String, OnStoreFailure)>) {
-        let (rules, modes): (Vec<StringValue>, Vec<StringValue>) =
-            rules.into_iter().map(|(rule, mode)| (rule.into(), mode.name().into())).unzip();
-        self.details.lock().attributes.extend([
-            KeyValue::new("ratelimit.fallback.rules", names(rules)),
-            KeyValue::new("ratelimit.fallback.modes", names(modes)),
-        ]);
-    }
-
-    /// Records that the store was not asked, since it denied the same within the last second.
-    pub(crate) fn denied_by_cache(&self) {
-        self.details.lock().attributes.push(KeyValue::new("ratelimit.cached", true));
+    /// Records what its tasks know about the call.
+    pub(crate) fn record(&self, attributes: impl IntoIterator<Item = KeyValue>) {
+        self.details.lock().attributes.extend(attributes);
     }
 
     /// Records a script run that serves this call.
@@ -161,8 +130,4 @@ impl CallSpan {
             status,
         });
     }
-}
-
-fn names(names: Vec<StringValue>) -> Value {
-    Value::Array(Array::String(names))
 }

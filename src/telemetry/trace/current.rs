@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use redis::RedisError;
 use tracing::Instrument as _;
 
-use super::{CallSpan, StoreSpan};
-use crate::telemetry::redis_error_type;
+use super::CallSpan;
 
 tokio::task_local! {
     static CALL: Arc<CallSpan>;
@@ -41,16 +39,4 @@ pub(crate) fn in_span_of_caller<T>(work: impl Future<Output = T>) -> impl Future
 /// Records something in the span of the call that this task decides, if the call is sampled.
 pub(crate) fn with_call(record: impl FnOnce(&CallSpan)) {
     let _ = CALL.try_with(|span| record(span));
-}
-
-/// Makes a round trip to the store for one call, in a span of its own if the call is sampled.
-pub(crate) async fn in_store_span<T>(
-    operation: &'static str,
-    answer: impl Future<Output = Result<T, RedisError>>,
-) -> Result<T, RedisError> {
-    let Some(call) = current() else { return answer.await };
-    let span = StoreSpan::begin(operation, Vec::new(), &call);
-    let answer = answer.await;
-    span.end(answer.as_ref().err().map(redis_error_type));
-    answer
 }

@@ -1,7 +1,9 @@
 //! Which calls are sampled, by the caller's flag and the standard samplers. It is decided before anything is built.
 
-use opentelemetry::trace::TraceId;
-use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
+use opentelemetry::trace::{SpanKind, TraceId};
+use opentelemetry_sdk::trace::{
+    IdGenerator as _, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample as _,
+};
 
 use super::parent::{Caller, SampledFlag};
 
@@ -58,14 +60,11 @@ impl Sampling {
     }
 }
 
-/// Whether a trace belongs to this part of all, by the low 63 bits of its id, as the SDK decides it.
+/// Whether a trace belongs to this part of all, as the SDK decides it.
 fn is_among(trace: TraceId, ratio: f64) -> bool {
-    const ALL: f64 = (1_u64 << 63) as f64;
-    let [.., a, b, c, d, e, f, g, h] = trace.to_bytes();
-    let low = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1;
-    #[expect(clippy::cast_precision_loss, reason = "a part of all needs no more precision")]
-    let low = low as f64;
-    low < ratio * ALL
+    let sampler = Sampler::TraceIdRatioBased(ratio);
+    let sampled = sampler.should_sample(None, trace, "", &SpanKind::Server, &[], &[]);
+    sampled.decision == SamplingDecision::RecordAndSample
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ enum RoundTrip {
 
 impl StoreSpan {
     /// A round trip for one call.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         operation: &'static str,
         attributes: Vec<KeyValue>,
         call: &CallSpan,

@@ -93,11 +93,8 @@ fn a_value_of_a_bad_form_is_refused_in_words_without_a_pattern() {
         ("monitoring.scrape.interval=30", "interval is \"30\", and must be a duration such as 30s"),
         ("settings.connection-age=5 min", "settings.connection-age is \"5 min\""),
         ("settings.max-arriving-bytes=1GB", "settings.max-arriving-bytes is \"1GB\""),
-        ("settings.metrics-addr=:9090", "settings.metrics-addr is \":9090\""),
-        ("settings.debug-addr=localhost:6071", "settings.debug-addr is \"localhost:6071\""),
         ("settings.header-limit=a b", "settings.header-limit is \"a b\", and must be the name of"),
         ("settings.key-prefix=a{b}", "settings.key-prefix is \"a{b}\""),
-        ("settings.metrics-path=metrics", "settings.metrics-path is \"metrics\""),
         ("controlPlane.tls.name=a b", "controlPlane.tls.name is \"a b\", and must be a DNS name"),
         ("store.tls.name=https://h", "store.tls.name is \"https://h\""),
         ("log.level=inf0", "log.level is \"inf0\", and must be error, warn, info, debug or off"),
@@ -126,7 +123,7 @@ fn a_value_of_a_bad_form_is_refused_in_words_without_a_pattern() {
         }
     }
     refused(&["--set-string", "maxMessageBytes=1023"], "must be a size from 1KiB to 64MiB");
-    let bounds = "maxMessageBytes=64MiB,decisionBudget=60000ms,store.memoryCountersMax=1000000000,podDisruptionBudget.maxUnavailable=100%,settings.debug-addr=[::1]:6071";
+    let bounds = "maxMessageBytes=64MiB,decisionBudget=60000ms,store.memoryCountersMax=1000000000,podDisruptionBudget.maxUnavailable=100%";
     render(&["--set", bounds]);
 }
 

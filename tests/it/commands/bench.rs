@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::support::{
     Process, eventually,
+    redis_server::nobody,
     service::{Options, Service, tollkeeper},
 };
 
@@ -201,7 +202,7 @@ fn calls_that_get_no_answer_end_at_a_deadline_and_are_counted() {
 
 #[test]
 fn a_server_that_cannot_be_reached_exits_with_1() {
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let gone = nobody().to_string();
     let (code, stdout, stderr) = bench(&gone, &["--threads", "2", "user=a"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert_eq!(

@@ -10,7 +10,9 @@ use std::{
 use tempfile::TempDir;
 
 use crate::support::{
-    Process, eventually, root, run,
+    Process, eventually,
+    redis_server::nobody,
+    root, run,
     service::{Options, Service, serve, tollkeeper},
     tool,
 };
@@ -37,7 +39,7 @@ fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
 #[test]
 fn a_stderr_that_is_full_changes_no_exit_code() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = nobody().to_string();
     let call = ["call", "--addr", &nobody, "--domain", "x", "a=b"];
     for (words, code) in [
         (&["check", "gone.yaml"][..], 1),
@@ -319,7 +321,7 @@ fn line_ends_in_a_rule_file_or_its_name_add_no_line_to_log_or_output() {
 
 #[test]
 fn the_exit_code_of_call_on_an_error_is_1() {
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let gone = nobody().to_string();
     let flags = ["call", "--addr", &gone, "--domain", "shop", "user=a"];
     let (code, stdout, stderr) = run(tollkeeper().args(flags));
     assert_eq!((code, stdout.as_str()), (Some(1), ""));

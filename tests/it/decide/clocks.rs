@@ -1,6 +1,6 @@
 //! Promise "Redis's clock": Redis's time decides, whatever the service's clock shows, also if Redis's clock jumps.
 
-use std::{net::TcpListener, sync::Arc};
+use std::sync::Arc;
 
 use tollkeeper::{
     engine::{
@@ -16,7 +16,7 @@ use crate::support::{
     backends::{Backend as _, ScriptInRedis},
     charges::{BEGIN, charge, limit},
     eventually,
-    redis_server::Redis,
+    redis_server::{Redis, nobody},
     service::{
         Options, RULES, Service, descriptor, hits, request, service_at, service_off_by, spell,
     },
@@ -73,7 +73,7 @@ async fn services_whose_clocks_are_three_hours_wrong_share_one_count_and_one_res
 async fn no_call_panics_if_the_clock_is_before_1970_or_after_9999() {
     let redis = Redis::start();
     for (round, clock) in ["@1969-06-01 00:00:00", "+270000000000"].into_iter().enumerate() {
-        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let gone = nobody();
         let endpoint = format!("http://{gone}");
         let environment =
             [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "20")];

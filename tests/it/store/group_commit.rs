@@ -22,11 +22,11 @@ use tollkeeper::{
         fallback::Fallback,
         guard::{Arrival, Guard, Patience},
         memory::MemoryStore,
+        metrics::StoreMetrics,
         over_limit_cache::{Denials, OverLimitCache},
         redis::RedisStore,
         system_clock,
     },
-    telemetry::StoreMetrics,
 };
 
 use crate::support::{
@@ -526,7 +526,7 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
 fn sends_what_it_keeps(store: &Arc<RedisStore>) -> JoinSet<()> {
     let store = Arc::clone(store);
     let mut tasks = JoinSet::new();
-    tasks.spawn(async move { store.follow_servers().await });
+    tasks.spawn(async move { store.follow().await });
     tasks
 }
 

@@ -15,13 +15,13 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
     },
-    store::memory::MemoryStore,
-    telemetry::MemoryMetrics,
+    store::memory::{MemoryStore, metrics::MemoryMetrics},
 };
 
 use crate::support::{
     charges::{BEGIN, LOG, charge, limit},
     dice::Dice,
+    redis_server::nobody,
     service::{Options, Service, descriptor, hits, request, spell},
 };
 
@@ -251,7 +251,7 @@ descriptors:
 ";
     let flags = ["--memory-counters-max", "1000", "--on-store-failure", "local"];
     let flags = &[&flags[..], &["--decision-budget", "50ms"]].concat();
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = nobody();
     for store in ["memory://", &format!("redis://{gone}")] {
         let service = Service::start(Options { rules, store, flags, ..Options::default() });
         let mut client = service.client().await;

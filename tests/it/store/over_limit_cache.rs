@@ -12,8 +12,10 @@ use tollkeeper::{
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
     rls::pb::{RateLimitDescriptor, RateLimitUnit},
-    store::over_limit_cache::{Denials, OverLimitCache},
-    telemetry::StoreMetrics,
+    store::{
+        metrics::StoreMetrics,
+        over_limit_cache::{Denials, OverLimitCache},
+    },
 };
 
 use crate::support::{

@@ -180,7 +180,7 @@ async fn in_every_order(
         let direct = redis_store::transactions(&redis.url(), TIMEOUT);
         if used > 0 {
             let call = [charge_of((' ', i64::try_from(used).unwrap()))];
-            assert!(!direct.charge(&call).await.unwrap().denied);
+            assert!(!direct.charge(&call, redis_store::soon()).await.unwrap().denied);
         }
         let mut running = Vec::new();
         for caller in callers {
@@ -189,7 +189,7 @@ async fn in_every_order(
             store.reached().await;
             gate.step();
             let call = [charge_of(*caller)];
-            let task = tokio::spawn(async move { store.charge(&call).await });
+            let task = tokio::spawn(async move { store.charge(&call, redis_store::soon()).await });
             running.push((caller.0, gate, task));
         }
         let mut order = String::new();
@@ -304,8 +304,10 @@ async fn transactions_do_what_memory_does() {
             };
             charges.push(charges::charge(["a", "b"][dice.below(2) as usize], hits, limit));
         }
-        let (ours, mut theirs) =
-            (memory.charge(&charges), store.charge(&charges).await.expect("an answer"));
+        let (ours, mut theirs) = (
+            memory.charge(&charges),
+            store.charge(&charges, redis_store::soon()).await.expect("an answer"),
+        );
         // The two calls are made at different times, so their resets differ.
         for (ours, theirs) in ours.tallies.iter().zip(&mut theirs.tallies) {
             theirs.reset = ours.reset;

@@ -145,7 +145,10 @@ async fn transactions_deny_without_a_write() {
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::transactions(&redis.url(), TIMEOUT);
-        assert_eq!(spell(&store.charge(&[charge_hits("full", 5)]).await), "admitted");
+        assert_eq!(
+            spell(&store.charge(&[charge_hits("full", 5)], redis_store::soon()).await),
+            "admitted"
+        );
         redis.refuse_writes(code);
         let refund =
             |user| charge_on(Algorithm::FixedWindow, WhenDenied::Free, user, Hits::Refund(1));
@@ -156,10 +159,18 @@ async fn transactions_deny_without_a_write() {
             (vec![refund("full")], code),
             (vec![refund("new")], "admitted"),
         ] {
-            assert_eq!(spell(&store.charge(&call).await), expected, "{code}: {call:?}");
+            assert_eq!(
+                spell(&store.charge(&call, redis_store::soon()).await),
+                expected,
+                "{code}: {call:?}"
+            );
         }
         redis.accept_writes();
-        assert_eq!(spell(&store.charge(&[refund("full")]).await), "admitted", "{code}");
+        assert_eq!(
+            spell(&store.charge(&[refund("full")], redis_store::soon()).await),
+            "admitted",
+            "{code}"
+        );
         assert_eq!(redis.query::<String>(&["GET", &redis.key("full")]), "4", "{code}");
         redis.assert_no_key_leaks();
     }

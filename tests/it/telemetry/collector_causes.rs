@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use crate::support::{
     certificates::Authority,
     eventually,
+    redis_server::nobody,
     secured::Secured,
     service::{Options, Service, descriptor, request},
 };
@@ -40,7 +41,7 @@ const PROTOCOLS: [&str; 2] = ["grpc", "http/protobuf"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_not_there_or_says_nothing() {
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = nobody();
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let (gone, mute) = (format!("http://{gone}"), format!("http://{}", mute.local_addr().unwrap()));
     for protocol in PROTOCOLS {

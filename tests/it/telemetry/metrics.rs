@@ -8,7 +8,10 @@ use std::{
     time::SystemTime,
 };
 
-use tollkeeper::telemetry::{self, InstrumentKind, InstrumentRow};
+use tollkeeper::{
+    app,
+    telemetry::{InstrumentKind, InstrumentRow},
+};
 
 use crate::support::{
     eventually,
@@ -33,7 +36,7 @@ fn row_of_instrument(row: &InstrumentRow) -> String {
 
 #[test]
 fn the_metrics_of_the_page_are_those_that_the_program_defines() {
-    let rows: Vec<String> = telemetry::instruments().map(row_of_instrument).collect();
+    let rows: Vec<String> = app::instruments().map(row_of_instrument).collect();
     check_table("metrics.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
 }
 

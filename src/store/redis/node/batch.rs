@@ -1,20 +1,21 @@
 //! Calls that go to one server together, in one write: a script run for those on fixed windows, and one for the
-//! others; or such runs for each hash slot.
+//! others; or such runs for each hash slot. A call that goes by itself is a batch of one.
 
-use std::vec;
+use std::{slice, time::Instant, vec};
 
-use redis::RedisResult;
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
 use crate::{
     engine::time::Timestamp,
+    store::metrics::{StoreMetrics, redis_error_type},
     store::redis::{
         script::{
-            self, KeyDeclaration, RedisOutcome, Reply, Script, ScriptRun, Scripts, WriteRefusal,
-            fixed, ledger::LedgerRun, unexpected_reply, work::NodeWork,
+            KeyDeclaration, RedisOutcome, Reply, Scripts, WriteRefusal, counter, fixed,
+            is_unknown_script, ledger::LedgerRun, unexpected_reply, work::NodeWork,
         },
+        transactions,
         wire::{connection::Connection, hash_slot::HashSlot, resp},
     },
-    telemetry::StoreMetrics,
 };
 
 /// The most weight of one batch, except for one heavier call; see [`fixed::KEYS_MAX`].
@@ -35,13 +36,25 @@ pub(crate) enum Runs {
     NodeWide,
     /// One run for each hash slot, with declared keys.
     PerSlot,
+    /// None: each call goes by itself, as transactions, to a server that runs no scripts.
+    Transactions,
 }
 
-/// The script that decides a call.
+impl Runs {
+    pub(crate) const fn keys(self) -> KeyDeclaration {
+        match self {
+            Self::NodeWide => KeyDeclaration::Undeclared,
+            Self::Single | Self::PerSlot | Self::Transactions => KeyDeclaration::Declared,
+        }
+    }
+}
+
+/// The script that does a call's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScriptKind {
     Fixed,
     Ledger,
+    Counter,
 }
 
 impl ScriptKind {
@@ -49,7 +62,15 @@ impl ScriptKind {
     pub(crate) fn of(work: &NodeWork) -> Self {
         match work {
             NodeWork::Charges(charges) if fixed::accepts(charges) => Self::Fixed,
+            _ => Self::of_lone(work),
+        }
+    }
+
+    /// The script that does this by itself, however its keys are declared.
+    pub(crate) const fn of_lone(work: &NodeWork) -> Self {
+        match work {
             NodeWork::Charges(_) | NodeWork::GiveBack(_) => Self::Ledger,
+            NodeWork::Read(..) => Self::Counter,
         }
     }
 
@@ -58,6 +79,7 @@ impl ScriptKind {
         match self {
             Self::Fixed => "fixed",
             Self::Ledger => "ledger",
+            Self::Counter => "counter",
         }
     }
 
@@ -65,10 +87,10 @@ impl ScriptKind {
     pub(crate) fn weight(self, work: &NodeWork, runs: Runs) -> usize {
         let weight = match self {
             Self::Fixed => work.len(),
-            Self::Ledger => LEDGER_WEIGHT * work.len(),
+            Self::Ledger | Self::Counter => LEDGER_WEIGHT * work.len(),
         };
         match runs {
-            Runs::Single | Runs::NodeWide => weight,
+            Runs::Single | Runs::NodeWide | Runs::Transactions => weight,
             Runs::PerSlot => weight.max(RUN_WEIGHT),
         }
     }
@@ -76,18 +98,23 @@ impl ScriptKind {
 
 /// Calls in the order in which they were added.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct Batch<'prefix> {
     kind: Runs,
+    keys: KeyDeclaration,
+    key_prefix: &'prefix str,
     runs: Vec<Run>,
     /// The index of each call's run.
     calls: Vec<usize>,
+    /// The only call, and the time by which its windows are chosen, if the server runs no scripts.
+    transaction: Option<(NodeWork, Timestamp)>,
 }
 
-/// Calls that one script decides.
+/// Calls that one run of a script decides.
 #[derive(Debug)]
 struct Run {
     /// The hash slot of all keys, if each has a run of its own.
     slot: Option<HashSlot>,
+    script: ScriptKind,
     calls: RunCalls,
 }
 
@@ -97,31 +124,41 @@ enum RunCalls {
     Ledger(LedgerRun),
 }
 
-impl Batch {
-    pub(crate) const fn new(kind: Runs) -> Self {
-        Self { kind, runs: Vec::new(), calls: Vec::new() }
+impl<'prefix> Batch<'prefix> {
+    /// A batch without calls, on keys that begin with `key_prefix`, and are declared like this.
+    pub(crate) fn new(kind: Runs, keys: KeyDeclaration, key_prefix: &'prefix str) -> Self {
+        let (runs, calls) = (Vec::new(), Vec::new());
+        Self { kind, keys, key_prefix, runs, calls, transaction: None }
     }
 
-    /// Adds a call in the windows that hold `assumed_now`, on keys that begin with `key_prefix`. All
-    /// calls together must not weigh more than [`WEIGHT_MAX`], except for one alone.
-    pub(crate) fn add(
-        &mut self,
-        kind: ScriptKind,
-        work: &NodeWork,
-        assumed_now: Timestamp,
-        key_prefix: &str,
-    ) {
+    /// Adds a call in the windows that hold `assumed_now`. All calls together must not weigh more than
+    /// [`WEIGHT_MAX`], except for one alone.
+    pub(crate) fn add(&mut self, script: ScriptKind, work: &NodeWork, assumed_now: Timestamp) {
         let slot = match self.kind {
             Runs::Single | Runs::NodeWide => None,
             Runs::PerSlot => work.slot(),
+            Runs::Transactions => {
+                self.transaction = Some((work.clone(), assumed_now));
+                return;
+            }
         };
-        let known = self.runs.iter().position(|run| run.slot == slot && run.calls.kind() == kind);
+        let known = self.runs.iter().position(|run| run.slot == slot && run.script == script);
         let index = known.unwrap_or(self.runs.len());
         if known.is_none() {
-            self.runs.push(Run { slot, calls: RunCalls::new(kind) });
+            let calls = match script {
+                ScriptKind::Fixed => RunCalls::Fixed(fixed::FixedRun::default()),
+                ScriptKind::Ledger | ScriptKind::Counter => RunCalls::Ledger(LedgerRun::default()),
+            };
+            self.runs.push(Run { slot, script, calls });
         }
         if let Some(run) = self.runs.get_mut(index) {
-            run.calls.add(work, assumed_now, key_prefix);
+            match (&mut run.calls, work) {
+                (RunCalls::Fixed(run), NodeWork::Charges(charges)) => {
+                    run.add(charges, assumed_now, self.key_prefix);
+                }
+                (RunCalls::Ledger(run), work) => run.add_work(work, assumed_now, self.key_prefix),
+                (RunCalls::Fixed(_), _) => {}
+            }
             self.calls.push(index);
         }
     }
@@ -133,40 +170,91 @@ impl Batch {
 
     /// The script of each run, by the order in which they are sent.
     pub(crate) fn scripts(&self) -> impl Iterator<Item = ScriptKind> {
-        self.runs.iter().map(|run| run.calls.kind())
+        self.runs.iter().map(|run| run.script)
     }
 
-    /// Sends it, and reads the replies to the calls, in their order.
+    /// Sends it, and reads the replies to the calls, in their order. A script that the server does not know has not run;
+    /// it is sent once more with its text.
     pub(crate) async fn run(
         self,
         connection: &mut Connection,
-        scripts: &Scripts,
         metrics: &StoreMetrics,
     ) -> Vec<RedisResult<Reply>> {
-        let keys = match self.kind {
-            Runs::Single | Runs::PerSlot => KeyDeclaration::Declared,
-            Runs::NodeWide => KeyDeclaration::Undeclared,
-        };
-        let mut runs: Vec<(_, &dyn ScriptRun)> = Vec::with_capacity(self.runs.len());
-        for Run { calls, .. } in &self.runs {
-            runs.push((calls.script(scripts, keys), calls.as_run()));
-            metrics.script_ran(calls.kind().name());
+        if let Some((work, assumed_now)) = self.transaction {
+            let prefix = self.key_prefix;
+            let reply = transactions::run(&work, assumed_now, prefix, connection, metrics).await;
+            return vec![reply];
         }
-        let ran = script::run(&runs, keys, connection, metrics, resp::integers).await;
-        let mut by_run = Vec::with_capacity(self.runs.len());
-        for (run, reply) in self.runs.iter().zip(ran.replies) {
-            by_run.push(run.calls.read(reply));
+        if self.keys == KeyDeclaration::Leaving {
+            return vec![Err(self.why_left(connection).await)];
+        }
+        let commands = self.commands("EVALSHA", &self.runs);
+        let began = Instant::now();
+        let mut by_run = self.send(&commands, &self.runs, connection).await;
+        let took = began.elapsed();
+        let error = by_run.iter().find_map(|reply| reply.as_ref().err());
+        let error_type = error.map(redis_error_type);
+        for (run, reply) in self.runs.iter().zip(&mut by_run) {
+            if reply.as_ref().is_err_and(is_unknown_script) {
+                let run = slice::from_ref(run);
+                let commands = self.commands("EVAL", run);
+                let sent = self.send(&commands, run, connection);
+                let again = metrics.measure("EVAL", sent).await.pop();
+                *reply = again.unwrap_or_else(|| Err(unexpected_reply()));
+            }
         }
         let replies = in_order(&self.calls, by_run);
 
         let refused = replies.iter().find_map(refusal);
-        let error_type = ran.error_type.or(refused.map(|refusal| refusal.code().to_owned()));
-        metrics.record("EVALSHA", ran.took, error_type);
+        let error_type = error_type.or(refused.map(|refusal| refusal.code().to_owned()));
+        metrics.record("EVALSHA", took, error_type);
         if refused == Some(WriteRefusal::Replica) {
             // A demoted server must not be asked again on this connection.
             connection.retire();
         }
         replies
+    }
+
+    fn commands(&self, verb: &str, runs: &[Run]) -> Vec<u8> {
+        let mut commands = Vec::with_capacity(4096);
+        for run in runs {
+            run.command(verb, self.keys).write_packed_command(&mut commands);
+        }
+        commands
+    }
+
+    async fn send(
+        &self,
+        commands: &[u8],
+        runs: &[Run],
+        connection: &mut Connection,
+    ) -> Vec<RunReply> {
+        if matches!(self.keys, KeyDeclaration::Importing | KeyDeclaration::ImportingUndeclared) {
+            // It announces that the next command is for a hash slot that the server does not have yet. If it fails, so
+            // does the command.
+            drop(connection.query::<()>(&redis::cmd("ASKING")).await);
+        }
+        let mut unread = runs.iter();
+        let read = |reply: &[u8]| unread.next().ok_or_else(unexpected_reply)?.read(reply);
+        connection.exchange(commands, runs.len(), read).await
+    }
+
+    /// Why a server that is giving a hash slot away does not decide this: ASK if it has none of the keys.
+    async fn why_left(&self, connection: &mut Connection) -> RedisError {
+        let mut why = unexpected_reply();
+        let keys = self.runs.iter().flat_map(|run| match &run.calls {
+            RunCalls::Ledger(run) => run.keys(),
+            RunCalls::Fixed(_) => &[],
+        });
+        for key in keys {
+            match connection.query::<u8>(redis::cmd("EXISTS").arg(key)).await {
+                Err(error) => why = error,
+                Ok(_) => {
+                    return (ErrorKind::Server(ServerErrorKind::TryAgain), "it has a key").into();
+                }
+            }
+        }
+        why
     }
 }
 
@@ -189,53 +277,29 @@ fn in_order(calls: &[usize], mut by_run: Vec<RunReply>) -> Vec<RedisResult<Reply
     replies
 }
 
-impl RunCalls {
-    fn new(kind: ScriptKind) -> Self {
-        match kind {
-            ScriptKind::Fixed => Self::Fixed(fixed::FixedRun::default()),
-            ScriptKind::Ledger => Self::Ledger(LedgerRun::default()),
+impl Run {
+    fn command(&self, verb: &str, keys: KeyDeclaration) -> Cmd {
+        let scripts = Scripts::on(keys);
+        let script = match self.script {
+            ScriptKind::Fixed => &scripts.fixed,
+            ScriptKind::Ledger => &scripts.ledger,
+            ScriptKind::Counter => &scripts.counter,
+        };
+        match &self.calls {
+            RunCalls::Fixed(run) => run.command(verb, script.named_by(verb), keys),
+            RunCalls::Ledger(run) => run.command(verb, script.named_by(verb), keys),
         }
     }
 
-    const fn kind(&self) -> ScriptKind {
-        match self {
-            Self::Fixed(_) => ScriptKind::Fixed,
-            Self::Ledger(_) => ScriptKind::Ledger,
+    fn read(&self, reply: &[u8]) -> RunReply {
+        if self.script == ScriptKind::Counter {
+            let reply = counter::read(resp::value(reply)?).ok_or_else(unexpected_reply)?;
+            return Ok((reply.now, vec![reply.outcome].into_iter()));
         }
-    }
-
-    fn add(&mut self, work: &NodeWork, assumed_now: Timestamp, key_prefix: &str) {
-        match (self, work) {
-            (Self::Fixed(run), NodeWork::Charges(charges)) => {
-                run.add(charges, assumed_now, key_prefix)
-            }
-            (Self::Ledger(run), work) => run.add_work(work, assumed_now, key_prefix),
-            (Self::Fixed(_), NodeWork::GiveBack(_)) => {}
-        }
-    }
-
-    fn script<'scripts>(
-        &self,
-        scripts: &'scripts Scripts,
-        keys: KeyDeclaration,
-    ) -> &'scripts Script {
-        match self {
-            Self::Fixed(_) => &scripts.on(keys).fixed,
-            Self::Ledger(_) => &scripts.on(keys).ledger,
-        }
-    }
-
-    fn as_run(&self) -> &dyn ScriptRun {
-        match self {
-            Self::Fixed(run) => run,
-            Self::Ledger(run) => run,
-        }
-    }
-
-    fn read(&self, reply: RedisResult<Vec<i64>>) -> RunReply {
-        let read = match self {
-            Self::Fixed(run) => run.read(&reply?),
-            Self::Ledger(run) => run.read(&reply?),
+        let reply = resp::integers(reply)?;
+        let read = match &self.calls {
+            RunCalls::Fixed(run) => run.read(&reply),
+            RunCalls::Ledger(run) => run.read(&reply),
         };
         let (now, outcomes) = read.ok_or_else(unexpected_reply)?;
         Ok((now, outcomes.into_iter()))

@@ -5,36 +5,46 @@
 //! tasks of another thread costs more than to wake one. One of the dispatchers is the leader, and sends.
 
 mod dispatcher;
+mod exchange;
 mod queue;
 mod spans;
 mod waiting;
 
 use std::{
+    collections::VecDeque,
     mem,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use tokio::{sync::oneshot, time::Instant};
+use parking_lot::Mutex;
+use tokio::{select, sync::oneshot, time::Instant};
+use tokio_util::task::TaskTracker;
 
-pub(crate) use self::queue::{NotDecided, QueuedCall};
+pub(crate) use self::queue::QueuedCall;
 use self::{
     dispatcher::Dispatcher,
-    queue::{CallAnswer, SharedQueue},
+    queue::{Mailbox, Queue, SentAs, SharedQueue},
     waiting::{CallInQueue, WaitsFor},
 };
 use super::{
-    batch::{Runs, ScriptKind},
+    batch::{Batch, Runs, ScriptKind},
+    decided::{CallAnswer, NotDecided},
     link::Link,
     unsent::Unsent,
 };
 use crate::{
+    engine::time::Timestamp,
     process::workers,
     store::{
         StoreError,
-        redis::script::{Scripts, work::NodeWork},
+        redis::script::{KeyDeclaration, work::NodeWork},
     },
     telemetry::current,
 };
+
+/// How long an answer to a call that goes by itself is waited for.
+const ALONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where calls wait for one server.
 #[derive(Debug, Clone)]
@@ -43,12 +53,29 @@ pub(crate) struct Batcher(Arc<SharedQueue>);
 impl Batcher {
     pub(crate) fn new(
         link: Link,
-        scripts: Arc<Scripts>,
         unsent: Arc<Unsent>,
         runs: Runs,
         wait_replicas: u32,
+        key_prefix: String,
     ) -> Self {
-        Self(Arc::new(SharedQueue::new(link, scripts, unsent, runs, wait_replicas)))
+        let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
+        let queue = Mutex::new(Queue {
+            waiting: VecDeque::new(),
+            leader: None,
+            runs,
+            batches: 0,
+            is_closed: false,
+        });
+        let dispatchers = TaskTracker::new();
+        Self(Arc::new(SharedQueue {
+            queue,
+            mailboxes,
+            link,
+            key_prefix,
+            unsent,
+            dispatchers,
+            wait_replicas,
+        }))
     }
 
     /// Makes all charges of one call, or none, or gives hits back. It is sent if it can be answered `until` then, and
@@ -56,38 +83,93 @@ impl Batcher {
     ///
     /// # Errors
     /// See [`NotDecided`]. When the breaker opens, a call that was sent fails at once.
-    pub(crate) async fn ask(&self, work: NodeWork, until: Instant) -> CallAnswer {
-        self.queue(work, until, false).await
+    pub(crate) async fn decide(&self, work: NodeWork, until: Instant) -> CallAnswer {
+        self.decide_in_batch(work, until, SentAs::Call).await
     }
 
-    /// Like [`ask`](Self::ask), for a part of a call or a give-back, whose answer is waited for nevertheless.
-    pub(crate) async fn ask_part(&self, work: NodeWork, until: Instant) -> CallAnswer {
-        self.queue(work, until, true).await
+    /// Like [`decide`](Self::decide), for a part of a call or a give-back, whose answer is waited for nevertheless.
+    pub(crate) async fn decide_part(&self, work: NodeWork, until: Instant) -> CallAnswer {
+        self.decide_in_batch(work, until, SentAs::Part).await
     }
 
-    async fn queue(&self, work: NodeWork, until: Instant, is_part: bool) -> CallAnswer {
+    async fn decide_in_batch(&self, work: NodeWork, until: Instant, sent_as: SentAs) -> CallAnswer {
         if let Some(error) = self.0.link.state.breaker.refusal() {
             self.0.keep(work, Instant::now());
             return Err(NotDecided::Failed(error));
         }
+        let script = ScriptKind::of(&work);
+        let (call, answered) = self.call(work, script, until, sent_as);
+        if self.enqueue(call).is_err() {
+            return Err(NotDecided::Elsewhere(None));
+        }
+        // Without an answer its batch was not answered in time.
+        answered.await.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))
+    }
+
+    /// Does work by itself, in a batch of one that waits for no other, on keys that are declared like this; with `made`,
+    /// only in the windows that hold that time. It is not sent while the breaker is open. Nothing is kept.
+    pub(crate) async fn decide_alone(
+        &self,
+        work: &NodeWork,
+        keys: KeyDeclaration,
+        made: Option<Timestamp>,
+    ) -> CallAnswer {
+        let state = &self.0.link.state;
+        if let Some(error) = state.breaker.refusal() {
+            return Err(NotDecided::NotSent(error));
+        }
+        let sent_as = if made.is_some() { SentAs::Resent } else { SentAs::Lone };
+        let (script, until) = (ScriptKind::of_lone(work), Instant::now() + ALONE_WITHIN);
+        let (mut call, mut answered) = self.call(work.clone(), script, until, sent_as);
+        call.redis_now = made;
+        let mut connection = select! {
+            biased;
+            opened = self.0.link.connection(self.0.owed_within(sent_as)) => opened,
+            error = state.opened() => Err(error),
+        }
+        .map_err(NotDecided::NotSent)?;
+        let mut calls = vec![call];
+        let sending = async {
+            while !calls.is_empty() {
+                let batch = Batch::new(self.runs(), keys, &self.0.key_prefix);
+                let (waited, sent) = (Duration::ZERO, mem::take(&mut calls));
+                let exchanged = self.0.exchange(&mut connection, batch, sent, waited).await;
+                let Some(exchanged) = exchanged else { return };
+                for (call, answer) in exchanged.answers {
+                    drop(call.answer.send(answer));
+                }
+                calls = exchanged.again;
+            }
+        };
+        let answer = select! {
+            biased;
+            answer = &mut answered => answer,
+            () = sending => answered.await,
+        };
+        answer.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))
+    }
+
+    fn call(
+        &self,
+        work: NodeWork,
+        script: ScriptKind,
+        until: Instant,
+        sent_as: SentAs,
+    ) -> (QueuedCall, oneshot::Receiver<CallAnswer>) {
         let (answer, answered) = oneshot::channel();
-        let queued = self.enqueue(QueuedCall {
-            kind: ScriptKind::of(&work),
+        let call = QueuedCall {
             work,
+            kind: script,
             stale: 0,
             redis_now: None,
             since: Instant::now(),
             until,
-            is_part,
+            sent_as,
             mailbox: workers::share(self.0.mailboxes.len()),
             answer,
             span: current().map(CallInQueue::new),
-        });
-        if queued.is_err() {
-            return Err(NotDecided::Elsewhere);
-        }
-        // Without an answer its batch was not answered in time.
-        answered.await.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)))
+        };
+        (call, answered)
     }
 
     /// Queues a call, and sees to it that somebody sends it; gives it back if the node has left.

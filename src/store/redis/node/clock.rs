@@ -1,4 +1,4 @@
-//! Redis's time, as far as its answers tell. It is a guess that saves a second question: the scripts
+//! An estimate of Redis's clock, which usually saves a second round trip: the scripts
 //! refuse a call whose window is not the present one by Redis's own clock.
 
 use std::time::Instant;
@@ -18,11 +18,11 @@ pub(crate) struct RedisClock {
 struct Learned {
     /// Redis's clock minus ours, in milliseconds.
     offset_ms: i64,
-    /// When the question was sent from whose answer this is.
+    /// When the request was sent from whose answer this is.
     sent: Option<Instant>,
 }
 
-/// When a question was sent to Redis, by two clocks: the first orders questions, the second may be set.
+/// When a request was sent to Redis, by two clocks: the first orders requests, the second may be set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     at: Instant,
@@ -44,12 +44,12 @@ impl RedisClock {
         self.learned.lock().offset_ms
     }
 
-    /// Now, for a question that is about to be sent.
+    /// Now, for a request that is about to be sent.
     pub(crate) fn send(&self) -> Sent {
         Sent { at: Instant::now(), clock: (self.clock)() }
     }
 
-    /// Learns from an answer that has just arrived: Redis's clock showed `told` after the question was
+    /// Learns from an answer that has just arrived: Redis's clock showed `told` after the request was
     /// sent and before now.
     pub(crate) fn learn(&self, told: Timestamp, sent: Sent) {
         self.learned.lock().learn(told, sent, (self.clock)());

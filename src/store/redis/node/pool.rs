@@ -25,19 +25,16 @@ use crate::{
     process::{pause::jittered, workers},
     store::{
         StoreError,
+        metrics::StoreMetrics,
         outage::Outage,
         redis::wire::{
-            connection::{self, Connection},
+            connection::{self, CONNECT_WITHIN, Connection},
             endpoint::Server,
             server_info::ServerInfo,
         },
+        report::ServerReport,
     },
-    telemetry::{ServerReport, StoreMetrics},
 };
-
-/// How long opening a connection may take, also if a packet of the handshake is lost. It belongs to no call, and
-/// continues when those that wait have given up.
-pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
 /// The least time after which a connection is replaced, so that a server whose DNS name has moved is found.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -74,16 +71,16 @@ struct PoolInner {
     parts: Vec<OnceLock<bb8::Pool<Manager>>>,
     /// How often all connections were discarded.
     discards: Arc<AtomicU64>,
-    /// Rings when a connection could not be opened.
+    /// Is notified when a connection could not be opened.
     failed: Arc<Notify>,
-    /// Number of questions that wait for a connection.
+    /// Number of batches that wait for a connection.
     waiting: AtomicU64,
 }
 
-/// A connection that a question holds for itself.
-pub type Held<'pool> = bb8::PooledConnection<'pool, Manager>;
+/// A connection that a batch has to itself.
+pub type Connected<'pool> = bb8::PooledConnection<'pool, Manager>;
 
-/// Its connections say nothing of use.
+/// Omits the connections, which are of no use in a log line.
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").finish_non_exhaustive()
@@ -106,11 +103,11 @@ impl Pool {
         }))
     }
 
-    /// A connection for one question, as soon as there is one. It must be asked for inside a tokio runtime.
+    /// A connection for one batch, as soon as there is one. It must be requested inside a tokio runtime.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if an attempt to open one fails while there is no other.
-    pub async fn get(&self) -> Result<Held<'_>, StoreError> {
+    pub async fn get(&self) -> Result<Connected<'_>, StoreError> {
         let Some(connections) = self.part() else {
             return Err(StoreError::Unavailable("no connections are allowed".to_owned()));
         };
@@ -213,7 +210,7 @@ impl Pool {
     }
 }
 
-/// A question that waits for a connection, until it is dropped.
+/// A batch that waits for a connection, until this is dropped.
 struct Waits<'pool>(&'pool AtomicU64);
 
 impl<'pool> Waits<'pool> {

@@ -1,5 +1,5 @@
-//! The write that probes a server in an outage: made in the way in which the server decides calls. On a cluster it
-//! goes to a hash slot of the server's own, since any other write would be redirected, whether writes work or not.
+//! The probe of a server in an outage: a write by the same mechanism as decisions (script or command). On a cluster it
+//! goes to a hash slot that the server has, since any other write would be redirected, whether writes work or not.
 
 use parking_lot::Mutex;
 use redis::Cmd;

@@ -8,12 +8,15 @@ use redis::{Cmd, RedisResult, Value, from_redis_value, from_redis_value_ref};
 
 use crate::{
     engine::key::unused_key,
-    store::redis::wire::{
-        connection::Connection,
-        endpoint::Server,
-        server_info::{Expected, ServerInfo, ServerMode},
+    store::{
+        metrics::StoreMetrics,
+        redis::wire::{
+            connection::Connection,
+            endpoint::Server,
+            server_info::{Expected, ServerInfo, ServerMode},
+        },
+        report::ServerUsage,
     },
-    telemetry::{ServerUsage, StoreMetrics},
 };
 
 /// The commands of the scripts, each with a key as its first argument. INCR and RPUSH come last: they cannot be tried

@@ -21,20 +21,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     breaker::Breaker,
-    pool::{self, CONNECT_WITHIN, Pool},
+    pool::{self, Pool},
     probe::ProbeWrite,
 };
 use crate::{
     process::pause::Pause,
     store::{
         StoreError, lateness,
+        metrics::StoreMetrics,
         outage::Outage,
         redis::{
             script::{self, WriteRefusal},
-            wire::connection::Connection,
+            wire::connection::{CONNECT_WITHIN, Connection},
         },
     },
-    telemetry::StoreMetrics,
 };
 
 /// The time from one probe to the next: first this, and twice as long after each, up to [`PAUSE_MAX`].
@@ -53,9 +53,9 @@ pub(crate) struct ServerState {
     pub(crate) pool: Pool,
     pub(crate) breaker: Breaker,
     outage: Outage,
-    /// Rings when the server fails: another may have taken over.
-    bell: Arc<Notify>,
-    /// Rings when the breaker opens.
+    /// Is notified when the server fails: another may have taken over.
+    search_due: Arc<Notify>,
+    /// Is notified when the breaker opens.
     opens: Notify,
     metrics: StoreMetrics,
     /// The address, as a label.
@@ -70,11 +70,11 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    /// The state of a server that answers as far as is known.
+    /// The state of a server that is taken to answer.
     pub(crate) fn new(
         pool: Pool,
         outage: Outage,
-        bell: Arc<Notify>,
+        search_due: Arc<Notify>,
         metrics: StoreMetrics,
         probe: ProbeWrite,
     ) -> Self {
@@ -83,7 +83,7 @@ impl ServerState {
             pool,
             breaker: Breaker::default(),
             outage,
-            bell,
+            search_due,
             opens: Notify::new(),
             metrics,
             shown: AtomicU8::new(ShownState::Nothing as u8),
@@ -110,7 +110,7 @@ impl ServerState {
             self.opens.notify_waiters();
         }
         self.show();
-        self.bell.notify_one();
+        self.search_due.notify_one();
         self.start_probing();
     }
 
@@ -120,7 +120,7 @@ impl ServerState {
         self.breaker.refusal().unwrap_or(StoreError::TimedOut)
     }
 
-    /// Whether it answers, as far as is known.
+    /// Whether no outage of it is known.
     pub(crate) fn is_up(&self) -> bool {
         !self.outage.lasts()
     }
@@ -189,7 +189,7 @@ impl ServerState {
         drop(self.probes.spawn_on(probing.run(), &runtime));
     }
 
-    /// Opens a connection in which the server takes a write in the way of a call, as fast as a call needs it.
+    /// Opens a connection on which the server accepts a write within the decision budget.
     async fn probe(&self) -> Result<Connection, StoreError> {
         let opened = time::timeout(CONNECT_WITHIN, self.pool.open()).await;
         let opened = opened.map_err(|_| StoreError::TimedOut)?;

@@ -10,11 +10,12 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::link::Unanswered;
+use super::decided::NotDecided;
 use crate::{
     engine::time::Timestamp,
-    store::{StoreError, redis::script::work::NodeWork},
-    telemetry::{LogCause, StoreMetrics, due_line},
+    store::metrics::StoreMetrics,
+    store::redis::script::work::NodeWork,
+    telemetry::{LogCause, due_line},
 };
 
 /// How long servers are left alone that do not answer.
@@ -31,12 +32,12 @@ const BYTES_EACH: usize = 1024;
 
 /// A store that sends what was kept.
 pub(crate) trait Resend {
-    /// Does work that was asked for at `made`, by Redis's clock, unless its window has ended.
+    /// Does work that arrived at `made`, by Redis's clock, unless its window has ended.
     fn send(
         &self,
         work: &NodeWork,
         made: Timestamp,
-    ) -> impl Future<Output = Result<(), Unanswered>> + Send;
+    ) -> impl Future<Output = Result<(), NotDecided>> + Send;
 }
 
 /// What waits to be sent.
@@ -59,7 +60,7 @@ struct UnsentQueue {
 #[derive(Debug)]
 struct UnsentWork {
     work: NodeWork,
-    /// Redis's time when it was asked for, which says into which window it goes.
+    /// Redis's time when it arrived, which says into which window it goes.
     made: Timestamp,
     until: Instant,
 }
@@ -70,7 +71,7 @@ impl Unsent {
         Self { queue: Mutex::default(), arrived: Notify::new(), count_max, metrics }
     }
 
-    /// Keeps what of this work [outlives its caller](NodeWork::outlives_caller). It was asked for at `made`, by Redis's
+    /// Keeps what of this work [outlives its caller](NodeWork::outlives_caller). It arrived at `made`, by Redis's
     /// clock.
     pub(crate) fn keep(&self, work: NodeWork, made: Timestamp) {
         for work in work.outliving() {
@@ -112,10 +113,8 @@ impl Unsent {
                 return self.ended(&kept, Some("ended"));
             }
             match sender.send(&kept.work, kept.made).await {
-                Err(Unanswered::NotSent(_)) => self.queue.lock().kept.push_back(kept),
-                Err(Unanswered::Failed(StoreError::ClockUnsteady)) => {
-                    self.ended(&kept, Some("ended"));
-                }
+                Err(NotDecided::NotSent(_)) => self.queue.lock().kept.push_back(kept),
+                Err(NotDecided::WindowEnded) => self.ended(&kept, Some("ended")),
                 _ => self.ended(&kept, None),
             }
         });

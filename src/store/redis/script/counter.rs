@@ -1,84 +1,17 @@
-//! A look at one counter, as `lua/counter.lua` takes it.
+//! Reading and resetting one counter, as `lua/counter.lua` does it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value, from_redis_value};
+use redis::{Value, from_redis_value};
 
-use super::{
-    KeyDeclaration, RedisOutcome, Reply, ScriptRun, Scripts, ledger::LedgerRun, run, timestamp,
-    unexpected_reply,
-};
-use crate::{
-    engine::{
-        key::Counter,
-        ledger::{Charge, CounterState, Remembered},
-        request::Hits,
-        time::Timestamp,
-    },
-    store::{
-        Clear,
-        redis::{
-            node::link::Question,
-            wire::{connection::Connection, resp},
-        },
-    },
-    telemetry::StoreMetrics,
+use super::{RedisOutcome, Reply, timestamp};
+use crate::engine::{
+    ledger::{CounterState, Remembered},
+    time::Timestamp,
 };
 
-/// One look: the arguments of a look that is judged, and whether the counter is cleared.
-struct LookRun(LedgerRun);
-
-impl LookRun {
-    fn new(counter: &Counter, clear: Clear, assumed_now: Timestamp, key_prefix: &str) -> Self {
-        let look = Charge { counter: counter.clone(), hits: Hits::Look, caller: None };
-        let mut look_run = LedgerRun::default();
-        look_run.add(&Arc::from([look]), assumed_now, key_prefix);
-        look_run.arguments.push(match clear {
-            Clear::No => "show".to_owned(),
-            Clear::Yes => "clear".to_owned(),
-        });
-        Self(look_run)
-    }
-}
-
-impl ScriptRun for LookRun {
-    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
-        self.0.command(verb, script, keys)
-    }
-}
-
-/// A look at one counter.
-pub(crate) struct ScriptLook<'look> {
-    pub(crate) scripts: &'look Scripts,
-    pub(crate) counter: &'look Counter,
-    pub(crate) clear: Clear,
-    pub(crate) keys: KeyDeclaration,
-}
-
-impl Question for ScriptLook<'_> {
-    type Answer = CounterState;
-
-    async fn ask(
-        &self,
-        connection: &mut Connection,
-        assumed_now: Timestamp,
-        metrics: &StoreMetrics,
-    ) -> RedisResult<Reply<CounterState>> {
-        let Self { scripts, counter, clear, keys } = *self;
-        let keys = match keys {
-            KeyDeclaration::ImportingUndeclared => KeyDeclaration::Importing,
-            keys => keys,
-        };
-        let look = LookRun::new(counter, clear, assumed_now, &scripts.key_prefix);
-        let runs: [(_, &dyn ScriptRun); 1] = [(&scripts.counter, &look)];
-        let mut ran = run(&runs, keys, connection, metrics, resp::value).await;
-        metrics.record("EVALSHA", ran.took, ran.error_type);
-        let reply = ran.replies.pop().ok_or_else(unexpected_reply)??;
-        read_look(reply).ok_or_else(unexpected_reply)
-    }
-}
-
-fn read_look(reply: Vec<Value>) -> Option<Reply<CounterState>> {
+/// What the reply says of the counter; `None` if it has another form.
+pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
     let mut numbers = Vec::new();
     let mut remembered = Vec::new();
     for value in reply {
@@ -95,7 +28,7 @@ fn read_look(reply: Vec<Value>) -> Option<Reply<CounterState>> {
     let outcome = match verdict {
         -1 => RedisOutcome::Stale,
         -2 => RedisOutcome::Corrupt(vec![0]),
-        _ => RedisOutcome::Decided(CounterState {
+        _ => RedisOutcome::Read(CounterState {
             used: u64::try_from(used).ok()?,
             remaining: u32::try_from(remaining).ok()?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),

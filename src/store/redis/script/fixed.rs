@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, RedisOutcome, ScriptRun, WriteRefusal, timestamp};
+use super::{ELSEWHERE, KeyDeclaration, RedisOutcome, WriteRefusal, timestamp};
 use crate::engine::{
     ledger::{Charge, Judgement, Tally, Verdict},
     request::Hits,
@@ -108,6 +108,22 @@ impl FixedRun {
         }
     }
 
+    /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
+    pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
+        let mut command = redis::cmd(verb);
+        keys.write(command.arg(script), &self.keys, |command| {
+            command.arg(&self.expiries);
+            for group in &self.groups {
+                command.arg(group.layout());
+                for FixedTerms { hits, limit, span } in &group.terms {
+                    let [start, stop] = [span.start, span.end].map(Timestamp::as_millis);
+                    command.arg(*hits).arg(*limit).arg(start).arg(stop);
+                }
+            }
+        });
+        command
+    }
+
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
     pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)> {
@@ -148,23 +164,6 @@ impl FixedRun {
     }
 }
 
-impl ScriptRun for FixedRun {
-    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
-        let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &self.keys, |command| {
-            command.arg(&self.expiries);
-            for group in &self.groups {
-                command.arg(group.layout());
-                for FixedTerms { hits, limit, span } in &group.terms {
-                    let [start, stop] = [span.start, span.end].map(Timestamp::as_millis);
-                    command.arg(*hits).arg(*limit).arg(start).arg(stop);
-                }
-            }
-        });
-        command
-    }
-}
-
 impl Group {
     /// The bytes that `lua/fixed.lua` draws.
     fn layout(&self) -> Vec<u8> {
@@ -191,7 +190,7 @@ impl Group {
         (self.calls.len() - 1, 0)
     }
 
-    /// What becomes of one of `calls` equal calls, from what their counters had left before the first.
+    /// The outcome of the `turn`-th of `calls` equal calls, by what their counters had left before the first.
     fn outcome(&self, left: &[i64], calls: u8, turn: u8, now: Timestamp) -> Option<RedisOutcome> {
         if left.contains(&-1) {
             return Some(RedisOutcome::Stale);

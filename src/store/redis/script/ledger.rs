@@ -2,12 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, RedisResult};
+use redis::Cmd;
 
-use super::{
-    ELSEWHERE, KeyDeclaration, RedisOutcome, Reply, ScriptRun, Scripts, WriteRefusal, run,
-    timestamp, unexpected_reply, why_left, work::NodeWork,
-};
+use super::{ELSEWHERE, KeyDeclaration, RedisOutcome, WriteRefusal, timestamp, work::NodeWork};
 use crate::{
     engine::{
         key::Counter,
@@ -16,18 +13,14 @@ use crate::{
         rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
         time::{Span, Timestamp},
     },
-    store::redis::{
-        node::link::Question,
-        wire::{connection::Connection, resp},
-    },
-    telemetry::StoreMetrics,
+    store::Clear,
 };
 
 /// Calls that share one run.
 #[derive(Debug, Default)]
 pub struct LedgerRun {
     keys: Vec<String>,
-    pub(super) arguments: Vec<String>,
+    arguments: Vec<String>,
     calls: Vec<Arc<[Charge]>>,
 }
 
@@ -57,6 +50,15 @@ impl LedgerRun {
         match work {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
+            NodeWork::Read(counter, clear) => {
+                let look =
+                    Charge { counter: Counter::clone(counter), hits: Hits::Look, caller: None };
+                self.add(&Arc::from([look]), assumed_now, prefix);
+                self.arguments.push(match clear {
+                    Clear::No => "show".to_owned(),
+                    Clear::Yes => "clear".to_owned(),
+                });
+            }
         }
     }
 
@@ -138,6 +140,20 @@ impl LedgerRun {
         ]);
     }
 
+    /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
+    pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
+        let mut command = redis::cmd(verb);
+        keys.write(command.arg(script), &self.keys, |command| {
+            command.arg(&self.arguments);
+        });
+        command
+    }
+
+    /// The keys of its counters.
+    pub(in crate::store::redis) fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
     pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)> {
@@ -165,46 +181,6 @@ impl LedgerRun {
             self.keys.len() - 1
         });
         index + 1
-    }
-}
-
-/// NodeWork that goes to a server by itself.
-pub(in crate::store::redis) struct LoneWork<'work> {
-    pub(in crate::store::redis) scripts: &'work Scripts,
-    pub(in crate::store::redis) work: &'work NodeWork,
-    pub(in crate::store::redis) keys: KeyDeclaration,
-}
-
-impl Question for LoneWork<'_> {
-    type Answer = Judgement;
-
-    async fn ask(
-        &self,
-        connection: &mut Connection,
-        assumed_now: Timestamp,
-        metrics: &StoreMetrics,
-    ) -> RedisResult<Reply> {
-        let mut lone = LedgerRun::default();
-        lone.add_work(self.work, assumed_now, &self.scripts.key_prefix);
-        if self.keys == KeyDeclaration::Leaving {
-            return Err(why_left(&lone.keys, connection).await);
-        }
-        let runs: [(_, &dyn ScriptRun); 1] = [(&self.scripts.on(self.keys).ledger, &lone)];
-        let mut ran = run(&runs, self.keys, connection, metrics, resp::integers).await;
-        metrics.record("EVALSHA", ran.took, ran.error_type);
-        let reply = ran.replies.pop().ok_or_else(unexpected_reply)??;
-        let (now, mut outcomes) = lone.read(&reply).ok_or_else(unexpected_reply)?;
-        Ok(Reply { now, outcome: outcomes.pop().ok_or_else(unexpected_reply)? })
-    }
-}
-
-impl ScriptRun for LedgerRun {
-    fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
-        let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &self.keys, |command| {
-            command.arg(&self.arguments);
-        });
-        command
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of one node: a call, a part of one, or a give-back.
+//! What one node does: a call, a part of one, a give-back, or reading a counter.
 
 use std::sync::Arc;
 
@@ -7,16 +7,18 @@ use crate::{
         key::Counter,
         ledger::{Charge, GiveBack},
     },
-    store::redis::wire::hash_slot::HashSlot,
+    store::{Clear, redis::wire::hash_slot::HashSlot},
 };
 
-/// What is asked of one node at once.
+/// What one node does at once.
 #[derive(Debug, Clone)]
 pub(crate) enum NodeWork {
     /// The charges of a call, at least one: all are made, or none.
     Charges(Arc<[Charge]>),
     /// Hits of a reservation, to be given back.
     GiveBack(Arc<GiveBack>),
+    /// A counter to be read, and perhaps reset.
+    Read(Box<Counter>, Clear),
 }
 
 impl NodeWork {
@@ -26,6 +28,7 @@ impl NodeWork {
         match self {
             Self::Charges(charges) => charges.iter().any(Charge::applies_when_denied),
             Self::GiveBack(_) => true,
+            Self::Read(..) => false,
         }
     }
 
@@ -37,17 +40,18 @@ impl NodeWork {
                 outliving.map(|charge| Self::Charges([charge.clone()].into())).collect()
             }
             Self::GiveBack(_) => vec![self],
+            Self::Read(..) => Vec::new(),
         }
     }
 
     /// The counters that it needs, at least one.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Counter> {
-        let (charges, give_back) = match self {
+        let (charges, other) = match self {
             Self::Charges(charges) => (&charges[..], None),
-            Self::GiveBack(give_back) => (&[][..], Some(&**give_back)),
+            Self::GiveBack(give_back) => (&[][..], Some(&give_back.counter)),
+            Self::Read(counter, _) => (&[][..], Some(&**counter)),
         };
-        let of_charges = charges.iter().map(|charge| &charge.counter);
-        of_charges.chain(give_back.map(|give_back| &give_back.counter))
+        charges.iter().map(|charge| &charge.counter).chain(other)
     }
 
     /// The hash slot of its first counter.
@@ -61,11 +65,11 @@ impl NodeWork {
         self.counters().all(|counter| Some(HashSlot::of(counter)) == first)
     }
 
-    /// Number of charges and give-backs.
+    /// Number of charges, give-backs and readings.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Charges(charges) => charges.len(),
-            Self::GiveBack(_) => 1,
+            Self::GiveBack(_) | Self::Read(..) => 1,
         }
     }
 }

@@ -13,18 +13,14 @@ use tokio::{
 };
 
 use self::masters::Masters;
-use super::{DOWN, SlotRange, Topology, wrong_modes::WrongModes};
+use super::{DOWN, Topology, map::SlotRange, wrong_modes::WrongModes};
 use crate::{
     engine::key::unused_key,
-    process::pause::{Pause, jittered, random_byte},
+    process::pause::{Pause, jittered, random},
     store::redis::{
-        node::{
-            RedisNode,
-            batch::Runs,
-            pool::{self, CONNECT_WITHIN},
-        },
+        node::{RedisNode, batch::Runs, pool},
         wire::{
-            connection::{self, Connection},
+            connection::{self, CONNECT_WITHIN, Connection},
             endpoint::{Address, Server},
             hash_slot::HashSlot,
             server_info::{ServerInfo, ServerMode},
@@ -62,19 +58,19 @@ pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
                 topology.replace_cluster(&ranges).await;
                 topology.outliving.spawn(masters.replace(&topology.map()));
                 probe_nodes(topology).await;
-                // While a slot has no owner, each of its calls rings.
+                // While a slot has no owner, each of its calls asks for a search.
                 if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
                 topology.set_problem(problem);
                 pause.longer();
-                topology.bell.notify_one();
+                topology.search_due.notify_one();
             }
         }
-        // Whatever rings until then is answered by one reading.
+        // Whatever asks for one until then is answered by one reading.
         time::sleep_until(began + pause.time()).await;
         select! {
-            () = topology.bell.notified() => {}
+            () = topology.search_due.notified() => {}
             () = time::sleep(jittered(EVERY)) => {}
             () = masters.note() => {}
         }
@@ -90,9 +86,9 @@ async fn read_map(
     wrong_modes: &mut WrongModes,
 ) -> Result<Vec<SlotRange>, String> {
     let mut incomplete = None;
-    if let Some(informed) = topology.take_informed()
+    if let Some(moved_to) = topology.take_moved_to()
         && let Ok(Ok(MapAnswer::Map(ranges))) =
-            time::timeout(ANSWER_WITHIN, ask_for_map(&informed)).await
+            time::timeout(ANSWER_WITHIN, ask_for_map(&moved_to)).await
     {
         if is_complete(&ranges) {
             return Ok(ranges);
@@ -102,7 +98,7 @@ async fn read_map(
     let map = topology.map();
     let mut servers: Vec<Server> = map.nodes().iter().map(|node| node.server.clone()).collect();
     // One that does not answer, or has an old map, is not always the first.
-    let first = usize::from(random_byte()) % servers.len().max(1);
+    let first = random() as usize % servers.len().max(1);
     servers.rotate_left(first);
     servers.extend(seeds.iter().filter(|seed| !map.has_address(&seed.address)).cloned());
     let answers = servers.into_iter().map(|server| async move {
@@ -150,7 +146,7 @@ enum MapAnswer {
     Map(Vec<SlotRange>),
     /// It considers the cluster down.
     Down,
-    /// It is not part of a cluster, in words.
+    /// It is not part of a cluster, for this reason.
     WrongMode(String),
 }
 
@@ -225,7 +221,7 @@ async fn probe_nodes(topology: &Topology) {
         if node.batcher.runs() == Runs::NodeWide {
             continue;
         }
-        let keys = probe_keys(map.slots_of(node), &topology.options.scripts.key_prefix);
+        let keys = probe_keys(map.slots_of(node), &topology.options.key_prefix);
         if let Some(keys) = keys
             && let Ok(Ok(true)) = time::timeout(ANSWER_WITHIN, takes_undeclared(node, &keys)).await
         {

@@ -1,4 +1,4 @@
-//! Questions that go to a cluster by themselves, and follow its hash slots: to the node that MOVED or ASK names.
+//! Single calls to a cluster, outside of batches, that follow its hash slots: to the node that MOVED or ASK names.
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#redirection-and-resharding>
 
 use std::{sync::Arc, time::Duration};
@@ -12,28 +12,28 @@ use tokio::time::{self, Instant};
 
 use super::Topology;
 use crate::{
-    engine::{ledger::Judgement, time::Timestamp},
+    engine::time::Timestamp,
     store::{
         StoreError,
         redis::{
             node::{
                 RedisNode,
-                link::{Decided, Question, Unanswered},
+                decided::{CallAnswer, Decided, NotDecided},
             },
-            script::{KeyDeclaration, ledger::LoneWork, work::NodeWork},
+            script::{KeyDeclaration, work::NodeWork},
             wire::{endpoint::Address, hash_slot::HashSlot},
         },
     },
     telemetry::in_span_of_caller,
 };
 
-/// How often a question follows a redirection.
+/// How often a call follows a redirection.
 const REDIRECTIONS_MAX: usize = 3;
 
 /// How long work may take that goes on although its caller has gone.
 const OUTLIVES_BY: Duration = Duration::from_secs(1);
 
-/// How long a question waits for keys that are being moved, or for a cluster that is down.
+/// How long a call waits for keys that are being moved, or for a cluster that is down.
 const WAIT: Duration = Duration::from_millis(3);
 
 impl Topology {
@@ -42,22 +42,23 @@ impl Topology {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub(super) async fn ask_alone(
+    pub(crate) async fn decide_alone(
         self: &Arc<Self>,
         slot: HashSlot,
-        work: &NodeWork,
-    ) -> Result<Decided<Judgement>, StoreError> {
+        work: NodeWork,
+    ) -> Result<Decided, StoreError> {
         if !work.outlives_caller() {
-            return Ok(self.do_alone(slot, work, None).await?);
+            let answer = self.redirected(slot, &work, None).await;
+            return answer.map_err(|not_decided| not_decided.or(|| self.no_node()));
         }
-        let (topology, work) = (Arc::clone(self), work.clone());
+        let topology = Arc::clone(self);
         self.outlive(Instant::now(), async move {
             let made = topology.now(&work);
-            let done = topology.do_alone(slot, &work, None).await;
-            if let Err(Unanswered::NotSent(_)) = &done {
+            let answer = topology.redirected(slot, &work, None).await;
+            if let Err(NotDecided::NotSent(_)) = &answer {
                 topology.options.unsent.keep(work, made);
             }
-            Ok(done?)
+            answer.map_err(|not_decided| not_decided.or(|| topology.no_node()))
         })
         .await
     }
@@ -73,64 +74,55 @@ impl Topology {
         task.await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut))
     }
 
-    /// Does work that was asked for at `made`, if that is known, by itself on the node that has its hash slot.
-    pub(crate) async fn do_alone(
+    /// Does work by itself on the node that has this hash slot, wherever that is, as long as the caller waits; with
+    /// `made`, only in the windows that hold that time.
+    pub(crate) async fn redirected(
         &self,
         slot: HashSlot,
         work: &NodeWork,
         made: Option<Timestamp>,
-    ) -> Result<Decided<Judgement>, Unanswered> {
-        let scripts = &self.options.scripts;
-        self.ask(slot, made, |keys| LoneWork { scripts, work, keys }).await
-    }
-
-    /// Asks the node that has this hash slot, as long as the caller waits. `question` is made for
-    /// declared or undeclared keys, at `made` if that is known.
-    pub(crate) async fn ask<Q: Question>(
-        &self,
-        slot: HashSlot,
-        made: Option<Timestamp>,
-        question: impl Fn(KeyDeclaration) -> Q,
-    ) -> Result<Decided<Q::Answer>, Unanswered> {
+    ) -> CallAnswer {
         self.searched().await;
-        let mut node = self.owner(slot).map_err(Unanswered::NotSent)?;
+        let mut node = self.owner(slot).map_err(NotDecided::NotSent)?;
         let mut keys = KeyDeclaration::Declared;
         let mut redirections = 0;
+        // Its script takes declared keys only.
+        let is_reading = matches!(work, NodeWork::Read(..));
         loop {
-            let error = match node.link.ask(&question(keys), made).await {
-                Ok(decided) => return Ok(decided),
-                Err(Unanswered::Elsewhere(error)) => error,
-                Err(unanswered) => return Err(unanswered),
+            let error = match Box::pin(node.batcher.decide_alone(work, keys, made)).await {
+                Err(NotDecided::Elsewhere(error)) => error,
+                answer => return answer,
             };
+            let kind = error.as_ref().map(RedisError::kind);
             let redirected = redirections < REDIRECTIONS_MAX;
-            match named(&error, &node).filter(|_| redirected) {
+            match error.and_then(|error| named(&error, &node)).filter(|_| redirected) {
                 Some(address) => {
                     redirections += 1;
                     node = self.node_at(&node.server.at(address));
-                    keys = match error.kind() {
-                        Server(Ask) if keys == KeyDeclaration::Leaving => {
+                    keys = match kind {
+                        Some(Server(Ask)) if keys == KeyDeclaration::Leaving && !is_reading => {
                             KeyDeclaration::ImportingUndeclared
                         }
-                        Server(Ask) => KeyDeclaration::Importing,
+                        Some(Server(Ask)) => KeyDeclaration::Importing,
                         _ => {
                             self.move_slot(slot, &node);
-                            self.bell.notify_one();
+                            self.search_due.notify_one();
                             KeyDeclaration::Declared
                         }
                     };
                 }
                 // Neither has all of the keys: perhaps none of them exists.
-                None if error.kind() == Server(TryAgain) && keys == KeyDeclaration::Importing => {
-                    node = self.owner(slot).map_err(Unanswered::NotSent)?;
+                None if kind == Some(Server(TryAgain)) && keys == KeyDeclaration::Importing => {
+                    node = self.owner(slot).map_err(NotDecided::NotSent)?;
                     keys = KeyDeclaration::Leaving;
                 }
                 None => {
-                    if error.kind() == Server(ClusterDown) {
+                    if kind == Some(Server(ClusterDown)) {
                         self.is_down();
                     }
-                    self.bell.notify_one();
+                    self.search_due.notify_one();
                     time::sleep(WAIT).await;
-                    node = self.owner(slot).map_err(Unanswered::NotSent)?;
+                    node = self.owner(slot).map_err(NotDecided::NotSent)?;
                     keys = KeyDeclaration::Declared;
                 }
             }

@@ -22,7 +22,10 @@ use crate::{
     store::{
         StoreError,
         redis::{
-            node::{RedisNode, batcher::NotDecided, link::Decided},
+            node::{
+                RedisNode,
+                decided::{CallAnswer, Decided, NotDecided},
+            },
             script::work::NodeWork,
             wire::hash_slot::HashSlot,
         },
@@ -41,7 +44,7 @@ const GIVE_BACK_WITHIN: Duration = Duration::from_secs(1);
 /// The index of the part of a charge that is in none.
 const NO_PART: usize = usize::MAX;
 
-/// The charges of a call that are asked for together.
+/// The charges of a call that go together.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) target: Target,
@@ -72,7 +75,7 @@ impl PartialEq for Target {
 }
 
 /// What becomes of a part.
-type PartAnswer = Result<Decided<Judgement>, StoreError>;
+type PartAnswer = Result<Decided, StoreError>;
 
 /// The charges at these indices, by where they go.
 pub(crate) fn parts(
@@ -148,34 +151,30 @@ impl Reservation {
     /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
     async fn reserve(self, part: Part) -> Vec<(Part, PartAnswer)> {
         match self.reserve_at(&part).await {
-            Err(NotDecided::Elsewhere) => {
+            Err(NotDecided::Elsewhere(_)) => {
                 let by_slot = parts(&self.charges, part.charges.into_iter(), Target::Slot);
                 join_all(by_slot.into_iter().map(async |part| {
                     let answer = self.reserve_at(&part).await;
-                    (part, answer.map_err(|not_decided| self.failed(not_decided)))
+                    (part, answer.map_err(|not_decided| not_decided.or(|| self.topology.no_node())))
                 }))
                 .await
             }
-            answer => vec![(part, answer.map_err(|not_decided| self.failed(not_decided)))],
+            answer => vec![(
+                part,
+                answer.map_err(|not_decided| not_decided.or(|| self.topology.no_node())),
+            )],
         }
     }
 
-    fn failed(&self, not_decided: NotDecided) -> StoreError {
-        match not_decided {
-            NotDecided::Failed(error) => error,
-            NotDecided::Elsewhere => self.topology.no_node(),
-        }
-    }
-
-    async fn reserve_at(&self, part: &Part) -> Result<Decided<Judgement>, NotDecided> {
+    async fn reserve_at(&self, part: &Part) -> CallAnswer {
         let charges = part.charges.iter().filter_map(|index| self.charges.get(*index));
         let charges: Arc<[Charge]> = charges.map(reservation).collect();
         let work = NodeWork::Charges(Arc::clone(&charges));
-        let answer = self.ask(&part.target, work, self.until).await;
+        let answer = self.decide(&part.target, work, self.until).await;
         let Err(NotDecided::Failed(StoreError::Corrupt(_))) = answer else { return answer };
-        // What a corrupt counter means is for the whole call to say.
+        // The verdict on the whole call decides what a corrupt counter means.
         let charges = charges.iter().map(past_corrupt_counter).collect();
-        self.ask(&part.target, NodeWork::Charges(charges), self.until).await
+        self.decide(&part.target, NodeWork::Charges(charges), self.until).await
     }
 
     /// Gives back what the parts have charged for these charges. Returns what is left of their counters.
@@ -190,21 +189,17 @@ impl Reservation {
             let Charge { counter, caller, .. } = charge.clone();
             let give_back = GiveBack { counter, hits, made: reserved.at, caller };
             let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
-            answer.ok()?.answer.tallies.pop()
+            answer.ok()?.judgement.tallies.pop()
         }))
         .await
     }
 
-    async fn return_hits(
-        &self,
-        target: &Target,
-        give_back: Arc<GiveBack>,
-    ) -> Result<Decided<Judgement>, NotDecided> {
+    async fn return_hits(&self, target: &Target, give_back: Arc<GiveBack>) -> CallAnswer {
         let until = Instant::now() + GIVE_BACK_WITHIN;
-        match self.ask(target, NodeWork::GiveBack(Arc::clone(&give_back)), until).await {
-            Err(NotDecided::Elsewhere) => {
+        match self.decide(target, NodeWork::GiveBack(Arc::clone(&give_back)), until).await {
+            Err(NotDecided::Elsewhere(_)) => {
                 let slot = Target::Slot(HashSlot::of(&give_back.counter));
-                self.ask(&slot, NodeWork::GiveBack(give_back), until).await
+                self.decide(&slot, NodeWork::GiveBack(give_back), until).await
             }
             answer => answer,
         }
@@ -226,18 +221,13 @@ impl Reservation {
         self.give_back(known, &gives_back).await;
     }
 
-    async fn ask(
-        &self,
-        target: &Target,
-        work: NodeWork,
-        until: Instant,
-    ) -> Result<Decided<Judgement>, NotDecided> {
+    async fn decide(&self, target: &Target, work: NodeWork, until: Instant) -> CallAnswer {
         match target {
             Target::Node(node) | Target::SlotOf(node, _) => {
-                node.batcher.ask_part(work, until).await
+                node.batcher.decide_part(work, until).await
             }
             Target::Slot(slot) => {
-                let answer = Box::pin(self.topology.ask_alone(*slot, &work)).await;
+                let answer = Box::pin(self.topology.decide_alone(*slot, work)).await;
                 answer.map_err(NotDecided::Failed)
             }
         }
@@ -313,8 +303,8 @@ impl KnownParts {
         }
     }
 
-    /// The tallies of the call. Where hits of a counter are given back, all charges on it are told so, except for
-    /// looks, which see the state before the call.
+    /// The tallies of the call. Where hits of a counter are given back, every charge on it reports the new count,
+    /// except for looks, which see the state before the call.
     fn settled(
         &self,
         charges: &[Charge],
@@ -357,9 +347,9 @@ impl KnownParts {
 
 fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
     match answer {
-        Ok(decided) if decided.answer.corrupt.contains(&position) => PartTally::Corrupt,
+        Ok(decided) if decided.judgement.corrupt.contains(&position) => PartTally::Corrupt,
         Ok(decided) => {
-            let tally = decided.answer.tallies.get(position).copied();
+            let tally = decided.judgement.tallies.get(position).copied();
             tally.map_or(PartTally::Unknown, PartTally::Known)
         }
         Err(_) => PartTally::Unknown,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    NodeMap, Topology,
+    Topology,
+    map::NodeMap,
     reservation::{Part, Reservation, Target, parts},
 };
 use crate::{
@@ -13,7 +14,11 @@ use crate::{
     store::{
         StoreError,
         redis::{
-            node::{RedisNode, batch::Runs, batcher::NotDecided, link::QUESTIONS_MAX},
+            node::{
+                RedisNode,
+                batch::Runs,
+                decided::{ATTEMPTS_MAX, NotDecided},
+            },
             script::work::NodeWork,
             wire::hash_slot::HashSlot,
         },
@@ -30,14 +35,16 @@ impl Topology {
         charges: &[Charge],
         until: Instant,
     ) -> Result<Judgement, StoreError> {
+        if !self.options.expected.runs_scripts {
+            let work = NodeWork::Charges(charges.into());
+            let Some(slot) = work.slot() else { return Ok(Judgement::default()) };
+            return Ok(Box::pin(self.decide_alone(slot, work)).await?.judgement);
+        }
         self.searched().await;
-        for _ in 0..QUESTIONS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let map = self.map();
             let answer = match node_of(&map, charges) {
-                Some(node) => {
-                    let answer = node.batcher.ask(NodeWork::Charges(charges.into()), until).await;
-                    answer.map(|decided| decided.answer)
-                }
+                Some(node) => node.batcher.decide(NodeWork::Charges(charges.into()), until).await,
                 None if self.is_cluster() => {
                     let parts = parts(charges, 0..charges.len(), |slot| by_node(&map, slot));
                     return self.reserve(charges, parts, until).await;
@@ -45,11 +52,11 @@ impl Topology {
                 None => return Err(self.no_node()),
             };
             match answer {
-                Ok(judgement) => return Ok(judgement),
-                Err(NotDecided::Failed(error)) => return Err(error),
-                Err(NotDecided::Elsewhere) if self.is_cluster() => break,
+                Ok(decided) => return Ok(decided.judgement),
+                Err(NotDecided::Elsewhere(_)) if self.is_cluster() => break,
                 // The node has left, and another has taken its place.
-                Err(NotDecided::Elsewhere) => {}
+                Err(NotDecided::Elsewhere(_)) => {}
+                Err(not_decided) => return Err(not_decided.or(|| self.no_node())),
             }
         }
         Box::pin(self.charge_by_slot(charges, until)).await
@@ -92,8 +99,8 @@ impl Topology {
     ) -> Result<Judgement, StoreError> {
         let parts = parts(charges, 0..charges.len(), Target::Slot);
         if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
-            let decided = self.ask_alone(slot, &NodeWork::Charges(charges.into())).await?;
-            return Ok(decided.answer);
+            let decided = self.decide_alone(slot, NodeWork::Charges(charges.into())).await?;
+            return Ok(decided.judgement);
         }
         self.reserve(charges, parts, until).await
     }

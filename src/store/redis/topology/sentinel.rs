@@ -29,7 +29,7 @@ use crate::{
 /// How often one Sentinel and the master are asked while all is well.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What happens within this time is answered by one question.
+/// What happens within this time is answered by one query.
 const TOGETHER: Duration = Duration::from_millis(50);
 
 /// How often it is asked which other Sentinels there are, and how many are remembered.
@@ -50,17 +50,17 @@ pub struct Monitored {
 /// Asks for the master when something says that it has changed, and now and then; never ends.
 pub(crate) async fn follow(topology: &Topology, monitored: &Monitored) {
     let mut resolver = Resolver::new(topology, monitored);
-    let mut ring = Ring::Announcement;
+    let mut cause = SearchCause::Announcement;
     loop {
         let began = Instant::now();
-        resolver.answer(ring).await;
-        ring = resolver.wait(began).await;
+        resolver.answer(cause).await;
+        cause = resolver.wait(began).await;
     }
 }
 
 /// Why the Sentinels are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ring {
+enum SearchCause {
     /// A Sentinel has announced a new master, or may have.
     Announcement,
     /// The master fails, or none is known.
@@ -78,7 +78,7 @@ struct Resolver<'store> {
     turn: usize,
     others_at: Instant,
     present: Option<Present>,
-    /// A master that was named and has not answered yet: connecting may take longer than a question.
+    /// A master that was named and has not answered yet: connecting may take longer than a query.
     candidate: Option<MasterWatch>,
     /// Why the present master may not be the right one, as it was logged last.
     problem: Option<String>,
@@ -108,8 +108,8 @@ impl<'store> Resolver<'store> {
         }
     }
 
-    /// Waits for the next ring. What has rung since `began` is answered together.
-    async fn wait(&mut self, began: Instant) -> Ring {
+    /// Waits for the next cause. What has rung since `began` is answered together.
+    async fn wait(&mut self, began: Instant) -> SearchCause {
         let earliest = began + self.pause.time();
         let is_well = self.problem.is_none();
         let announcements = self.sentinels.iter_mut().map(Sentinel::announcement);
@@ -117,30 +117,30 @@ impl<'store> Resolver<'store> {
         let fails = async {
             time::sleep_until(earliest).await;
             if is_well {
-                self.topology.bell.notified().await;
+                self.topology.search_due.notified().await;
             }
         };
         select! {
             _ = announced => {
                 time::sleep_until(began + TOGETHER).await;
-                Ring::Announcement
+                SearchCause::Announcement
             }
-            () = fails => Ring::Failure,
-            () = time::sleep(EVERY), if is_well => Ring::Timer,
+            () = fails => SearchCause::Failure,
+            () = time::sleep(EVERY), if is_well => SearchCause::Timer,
         }
     }
 
-    async fn answer(&mut self, ring: Ring) {
-        let found = match ring {
-            Ring::Timer if self.next_agrees().await => self.check_present().await,
+    async fn answer(&mut self, cause: SearchCause) {
+        let found = match cause {
+            SearchCause::Timer if self.next_agrees().await => self.check_present().await,
             _ => self.find().await,
         };
         self.note_problem(found.err());
         let of_wrong_mode = self.sentinels.iter().filter(|sentinel| sentinel.is_other_server);
         self.wrong_modes.show(of_wrong_mode.count());
-        match ring {
-            Ring::Failure => self.pause.longer(),
-            Ring::Announcement | Ring::Timer => self.pause.shortest(),
+        match cause {
+            SearchCause::Failure => self.pause.longer(),
+            SearchCause::Announcement | SearchCause::Timer => self.pause.shortest(),
         }
         if self.others_at <= Instant::now() {
             self.learn_of_others().await;

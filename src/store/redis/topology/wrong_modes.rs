@@ -1,7 +1,7 @@
-//! Servers that the URL names and that are of another mode than it says. They never become nodes, so no connection of
+//! Counts configured servers whose mode differs from the URL's. They never become nodes, so no connection of
 //! a pool checks them: the task that searches the nodes finds them.
 
-use crate::{store::redis::node::server_checks::MODE, telemetry::StoreMetrics};
+use crate::store::{metrics::StoreMetrics, redis::node::server_checks::MODE};
 
 /// The number of such servers, as the metric of the check shows it.
 pub(crate) struct WrongModes {

@@ -11,11 +11,13 @@ use crate::{
         rule::WhenDenied,
         time::Timestamp,
     },
-    store::redis::{
-        script::{RedisOutcome, Reply, WriteRefusal},
-        wire::connection::Connection,
+    store::{
+        metrics::StoreMetrics,
+        redis::{
+            script::{RedisOutcome, Reply, WriteRefusal},
+            wire::connection::Connection,
+        },
     },
-    telemetry::StoreMetrics,
 };
 
 /// A call's charges, and the counters that they are on.

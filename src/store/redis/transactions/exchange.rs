@@ -8,8 +8,7 @@ use crate::{
         request::Hits,
         time::Timestamp,
     },
-    store::redis::wire::connection::Connection,
-    telemetry::StoreMetrics,
+    store::{metrics::StoreMetrics, redis::wire::connection::Connection},
 };
 
 /// The account of a fixed window. A negative count is read as 0.

@@ -1,6 +1,6 @@
 //! One connection to Redis, which knows whether it may be used again.
 
-use std::{fmt, hash::BuildHasher as _, hash::RandomState, io, mem, time::Duration};
+use std::{fmt, io, mem, time::Duration};
 
 use bytes::{Buf as _, BytesMut};
 use futures_util::FutureExt as _;
@@ -10,7 +10,7 @@ use redis::{
     io::tcp::socket2::{SockRef, TcpKeepalive},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
     time::{self, Instant},
 };
@@ -20,7 +20,10 @@ use super::{
     password::Password,
     resp,
 };
-use crate::net::tls::in_words;
+use crate::{
+    net::tls::{ByteStream, in_words},
+    process::pause,
+};
 
 /// What a batch's reply takes, and more.
 const READ_AT_ONCE: usize = 4096;
@@ -29,21 +32,19 @@ const READ_AT_ONCE: usize = 4096;
 /// of an hour.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 
+/// How long opening a connection may take, also if a packet of the handshake is lost. It belongs to no call, and
+/// continues when those that wait have given up.
+pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
 /// How long a connection is idle before the kernel asks whether the server is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 
-/// The longest time until a refused password is read again, in milliseconds. It differs from connection to
-/// connection.
-const LOGIN_AGAIN_MS: u64 = 100;
-
-/// Bytes to and from a server: TCP, TLS or a Unix socket.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+/// The longest time until a refused password is read again. It differs from connection to connection.
+const LOGIN_AGAIN: Duration = Duration::from_millis(100);
 
 /// A connection that one task has to itself.
 pub struct Connection {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     received: BytesMut,
     usable: bool,
     /// How often its pool had discarded all connections when it was known to answer.
@@ -69,7 +70,7 @@ pub async fn open(server: &Server) -> RedisResult<Connection> {
     Ok(connection)
 }
 
-async fn connect(server: &Server) -> io::Result<Box<dyn Stream>> {
+async fn connect(server: &Server) -> io::Result<Box<dyn ByteStream>> {
     let (host, port) = match &server.address {
         Address::Tcp { host, port } => (host.as_str(), *port),
         Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
@@ -96,12 +97,8 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn jitter() -> Duration {
-    Duration::from_millis(RandomState::new().hash_one(0) % LOGIN_AGAIN_MS)
-}
-
 impl Connection {
-    fn new(stream: Box<dyn Stream>) -> Self {
+    fn new(stream: Box<dyn ByteStream>) -> Self {
         let replace_at = Instant::now();
         Self { stream, received: BytesMut::new(), usable: true, discards: 0, replace_at }
     }
@@ -123,7 +120,7 @@ impl Connection {
                     }
                 }
                 if answer.is_err() {
-                    time::sleep(jitter()).await;
+                    time::sleep(pause::between(Duration::ZERO, LOGIN_AGAIN)).await;
                     password = read(Some(file))?;
                     answer = self.authenticate(user, &password).await;
                 }
@@ -180,7 +177,7 @@ impl Connection {
         &mut self,
         commands: &[u8],
         replies: usize,
-        read: impl Fn(&[u8]) -> RedisResult<T>,
+        read: impl FnMut(&[u8]) -> RedisResult<T>,
     ) -> Vec<RedisResult<T>> {
         let was_usable = mem::replace(&mut self.usable, false);
         let mut answers = Vec::with_capacity(replies);
@@ -208,7 +205,7 @@ impl Connection {
     async fn read<T>(
         &mut self,
         replies: usize,
-        read: impl Fn(&[u8]) -> RedisResult<T>,
+        mut read: impl FnMut(&[u8]) -> RedisResult<T>,
         answers: &mut Vec<RedisResult<T>>,
     ) -> RedisResult<()> {
         while answers.len() < replies {

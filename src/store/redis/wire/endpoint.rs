@@ -114,7 +114,7 @@ impl Server {
         Self::new(address, Arc::clone(&self.access))
     }
 
-    /// Whether `newer`, at the same address, has no other certificate, as far as is known.
+    /// Whether `newer`, at the same address, is not known to have another certificate.
     pub(crate) fn is_entered_like(&self, newer: &Self) -> bool {
         newer.certificate_name.is_none() || newer.certificate_name == self.certificate_name
     }

@@ -1,4 +1,4 @@
-//! A connection that is kept between questions that are asked now and then.
+//! A connection for occasional queries, reopened when it was closed.
 
 use std::{io, time::Duration};
 
@@ -7,15 +7,14 @@ use redis::{Cmd, FromRedisValue, RedisResult};
 use tokio::time;
 
 use super::{
-    connection::{self, Connection},
+    connection::{self, CONNECT_WITHIN, Connection},
     endpoint::Server,
 };
-use crate::store::redis::node::pool::CONNECT_WITHIN;
 
 pub(crate) struct KeptConnection {
     server: Server,
     kept: Option<Connection>,
-    /// One that is being opened: it may take longer than one question.
+    /// One that is being opened: it may take longer than one query.
     opening: Option<BoxFuture<'static, RedisResult<Connection>>>,
 }
 

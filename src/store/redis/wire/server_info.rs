@@ -2,7 +2,7 @@
 //! should know.
 
 use super::endpoint::{Address, Server};
-use crate::telemetry::ServerUsage;
+use crate::store::report::ServerUsage;
 
 /// The oldest servers that have the commands and the scripting that we rely on.
 const REDIS_MIN: (u32, u32) = (6, 2);

@@ -9,26 +9,20 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
-    select,
-    sync::oneshot,
-    task,
+    select, task,
     time::{self, Instant},
 };
 
 use super::{
-    queue::{CallAnswer, Leader, Mailbox, NotDecided, QueuedCall, SharedQueue},
-    spans::RunSpans,
-    waiting::WaitsFor,
+    exchange::Exchanged,
+    queue::{Leader, Mailbox, QueuedCall, SentAs, SharedQueue},
 };
 use crate::store::{
     StoreError, lateness,
-    redis::{
-        node::{
-            batch::{Batch, Runs, ScriptKind, WEIGHT_MAX},
-            link::{Decided, Link, QUESTIONS_MAX},
-            pool::{self, Held},
-        },
-        script::{self, RedisOutcome, Reply},
+    redis::node::{
+        batch::{Batch, Runs, WEIGHT_MAX},
+        decided::{CallAnswer, NotDecided},
+        pool::Connected,
     },
 };
 
@@ -176,11 +170,20 @@ impl SharedQueue {
     async fn send(&self, own: usize, number: u64, round_trip: Duration) -> SentBatch<'_> {
         let mut sent = SentBatch { number, took: None, acknowledged: None };
         let began = Instant::now();
-        if let Some(connection) = self.connection(own).await
+        if let Some(mut connection) = self.connection(own).await
             && let Some(calls) = self.next(own, round_trip)
         {
             let waited = began.elapsed();
-            sent.acknowledged = self.exchange(own, connection, calls, waited).await;
+            let runs = self.queue.lock().runs;
+            let batch = Batch::new(runs, runs.keys(), &self.key_prefix);
+            let exchanged = self.exchange(&mut connection, batch, calls, waited).await;
+            if let Some(Exchanged { answers, again, charges }) = exchanged {
+                self.hand_out(own, answers.into_iter());
+                self.enqueue_again(again, own);
+                if self.wait_replicas > 0 && charges > 0 {
+                    sent.acknowledged = Some(Acknowledged { connection, charges });
+                }
+            }
             sent.took = Some(began.elapsed() - waited);
             self.batch_ended();
         }
@@ -188,27 +191,12 @@ impl SharedQueue {
     }
 
     /// A connection. If none can be opened, the calls that wait fail.
-    async fn connection(&self, own: usize) -> Option<Held<'_>> {
+    async fn connection(&self, own: usize) -> Option<Connected<'_>> {
         let connecting = self.mailboxes.get(own).map(|mailbox| &mailbox.is_connecting)?;
         connecting.store(true, Ordering::Relaxed);
-        let Link { state, metrics, .. } = &self.link;
-        let mut opening = pin!(state.pool.get());
-        // A server that is silent on its connections may be so while one is opened.
-        let opened = loop {
-            match lateness::within(state.pool.timeout(), opening.as_mut(), metrics).await {
-                Some(opened) => break opened,
-                None => state.failed(&StoreError::NoConnection),
-            }
-        };
+        let opened = self.link.connection(self.owed_within(SentAs::Call)).await;
         connecting.store(false, Ordering::Relaxed);
-        match opened {
-            Ok(connection) => Some(connection),
-            Err(error) => {
-                state.failed(&error);
-                self.refuse(own, error);
-                None
-            }
-        }
+        opened.map_err(|error| self.refuse(own, error)).ok()
     }
 
     /// The calls of the next batch, at least one; `None` if none waits, and then no dispatcher leads.
@@ -264,87 +252,11 @@ struct SentBatch<'pool> {
 
 /// Charges that were acknowledged on a connection, and may not be on replicas yet.
 struct Acknowledged<'pool> {
-    connection: Held<'pool>,
+    connection: Connected<'pool>,
     charges: u64,
 }
 
 impl SharedQueue {
-    /// Returns what is to be waited for on replicas. An answer is used as long as a caller waits for it, though the
-    /// server is late.
-    async fn exchange<'pool>(
-        &'pool self,
-        own: usize,
-        mut connection: Held<'pool>,
-        mut calls: Vec<QueuedCall>,
-        for_connection: Duration,
-    ) -> Option<Acknowledged<'pool>> {
-        let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
-        // Long enough to see that the server is late.
-        let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
-        self.link.metrics.batch(calls.len(), now.duration_since(calls.first()?.since));
-        let assumed_now = self.link.clock.now();
-        let mut batch = Batch::new(self.queue.lock().runs);
-        for QueuedCall { work, kind, redis_now, .. } in &calls {
-            let assumed_now = redis_now.unwrap_or(assumed_now);
-            batch.add(*kind, work, assumed_now, &self.scripts.key_prefix);
-        }
-        let address = &self.link.state.pool.server().address;
-        let spans = RunSpans::begin(&calls, &batch, address, for_connection);
-        let sent = self.link.clock.send();
-        let answered = {
-            let run = batch.run(&mut connection, &self.scripts, &self.link.metrics);
-            let mut answer = pin!(self.link.owed(run, timeout, StoreError::TimedOut));
-            select! {
-                biased;
-                answered = lateness::until(until, answer.as_mut()) => answered,
-                error = self.link.state.opened() => {
-                    for call in calls.iter_mut().filter(|call| !call.is_part) {
-                        let (gone, _) = oneshot::channel();
-                        let waiting = mem::replace(&mut call.answer, gone);
-                        drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
-                    }
-                    // The connection may be used again if it is answered nevertheless.
-                    lateness::until(until, answer).await
-                }
-            }
-        };
-        let Ok(replies) = answered else {
-            self.link.metrics.lost("EVALSHA", now.elapsed());
-            return None;
-        };
-        spans.end(&replies);
-        self.link.state.pool.keep(&mut connection);
-        let waits = self.wait_replicas > 0;
-        let connection = waits.then_some(connection);
-        if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
-            self.link.clock.learn(now, sent);
-        }
-        let is_stale = |reply: &&Reply| reply.outcome == RedisOutcome::Stale;
-        self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
-        let mut answers = Vec::with_capacity(calls.len());
-        let mut again = Vec::new();
-        for (call, reply) in calls.into_iter().zip(replies) {
-            match reply {
-                Ok(reply) => match call.answer_by(reply) {
-                    Ok(answered) => answers.push(answered),
-                    Err(call) => again.push(call),
-                },
-                // Nothing ran: the hash slot has moved, or is being moved.
-                Err(error) if script::is_elsewhere(&error) => {
-                    answers.push((call, Err(NotDecided::Elsewhere)));
-                }
-                Err(error) => {
-                    let error = pool::unavailable(&error);
-                    answers.push((call, Err(NotDecided::Failed(error))));
-                }
-            }
-        }
-        let charges = self.report(answers.iter().map(|(_, answer)| answer));
-        self.hand_out(own, answers.into_iter());
-        self.enqueue_again(again, own);
-        connection.filter(|_| charges > 0).map(|connection| Acknowledged { connection, charges })
-    }
-
     /// Counts charges that too few replicas have.
     async fn wait_for_replicas(&self, mut acknowledged: Acknowledged<'_>) {
         let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MS).take();
@@ -353,29 +265,6 @@ impl SharedQueue {
         if !matches!(replicas, Ok(Ok(replicas)) if replicas >= self.wait_replicas) {
             self.link.metrics.unreplicated(acknowledged.charges);
         }
-    }
-
-    /// Records whether the server answers. Returns the number of charges that it has acknowledged.
-    fn report<'a>(&self, answers: impl Iterator<Item = &'a CallAnswer>) -> u64 {
-        let (mut has_answered, mut failure, mut charges) = (false, None, 0);
-        for answer in answers {
-            match answer {
-                Err(NotDecided::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
-                    failure = Some(error);
-                }
-                Ok(decided) => {
-                    charges += self.link.acknowledge(&decided.answer);
-                    has_answered = true;
-                }
-                Err(_) => has_answered = true,
-            }
-        }
-        if let Some(error) = failure {
-            self.link.state.failed(error);
-        } else if has_answered {
-            self.link.state.answered();
-        }
-        charges
     }
 
     /// While the breaker is open, answers the calls that wait. Returns whether it is open.
@@ -415,32 +304,5 @@ impl SharedQueue {
         for mailbox in others.into_iter().filter_map(|mailbox| self.mailboxes.get(mailbox)) {
             mailbox.notify.notify_one();
         }
-    }
-}
-
-impl QueuedCall {
-    /// The answer that a reply is. A call that was not decided for a reason that a further question settles comes
-    /// back as it is asked for again.
-    fn answer_by(mut self, Reply { now, outcome }: Reply) -> Result<(Self, CallAnswer), Self> {
-        self.redis_now = Some(now);
-        let answer = match outcome {
-            RedisOutcome::Decided(answer) => Ok(Decided { answer, at: now }),
-            RedisOutcome::Stale if self.stale + 1 < QUESTIONS_MAX => {
-                self.stale += 1;
-                self.waits_for(WaitsFor::Window);
-                return Err(self);
-            }
-            RedisOutcome::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
-            // The ledger script applies `on_store_failure`.
-            RedisOutcome::Corrupt(_) if self.kind == ScriptKind::Fixed => {
-                self.kind = ScriptKind::Ledger;
-                self.waits_for(WaitsFor::OtherScript);
-                return Err(self);
-            }
-            RedisOutcome::Corrupt(charges) => Err(NotDecided::Failed(StoreError::Corrupt(charges))),
-            RedisOutcome::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
-            RedisOutcome::Elsewhere => Err(NotDecided::Elsewhere),
-        };
-        Ok((self, answer))
     }
 }

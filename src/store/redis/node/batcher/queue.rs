@@ -18,17 +18,15 @@ use tokio_util::task::TaskTracker;
 
 use super::waiting::{CallInQueue, WaitsFor};
 use crate::{
-    engine::{ledger::Judgement, time::Timestamp},
-    store::{
-        StoreError,
-        redis::{
-            node::{
-                batch::{Runs, ScriptKind},
-                link::{Decided, Link},
-                unsent::Unsent,
-            },
-            script::{Scripts, work::NodeWork},
+    engine::time::Timestamp,
+    store::redis::{
+        node::{
+            batch::{Runs, ScriptKind},
+            decided::{CallAnswer, NotDecided},
+            link::Link,
+            unsent::Unsent,
         },
+        script::work::NodeWork,
     },
 };
 
@@ -41,9 +39,9 @@ pub(super) struct SharedQueue {
     /// One for each dispatcher. The first is for threads that are not workers.
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) link: Link,
-    pub(super) scripts: Arc<Scripts>,
+    pub(super) key_prefix: String,
     /// Where calls go that are not sent, if they outlive their callers.
-    unsent: Arc<Unsent>,
+    pub(super) unsent: Arc<Unsent>,
     pub(super) dispatchers: TaskTracker,
     /// Number of replicas that each charge is waited for on; 0 if on none.
     pub(super) wait_replicas: u32,
@@ -82,17 +80,6 @@ pub(super) struct Mailbox {
     pub(super) is_watching: AtomicBool,
 }
 
-pub(super) type CallAnswer = Result<Decided<Judgement>, NotDecided>;
-
-/// Why a node has not decided a call.
-#[derive(Debug, Clone)]
-pub(crate) enum NotDecided {
-    /// The store failed.
-    Failed(StoreError),
-    /// The node has left, or does not have all keys of the call. Nothing was charged.
-    Elsewhere,
-}
-
 /// A call that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct QueuedCall {
@@ -105,12 +92,24 @@ pub(crate) struct QueuedCall {
     pub(super) since: Instant,
     /// When its caller gives up.
     pub(super) until: Instant,
-    /// Whether an answer is of use after its caller has gone: it says what is to be given back.
-    pub(super) is_part: bool,
+    pub(super) sent_as: SentAs,
     pub(crate) mailbox: usize,
     pub(crate) answer: oneshot::Sender<CallAnswer>,
     /// Its span, if it is sampled.
     pub(super) span: Option<CallInQueue>,
+}
+
+/// How a call goes to its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SentAs {
+    /// In a batch.
+    Call,
+    /// In a batch. Its answer is of use after its caller has gone: it says what is to be given back.
+    Part,
+    /// By itself.
+    Lone,
+    /// By itself, in the windows of the time when it was first to be sent.
+    Resent,
 }
 
 impl QueuedCall {
@@ -120,7 +119,7 @@ impl QueuedCall {
         !self.answer.is_closed() && now + answer <= self.until
     }
 
-    /// Notes why it is asked for again.
+    /// Notes why it is sent again.
     pub(super) fn waits_for(&mut self, reason: WaitsFor) {
         if let Some(span) = &mut self.span {
             span.waits_for = reason;
@@ -129,41 +128,13 @@ impl QueuedCall {
 }
 
 impl SharedQueue {
-    pub(super) fn new(
-        link: Link,
-        scripts: Arc<Scripts>,
-        unsent: Arc<Unsent>,
-        runs: Runs,
-        wait_replicas: u32,
-    ) -> Self {
-        let mailboxes = (0..=link.state.pool.workers()).map(|_| Mailbox::default()).collect();
-        let queue = Mutex::new(Queue {
-            waiting: VecDeque::new(),
-            leader: None,
-            runs,
-            batches: 0,
-            is_closed: false,
-        });
-        Self {
-            queue,
-            mailboxes,
-            link,
-            scripts,
-            unsent,
-            dispatchers: TaskTracker::new(),
-            wait_replicas,
-        }
-    }
-
-    /// Keeps work that was asked for at `since`, and was not sent, if it outlives its caller.
+    /// Keeps what outlives its caller of work that arrived at `since`, and was not sent.
     pub(super) fn keep(&self, work: NodeWork, since: Instant) {
-        if work.outlives_caller() {
-            let waited_ms = i64::try_from(since.elapsed().as_millis()).unwrap_or(0);
-            self.unsent.keep(work, self.link.clock.now().shifted(-waited_ms));
-        }
+        let waited_ms = i64::try_from(since.elapsed().as_millis()).unwrap_or(0);
+        self.unsent.keep(work, self.link.clock.now().shifted(-waited_ms));
     }
 
-    /// Queues calls that are asked for once more, in front and in their order.
+    /// Queues calls that are sent once more, in front and in their order.
     pub(super) fn enqueue_again(&self, calls: Vec<QueuedCall>, mailbox: usize) {
         if calls.is_empty() {
             return;
@@ -172,7 +143,7 @@ impl SharedQueue {
         if queue.is_closed {
             drop(queue);
             for call in calls {
-                drop(call.answer.send(Err(NotDecided::Elsewhere)));
+                drop(call.answer.send(Err(NotDecided::Elsewhere(None))));
             }
             return;
         }

@@ -8,12 +8,15 @@ use tokio::time::Instant;
 
 use super::queue::QueuedCall;
 use crate::{
-    store::redis::{
-        node::batch::{Batch, ScriptKind, refusal},
-        script::Reply,
-        wire::endpoint::Address,
+    store::{
+        metrics::redis_error_type,
+        redis::{
+            node::batch::{Batch, ScriptKind, refusal},
+            script::Reply,
+            wire::endpoint::Address,
+        },
     },
-    telemetry::{StoreSpan, redis_error_type},
+    telemetry::StoreSpan,
 };
 
 /// The spans of the runs that serve sampled calls. Dropped before they [end](Self::end), the runs got no answer.

@@ -9,8 +9,8 @@ use tokio::time::{self, Instant};
 use crate::store::redis::{
     node::RedisNode,
     topology::{
-        NodeMap,
         failover::{self, MasterWatch, Replication},
+        map::NodeMap,
     },
 };
 

@@ -1,4 +1,4 @@
-//! One Sentinel: what it is asked, and what it announces.
+//! One Sentinel: what it is queried for, and what it announces.
 
 use std::{collections::HashMap, io, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{
     },
 };
 
-/// The pause between attempts and between questions that change nothing.
+/// The pause between attempts and between queries that change nothing.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// How long a Sentinel may take to answer. Opening a connection to it may take longer, and goes on between questions.
+/// How long a Sentinel may take to answer. Opening a connection to it may take longer, and goes on between queries.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 
 /// How long a subscription may take.

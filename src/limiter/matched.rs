@@ -40,15 +40,18 @@ impl DecidedCode {
 }
 
 /// The domain of a decision.
-pub(super) fn domain_of(decision: &Decision) -> Arc<str> {
-    match decision.statuses.first().map(|status| &status.matched) {
-        Some(
-            Matched::Rule(domain, _)
-            | Matched::Override(domain)
-            | Matched::NoLimit(domain)
-            | Matched::NoRule(domain),
-        ) => Arc::clone(domain),
-        Some(Matched::NoDomain) | None => OTHER.into(),
+pub(super) fn domain_of_call(decision: &Decision) -> Arc<str> {
+    decision.statuses.first().map_or_else(|| OTHER.into(), |status| domain_of(&status.matched))
+}
+
+/// The domain.
+pub(super) fn domain_of(matched: &Matched) -> Arc<str> {
+    match matched {
+        Matched::Rule(domain, _)
+        | Matched::Override(domain)
+        | Matched::NoLimit(domain)
+        | Matched::NoRule(domain) => Arc::clone(domain),
+        Matched::NoDomain => OTHER.into(),
     }
 }
 

@@ -9,13 +9,15 @@ use std::{
 use opentelemetry::StringValue;
 use parking_lot::Mutex;
 
-use super::matched::{NONE, OTHER, OVERRIDE};
-use crate::engine::{
-    decision::Matched,
-    key,
-    request::Entry,
-    rule::{Rule, RuleId, Shown},
-    rule_set::RuleSet,
+use crate::{
+    engine::{
+        decision::Matched,
+        key,
+        request::Entry,
+        rule::{Rule, RuleId, Shown},
+        rule_set::RuleSet,
+    },
+    limiter::matched::{NONE, OTHER, OVERRIDE, domain_of, rule_of},
 };
 
 /// The most series of one rule by values; further values are counted as `other`.
@@ -28,15 +30,11 @@ pub(super) struct RuleLabels(Arc<Mutex<HashMap<RuleId, HashSet<String>>>>);
 impl RuleLabels {
     /// The labels `domain` and `rule` of what a descriptor matched.
     pub(super) fn of(&self, matched: &Matched, entries: &[Entry]) -> (StringValue, StringValue) {
-        match matched {
-            Matched::Rule(domain, rule) => {
-                (Arc::clone(domain).into(), self.rule(domain, rule, entries))
-            }
-            Matched::Override(domain) => (Arc::clone(domain).into(), OVERRIDE.into()),
-            Matched::NoLimit(domain) => (Arc::clone(domain).into(), NONE.into()),
-            Matched::NoRule(domain) => (Arc::clone(domain).into(), OTHER.into()),
-            Matched::NoDomain => (OTHER.into(), OTHER.into()),
-        }
+        let rule = match matched {
+            Matched::Rule(domain, rule) => self.rule(domain, rule, entries),
+            _ => rule_of(matched).into(),
+        };
+        (domain_of(matched).into(), rule)
     }
 
     /// Forgets the rules that are not among these. Returns all that [`RuleLabels::of`] may return for these: domain and

@@ -3,20 +3,17 @@
 
 mod stats;
 
-pub(super) use stats::stats;
+pub(super) use self::stats::stats;
 
 use std::collections::BTreeMap;
 
-use prometheus::proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Counter, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// Which other names metrics also have on `/metrics`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricsCompat {
-    /// None.
-    Off,
-    /// Those of envoyproxy/ratelimit.
-    Envoyproxy,
-}
+use crate::{
+    limiter::metrics::{DURATION, HITS},
+    rules::metrics::RELOADS,
+    telemetry::{Families, MetricsCompat, Telemetry, float, label, value},
+};
 
 /// The number of levels of a rule's path that are labels; further ones are left out, and their rules are summed.
 const LEVELS: usize = 2;
@@ -25,7 +22,7 @@ const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
 /// What is counted for each rule, and the values of `standing` that are part of it. Hits near a limit are within it too,
 /// and hits over a shadow limit are over it.
-const HITS: [(&str, &str, &[&str]); 5] = [
+const KINDS: [(&str, &str, &[&str]); 5] = [
     ("total_hits", "hits", &["within", "near", "over", "shadow"]),
     ("within_limit", "hits within the limit", &["within", "near"]),
     ("near_limit", "hits near the limit", &["near"]),
@@ -34,21 +31,29 @@ const HITS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// The values of series by their labels.
-type Series = BTreeMap<Vec<(String, String)>, f64>;
+type Series = BTreeMap<Vec<(String, String)>, u64>;
+
+/// The text of `/metrics`.
+pub(super) fn scrape(telemetry: &Telemetry) -> String {
+    let mut families = telemetry.families();
+    if telemetry.compat() == MetricsCompat::Envoyproxy {
+        let theirs = envoyproxy(&families);
+        families.0.extend(theirs);
+    }
+    families.text()
+}
 
 /// The metrics of envoyproxy/ratelimit, from ours.
-pub(super) fn envoyproxy(ours: &[MetricFamily]) -> Vec<MetricFamily> {
+fn envoyproxy(ours: &Families) -> Vec<MetricFamily> {
     let mut families = Vec::new();
-    for (name, help, standings) in HITS {
-        let series = hits(metrics(ours, "ratelimit_hits_total"), standings);
+    for (name, help, standings) in KINDS {
+        let series = hits(ours.metrics(&HITS), standings);
         families.push(counter(&format!("ratelimit_service_rate_limit_{name}"), help, series));
     }
-    let calls = metrics(ours, "rpc_server_call_duration_seconds");
     let name = "ratelimit_service_should_rate_limit_error";
-    families.push(counter(name, "calls without a decision", errors(calls)));
-    let durations = merged(calls);
-    let total = f64_of(durations.get_sample_count());
-    let total = Series::from([(labels(&[METHOD]), total)]);
+    families.push(counter(name, "calls without a decision", errors(ours)));
+    let durations = ours.merged(&DURATION);
+    let total = Series::from([(labels(&[METHOD]), durations.get_sample_count())]);
     families.push(counter("ratelimit_service_total_requests", "calls", total));
     families.push(histogram("ratelimit_service_response_time_seconds", durations));
     for (name, count) in loads(ours) {
@@ -66,9 +71,9 @@ fn hits(metrics: &[Metric], standings: &[&str]) -> Series {
         for (part, number) in label(metric, "rule").split('|').zip(1..=LEVELS) {
             labels.push((format!("key{number}"), level(part)));
         }
-        let value = series.entry(labels).or_default();
+        let hits = series.entry(labels).or_default();
         if standings.contains(&label(metric, "standing")) {
-            *value += metric.get_counter().get_value();
+            *hits += value(metric);
         }
     }
     series
@@ -80,52 +85,25 @@ fn level(part: &str) -> String {
 }
 
 /// The loads of rules that succeeded and that failed. The rules at the start are counted too.
-fn loads(ours: &[MetricFamily]) -> [(&'static str, f64); 2] {
-    let reloads = metrics(ours, "ratelimit_rules_reloads_total");
-    [("config_load_success", "good", 1.0), ("config_load_error", "bad", 0.0)].map(
-        |(name, outcome, at_start)| {
-            let of_outcome = reloads.iter().filter(|metric| label(metric, "outcome") == outcome);
-            let count: f64 = of_outcome.map(|metric| metric.get_counter().get_value()).sum();
-            (name, at_start + count)
-        },
-    )
+fn loads(ours: &Families) -> [(&'static str, u64); 2] {
+    let reloads = |outcome| ours.find(&RELOADS, "outcome", outcome).unwrap_or(0);
+    [("config_load_success", 1 + reloads("good")), ("config_load_error", reloads("bad"))]
 }
 
 /// The calls that were answered with an error: by the store, or by the service.
-fn errors(calls: &[Metric]) -> Series {
+fn errors(ours: &Families) -> Series {
     let mut series: Series =
-        ["redis_error", "service_error"].map(|kind| (labels(&[("err_type", kind)]), 0.0)).into();
-    for metric in calls {
+        ["redis_error", "service_error"].map(|kind| (labels(&[("err_type", kind)]), 0)).into();
+    for metric in ours.metrics(&DURATION) {
         let kind = match label(metric, "rpc_response_status_code") {
             "OK" => continue,
             "UNAVAILABLE" => "redis_error",
             _ => "service_error",
         };
-        let count = f64_of(metric.get_histogram().get_sample_count());
+        let count = metric.get_histogram().get_sample_count();
         *series.entry(labels(&[("err_type", kind)])).or_default() += count;
     }
     series
-}
-
-/// The sum of histograms, which have the same buckets.
-pub(super) fn merged(metrics: &[Metric]) -> Histogram {
-    let (mut count, mut sum, mut buckets) = (0, 0.0, Vec::<Bucket>::new());
-    for histogram in metrics.iter().map(Metric::get_histogram) {
-        count += histogram.get_sample_count();
-        sum += histogram.get_sample_sum();
-        if buckets.is_empty() {
-            buckets = histogram.get_bucket().to_vec();
-            continue;
-        }
-        for (bucket, other) in buckets.iter_mut().zip(histogram.get_bucket()) {
-            bucket.set_cumulative_count(bucket.cumulative_count() + other.cumulative_count());
-        }
-    }
-    let mut merged = Histogram::default();
-    merged.set_sample_count(count);
-    merged.set_sample_sum(sum);
-    merged.set_bucket(buckets);
-    merged
 }
 
 /// A name as statsd takes it: `:` and `|` separate there, and the dots of an IPv4 address would.
@@ -158,16 +136,6 @@ fn ipv4_length(text: &str) -> Option<usize> {
     address.parse::<std::net::Ipv4Addr>().ok().map(|_| address.len())
 }
 
-pub(super) fn metrics<'ours>(ours: &'ours [MetricFamily], name: &str) -> &'ours [Metric] {
-    let family = ours.iter().find(|family| family.name() == name);
-    family.map_or(&[], MetricFamily::get_metric)
-}
-
-pub(super) fn label<'metric>(metric: &'metric Metric, name: &str) -> &'metric str {
-    let pair = metric.get_label().iter().find(|pair| pair.name() == name);
-    pair.map_or("", LabelPair::value)
-}
-
 fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
@@ -176,7 +144,7 @@ fn counter(name: &str, help: &str, series: Series) -> MetricFamily {
     let mut metrics = Vec::with_capacity(series.len());
     for (labels, value) in series {
         let (mut metric, mut counter) = (labelled(labels), Counter::default());
-        counter.set_value(value);
+        counter.set_value(float(value));
         metric.set_counter(counter);
         metrics.push(metric);
     }
@@ -209,11 +177,6 @@ fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> Met
     family.set_field_type(kind);
     family.set_metric(metrics);
     family
-}
-
-/// Exact: a number of calls is below 2^53.
-fn f64_of(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

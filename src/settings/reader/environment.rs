@@ -42,21 +42,21 @@ impl Environment {
     }
 
     /// This environment, with other values of some variables.
-    pub(super) fn with(&self, others: &[(String, OsString)]) -> Self {
+    pub(crate) fn with(&self, others: &[(String, OsString)]) -> Self {
         let mut variables = self.0.clone();
         variables.extend(others.iter().cloned());
         Self(variables)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&OsStr> {
+    pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.get(name).map(OsString::as_os_str)
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.get(name)?.to_str()
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
@@ -71,21 +71,31 @@ impl Environment {
     }
 }
 
+/// A value, and the name of what gives it, for messages: a flag, a variable or a place in the file.
+#[derive(Debug, Clone)]
+pub struct Given<T> {
+    /// The value.
+    pub value: T,
+    /// Such as `--store`.
+    pub name: String,
+}
+
 /// What gives a setting.
-pub(super) struct GivenSetting<'a> {
+pub(in crate::settings) struct GivenSetting<'a> {
     /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit.
     pub name: String,
-    pub value: &'a OsStr,
+    /// The last one counts, unless the setting is a list.
+    pub values: Vec<&'a OsStr>,
     /// Line and column in the file.
     pub location: Option<(usize, usize)>,
 }
 
 /// The setting that says whose environment is read too.
-pub(super) const COMPAT: &str = "compat";
+pub(crate) const COMPAT: &str = "compat";
 
-pub(super) const NO_COMPAT: &str = "none";
+pub(crate) const NO_COMPAT: &str = "none";
 
-pub(super) const ENVOYPROXY_RATELIMIT: &str = "envoyproxy-ratelimit";
+pub(crate) const ENVOYPROXY_RATELIMIT: &str = "envoyproxy-ratelimit";
 
 /// The variable of `call` and `bench`. It is not a setting of the service.
 pub(super) const CALL_ADDR: &str = "TOLLKEEPER_ADDR";

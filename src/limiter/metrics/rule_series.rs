@@ -15,7 +15,7 @@ use opentelemetry::{
 };
 use parking_lot::RwLock;
 
-use crate::telemetry::instrument::InstrumentRow;
+use crate::telemetry::InstrumentRow;
 
 /// The count of one series.
 pub(super) type Count = Arc<AtomicU64>;

@@ -1,9 +1,10 @@
 //! The URL of the store. No message repeats any of it, since a password may be anywhere in a bad URL.
 
-use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use crate::{
     net::tls::client::{TlsAdvice, TlsClient, TlsFiles},
+    settings::reader::url_parts::{decoded, number, read_host},
     store::redis::wire::{
         endpoint::{Access, AclUser, Address},
         password::Password,
@@ -21,7 +22,7 @@ pub(super) const TLS_ADVICE: TlsAdvice = TlsAdvice {
 };
 
 /// Where counters are kept. `Display` masks the password.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub enum StoreUrl {
     /// In this process.
     Memory,
@@ -93,13 +94,6 @@ impl fmt::Display for StoreUrl {
             Self::Memory => f.write_str("memory://"),
             Self::Redis(url) => url.fmt(f),
         }
-    }
-}
-
-/// As `Display`: a derived `Debug` would show the password.
-impl fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
@@ -180,22 +174,18 @@ impl Scheme {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let (base, kind) =
-            text.split_once('+').map_or((text, None), |(base, kind)| (base, Some(kind)));
-        let is_tls = match base {
-            "redis" | "valkey" => false,
-            "rediss" | "valkeys" => true,
-            _ => return Err(SCHEMES.to_owned()),
-        };
-        let kind = match kind {
-            None => Kind::Tcp,
-            Some("unix") if is_tls => {
+        let rest = text.strip_prefix("redis").or_else(|| text.strip_prefix("valkey"));
+        let rest = rest.ok_or(SCHEMES)?;
+        let (is_tls, rest) = rest.strip_prefix('s').map_or((false, rest), |rest| (true, rest));
+        let kind = match rest {
+            "" => Kind::Tcp,
+            "+unix" if is_tls => {
                 return Err("a Unix socket has no TLS: write redis+unix".to_owned());
             }
-            Some("unix") => Kind::Unix,
-            Some("sentinel") => Kind::Sentinel,
-            Some("cluster") => Kind::Cluster,
-            Some(_) => return Err(SCHEMES.to_owned()),
+            "+unix" => Kind::Unix,
+            "+sentinel" => Kind::Sentinel,
+            "+cluster" => Kind::Cluster,
+            _ => return Err(SCHEMES.to_owned()),
         };
         Ok(Self { kind, is_tls })
     }
@@ -258,42 +248,6 @@ fn read_hosts(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
     text.split(',').enumerate().map(read).collect()
 }
 
-/// Reads HOST or HOST:PORT.
-///
-/// # Errors
-/// A sentence that does not repeat the text.
-pub(super) fn read_host(text: &str, default_port: u16) -> Result<Address, &'static str> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']').ok_or("`]` is missing")?;
-            let host: Ipv6Addr = host.parse().map_err(|_| "not an IPv6 address in brackets")?;
-            (host.to_string(), port)
-        }
-        None => {
-            let colon = text.find(':').unwrap_or(text.len());
-            let (host, port) = text.split_at(colon);
-            if host.is_empty() {
-                return Err("the host is missing");
-            }
-            if port.len() > 1 && port.get(1..).is_some_and(|rest| rest.contains(':')) {
-                return Err("write an IPv6 address in brackets");
-            }
-            if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
-                return Err("not a host name or IP address");
-            }
-            (host.to_owned(), port)
-        }
-    };
-    let port = match port.strip_prefix(':') {
-        Some(digits) => number(digits).filter(|port| *port > 0).ok_or(PORT)?,
-        None if port.is_empty() => default_port,
-        None => return Err("after `]` comes a colon and the port"),
-    };
-    Ok(Address::Tcp { host, port })
-}
-
-const PORT: &str = "the port must be a number from 1 to 65535";
-
 fn read_master(text: &str) -> Result<String, String> {
     // Sentinel accepts no other names.
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -331,33 +285,6 @@ fn read_database(text: &str) -> Result<u32, String> {
     database.ok_or_else(|| "the db must be a number".to_owned())
 }
 
-/// Reads digits; `parse` alone would accept a plus sign as well.
-fn number<T: FromStr>(text: &str) -> Option<T> {
-    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// Replaces each `%XX`.
-pub(super) fn decoded(text: &str, part: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2).unwrap_or_default();
-        let is_hex = digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
-        let byte = std::str::from_utf8(digits).ok().filter(|_| is_hex);
-        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.ok_or_else(|| {
-            format!("two hex digits must follow a `%` in the {part}; write `%` as %25")
-        })?);
-        rest = after;
-    }
-    String::from_utf8(bytes).map_err(|_| format!("the {part} must be UTF-8"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,7 +294,7 @@ mod tests {
     fn check(rows: &[(&str, Result<&str, &str>)]) {
         for (text, expected) in rows {
             let read: Result<StoreUrl, String> = text.parse();
-            let read = read.map(|url| format!("{url:?}"));
+            let read = read.map(|url| url.to_string());
             let shown = read.as_ref().map_or_else(String::as_str, String::as_str);
             assert!(!shown.contains("s3cret"), "{text}: {shown}");
             match (&read, expected) {

@@ -2,16 +2,19 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use super::{
-    form::{Arity, Custom, PATH},
-    reader::SettingReader,
-    row::{Row, Setting},
-    store_access::certificate_name,
-    store_url::{decoded, read_host},
-};
 use crate::{
-    net::tls::client::{TlsAdvice, TlsClient, TlsFiles, TlsPart},
+    net::tls::client::{TlsAdvice, TlsClient},
     rules::xds::XdsTarget,
+    settings::{
+        reader::{
+            SettingReader,
+            environment::Given,
+            form::Arity,
+            row::Row,
+            url_parts::{NODE_FORM, decoded, is_node, read_host},
+        },
+        tls::TlsSettings,
+    },
     store::redis::wire::endpoint::Address,
 };
 
@@ -24,11 +27,9 @@ pub enum RuleSource {
     ControlPlane(Arc<XdsTarget>),
 }
 
-pub(super) const RULES: &str = "rules";
-const CA: &str = "rules-tls-ca";
-const CERTIFICATE: &str = "rules-tls-cert";
-const KEY: &str = "rules-tls-key";
-const NAME: &str = "rules-tls-name";
+const RULES: &str = "rules";
+
+const TLS: [&str; 4] = ["rules-tls-ca", "rules-tls-cert", "rules-tls-key", "rules-tls-name"];
 
 const ADVICE: TlsAdvice = TlsAdvice {
     files: "the TLS files of the control plane",
@@ -37,17 +38,11 @@ const ADVICE: TlsAdvice = TlsAdvice {
     plain: "use xds:// in --rules",
 };
 
-/// Longest id of a node, in bytes.
-const NODE_BYTES_MAX: usize = 256;
-
-/// What an id must be.
-pub(super) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
-
 /// Upper bound on a TLS handshake. No call waits for it.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 impl RuleSource {
-    pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
+    pub(super) fn read(reader: &mut SettingReader<'_>) -> Given<Self> {
         let row = Row {
             flag: RULES,
             value: "PATH|URL".to_owned(),
@@ -56,8 +51,12 @@ impl RuleSource {
             default: "the shipped example",
             help: "Rule file or folder; may be repeated, and the variable separates several by `:`. Or a control plane: xds://host:port?node=ID, with TLS xds+tls://",
         };
-        let paths = reader.read_paths(row, is_url);
-        let tls = RulesTls::read(reader);
+        let Given { value: paths, name } = reader.read_paths(row, is_url);
+        let tls = TlsSettings::read(reader, TLS);
+        Given { value: Self::of(reader, paths, tls), name }
+    }
+
+    fn of(reader: &mut SettingReader<'_>, paths: Vec<PathBuf>, tls: TlsSettings) -> Self {
         let Some(url) = paths.iter().find_map(|path| path.to_str().filter(|path| is_url(path)))
         else {
             tls.warn_unused(reader, "the rules come from files");
@@ -72,8 +71,12 @@ impl RuleSource {
                 Self::ControlPlane(Arc::new(target))
             }
             Ok((target, true)) => {
-                let tls = Some(tls.client(reader));
-                Self::ControlPlane(Arc::new(XdsTarget { tls, ..target }))
+                let tls = tls.client(reader, RULES, |files, name| {
+                    TlsClient::new(files, name, &ADVICE)
+                        .with_handshake_within(HANDSHAKE_WITHIN)
+                        .speaking(b"h2")
+                });
+                Self::ControlPlane(Arc::new(XdsTarget { tls: Some(tls), ..target }))
             }
             Err(problem) => {
                 reader.problem(RULES, &problem);
@@ -88,58 +91,6 @@ fn is_url(text: &str) -> bool {
     let is_scheme =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
     text.starts_with("xds+") || text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
-}
-
-/// The settings of TLS to a control plane.
-struct RulesTls {
-    files: TlsFiles,
-    name: Option<String>,
-}
-
-impl RulesTls {
-    fn read(reader: &mut SettingReader<'_>) -> Self {
-        let mut path =
-            |flag, help| reader.read_optional(&Setting { flag, form: PATH, default: "", help });
-        let ca = path(CA, "PEM file with the CAs to trust instead of the system's, for xds+tls");
-        let certificate =
-            path(CERTIFICATE, "PEM file with the client certificate and its chain, for xds+tls");
-        let key = path(KEY, "PEM file with the key of that certificate");
-        let name = reader.read_optional(&Setting {
-            flag: NAME,
-            form: Custom { name: "NAME", read: certificate_name },
-            default: "",
-            help: "Name that the control plane's certificate must have, instead of its host",
-        });
-        reader.check_pair(CERTIFICATE, KEY);
-        let trusts_system = reader.is_of_incumbent(CA);
-        Self { files: TlsFiles { ca, trusts_system, identity: certificate.zip(key) }, name }
-    }
-
-    fn warn_unused(&self, reader: &mut SettingReader<'_>, why: &str) {
-        for flag in [CA, CERTIFICATE, KEY, NAME] {
-            reader.warn_unused(flag, why);
-        }
-    }
-
-    /// TLS with these files. One that cannot be used is a problem.
-    fn client(self, reader: &mut SettingReader<'_>) -> Arc<TlsClient> {
-        let client = TlsClient::new(self.files, self.name, &ADVICE)
-            .with_handshake_within(HANDSHAKE_WITHIN)
-            .speaking(b"h2");
-        if let Err(problem) = client.check() {
-            reader.problem(flag_of(problem.part), &problem.problem);
-        }
-        Arc::new(client)
-    }
-}
-
-const fn flag_of(part: TlsPart) -> &'static str {
-    match part {
-        TlsPart::Ca => CA,
-        TlsPart::Certificate => CERTIFICATE,
-        TlsPart::Key => KEY,
-        TlsPart::System => RULES,
-    }
 }
 
 const FORM: &str = "xds://host:port?node=ID";
@@ -179,7 +130,7 @@ fn read_node(query: &str) -> Result<String, String> {
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         match parameter.split_once('=') {
             Some(("node", id)) if node.is_none() => node = Some(decoded(id, "node")?),
-            Some(("node", _)) => return Err("node: give it once".to_owned()),
+            Some(("node", _)) => return Err("node: specified more than once".to_owned()),
             _ => {
                 return Err(
                     "unknown parameter: the URL of a control plane takes only node".to_owned()
@@ -194,11 +145,6 @@ fn read_node(query: &str) -> Result<String, String> {
         Some(id) => Ok(id),
         None => Err(format!("node: missing; it is {known}")),
     }
-}
-
-/// Whether a control plane can be asked by this id.
-pub(super) fn is_node(id: &str) -> bool {
-    id.len() <= NODE_BYTES_MAX && !id.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -244,7 +190,7 @@ mod tests {
             ("xds://h:1", "node: missing"),
             ("xds://h:1?", "node: missing"),
             ("xds://h:1?node=", "node: must not be empty"),
-            ("xds://h:1?node=a&node=b", "node: give it once"),
+            ("xds://h:1?node=a&node=b", "node: specified more than once"),
             ("xds://h:1?node=%0a", "without control characters"),
             ("xds://h:1?node=%zz", "two hex digits must follow a `%` in the node"),
             ("xds://h:1?cluster=a", "takes only node"),

@@ -7,20 +7,18 @@ use std::{
     sync::OnceLock,
 };
 
-use super::matched::{DecidedCode, domain_of, rule_of, verdict_on_call};
+use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
 use crate::engine::{
     decision::{Decision, Outcome, Status},
     request::{Descriptor, Hits, Request},
 };
-
-/// The target of the lines.
-pub(super) const TARGET: &str = "tollkeeper::decision";
+use crate::telemetry::DECISIONS;
 
 static KEY: OnceLock<RandomState> = OnceLock::new();
 
 /// Logs a decision, if lines of this target are written at the level `debug`.
-pub(crate) fn log_decision(request: &Request, decision: &Decision) {
-    if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
+pub(super) fn log_decision(request: &Request, decision: &Decision) {
+    if !tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG) {
         return;
     }
     let mut descriptors = String::new();
@@ -31,8 +29,8 @@ pub(crate) fn log_decision(request: &Request, decision: &Decision) {
         let _ = write!(descriptors, "{separator}{line}");
     }
     tracing::debug!(
-        target: TARGET,
-        domain = &*domain_of(decision),
+        target: DECISIONS,
+        domain = &*domain_of_call(decision),
         verdict = verdict_on_call(decision),
         descriptors,
         "decided"

@@ -2,15 +2,13 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::{
-    form::{Custom, PATH, invalid},
-    incumbent::Login,
-    reader::SettingReader,
-    row::Setting,
-    store_url::{RedisUrl, TLS_ADVICE, TopologyKind},
-};
+use super::url::{RedisUrl, TLS_ADVICE, TopologyKind};
 use crate::{
-    net::tls::client::{TlsClient, TlsFiles, TlsPart, is_certificate_name},
+    net::tls::client::TlsClient,
+    settings::{
+        reader::{Setting, SettingReader, environment::Given, form::Custom, translated::Login},
+        tls::TlsSettings,
+    },
     store::redis::wire::{
         endpoint::{Access, AclUser},
         password::{Password, PasswordFile},
@@ -22,72 +20,42 @@ pub(super) struct StoreAccess {
     password: Option<Password>,
     sentinel_user: Option<String>,
     sentinel_password: Option<Password>,
-    tls_files: TlsFiles,
-    tls_name: Option<String>,
+    tls: TlsSettings,
 }
 
 pub(super) const STORE: &str = "store";
 const PASSWORD: &str = "store-password-file";
 const SENTINEL_USER: &str = "store-sentinel-user";
 const SENTINEL_PASSWORD: &str = "store-sentinel-password-file";
-const CA: &str = "store-tls-ca";
-const CERTIFICATE: &str = "store-tls-cert";
-const KEY: &str = "store-tls-key";
-const NAME: &str = "store-tls-name";
+
+const TLS: [&str; 4] = ["store-tls-ca", "store-tls-cert", "store-tls-key", "store-tls-name"];
 
 impl StoreAccess {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        let password = Self::path(reader, PASSWORD, "File that holds the password of Redis");
+        let password = reader.read_path(PASSWORD, "File that holds the password of Redis");
         let sentinel_user = reader.read_optional(&Setting {
             flag: SENTINEL_USER,
             form: Custom { name: "NAME", read: |name| Ok(name.to_owned()) },
             default: "",
-            help: "User at the Sentinels, whose users are their own",
+            help: "User at the Sentinels, which have their own users",
         });
         let sentinel_password =
-            Self::path(reader, SENTINEL_PASSWORD, "File that holds the password of the Sentinels");
-        let ca = Self::path(
-            reader,
-            CA,
-            "PEM file with the CAs to trust instead of the system's, for rediss",
-        );
-        let certificate =
-            Self::path(reader, CERTIFICATE, "PEM file with the client certificate and its chain");
-        let key = Self::path(reader, KEY, "PEM file with the key of the client certificate");
-        let tls_name = reader.read_optional(&Setting {
-            flag: NAME,
-            form: Custom { name: "NAME", read: certificate_name },
-            default: "",
-            help: "Name that certificates of Redis must have, instead of its host",
-        });
-        reader.check_pair(CERTIFICATE, KEY);
+            reader.read_path(SENTINEL_PASSWORD, "File that holds the password of the Sentinels");
         Self {
             password: password.map(|path| in_file(PASSWORD, path)),
             sentinel_user,
             sentinel_password: sentinel_password.map(|path| in_file(SENTINEL_PASSWORD, path)),
-            tls_files: TlsFiles {
-                ca,
-                trusts_system: reader.is_of_incumbent(CA),
-                identity: certificate.zip(key),
-            },
-            tls_name,
+            tls: TlsSettings::read(reader, TLS),
         }
-    }
-
-    fn path(
-        reader: &mut SettingReader<'_>,
-        flag: &'static str,
-        help: &'static str,
-    ) -> Option<PathBuf> {
-        reader.read_optional(&Setting { flag, form: PATH, default: "", help })
     }
 
     /// Warns that memory has no use for any of them.
-    pub(super) fn warn_of_memory(reader: &mut SettingReader<'_>) {
+    pub(super) fn warn_of_memory(&self, reader: &mut SettingReader<'_>) {
         reader.warn_unused(PASSWORD, "memory:// takes no password");
-        for flag in [SENTINEL_USER, SENTINEL_PASSWORD, CA, CERTIFICATE, KEY, NAME] {
+        for flag in [SENTINEL_USER, SENTINEL_PASSWORD] {
             reader.warn_unused(flag, "memory:// has no connections");
         }
+        self.tls.warn_unused(reader, "memory:// has no connections");
     }
 
     /// Reports password files that cannot be read or are empty.
@@ -103,31 +71,27 @@ impl StoreAccess {
 
     /// The URL with these settings. Reports TLS files that cannot be used, and warns about what the URL has
     /// no use for.
-    pub(super) fn add_to(self, mut url: RedisUrl, reader: &mut SettingReader<'_>) -> RedisUrl {
+    pub(super) fn add_to(
+        self,
+        Given { value: mut url, name }: Given<RedisUrl>,
+        reader: &mut SettingReader<'_>,
+    ) -> RedisUrl {
         if url.access.tls.is_some() {
-            let client = TlsClient::new(self.tls_files, self.tls_name, &TLS_ADVICE);
-            if let Err(problem) = client.check() {
-                reader.problem(flag_of(problem.part), &problem.problem);
-            }
-            let client = Some(Arc::new(client));
+            let connect = |files, name| TlsClient::new(files, name, &TLS_ADVICE);
+            let client = Some(self.tls.client(reader, STORE, connect));
             Arc::make_mut(&mut url.access).tls.clone_from(&client);
             Arc::make_mut(&mut url.sentinel_access).tls = client;
         } else {
-            for flag in [CA, CERTIFICATE, KEY, NAME] {
-                reader.warn_unused(flag, "only rediss:// uses TLS");
-            }
+            self.tls.warn_unused(reader, "only rediss:// uses TLS");
         }
         if self.password.is_some() {
             if url.access.password.is_some() {
-                let other = reader.name_of(STORE);
-                reader.problem(
-                    PASSWORD,
-                    &format!("the URL of {other} has a password too: remove one"),
-                );
+                let problem = format!("the URL of {name} has a password too: remove one");
+                reader.problem(PASSWORD, &problem);
             }
             Arc::make_mut(&mut url.access).password = self.password;
         }
-        log_in(&mut url.access, reader.incumbent.login.take());
+        log_in(&mut url.access, reader.translated.login.take());
         if let (Some(AclUser::Named(_)), None) = (&url.access.user, &url.access.password) {
             // Such a user is often a password, and users are shown.
             let problem = "has a user and no password: write :PASSWORD@ or USER:PASSWORD@, or set";
@@ -136,7 +100,7 @@ impl StoreAccess {
         let sentinel = Arc::make_mut(&mut url.sentinel_access);
         sentinel.user = self.sentinel_user.map(AclUser::Named);
         sentinel.password = self.sentinel_password;
-        log_in(&mut url.sentinel_access, reader.incumbent.sentinel_login.take());
+        log_in(&mut url.sentinel_access, reader.translated.sentinel_login.take());
         if !matches!(url.topology, TopologyKind::Sentinel { .. }) {
             for flag in [SENTINEL_USER, SENTINEL_PASSWORD] {
                 reader.warn_unused(flag, "only redis+sentinel:// has Sentinels");
@@ -157,22 +121,4 @@ fn log_in(access: &mut Arc<Access>, login: Option<Login>) {
 
 fn in_file(flag: &'static str, path: PathBuf) -> Password {
     Password::File(Arc::new(PasswordFile::new(flag, path)))
-}
-
-/// The flag to change where this part of TLS is bad.
-const fn flag_of(part: TlsPart) -> &'static str {
-    match part {
-        TlsPart::Ca => CA,
-        TlsPart::Certificate => CERTIFICATE,
-        TlsPart::Key => KEY,
-        TlsPart::System => STORE,
-    }
-}
-
-pub(super) fn certificate_name(text: &str) -> Result<String, String> {
-    if is_certificate_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(invalid(text, "a host name or an IP address"))
-    }
 }

@@ -1,5 +1,9 @@
 //! Metrics of calls.
 
+mod labels;
+mod rule_counters;
+mod rule_series;
+
 use std::{
     sync::{Arc, OnceLock},
     time::Instant,
@@ -11,10 +15,12 @@ use opentelemetry::{
 };
 use tonic::Code;
 
-use super::{
+use self::{
+    labels::RuleLabels,
     rule_counters::{Counts, RuleCounters, STANDINGS},
     rule_series::RuleSeries,
 };
+use super::matched::DecidedCode;
 use crate::{
     engine::{
         decision::{Decision, Matched, Outcome},
@@ -22,26 +28,22 @@ use crate::{
         rule::{OnStoreFailure, Rule},
         rule_set::RuleSet,
     },
-    net::grpc,
-    telemetry::{
-        instrument::{InstrumentRow, InstrumentUnit},
-        labels::RuleLabels,
-        matched::DecidedCode,
-    },
+    net::grpc::{self, is_server_error},
+    telemetry::{InstrumentRow, InstrumentUnit},
 };
 
-const DURATION: InstrumentRow = InstrumentRow::histogram(
+pub(crate) const DURATION: InstrumentRow = InstrumentRow::histogram(
     "rpc.server.call.duration",
     &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
     "duration of ShouldRateLimit; `error.type` is set for statuses that are the server's fault",
 )
 .in_unit(InstrumentUnit::Seconds);
-const DECISIONS: InstrumentRow = InstrumentRow::counter(
+pub(crate) const DECISIONS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.decisions",
     &["domain", "rule", "code"],
     "descriptors decided: `ok`, `over_limit`, or `shadow` where only a shadow limit is exceeded",
 );
-const HITS: InstrumentRow = InstrumentRow::counter(
+pub(crate) const HITS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.hits",
     &["domain", "rule", "standing"],
     "requested hits: `within` the limit, `near` it (beyond `--near-limit-ratio`), `over` it, or over a `shadow` limit",
@@ -58,18 +60,18 @@ const COUNTERS_UNREADABLE: InstrumentRow = InstrumentRow::counter(
     &["rule"],
     "charges to a key in Redis that does not hold a count",
 );
-const FALLBACKS: InstrumentRow = InstrumentRow::counter(
+pub(crate) const FALLBACKS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.fallbacks",
     &["rule", "mode"],
     "charges decided by `on_store_failure` (`mode`) because the store did not answer",
 );
-const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
+pub(crate) const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.calls.late",
     &[],
     "calls decided after their caller had given up: after its own timeout, or else after four thirds of the decision budget",
 );
 
-pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &DURATION,
     &DECISIONS,
     &HITS,
@@ -248,19 +250,6 @@ fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [u64; STAN
         }
     }
     [within, near, over, shadow]
-}
-
-/// Whether a status is the server's fault, by the conventions for gRPC servers.
-pub(crate) fn is_server_error(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unknown
-            | Code::DeadlineExceeded
-            | Code::Unimplemented
-            | Code::Internal
-            | Code::Unavailable
-            | Code::DataLoss
-    )
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use opentelemetry::{
 };
 use parking_lot::Mutex;
 
-use crate::{process::calls::CallTracker, telemetry::instrument::InstrumentRow};
+use crate::{process::calls::CallTracker, telemetry::InstrumentRow};
 
 const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.connections",
@@ -31,7 +31,7 @@ const PANICS: InstrumentRow = InstrumentRow::counter(
     "panics, each of which is a bug; the log names the source line, and a call that panics gets INTERNAL",
 );
 
-pub(super) const INSTRUMENTS: &[&InstrumentRow] =
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
     &[&CONNECTIONS, &CONNECTIONS_REFUSED, &CALLS_OPEN, &PANICS];
 
 /// Metrics of connections and panics.

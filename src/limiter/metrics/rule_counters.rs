@@ -9,7 +9,7 @@ use opentelemetry::KeyValue;
 use super::rule_series::{Count, RuleSeries};
 use crate::{
     engine::{rule::Rule, rule_set::RuleSet},
-    telemetry::matched::DecidedCode,
+    limiter::matched::DecidedCode,
 };
 
 /// The values of `standing`.

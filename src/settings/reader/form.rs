@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use crate::net::tls::client::is_certificate_name;
+
 /// How a flag is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arity {
@@ -22,7 +24,7 @@ pub enum Arity {
 }
 
 /// How a value is written.
-pub(super) trait Form {
+pub(crate) trait Form {
     /// The type of the value.
     type Value;
 
@@ -46,13 +48,13 @@ pub(super) trait Form {
 }
 
 /// The usual error. It repeats the text, so it is not for values that may hold a secret.
-pub(super) fn invalid(text: &str, allowed: impl Display) -> String {
+pub(crate) fn invalid(text: &str, allowed: impl Display) -> String {
     format!("invalid value `{text}`: must be {allowed}")
 }
 
 /// A form that is read by a function.
 #[derive(Debug)]
-pub(super) struct Custom<T> {
+pub(crate) struct Custom<T> {
     pub name: &'static str,
     pub read: fn(&str) -> Result<T, String>,
 }
@@ -69,22 +71,30 @@ impl<T> Form for Custom<T> {
     }
 }
 
-pub(super) const ADDRESS: Custom<SocketAddr> = Custom { name: "IP:PORT", read: address };
+pub(crate) const ADDRESS: Custom<SocketAddr> = Custom { name: "IP:PORT", read: address };
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     const ALLOWED: &str = "an IP address and a port, such as 127.0.0.1:8081";
     text.parse().map_err(|_| invalid(text, ALLOWED))
 }
 
-/// An address, or `off`.
-pub(super) const ADDRESS_OR_OFF: Custom<Option<SocketAddr>> =
-    Custom { name: "IP:PORT|off", read: address_or_off };
+/// A value of another form, or `off`.
+#[derive(Debug)]
+pub(crate) struct OrOff<F>(pub F);
 
-fn address_or_off(text: &str) -> Result<Option<SocketAddr>, String> {
-    if text == "off" {
-        return Ok(None);
+impl<F: Form> Form for OrOff<F> {
+    type Value = Option<F::Value>;
+
+    fn name(&self) -> String {
+        format!("{}|off", self.0.name())
     }
-    address(text).map(Some).map_err(|problem| format!("{problem}, or off"))
+
+    fn read(&self, text: &str) -> Result<Option<F::Value>, String> {
+        if text == "off" {
+            return Ok(None);
+        }
+        self.0.read(text).map(Some).map_err(|problem| format!("{problem}, or off"))
+    }
 }
 
 /// Reads a number; `parse` alone would accept `+5` as well.
@@ -94,7 +104,7 @@ fn without_plus<T: FromStr>(text: &str) -> Option<T> {
 
 /// A whole number.
 #[derive(Debug)]
-pub(super) struct WholeNumber<T> {
+pub(crate) struct WholeNumber<T> {
     pub min: T,
     pub max: T,
 }
@@ -129,7 +139,7 @@ where
 
 /// A part of a whole.
 #[derive(Debug)]
-pub(super) struct Ratio;
+pub(crate) struct Ratio;
 
 impl Form for Ratio {
     type Value = f64;
@@ -150,7 +160,7 @@ impl Form for Ratio {
 
 /// A length of time.
 #[derive(Debug)]
-pub(super) struct Time {
+pub(crate) struct Time {
     pub min: Duration,
     pub max: Duration,
 }
@@ -192,7 +202,7 @@ pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Durat
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Writes a duration of whole milliseconds as `duration` reads it.
-pub(super) fn spelled(duration: Duration) -> String {
+pub(crate) fn spelled(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     for (name, unit) in UNITS {
         if millis >= unit && millis.is_multiple_of(unit) {
@@ -204,7 +214,7 @@ pub(super) fn spelled(duration: Duration) -> String {
 
 /// A number of bytes, such as `512`, `64KiB` or `4MiB`.
 #[derive(Debug)]
-pub(super) struct Size {
+pub(crate) struct Size {
     pub min: usize,
     pub max: usize,
 }
@@ -250,7 +260,7 @@ fn bytes(size: usize) -> String {
 
 /// One of several names.
 #[derive(Debug)]
-pub(super) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
+pub(crate) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 
 impl<T: Copy> Form for OneOf<T> {
     type Value = T;
@@ -274,14 +284,14 @@ impl<T> OneOf<T> {
 
 /// On or off. `true` and `false` are accepted too.
 #[derive(Debug)]
-pub(super) struct OnOff<T> {
+pub(crate) struct OnOff<T> {
     pub on: T,
     pub off: T,
     pub arity: Arity,
 }
 
 /// A flag that needs no value to mean `on`.
-pub(super) const SWITCH: OnOff<bool> = OnOff { on: true, off: false, arity: Arity::Switch };
+pub(crate) const SWITCH: OnOff<bool> = OnOff { on: true, off: false, arity: Arity::Switch };
 
 impl<T: Copy> Form for OnOff<T> {
     type Value = T;
@@ -304,7 +314,7 @@ impl<T: Copy> Form for OnOff<T> {
 }
 
 /// A file.
-pub(super) const PATH: Custom<PathBuf> = Custom { name: "PATH", read: path };
+pub(crate) const PATH: Custom<PathBuf> = Custom { name: "PATH", read: path };
 
 fn path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
@@ -324,9 +334,20 @@ pub(super) fn check_path(path: &Path) -> Result<(), &'static str> {
 }
 
 /// The name of a header.
-pub(super) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: header_name };
+pub(crate) const HEADER_NAME: Custom<String> = Custom { name: "NAME", read: header_name };
 
 fn header_name(text: &str) -> Result<String, String> {
     let name = text.parse::<http::HeaderName>();
     name.map(|_| text.to_owned()).map_err(|_| invalid(text, "a valid header name"))
+}
+
+/// The name in a certificate.
+pub(crate) const CERTIFICATE_NAME: Custom<String> = Custom { name: "NAME", read: certificate_name };
+
+fn certificate_name(text: &str) -> Result<String, String> {
+    if is_certificate_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid(text, "a host name or an IP address"))
+    }
 }

@@ -6,7 +6,7 @@ const PREFIX: &str = "TOLLKEEPER_";
 
 /// A setting, written where the field that it fills is read.
 #[derive(Debug)]
-pub(super) struct Setting<F> {
+pub(crate) struct Setting<F> {
     /// The flag without its dashes, such as `grpc-addr`.
     pub flag: &'static str,
     /// The form of its values.
@@ -36,7 +36,7 @@ pub struct Row {
 }
 
 impl<F: Form> Setting<F> {
-    pub(super) fn row(&self) -> Row {
+    pub(crate) fn row(&self) -> Row {
         let Self { flag, ref form, default, help } = *self;
         Row { flag, value: form.name(), range: form.range(), arity: form.arity(), default, help }
     }
@@ -62,13 +62,13 @@ impl Row {
     }
 }
 
-pub(super) fn variable(flag: &str) -> String {
+pub(crate) fn variable(flag: &str) -> String {
     format!("{PREFIX}{}", flag.replace('-', "_").to_ascii_uppercase())
 }
 
 /// Whether a variable is meant for tollkeeper. Kubernetes injects others with our prefix for a Service called
 /// `tollkeeper`: `TOLLKEEPER_PORT`, `TOLLKEEPER_SERVICE_HOST`, …
-pub(super) fn is_ours(variable: &str) -> bool {
+pub(crate) fn is_ours(variable: &str) -> bool {
     let injected = variable.ends_with("_PORT")
         || variable.contains("_PORT_")
         || variable.contains("_SERVICE_");

@@ -11,12 +11,9 @@ use opentelemetry::{
 };
 use redis::{RedisError, RedisResult};
 
-use crate::telemetry::{
-    in_store_span,
-    instrument::{InstrumentRow, InstrumentUnit},
-};
+use crate::telemetry::{InstrumentRow, InstrumentUnit, StoreSpan, current, with_call};
 
-const DURATION: InstrumentRow = InstrumentRow::histogram(
+pub(crate) const ROUND_TRIPS: InstrumentRow = InstrumentRow::histogram(
     "db.client.operation.duration",
     &["db.system.name", "db.operation.name", "error.type"],
     "duration of round trips to Redis; one may serve many calls",
@@ -47,12 +44,12 @@ const CHECK_FAILED: InstrumentRow = InstrumentRow::gauge(
     &["check"],
     "Redis servers that failed a check (docs/redis.md) at their last new connection: 0 or 1, or more on a Cluster",
 );
-const UP: InstrumentRow = InstrumentRow::gauge(
+pub(crate) const UP: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.up",
     &["server"],
     "1 while the server answers and accepts writes, 0 during an outage. For a server that has left the cluster or is no longer the master, the value remains 1. Absent until the first request to the server",
 );
-const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
+pub(crate) const BREAKER_OPEN: InstrumentRow = InstrumentRow::gauge(
     "ratelimit.store.breaker.open",
     &["server"],
     "1 while calls are answered without the server, else 0; absent before the first request to it",
@@ -107,8 +104,8 @@ const CONNECTION_FAILURES: InstrumentRow = InstrumentRow::counter(
     "attempts to connect to Redis that failed",
 );
 
-pub(super) const INSTRUMENTS: &[&InstrumentRow] = &[
-    &DURATION,
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
+    &ROUND_TRIPS,
     &CACHED,
     &FAILOVERS,
     &CHARGES_LOST,
@@ -153,7 +150,7 @@ impl StoreMetrics {
     /// Instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let metrics = Self {
-            duration: DURATION.new_histogram(meter),
+            duration: ROUND_TRIPS.new_histogram(meter),
             connection_failures: CONNECTION_FAILURES.new_counter(meter),
             shed: SHED.new_counter(meter),
             starved: STARVED.new_float_counter(meter),
@@ -268,14 +265,14 @@ impl StoreMetrics {
     /// Counts calls whose window was not the present one by Redis's clock.
     pub(crate) fn stale(&self, count: usize) {
         if count > 0 {
-            self.stale.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
+            self.stale.add(count as u64, &[]);
         }
     }
 
     /// Counts calls that waited too long to be sent.
     pub(crate) fn shed(&self, count: usize) {
         if count > 0 {
-            self.shed.add(u64::try_from(count).unwrap_or(u64::MAX), &[]);
+            self.shed.add(count as u64, &[]);
         }
     }
 
@@ -302,10 +299,23 @@ impl StoreMetrics {
         self.breaker.record(u64::from(is_open), &server);
     }
 
-    /// Counts a call that was denied without asking the store.
+    /// Counts a call that was denied without asking the store, and records it in its span.
     pub(crate) fn cached(&self) {
         self.cached.add(1, &[]);
+        with_call(|call| call.record([KeyValue::new("ratelimit.cached", true)]));
     }
+}
+
+/// Makes a round trip to the store for one call, in a span of its own if the call is sampled.
+pub(crate) async fn in_store_span<T>(
+    operation: &'static str,
+    answer: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let Some(call) = current() else { return answer.await };
+    let span = StoreSpan::begin(operation, Vec::new(), &call);
+    let answer = answer.await;
+    span.end(answer.as_ref().err().map(redis_error_type));
+    answer
 }
 
 /// An error of Redis as a value of `error.type`. Only codes that redis-rs knows are used: the text of a server

@@ -1,0 +1,48 @@
+//! The instruments of all parts, and those that are observed whenever metrics are read.
+
+use std::sync::Arc;
+
+use opentelemetry::metrics::Meter;
+
+use super::{App, renewal};
+use crate::{
+    edge, limiter,
+    rules::{self, xds},
+    store::{self, memory, redis::RedisStore, report},
+    telemetry::{self, InstrumentRow, Observed, observe_together},
+};
+
+/// Every instrument, as docs/metrics.md lists them.
+pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
+    let lists = [
+        limiter::metrics::INSTRUMENTS,
+        store::metrics::INSTRUMENTS,
+        &rows(report::OBSERVED),
+        &rows(memory::metrics::OBSERVED),
+        edge::metrics::INSTRUMENTS,
+        renewal::INSTRUMENTS,
+        &rows(xds::metrics::OBSERVED),
+        telemetry::PROCESS,
+        &[&memory::metrics::COUNTERS_EVICTED],
+        rules::metrics::INSTRUMENTS,
+        &[&telemetry::BUILD_INFO],
+    ];
+    lists.concat().into_iter()
+}
+
+fn rows<T>(observed: &[Observed<'static, T>]) -> Vec<&'static InstrumentRow> {
+    observed.iter().map(|(row, _)| *row).collect()
+}
+
+impl App {
+    /// Observes the rules, the control plane and the servers of the store.
+    pub(super) fn observe(&self, meter: &Meter) {
+        rules::metrics::observe(meter, &self.rules);
+        if let Some(control_plane) = self.control_plane.clone() {
+            observe_together(meter, move || control_plane.report(), xds::metrics::OBSERVED);
+        }
+        let store = Arc::clone(&self.store);
+        let servers = move || store.servers().map_or_else(Vec::new, RedisStore::reports);
+        observe_together(meter, servers, report::OBSERVED);
+    }
+}

@@ -1,0 +1,33 @@
+//! What the span of a call records of its decision: names from the configuration only.
+
+use opentelemetry::{Array, KeyValue, StringValue, Value};
+
+use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
+use crate::engine::{decision::Decision, rule::OnStoreFailure};
+
+/// The decision, and the domain and rules that made it.
+pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
+    let statuses = &decision.statuses;
+    let rules = statuses.iter().map(|status| rule_of(&status.matched).into());
+    let verdicts = statuses.iter().map(|status| DecidedCode::of(&status.outcome).name().into());
+    [
+        KeyValue::new("ratelimit.domain", domain_of_call(decision)),
+        KeyValue::new("ratelimit.rules", names(rules)),
+        KeyValue::new("ratelimit.verdicts", names(verdicts)),
+        KeyValue::new("ratelimit.verdict", verdict_on_call(decision)),
+    ]
+}
+
+/// The rules whose `on_store_failure` decided, since the store gave no answer.
+pub(super) fn fell_back(rules: Vec<(String, OnStoreFailure)>) -> [KeyValue; 2] {
+    let (rules, modes): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    let modes = modes.into_iter().map(|mode| mode.name().into());
+    [
+        KeyValue::new("ratelimit.fallback.rules", names(rules.into_iter().map(StringValue::from))),
+        KeyValue::new("ratelimit.fallback.modes", names(modes)),
+    ]
+}
+
+fn names(names: impl Iterator<Item = StringValue>) -> Value {
+    Value::Array(Array::String(names.collect()))
+}

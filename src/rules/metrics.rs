@@ -1,0 +1,82 @@
+//! Metrics of the rules in force, and of reloads.
+
+use std::{sync::Arc, time::SystemTime};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Gauge, Meter},
+};
+
+use super::watch::{Loaded, Rules};
+use crate::telemetry::{InstrumentRow, InstrumentUnit};
+
+pub(crate) const RELOADS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.rules.reloads",
+    &["outcome"],
+    "reloads of changed rule files, by outcome: `good` or `bad`",
+);
+const LAST_RELOAD: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.last_reload_successful",
+    &[],
+    "1 if the newest content of the rule files is in force, else 0",
+);
+const RULES_INFO: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.info",
+    &["version"],
+    "always 1; the label is the version of the rules in force, as in `/rules`",
+);
+const RULES_LOADED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.rules.loaded.timestamp",
+    &[],
+    "Unix time at which the rules in force were loaded; `time()` minus this is their age",
+)
+.in_unit(InstrumentUnit::Seconds);
+
+/// Every instrument of rules.
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] =
+    &[&RELOADS, &LAST_RELOAD, &RULES_INFO, &RULES_LOADED];
+
+/// Metrics of the rules.
+#[derive(Debug, Clone)]
+pub(crate) struct RuleMetrics {
+    reloads: Counter<u64>,
+    successful: Gauge<u64>,
+}
+
+impl RuleMetrics {
+    /// Instruments of `meter`. The rules at the start are valid.
+    pub(crate) fn new(meter: &Meter) -> Self {
+        let metrics =
+            Self { reloads: RELOADS.new_counter(meter), successful: LAST_RELOAD.new_gauge(meter) };
+        metrics.successful.record(1, &[]);
+        // Rates begin with the first reload.
+        for outcome in ["good", "bad"] {
+            metrics.reloads.add(0, &[KeyValue::new("outcome", outcome)]);
+        }
+        metrics
+    }
+
+    /// Records the outcome of a reload.
+    pub(crate) fn loaded(&self, loaded: Loaded) {
+        let (outcome, successful) = match loaded {
+            Loaded::Good => ("good", 1),
+            Loaded::Bad => ("bad", 0),
+        };
+        self.reloads.add(1, &[KeyValue::new("outcome", outcome)]);
+        self.successful.record(successful, &[]);
+    }
+}
+
+/// Observes which rules are in force.
+pub(crate) fn observe(meter: &Meter, rules: &Arc<Rules>) {
+    let in_force = Arc::clone(rules);
+    RULES_INFO.observe(meter, move |observe| {
+        let version = in_force.current().version.to_string();
+        observe(1.0, &[KeyValue::new("version", version)]);
+    });
+    let in_force = Arc::clone(rules);
+    RULES_LOADED.observe(meter, move |observe| {
+        let since = in_force.current().since.duration_since(SystemTime::UNIX_EPOCH);
+        observe(since.unwrap_or_default().as_secs_f64(), &[]);
+    });
+}

@@ -1,0 +1,57 @@
+//! Metrics of the subscription to a control plane. Its versions are no label: they may change with every event there.
+
+use opentelemetry::KeyValue;
+
+use super::ControlPlaneReport;
+use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
+
+const CONNECTED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.xds.connected",
+    &[],
+    "1 while there is a connection to the control plane of `--rules xds://…`, else 0",
+);
+const CONNECTIONS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.xds.connections",
+    &["outcome"],
+    "attempts to connect to the control plane, `opened` or `failed`",
+);
+const RESPONSES: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.xds.responses",
+    &["outcome"],
+    "responses of the control plane: `accepted`, `unchanged` (the content in force, under any version) or `refused`",
+);
+const NACKS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.xds.nacks",
+    &[],
+    "refusals that were sent to the control plane, with the problems of its response",
+);
+const ACCEPTED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.xds.accepted.timestamp",
+    &[],
+    "Unix time of the last response that was accepted or unchanged, 0 before the first; `time()` minus this is its age",
+)
+.in_unit(InstrumentUnit::Seconds);
+
+/// What is observed of the subscription to a control plane.
+pub(crate) const OBSERVED: &[Observed<'_, ControlPlaneReport>] = &[
+    (&CONNECTED, |report, observe| observe(float(report.connected.into()), &[])),
+    (&CONNECTIONS, |ControlPlaneReport { streams, .. }, observe| {
+        by_outcome(&[("opened", streams.opened), ("failed", streams.failed)], observe);
+    }),
+    (&RESPONSES, |ControlPlaneReport { responses, .. }, observe| {
+        let accepted = ("accepted", responses.accepted);
+        let unchanged = ("unchanged", responses.unchanged);
+        by_outcome(&[accepted, unchanged, ("refused", responses.refused)], observe);
+    }),
+    (&NACKS, |report, observe| observe(float(report.nacks), &[])),
+    (&ACCEPTED, |report, observe| {
+        let at = report.accepted.as_ref().map_or(0, |(_, at)| at.as_secs());
+        observe(float(at), &[]);
+    }),
+];
+
+fn by_outcome(counts: &[(&'static str, u64)], observe: Observe<'_>) {
+    for (outcome, count) in counts {
+        observe(float(*count), &[KeyValue::new("outcome", *outcome)]);
+    }
+}

@@ -1,0 +1,35 @@
+//! Why a store does not answer.
+
+/// Why a call has no tallies. No answer follows later.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The store did not answer within the budget; the call may have been charged.
+    #[error("no answer within the decision budget")]
+    TimedOut,
+    /// No connection to the store was free within the budget.
+    #[error("no connection within the decision budget")]
+    NoConnection,
+    /// The store cannot be reached, or cannot take charges now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store answers, and takes no writes now.
+    #[error("{0}")]
+    TakesNoWrites(String),
+    /// The store's time crossed a window boundary at each try.
+    #[error("its time crossed a window boundary at each of three tries")]
+    ClockUnsteady,
+    /// No server gives an answer for the counters of these charges. The call was not charged, except for work that
+    /// is already done.
+    #[error("{cause}")]
+    Unreachable {
+        /// The indices of the charges.
+        charges: Vec<usize>,
+        /// The indices of refunds that were applied nevertheless.
+        refunded: Vec<usize>,
+        /// Why there is no answer.
+        cause: String,
+    },
+    /// The counters of these charges hold something other than a count; the call was not charged.
+    #[error("a counter holds something other than a count")]
+    Corrupt(Vec<usize>),
+}

@@ -1,0 +1,73 @@
+//! Metrics of counters in memory.
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Meter},
+};
+
+use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
+
+pub(crate) const MEMORY_COUNTERS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.memory.counters",
+    &["use"],
+    "counters in memory, including expired ones that are not yet removed, for `--store memory://` (`store`) or for \
+     `on_store_failure: local` (`fallback`)",
+);
+pub(crate) const MEMORY_COUNTERS_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.memory.counters.limit",
+    &["use"],
+    "maximum number of counters in memory (`--memory-counters-max`)",
+);
+const MEMORY_SIZE: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.memory.size", &["use"], "memory used by these counters")
+        .in_unit(InstrumentUnit::Bytes);
+
+pub(crate) const COUNTERS_EVICTED: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.counters.evicted",
+    &[],
+    "live counters evicted from memory because `--memory-counters-max` was reached",
+);
+
+/// What is observed of counters in memory, and of the use that they have.
+pub(crate) const OBSERVED: &[Observed<'_, (&'static str, MemoryReport)>] = &[
+    (&MEMORY_COUNTERS, |(used_for, memory), to| count(used_for, to, memory.counters)),
+    (&MEMORY_COUNTERS_LIMIT, |(used_for, memory), to| count(used_for, to, memory.counters_max)),
+    (&MEMORY_SIZE, |(used_for, memory), to| count(used_for, to, memory.bytes)),
+];
+
+/// What counters in memory take now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Number of counters.
+    pub counters: usize,
+    /// Most counters.
+    pub counters_max: usize,
+    /// Bytes that they take.
+    pub bytes: usize,
+}
+
+/// Metrics of counters in memory.
+#[derive(Debug, Clone)]
+pub struct MemoryMetrics {
+    evicted: Counter<u64>,
+}
+
+impl MemoryMetrics {
+    /// Instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        let metrics = Self { evicted: COUNTERS_EVICTED.new_counter(meter) };
+        // Rates begin with the first eviction.
+        metrics.evicted.add(0, &[]);
+        metrics
+    }
+
+    /// Counts live counters that were evicted.
+    pub(crate) fn evicted(&self, count: u64) {
+        self.evicted.add(count, &[]);
+    }
+}
+
+fn count(used_for: &'static str, observe: Observe<'_>, value: usize) {
+    let value = u64::try_from(value).unwrap_or(u64::MAX);
+    observe(float(value), &[KeyValue::new("use", used_for)]);
+}

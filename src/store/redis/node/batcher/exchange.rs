@@ -1,0 +1,185 @@
+//! Sends one batch on a connection, and reads the answers to its calls.
+
+use std::{mem, pin::pin, time::Duration};
+
+use tokio::{select, sync::oneshot, time::Instant};
+
+use super::{
+    queue::{QueuedCall, SentAs, SharedQueue},
+    spans::RunSpans,
+    waiting::WaitsFor,
+};
+use crate::{
+    engine::ledger::Judgement,
+    store::{
+        StoreError, lateness,
+        redis::{
+            node::{
+                batch::{Batch, ScriptKind},
+                decided::{ATTEMPTS_MAX, CallAnswer, Decided, NotDecided},
+                pool::{self, Connected},
+            },
+            script::{self, RedisOutcome, Reply},
+        },
+    },
+};
+
+/// What has become of the calls of a batch.
+pub(super) struct Exchanged {
+    pub(super) answers: Vec<(QueuedCall, CallAnswer)>,
+    /// The calls that are sent once more.
+    pub(super) again: Vec<QueuedCall>,
+    /// Number of charges that the server has acknowledged.
+    pub(super) charges: u64,
+}
+
+impl SharedQueue {
+    /// How long the server may take before it is considered late. A caller that sends its call by itself must still be
+    /// there to see that.
+    pub(super) fn owed_within(&self, sent_as: SentAs) -> Duration {
+        let timeout = self.link.state.pool.timeout();
+        match sent_as {
+            SentAs::Call | SentAs::Part => timeout,
+            SentAs::Lone | SentAs::Resent => timeout / 4 * 3,
+        }
+    }
+
+    /// Sends these calls as `batch`, which is empty. An answer is used as long as a caller waits for it, though the server
+    /// is late; `None` if none came until then.
+    pub(super) async fn exchange(
+        &self,
+        connection: &mut Connected<'_>,
+        mut batch: Batch<'_>,
+        mut calls: Vec<QueuedCall>,
+        for_connection: Duration,
+    ) -> Option<Exchanged> {
+        let (now, timeout) = (Instant::now(), self.link.state.pool.timeout());
+        let QueuedCall { since, sent_as, .. } = *calls.first()?;
+        // Long enough to see that the server is late.
+        let until = calls.iter().map(|call| call.until).max()?.max(now + 2 * timeout);
+        let assumed_now = self.link.clock.now();
+        for QueuedCall { work, kind, redis_now, .. } in &calls {
+            batch.add(*kind, work, redis_now.unwrap_or(assumed_now));
+        }
+        if !sent_as.is_alone() {
+            self.link.metrics.batch(calls.len(), now.duration_since(since));
+            batch.scripts().for_each(|script| self.link.metrics.script_ran(script.name()));
+        }
+        let address = &self.link.state.pool.server().address;
+        let spans = RunSpans::begin(&calls, &batch, address, for_connection);
+        let sent = self.link.clock.send();
+        let answered = {
+            let run = pin!(batch.run(connection, &self.link.metrics));
+            let mut answer = pin!(self.link.owed(run, self.owed_within(sent_as)));
+            select! {
+                biased;
+                answered = lateness::until(until, answer.as_mut()) => answered,
+                error = self.link.state.opened() => {
+                    for call in calls.iter_mut().filter(|call| call.sent_as != SentAs::Part) {
+                        let (gone, _) = oneshot::channel();
+                        let waiting = mem::replace(&mut call.answer, gone);
+                        drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
+                    }
+                    // The connection may be used again if it is answered nevertheless.
+                    lateness::until(until, answer).await
+                }
+            }
+        };
+        let Ok(replies) = answered else {
+            self.link.metrics.lost("EVALSHA", now.elapsed());
+            return None;
+        };
+        spans.end(&replies);
+        self.link.state.pool.keep(connection);
+        if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
+            self.link.clock.learn(now, sent);
+        }
+        let is_stale = |reply: &&Reply| reply.outcome == RedisOutcome::Stale;
+        if sent_as != SentAs::Resent {
+            self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut again = Vec::new();
+        for (call, reply) in calls.into_iter().zip(replies) {
+            match reply {
+                Ok(reply) => match call.answer_by(reply) {
+                    Ok(answered) => answers.push(answered),
+                    Err(call) => again.push(call),
+                },
+                // Nothing ran: the hash slot has moved, or is being moved.
+                Err(error) if script::is_elsewhere(&error) => {
+                    let error = call.sent_as.is_alone().then_some(error);
+                    answers.push((call, Err(NotDecided::Elsewhere(error))));
+                }
+                Err(error) => {
+                    let error = pool::unavailable(&error);
+                    answers.push((call, Err(NotDecided::Failed(error))));
+                }
+            }
+        }
+        let charges = self.report(answers.iter().map(|(_, answer)| answer));
+        Some(Exchanged { answers, again, charges })
+    }
+
+    /// Records whether the server answers. Returns the number of charges that it has acknowledged.
+    fn report<'a>(&self, answers: impl Iterator<Item = &'a CallAnswer>) -> u64 {
+        let (mut has_answered, mut failure, mut charges) = (false, None, 0);
+        for answer in answers {
+            match answer {
+                Err(NotDecided::Failed(error)) if !matches!(error, StoreError::Corrupt(_)) => {
+                    failure = Some(error.clone());
+                }
+                Err(NotDecided::Elsewhere(Some(error))) if script::is_cluster_down(error) => {
+                    failure = Some(pool::unavailable(error));
+                }
+                Ok(decided) => {
+                    charges += self.link.acknowledge(&decided.judgement);
+                    has_answered = true;
+                }
+                Err(_) => has_answered = true,
+            }
+        }
+        if let Some(error) = failure {
+            self.link.state.failed(&error);
+        } else if has_answered {
+            self.link.state.answered();
+        }
+        charges
+    }
+}
+
+impl SentAs {
+    const fn is_alone(self) -> bool {
+        matches!(self, Self::Lone | Self::Resent)
+    }
+}
+
+impl QueuedCall {
+    /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
+    /// is sent again.
+    fn answer_by(mut self, Reply { now, outcome }: Reply) -> Result<(Self, CallAnswer), Self> {
+        self.redis_now = Some(now);
+        let decided = |judgement, state| Ok(Decided { judgement, state, at: now });
+        let answer = match outcome {
+            RedisOutcome::Decided(judgement) => decided(judgement, None),
+            RedisOutcome::Read(state) => decided(Judgement::default(), Some(state)),
+            RedisOutcome::Stale if self.sent_as == SentAs::Resent => Err(NotDecided::WindowEnded),
+            RedisOutcome::Stale if self.stale + 1 < ATTEMPTS_MAX => {
+                self.stale += 1;
+                self.waits_for(WaitsFor::Window);
+                return Err(self);
+            }
+            RedisOutcome::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
+            // The ledger script applies `on_store_failure`.
+            RedisOutcome::Corrupt(_) if self.kind == ScriptKind::Fixed => {
+                self.kind = ScriptKind::Ledger;
+                self.waits_for(WaitsFor::OtherScript);
+                return Err(self);
+            }
+            RedisOutcome::Corrupt(charges) => Err(NotDecided::Failed(StoreError::Corrupt(charges))),
+            RedisOutcome::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
+            RedisOutcome::Elsewhere => Err(NotDecided::Elsewhere(None)),
+        };
+        Ok((self, answer))
+    }
+}

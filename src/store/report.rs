@@ -1,0 +1,137 @@
+//! What is known of the servers of the store, and observed of them whenever metrics are read.
+
+use opentelemetry::KeyValue;
+
+use crate::telemetry::{InstrumentRow, InstrumentUnit, Observe, Observed, float};
+
+pub(crate) const CONNECTIONS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.connections",
+    &["server", "state"],
+    "open connections to the server, `idle` or `busy`",
+);
+pub(crate) const CONNECTIONS_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.connections.limit",
+    &["server"],
+    "maximum number of connections to the server (`--store-pool-size`)",
+);
+const CONNECTIONS_WAITING: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.connections.waiting",
+    &["server"],
+    "batches waiting for a connection to the server",
+);
+pub(crate) const QUEUE: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.queue.calls",
+    &["server"],
+    "calls waiting to be sent to the server",
+);
+const CLOCK_OFFSET: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.clock.offset",
+    &["server"],
+    "the server's clock minus this host's, estimated from its answers; windows follow the server's clock",
+)
+.in_unit(InstrumentUnit::Seconds);
+pub(crate) const MEMORY_USED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.memory.used",
+    &["server"],
+    "memory that the server uses. This and the next four metrics come from INFO, which is read at each new connection and \
+     every 10 s; they are absent if the Redis user may not run INFO",
+)
+.in_unit(InstrumentUnit::Bytes);
+pub(crate) const MEMORY_LIMIT: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.memory.limit",
+    &["server"],
+    "the server's `maxmemory`; absent if it has none",
+)
+.in_unit(InstrumentUnit::Bytes);
+const CLIENTS: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.clients",
+    &["server"],
+    "clients of any kind that are connected to the server",
+);
+const CLIENTS_LIMIT: InstrumentRow =
+    InstrumentRow::gauge("ratelimit.store.clients.limit", &["server"], "the server's `maxclients`");
+const KEYS_EVICTED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.store.keys.evicted",
+    &["server"],
+    "keys that the server has evicted since its start because its memory was full; their limits started again from zero",
+);
+/// What is observed of the servers.
+pub(crate) const OBSERVED: &[Observed<'_, Vec<ServerReport>>] = &[
+    (&CONNECTIONS, connections),
+    (&CONNECTIONS_LIMIT, |servers, to| each(servers, to, |server| Some(server.connections_max))),
+    (&CONNECTIONS_WAITING, |servers, to| each(servers, to, |server| Some(server.waiting))),
+    (&QUEUE, |servers, to| each(servers, to, |server| Some(server.queued))),
+    (&CLOCK_OFFSET, clock_offsets),
+    (&MEMORY_USED, |servers, to| each(servers, to, |server| server.usage?.memory)),
+    (&MEMORY_LIMIT, |servers, to| each(servers, to, |server| server.usage?.memory_max)),
+    (&CLIENTS, |servers, to| each(servers, to, |server| server.usage?.clients)),
+    (&CLIENTS_LIMIT, |servers, to| each(servers, to, |server| server.usage?.clients_max)),
+    (&KEYS_EVICTED, |servers, to| each(servers, to, |server| server.usage?.evicted)),
+];
+
+/// What is known of one server of the store now.
+#[derive(Debug, Clone, Default)]
+pub struct ServerReport {
+    /// Its address, from the settings or from a server that they name.
+    pub address: String,
+    /// Open connections to it.
+    pub connections: u64,
+    /// Those that nobody uses.
+    pub idle: u64,
+    /// Maximum number of connections to it.
+    pub connections_max: u64,
+    /// Batches that wait for a connection.
+    pub waiting: u64,
+    /// Calls that wait to be sent.
+    pub queued: u64,
+    /// Its clock minus ours, in milliseconds.
+    pub clock_offset_ms: i64,
+    /// What it says of itself, if it was asked.
+    pub usage: Option<ServerUsage>,
+}
+
+/// What a server says of its own use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerUsage {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Most bytes of memory; `None` if there is no bound.
+    pub memory_max: Option<u64>,
+    /// Connected clients.
+    pub clients: Option<u64>,
+    /// Most clients.
+    pub clients_max: Option<u64>,
+    /// Keys that were evicted since its start.
+    pub evicted: Option<u64>,
+}
+
+/// Observes a value of each server that has it.
+fn each(servers: &[ServerReport], observe: Observe<'_>, value: fn(&ServerReport) -> Option<u64>) {
+    for server in servers {
+        if let Some(value) = value(server) {
+            observe(float(value), &[server.label()]);
+        }
+    }
+}
+
+fn connections(servers: &Vec<ServerReport>, observe: Observe<'_>) {
+    for server in servers {
+        let busy = server.connections.saturating_sub(server.idle);
+        for (state, count) in [("idle", server.idle), ("busy", busy)] {
+            observe(float(count), &[server.label(), KeyValue::new("state", state)]);
+        }
+    }
+}
+
+fn clock_offsets(servers: &Vec<ServerReport>, observe: Observe<'_>) {
+    for server in servers {
+        // Exact: an offset is below 2^53 milliseconds.
+        observe(server.clock_offset_ms as f64 / 1000.0, &[server.label()]);
+    }
+}
+
+impl ServerReport {
+    fn label(&self) -> KeyValue {
+        KeyValue::new("server", self.address.clone())
+    }
+}
