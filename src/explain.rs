@@ -344,7 +344,7 @@ impl ChargeExplanation {
             details: details(limit),
             hits: match charge.hits {
                 Hits::Charge(hits) => signed(hits),
-                Hits::Look => 0,
+                Hits::Check => 0,
                 Hits::Refund(hits) => -signed(hits),
             },
             key: charge.counter.key(limit.window.at(now).start),

@@ -24,7 +24,7 @@ use self::{
 };
 use crate::{
     engine::{
-        ledger::{Charge, Judgement, Tally, Verdict},
+        ledger::{Charge, Fit, Tally, Verdict},
         plan::Plan,
         rule::{Limit, Mode},
     },
@@ -106,7 +106,7 @@ impl TopKeys {
     }
 
     /// Counts the decision about a call that arrived at `at`.
-    pub fn record(&self, plan: &Plan, judgement: &Judgement, at: Instant) {
+    pub fn record(&self, plan: &Plan, verdict: &Verdict, at: Instant) {
         let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
         if plan.charges.is_empty() {
             return;
@@ -114,7 +114,7 @@ impl TopKeys {
         let at_ms = self.millis(at);
         let mut worker = worker.lock();
         worker.enter(at_ms / PERIOD_MS);
-        for ((matched, charge), tally) in plan.matched_charges().zip(&judgement.tallies) {
+        for ((matched, charge), tally) in plan.matched_charges().zip(&verdict.tallies) {
             if charge.hits.is_refund() {
                 continue;
             }
@@ -122,7 +122,7 @@ impl TopKeys {
             let last = last_tally(&charge.counter.limit, tally, at_ms);
             let name = || KeyName::new(matched, &charge.counter, self.names);
             worker.add(TopList::Hottest, key, last, name);
-            if let Some(list) = self.further_list(charge, tally, judgement) {
+            if let Some(list) = self.further_list(charge, tally, verdict) {
                 worker.add(list, key, last, name);
             }
         }
@@ -153,21 +153,14 @@ impl TopKeys {
     }
 
     /// The list of a charge besides that of all keys. A charge that a shadow limit would deny is in none.
-    fn further_list(
-        &self,
-        charge: &Charge,
-        tally: &Tally,
-        judgement: &Judgement,
-    ) -> Option<TopList> {
+    fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
         let limit = &charge.counter.limit;
-        match tally.verdict {
-            Verdict::Over if judgement.denied && limit.mode != Mode::Shadow => {
-                Some(TopList::Denied)
-            }
-            Verdict::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
+        match tally.fit {
+            Fit::Over if verdict.denied && limit.mode != Mode::Shadow => Some(TopList::Denied),
+            Fit::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
                 Some(TopList::Nearest)
             }
-            Verdict::Over | Verdict::Fits { .. } => None,
+            Fit::Over | Fit::Fits { .. } => None,
         }
     }
 
@@ -217,9 +210,9 @@ impl TopKeys {
 }
 
 fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
-    let remaining = match tally.verdict {
-        Verdict::Fits { remaining } => remaining,
-        Verdict::Over => 0,
+    let remaining = match tally.fit {
+        Fit::Fits { remaining } => remaining,
+        Fit::Over => 0,
     };
     let reset_ms = u64::try_from(tally.reset.as_millis()).unwrap_or(u64::MAX);
     let resets_at_ms = at_ms.saturating_add(reset_ms);
@@ -254,22 +247,22 @@ mod tests {
     }
 
     /// Records a decision about one user, `after_s` seconds after the beginning.
-    fn record(keys: &TopKeys, mode: Mode, user: &'static str, verdict: Verdict, after_s: u64) {
+    fn record(keys: &TopKeys, mode: Mode, user: &'static str, fit: Fit, after_s: u64) {
         let entries = vec![Entry { key: "user".into(), value: user.into() }];
         let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
-        let tally = Tally { verdict, reset: Duration::from_secs(20) };
-        let denied = verdict == Verdict::Over && mode != Mode::Shadow;
-        let judgement = Judgement { denied, tallies: vec![tally], ..Judgement::default() };
-        keys.record(&plan, &judgement, keys.began + Duration::from_secs(after_s));
+        let tally = Tally { fit, reset: Duration::from_secs(20) };
+        let denied = fit == Fit::Over && mode != Mode::Shadow;
+        let verdict = Verdict { denied, tallies: vec![tally], ..Verdict::default() };
+        keys.record(&plan, &verdict, keys.began + Duration::from_secs(after_s));
     }
 
-    fn enforced(keys: &TopKeys, user: &'static str, verdict: Verdict, after_s: u64) {
-        record(keys, Mode::Enforced, user, verdict, after_s);
+    fn enforced(keys: &TopKeys, user: &'static str, fit: Fit, after_s: u64) {
+        record(keys, Mode::Enforced, user, fit, after_s);
     }
 
-    fn fits(remaining: u32) -> Verdict {
-        Verdict::Fits { remaining }
+    fn fits(remaining: u32) -> Fit {
+        Fit::Fits { remaining }
     }
 
     /// The keys of the three lists, with their counts.
@@ -288,16 +281,16 @@ mod tests {
     #[test]
     fn keys_are_listed_by_decisions_by_denials_and_by_what_remains() {
         let keys = TopKeys::new(TopKeyNames::Values, 2, 0.8);
-        for (user, verdict) in [
+        for (user, fit) in [
             ("alice", fits(9)),
             ("alice", fits(8)),
             ("alice", fits(7)),
-            ("bob", Verdict::Over),
-            ("bob", Verdict::Over),
+            ("bob", Fit::Over),
+            ("bob", Fit::Over),
             ("carol", fits(2)),
             ("dave", fits(1)),
         ] {
-            enforced(&keys, user, verdict, 1);
+            enforced(&keys, user, fit, 1);
         }
         let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
         let hottest: Vec<_> = report.hottest.iter().map(|key| &*key.key).take(2).collect();
@@ -313,15 +306,15 @@ mod tests {
     #[test]
     fn a_shadow_limit_that_is_exceeded_denies_no_key() {
         let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
-        record(&keys, Mode::Shadow, "alice", Verdict::Over, 1);
+        record(&keys, Mode::Shadow, "alice", Fit::Over, 1);
         check(&keys, 2, [&[("alice", 1)], &[], &[]]);
     }
 
     #[test]
     fn decisions_are_forgotten_after_the_next_period() {
         let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
-        enforced(&keys, "alice", Verdict::Over, 10);
-        enforced(&keys, "alice", Verdict::Over, 40);
+        enforced(&keys, "alice", Fit::Over, 10);
+        enforced(&keys, "alice", Fit::Over, 40);
         check(&keys, 59, [&[("alice", 2)], &[("alice", 2)], &[]]);
         assert!(
             (keys.report(keys.began + Duration::from_secs(59)).unwrap().seconds - 59.0).abs()

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::engine::rule::Policy;
 
-    /// The rules of the incumbent's basic example, with other paths.
+    /// The rules of envoyproxy/ratelimit's basic example, with other paths.
     fn example() -> RuleSet {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");

@@ -175,7 +175,7 @@ async fn counters(
     let request = request(asked.uri.query().unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
     service.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
-    let readings = service.limiter.look(&request, clear).await;
+    let readings = service.limiter.read_counters(&request, clear).await;
     if readings.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
     }
@@ -226,7 +226,7 @@ pub fn request(query: &str) -> Result<request::Request, String> {
     }
     let entries = descriptor_syntax::parse(&descriptor.ok_or("descriptor: missing")?)
         .map_err(|problem| format!("descriptor: {problem}"))?;
-    let descriptors = vec![Descriptor { entries, hits: Hits::Look, limit: None }];
+    let descriptors = vec![Descriptor { entries, hits: Hits::Check, limit: None }];
     Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 

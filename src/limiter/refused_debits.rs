@@ -36,13 +36,13 @@ impl RefusedDebits {
         let Policy::Limited(limits) = &rule.policy else { return None };
         let is_counted = limits.iter().all(|limit| limit.when_denied == WhenDenied::Counted);
         let is_over = matches!(status.outcome, Outcome::Over { .. });
-        if is_counted || !(hits == Hits::Look || is_over) {
+        if is_counted || !(hits == Hits::Check || is_over) {
             return None;
         }
         // The only lock that a call takes here, and only looks and denied calls do.
         let mut warnings = self.0.lock();
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
-        if hits == Hits::Look {
+        if hits == Hits::Check {
             warnings.entry(id).or_insert(Warning::Pending);
             return None;
         }

@@ -119,7 +119,7 @@ fn descriptor_hits(own: Option<u64>, of_request: u64, is_refund: bool) -> Hits {
         return Hits::Refund(hits);
     }
     match hits {
-        0 => Hits::Look,
+        0 => Hits::Check,
         hits => Hits::Charge(hits),
     }
 }

@@ -23,7 +23,7 @@ use self::{
 use super::{Clear, StoreError, report::ServerReport};
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, CounterState, Judgement},
+    ledger::{Charge, CounterState, Verdict},
     time::Timestamp,
 };
 
@@ -59,13 +59,9 @@ impl RedisStore {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn charge(
-        &self,
-        charges: &[Charge],
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    pub async fn charge(&self, charges: &[Charge], until: Instant) -> Result<Verdict, StoreError> {
         if charges.is_empty() {
-            return Ok(Judgement::default());
+            return Ok(Verdict::default());
         }
         self.topology.charge(charges, until).await
     }
@@ -80,7 +76,7 @@ impl RedisStore {
         charges: &[Charge],
         absent: &[usize],
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         self.topology.charge_without(charges, absent, until).await
     }
 
@@ -88,7 +84,11 @@ impl RedisStore {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
+    pub async fn read_counter(
+        &self,
+        counter: &Counter,
+        clear: Clear,
+    ) -> Result<CounterState, StoreError> {
         let (slot, work) =
             (HashSlot::of(counter), NodeWork::Read(Box::new(counter.clone()), clear));
         let state = self.topology.decide_alone(slot, work).await?.state;

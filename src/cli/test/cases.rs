@@ -236,7 +236,7 @@ impl Reader<'_> {
                 self.problem(node.location, message);
                 None
             }
-            Some(0) => Some(Hits::Look),
+            Some(0) => Some(Hits::Check),
             Some(hits @ 1..) => Some(Hits::Charge(hits.unsigned_abs().min(Hits::MAX))),
             Some(hits) => Some(Hits::Refund(hits.unsigned_abs().min(Hits::MAX))),
         }

@@ -3,7 +3,7 @@
 use crate::engine::{
     key::Counter,
     request::Hits,
-    rule::{OnStoreFailure, WhenDenied},
+    rule::{FailureMode, WhenDenied},
 };
 
 /// What one descriptor asks of one counter.
@@ -24,21 +24,21 @@ impl Charge {
         match self.hits {
             Hits::Charge(_) => self.counter.limit.when_denied == WhenDenied::Counted,
             Hits::Refund(_) => true,
-            Hits::Look => false,
+            Hits::Check => false,
         }
     }
 
     /// Whether it denies its call if its counter gives no answer. A refund never does.
-    pub fn denies_without_counter(&self) -> bool {
-        self.counter.limit.failure_mode() == OnStoreFailure::Deny && !self.hits.is_refund()
+    pub fn denies_by_failure_mode(&self) -> bool {
+        self.counter.limit.failure_mode() == FailureMode::Deny && !self.hits.is_refund()
     }
 }
 
 /// What becomes of a call if the counter of this charge gives no answer.
-pub(super) fn failure_without_counter(charge: &Charge) -> OnStoreFailure {
+pub(super) fn applied_failure_mode(charge: &Charge) -> FailureMode {
     match charge.counter.limit.failure_mode() {
         // A refund denies nothing, but its loss must not go unnoticed.
-        OnStoreFailure::Deny if charge.hits.is_refund() => OnStoreFailure::Error,
+        FailureMode::Deny if charge.hits.is_refund() => FailureMode::Error,
         mode => mode,
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn failure_without_counter(charge: &Charge) -> OnStoreFailure {
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
     match charge.hits {
         Hits::Charge(_) => sum(charges, &charge.counter, charged),
-        Hits::Look => charge.counter.limit.exhausted_looks.asked(),
+        Hits::Check => charge.counter.limit.exhausted_checks.asked(),
         Hits::Refund(_) => 0,
     }
 }

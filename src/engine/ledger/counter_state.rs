@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     charge::{Charge, asked, refunded},
-    tally::{Tally, Verdict},
+    tally::{Fit, Tally},
 };
 use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
 
@@ -44,12 +44,12 @@ pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, state) in charges.iter().zip(states) {
         let remaining = remaining_after_refunds(charge, charges, state);
-        let verdict = if asked(charge, charges) <= u64::from(remaining) {
-            Verdict::Fits { remaining }
+        let fit = if asked(charge, charges) <= u64::from(remaining) {
+            Fit::Fits { remaining }
         } else {
-            Verdict::Over
+            Fit::Over
         };
-        tallies.push(Tally { verdict, reset: state.reset });
+        tallies.push(Tally { fit, reset: state.reset });
     }
     tallies
 }

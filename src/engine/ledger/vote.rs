@@ -2,7 +2,7 @@
 
 use super::{
     charge::Charge,
-    tally::{Tally, Verdict},
+    tally::{Fit, Tally},
 };
 use crate::engine::rule::{Mode, WhenDenied};
 
@@ -62,9 +62,9 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 
 impl<'call> Vote<'call> {
     fn new(charge: &'call Charge, tally: &Tally) -> Self {
-        let fit = match tally.verdict {
-            Verdict::Fits { .. } => FitKind::Fits,
-            Verdict::Over => FitKind::Over,
+        let fit = match tally.fit {
+            Fit::Fits { .. } => FitKind::Fits,
+            Fit::Over => FitKind::Over,
         };
         Self { charge, fit }
     }
@@ -82,7 +82,7 @@ impl<'call> Vote<'call> {
         match self.fit {
             FitKind::Fits => false,
             FitKind::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
-            FitKind::Corrupt => self.charge.denies_without_counter(),
+            FitKind::Corrupt => self.charge.denies_by_failure_mode(),
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
     reservation::{Part, Reservation, Target, parts},
 };
 use crate::{
-    engine::ledger::{Charge, Judgement},
+    engine::ledger::{Charge, Verdict},
     store::{
         StoreError,
         redis::{
@@ -34,11 +34,11 @@ impl Topology {
         self: &Arc<Self>,
         charges: &[Charge],
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         if !self.options.expected.runs_scripts {
             let work = NodeWork::Charges(charges.into());
-            let Some(slot) = work.slot() else { return Ok(Judgement::default()) };
-            return Ok(Box::pin(self.decide_alone(slot, work)).await?.judgement);
+            let Some(slot) = work.slot() else { return Ok(Verdict::default()) };
+            return Ok(Box::pin(self.decide_alone(slot, work)).await?.verdict);
         }
         self.searched().await;
         for _ in 0..ATTEMPTS_MAX {
@@ -52,7 +52,7 @@ impl Topology {
                 None => return Err(self.no_node()),
             };
             match answer {
-                Ok(decided) => return Ok(decided.judgement),
+                Ok(decided) => return Ok(decided.verdict),
                 Err(NotDecided::Elsewhere(_)) if self.is_cluster() => break,
                 // The node has left, and another has taken its place.
                 Err(NotDecided::Elsewhere(_)) => {}
@@ -72,7 +72,7 @@ impl Topology {
         charges: &[Charge],
         absent: &[usize],
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         let map = self.map();
         let present = (0..charges.len()).filter(|index| !absent.contains(index));
         let parts = parts(charges, present, |slot| by_node(&map, slot));
@@ -85,7 +85,7 @@ impl Topology {
         charges: &[Charge],
         parts: Vec<Part>,
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         let reservation =
             Reservation { topology: Arc::clone(self), charges: charges.into(), until };
         Box::pin(self.outlive(until, reservation.charge(parts))).await
@@ -96,11 +96,11 @@ impl Topology {
         self: &Arc<Self>,
         charges: &[Charge],
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         let parts = parts(charges, 0..charges.len(), Target::Slot);
         if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
             let decided = self.decide_alone(slot, NodeWork::Charges(charges.into())).await?;
-            return Ok(decided.judgement);
+            return Ok(decided.verdict);
         }
         self.reserve(charges, parts, until).await
     }

@@ -72,14 +72,14 @@ impl ServerInfo<'_> {
     /// The URL of `server`, which has answered this.
     pub(crate) fn url_of(&self, server: &Server) -> String {
         let tls = if server.access.tls.is_some() { "s" } else { "" };
-        let place = match &server.address {
+        let location = match &server.address {
             Address::Tcp { .. } => server.address.to_string(),
             Address::Unix(_) => "HOST:PORT".to_owned(),
         };
         match self.kind() {
-            ServerKind::Single => format!("redis{tls}://{place}"),
-            ServerKind::Cluster => format!("redis{tls}+cluster://{place}"),
-            ServerKind::Sentinel => format!("redis{tls}+sentinel://{place}/NAME"),
+            ServerKind::Single => format!("redis{tls}://{location}"),
+            ServerKind::Cluster => format!("redis{tls}+cluster://{location}"),
+            ServerKind::Sentinel => format!("redis{tls}+sentinel://{location}/NAME"),
         }
     }
 

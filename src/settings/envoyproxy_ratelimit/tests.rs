@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    engine::rule::{ExhaustedLooks, ModeOverride, WhenDenied},
+    engine::rule::{ExhaustedChecks, ModeOverride, WhenDenied},
     settings::{
         HangUp, ReadyNeeds, Resolved, RuleSource, RulesNeeded, Settings, StoreUrl, TypedFlags,
         resolve,
@@ -65,7 +65,7 @@ fn without_a_variable_the_defaults_are_those_of_the_old_service() {
     assert_eq!(files(&settings), [folder]);
     assert_eq!(settings.telemetry.log.filter.to_string(), "warn");
     assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Counted);
-    assert_eq!(settings.rules.options.defaults.exhausted_looks, ExhaustedLooks::Allowed);
+    assert_eq!(settings.rules.options.defaults.exhausted_checks, ExhaustedChecks::Allowed);
     assert_eq!(settings.process.hang_up, HangUp::Stops);
 }
 
@@ -447,7 +447,7 @@ fn a_value_beyond_our_bound_is_read_as_the_bound_with_a_warning() {
 
 #[test]
 fn each_variable_without_effect_is_one_warning() {
-    for row in incumbent_variables() {
+    for row in envoyproxy_ratelimit_variables() {
         let name = row.name.replace('…', "X_TAGS");
         let why = match row.effect {
             Effect::Nothing(why) | Effect::AsAsked(_, why) => why,
