@@ -70,7 +70,7 @@ pub fn main() -> ExitCode {
         return run(Arguments::parse().command, &environment);
     }
     let environment = environment.of_envoyproxy_ratelimit();
-    // The old program has no arguments, and control planes may start it with some.
+    // envoyproxy/ratelimit has no arguments, and control planes may start it with some.
     match env::args_os().nth(1) {
         None => run(None, &environment),
         Some(word) if word == "healthcheck" => run(Arguments::parse().command, &environment),

@@ -55,8 +55,8 @@ impl Store {
         }
     }
 
-    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which are those
-    /// of a [`StoreError::Unreachable`]: their `on_store_failure` applies.
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which come from
+    /// a [`StoreError::Unreachable`]: their `on_store_failure` applies.
     ///
     /// # Errors
     /// See [`StoreError`].

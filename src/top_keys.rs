@@ -152,7 +152,7 @@ impl TopKeys {
         })
     }
 
-    /// The list of a charge besides that of all keys. A charge that a shadow limit would deny is in none.
+    /// The list of a charge besides the list of all keys. A charge that a shadow limit would deny is in no such list.
     fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
         let limit = &charge.counter.limit;
         match tally.fit {

@@ -75,7 +75,7 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
     }
 }
 
-/// The service to ask, if rule files are not to be read.
+/// The service to query, if rule files are not to be read.
 fn server(flags: &ExplainFlags) -> Result<Option<AdminServer<'_>>, String> {
     let Some(addr) = &flags.admin_addr else { return Ok(None) };
     address::check("--admin-addr", addr, admin::ADDR_DEFAULT)?;

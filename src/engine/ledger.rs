@@ -64,10 +64,10 @@ pub struct Verdict {
 /// Judges one call, and changes `accounts` accordingly.
 ///
 /// 1. Refunds are applied first, and always.
-/// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
+/// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A check
 ///    fits if one hit would (see [`ExhaustedChecks`](crate::engine::rule::ExhaustedChecks)), and is not part of the sum.
 /// 3. If the call is admitted, every charge that fits is made; if it is denied, none. Hits with
-///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are those of a quota, unless
+///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are hits of a quota, unless
 ///    an enforced limit denies the call uncharged.
 /// 4. For a corrupt counter, the `on_store_failure` of its limit applies: `deny` denies the call, `allow` has no
 ///    effect, and `error` fails a call that nothing else denies. `local` cannot be answered here.
@@ -183,7 +183,7 @@ struct Assessment<'call> {
     /// The hits that must fit.
     asked: u64,
     fit: FitKind,
-    /// The tally of a look: it reports the state before the call is charged.
+    /// The tally of a check: it reports the state before the call is charged.
     checked: Option<Tally>,
 }
 

@@ -21,7 +21,7 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// What is charged here for a denied call.
     pub when_denied: WhenDenied,
-    /// What happens to a look when the limit is exactly used up.
+    /// What happens to a check when the limit is exactly used up.
     pub exhausted_checks: ExhaustedChecks,
     /// The answer if the store gives none.
     pub on_store_failure: FailureMode,
@@ -111,7 +111,7 @@ pub enum WhenDenied {
     Counted,
 }
 
-/// What happens to a look when its limit is exactly used up, so that a hit would not fit.
+/// What happens to a check when its limit is exactly used up, so that a hit would not fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ExhaustedChecks {
     /// It is denied, as a hit would be.
@@ -122,7 +122,7 @@ pub enum ExhaustedChecks {
 }
 
 impl ExhaustedChecks {
-    /// The hits that must fit for a look to fit.
+    /// The hits that must fit for a check to fit.
     pub const fn asked(self) -> u64 {
         match self {
             Self::Denied => 1,
@@ -178,7 +178,7 @@ impl FailureMode {
 pub struct Defaults {
     /// What is charged for a denied call.
     pub when_denied: WhenDenied,
-    /// What happens to a look when a limit is exactly used up.
+    /// What happens to a check when a limit is exactly used up.
     pub exhausted_checks: ExhaustedChecks,
     /// The answer if the store gives none.
     pub on_store_failure: FailureMode,

@@ -43,7 +43,7 @@ use crate::{
 enum WebPages {
     /// None: it shows more than the status page does, or changes something.
     Refused,
-    /// The status page, whose origin is that of the endpoint.
+    /// The status page, which has the endpoint's origin.
     StatusPage,
 }
 
@@ -188,7 +188,7 @@ async fn counters(
     Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
 }
 
-/// What is known is shown in any case. The status is that of a failure if anything is missing, since scripts look at
+/// What is known is shown in any case. The status is an error if anything is missing, since scripts look at
 /// the status alone.
 fn status_of(incomplete: Option<&str>) -> StatusCode {
     match incomplete {

@@ -53,7 +53,7 @@ const OVERRIDES_INVALID: InstrumentRow =
 const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.refused",
     &["rule"],
-    "refused charges of rules that lack `count_denied` and are also asked with 0 hits",
+    "refused charges of rules that lack `count_denied` and are also checked with 0 hits",
 );
 const COUNTERS_CORRUPT: InstrumentRow = InstrumentRow::counter(
     "ratelimit.counters.corrupt",
@@ -194,7 +194,7 @@ impl CallMetrics {
         }
     }
 
-    /// Records hits that were refused by a rule that gets looks.
+    /// Records hits that were refused by a rule that gets checks.
     pub fn debit_refused(&self, rule: &Rule) {
         self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
     }

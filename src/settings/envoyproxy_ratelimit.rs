@@ -180,7 +180,7 @@ impl<'a> Translator<'a> {
         self.out.settings.insert(flag, value);
     }
 
-    /// The value of a variable within the bounds of our setting. One beyond them is a warning, since the old service
+    /// The value of a variable within the bounds of our setting. One beyond them is a warning, since envoyproxy/ratelimit
     /// accepts it.
     fn clamp<T: PartialOrd + Copy>(
         &mut self,

@@ -73,7 +73,7 @@ impl<'a> SettingReader<'a> {
         }
     }
 
-    /// Every problem: those of flags and variables, and those of the file by line.
+    /// Every problem: of flags and variables, and of the file by line.
     pub(super) fn into_problems(mut self) -> Vec<String> {
         self.problems.sort_by_key(|(location, _)| *location);
         self.problems.into_iter().map(|(_, problem)| problem).collect()

@@ -143,7 +143,7 @@ impl Guard {
         arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
     }
 
-    /// Like [`Store::look`], within the budget.
+    /// Like [`Store::read_counter`], within the budget.
     pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
         let answer =
             time::timeout(self.patience.budget, self.store.read_counter(counter, clear)).await;

@@ -99,7 +99,7 @@ impl OverLimitCache {
     }
 
     /// Learns from the store's answer to a call that was sent at `sent` or later. If the call was denied
-    /// uncharged, all tallies are kept, else those of counters that have an entry.
+    /// uncharged, all tallies are kept, else only the tallies of counters that have an entry.
     pub fn learn(&self, charges: &[Charge], verdict: &Verdict, sent: Instant) {
         let denied = denies_uncharged(charges, &verdict.tallies);
         if !denied && self.is_quiet(sent) {

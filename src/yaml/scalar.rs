@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// The values are those of gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
+    /// The values are the same as in gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
     #[test]
     fn numbers_have_the_values_that_envoyproxy_ratelimit_reads() {
         for (text, value) in [

@@ -1,4 +1,4 @@
-//! Two clock-aligned counters: that of the current window, and that of the previous window, weighted by the
+//! Two clock-aligned counters: one for the current window, and one for the previous window, weighted by the
 //! part of it that lies within one window length of now. An approximation in constant space, after
 //! <https://blog.cloudflare.com/counting-things-a-lot-of-different-things/>.
 //!

@@ -1,4 +1,4 @@
-//! Charges: what descriptors ask of counters.
+//! Charges: the hits that descriptors charge to counters.
 
 use crate::engine::{
     key::Counter,
@@ -6,7 +6,7 @@ use crate::engine::{
     rule::{FailureMode, WhenDenied},
 };
 
-/// What one descriptor asks of one counter.
+/// What one descriptor charges to one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     /// The counter, and the limit that it is counted for.
@@ -44,7 +44,7 @@ pub(super) fn applied_failure_mode(charge: &Charge) -> FailureMode {
 }
 
 /// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, what its limit
-/// asks of a look, 0 for a refund.
+/// requires of a check, 0 for a refund.
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
     match charge.hits {
         Hits::Charge(_) => sum(charges, &charge.counter, charged),

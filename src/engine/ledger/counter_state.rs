@@ -1,4 +1,4 @@
-//! The state of a counter, as people look at it, and what the next call would get by it.
+//! The state of a counter, as people read it, and what the next call would get by it.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ impl CounterState {
     }
 }
 
-/// The tallies that these charges would get on counters in these states, refunds first. Their verdicts are
-/// exact; the resets are those of the counters.
+/// The tallies that these charges would get on counters in these states, refunds first. The fits are
+/// exact; each reset is the reset of the counter.
 pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, state) in charges.iter().zip(states) {

@@ -12,7 +12,7 @@ use crate::engine::{
 };
 use std::sync::Arc;
 
-/// What is known of a charge once its part was asked.
+/// What is known of a charge once its part was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartTally {
     /// The part was decided.
@@ -41,7 +41,7 @@ pub enum PartsVerdict {
     Denied,
     /// A charge without a counter fails it, by its `on_store_failure`.
     Failed,
-    /// The call must be asked again: a `local` limit without a counter must be judged in memory first.
+    /// The call must be tried again: a `local` limit without a counter must be judged in memory first.
     Again,
 }
 
@@ -76,7 +76,7 @@ pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -
     JudgedParts { verdict, gives_back: given_back(charges, tallies, parts, verdict) }
 }
 
-/// For each charge: whether its part has charged hits that do not stay in a call with this outcome, which may have been
+/// For each charge: whether its part has charged hits that do not stay in a call with this verdict, which may have been
 /// found before all of these tallies were known.
 pub fn given_back(
     charges: &[Charge],

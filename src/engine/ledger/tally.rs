@@ -33,14 +33,14 @@ pub enum Fit {
 }
 
 impl Tally {
-    /// The tally of a charge on a counter without hits, in a call that asks `asked` hits of it.
+    /// The tally of a charge on a counter without hits, in a call that needs `asked` hits of it.
     pub fn unused(limit: &Limit, asked: u64, now: Timestamp) -> Self {
         let (account, terms) = (limit.algorithm.new_account(), limit.terms(now));
         let account = account.read();
         Self::of(account, account.fits(asked, &terms), asked, &terms)
     }
 
-    /// The tally of a charge that fits or does not, in a call that asks `asked` hits of its account.
+    /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
     pub(super) fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms) -> Self {
         let (fit, at) = if fits {
             (Fit::Fits { remaining: account.remaining(terms) }, account.ends(terms))

@@ -75,7 +75,7 @@ pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("USE_PROMETHEUS", SWITCH, Sets("a further address of metrics, and `--metrics-compat envoyproxy`")),
     row("PROMETHEUS_ADDR", TEXT, Sets("the address of metrics, by default 0.0.0.0:9090; without a host, HOST")),
     row("PROMETHEUS_PATH", TEXT, Sets("the path on that address, by default /metrics")),
-    row("PROMETHEUS_MAPPER_YAML", TEXT, Nothing("the names and labels are those of the default mapping")),
+    row("PROMETHEUS_MAPPER_YAML", TEXT, Nothing("the names and labels follow the default mapping")),
     row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", SWITCH, AsAsked("false", "durations are in seconds")),
     row("USE_STATSD", SWITCH, AsAsked("false", STATSD)),
     row("STATSD_…", TEXT, Nothing(STATSD)),

@@ -556,7 +556,7 @@ fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
     let expected = [
         "GRPC_SERVER_TLS_CA_CERT has no effect: envoyproxy/ratelimit does not read it either; \
          GRPC_CLIENT_TLS_CACERT asks clients for certificates",
-        "PROMETHEUS_MAPPER_YAML has no effect: the names and labels are those of the default \
+        "PROMETHEUS_MAPPER_YAML has no effect: the names and labels follow the default \
          mapping",
         "RUNTIME_ROOT has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
         "RUNTIME_SUBDIRECTORY has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",

@@ -17,7 +17,7 @@ pub struct EnvoyproxyRatelimitVariable {
 /// What a variable does here.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// It sets this, in words with the flags.
+    /// It sets this: a phrase with the flags.
     Sets(&'static str),
     /// Nothing, for this reason.
     Nothing(&'static str),

@@ -86,7 +86,7 @@ impl RuleSource {
     }
 }
 
-/// Whether a value of `--rules` is a URL and not a path. Another scheme than that of a control plane is refused later.
+/// Whether a value of `--rules` is a URL and not a path. A scheme that is not a control plane's is refused later.
 fn is_url(text: &str) -> bool {
     let is_scheme =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');

@@ -1,5 +1,5 @@
 //! Calls with counters of `local` limits that are corrupt, or that no server answers for: memory judges their
-//! charges, and the store is asked once more with the verdict of memory. The other failure modes are part of the
+//! charges, and the store decides once more with memory's verdict. The other failure modes are part of the
 //! store's own verdict.
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl<'call> LocalVerdict<'call> {
         Self { fallback, charges, made, verdict, is_settled: false }
     }
 
-    /// Keeps what was charged. In a call that is `denied` it keeps only hits that count nevertheless.
+    /// Keeps what was charged. In a call that is `denied` it keeps only hits that count when denied.
     fn settle(&mut self, denied: bool) {
         self.is_settled = true;
         if denied && !self.verdict.denied {

@@ -137,7 +137,7 @@ fn calls_for_no_more_than_was_left_ask_the_store() {
     // Hits on one counter are judged by their sum.
     scene.check(10, "charge 2 to a/5, charge 2 to a/5", "over 59990, over 59990");
     scene.check(10, "charge 2 to a/5, charge 2 to b/5", "asks");
-    // The smallest number of hits left counts until it expires.
+    // The smallest number of remaining hits counts until it expires.
     scene.learn(100, "charge 2 to a/5", "over 60000");
     scene.learn(200, "charge 3 to a/5", "over 60000");
     scene.check(300, "charge 2 to a/5", "over 59800");

@@ -95,7 +95,7 @@ pub fn fixed(clock: &str, keys: KeyDeclaration) -> String {
     clock.to_owned() + keys.prologue() + &FIXED.concat()
 }
 
-/// The text of the script that looks at one counter, on this clock.
+/// The text of the script that reads one counter, on this clock.
 pub fn counter(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + COUNTER
 }

@@ -1,5 +1,5 @@
 //! Which server has which counters. A single server, and the one that Sentinels name, have all of them; on a
-//! cluster each server has those of some hash slots.
+//! cluster each server has the counters of some hash slots.
 //!
 //! The servers are found (`discovery`, `sentinel`, `cluster`), the loss of a `failover` is estimated, and calls are led
 //! to their servers (`route`), in parts if several have their counters (`reservation`), alone if a hash slot has moved

@@ -62,7 +62,7 @@ local function refund_and_sum(charges)
   end
 end
 
--- Judges every charge before any is made, and answers looks by the state before. Returns whether the call is
+-- Judges every charge before any is made, and answers checks by the state before. Returns whether the call is
 -- denied, and whether a limit denies it that does not charge denied calls.
 local function vote(charges, answers)
   local denied, denied_uncharged, quotas, quotas_fit = false, false, false, false

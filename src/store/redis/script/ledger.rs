@@ -86,7 +86,7 @@ impl LedgerRun {
         }
     }
 
-    /// Adds a give-back as a call of its own, on keys that begin with `prefix`. Its outcome is that of a refund
+    /// Adds a give-back as a call of its own, on keys that begin with `prefix`. Its verdict is the verdict of a refund
     /// whose counter's `on_store_failure` is `error`: decided with one tally, or
     /// [`Corrupt`](ScriptVerdict::Corrupt), or [`WriteRefused`](ScriptVerdict::WriteRefused). It is never
     /// [`Stale`](ScriptVerdict::Stale).

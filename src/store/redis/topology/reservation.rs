@@ -304,7 +304,7 @@ impl KnownParts {
     }
 
     /// The tallies of the call. Where hits of a counter are given back, every charge on it reports the new count,
-    /// except for looks, which see the state before the call.
+    /// except for checks, which see the state before the call.
     fn settled(
         &self,
         charges: &[Charge],

@@ -98,7 +98,7 @@ impl ServerInfo<'_> {
         self.field("role:") == Some("slave")
     }
 
-    /// The eviction policy, if the server may evict counters: then limits begin anew without an error.
+    /// The eviction policy, if the server may evict counters: then limits start again from zero without an error.
     pub(crate) fn evicts(&self) -> Option<&str> {
         let policy = self.field("maxmemory_policy:").filter(|policy| *policy != "noeviction");
         policy.filter(|_| self.field("maxmemory:").is_some_and(|bytes| bytes != "0"))

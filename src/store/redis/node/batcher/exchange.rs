@@ -80,7 +80,7 @@ impl SharedQueue {
                         let waiting = mem::replace(&mut call.answer, gone);
                         drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
                     }
-                    // The connection may be used again if it is answered nevertheless.
+                    // The connection may be used again if the answer still arrives.
                     lateness::until(until, answer).await
                 }
             }
