@@ -5,7 +5,7 @@ use std::{hint::black_box, sync::Arc, time::Instant};
 use tollkeeper::{
     bench::{Distribution, Numbers},
     engine::{
-        ledger::{Judgement, Tally, Verdict},
+        ledger::{Fit, Tally, Verdict},
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Limit, Policy, Rule, Unit},
@@ -63,13 +63,13 @@ fn requests(keys: usize, distribution: Distribution) -> Vec<Request> {
 /// Nanoseconds of drawing a plan and counting its keys.
 fn record(rules: &RuleSet, requests: &[Request], names: TopKeyNames) -> f64 {
     let keys = TopKeys::new(names, 1, 0.8);
-    let verdict = Verdict::Fits { remaining: 900 };
-    let tally = Tally { verdict, reset: std::time::Duration::from_secs(60) };
-    let judgement = Judgement { tallies: vec![tally], ..Judgement::default() };
+    let fit = Fit::Fits { remaining: 900 };
+    let tally = Tally { fit, reset: std::time::Duration::from_secs(60) };
+    let verdict = Verdict { tallies: vec![tally], ..Verdict::default() };
     let began = Instant::now();
     for request in requests {
         let plan = Plan::draw(rules, request);
-        keys.record(black_box(&plan), &judgement, began);
+        keys.record(black_box(&plan), &verdict, began);
     }
     began.elapsed().as_nanos() as f64 / requests.len() as f64
 }

@@ -56,8 +56,8 @@ impl Backend {
         let began = Instant::now();
         for request in self.requests.iter().cycle().take(CALLS as usize) {
             let plan = Plan::draw(&self.rules, request);
-            let judgement = store.charge_at(&plan.charges, now);
-            black_box(plan.settle(judgement.tallies, judgement.denied));
+            let verdict = store.charge_at(&plan.charges, now);
+            black_box(plan.settle(verdict.tallies, verdict.denied));
         }
         began.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
     }

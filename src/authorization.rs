@@ -44,7 +44,7 @@ impl<T: Clone + PartialEq> OfFile<T> {
     }
 }
 
-/// The domains that each client may ask about.
+/// The domains that each client may use.
 pub struct DomainAccess(OfFile<ClientDomains>);
 
 /// A client asked about a domain that it may not ask about.
@@ -73,7 +73,7 @@ impl DomainAccess {
         self.0.renew()
     }
 
-    /// Whether this client may ask about a domain.
+    /// Whether this client may use a domain.
     ///
     /// # Errors
     /// If it may not.

@@ -22,7 +22,7 @@ use std::{env, path::Path, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 use self::serve::ServeFlags;
-use crate::settings::{Environment, INCUMBENT_PROGRAM};
+use crate::settings::{ENVOYPROXY_RATELIMIT_PROGRAM, Environment};
 
 /// A rate-limit service for Envoy, gateways and microservices.
 ///
@@ -66,11 +66,11 @@ enum Command {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let environment = Environment::of_process();
-    if !is_run_as_incumbent() || environment.has_no_compat() {
+    if !is_run_as_envoyproxy_ratelimit() || environment.has_no_compat() {
         return run(Arguments::parse().command, &environment);
     }
-    let environment = environment.of_incumbent();
-    // The old program has no arguments, and control planes may start it with some.
+    let environment = environment.of_envoyproxy_ratelimit();
+    // envoyproxy/ratelimit has no arguments, and control planes may start it with some.
     match env::args_os().nth(1) {
         None => run(None, &environment),
         Some(word) if word == "healthcheck" => run(Arguments::parse().command, &environment),
@@ -96,8 +96,8 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
 }
 
 /// Whether the program is run by the name of envoyproxy/ratelimit's.
-fn is_run_as_incumbent() -> bool {
+fn is_run_as_envoyproxy_ratelimit() -> bool {
     let name = env::args_os().next();
     let name = name.as_deref().map(Path::new).and_then(Path::file_name);
-    name.is_some_and(|name| name == INCUMBENT_PROGRAM)
+    name.is_some_and(|name| name == ENVOYPROXY_RATELIMIT_PROGRAM)
 }

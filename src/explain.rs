@@ -31,12 +31,12 @@ pub struct Explanation {
     /// The decision, if the counters were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<ForeseenCode>,
-    /// How many counters the store gave no answer for, in words, if there are any.
+    /// How many counters have no answer, if any: a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
 }
 
-/// How many of the counters have no answer, in words; `None` if all have one.
+/// How many of the counters have no answer, as a sentence; `None` if all have one.
 pub fn incomplete<'a>(
     readings: impl ExactSizeIterator<Item = &'a CounterReading>,
 ) -> Option<String> {
@@ -45,7 +45,7 @@ pub fn incomplete<'a>(
     (missing > 0).then(|| format!("{missing} of {all} counters gave no answer"))
 }
 
-/// What is said of a corrupt counter.
+/// The problem of a corrupt counter, as it is reported.
 pub const CORRUPT: &str = "it holds something other than a count";
 
 /// What one descriptor would match and charge.
@@ -70,15 +70,15 @@ pub struct DescriptorExplanation {
 pub struct EntryMatch {
     /// The entry, escaped.
     pub entry: String,
-    /// What matched it, in words.
-    pub taken: String,
-    /// The candidates before the one that matched, in words.
-    pub passed_over: Vec<String>,
+    /// The candidate that matched it.
+    pub matched_by: String,
+    /// The candidates that were tried before and did not match.
+    pub skipped: Vec<String>,
 }
 
 /// What a descriptor matches.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "met", rename_all = "snake_case")]
+#[serde(tag = "match", rename_all = "snake_case")]
 pub enum MatchExplanation {
     /// A rule with limits.
     Rule {
@@ -122,10 +122,10 @@ pub struct ChargeExplanation {
     pub limit: String,
     /// Its algorithm.
     pub algorithm: String,
-    /// Its mode and other keys, in words.
-    pub says: String,
+    /// Its mode and other keys, such as `enforced, on_store_failure error`.
+    pub details: String,
     /// Hits: 0 checks without counting, a negative number gives hits back.
-    pub charges: i64,
+    pub hits: i64,
     /// The counter's key.
     pub key: String,
     /// Hits that count, if the counter was read.
@@ -133,7 +133,7 @@ pub struct ChargeExplanation {
     pub used: Option<u64>,
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left: Option<u32>,
+    pub remaining: Option<u32>,
     /// Why the counter has no state, if it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -198,7 +198,7 @@ impl Explanation {
             match reading {
                 CounterReading::State(state) => {
                     charge.used = Some(state.used);
-                    charge.left = Some(state.remaining);
+                    charge.remaining = Some(state.remaining);
                     states.push(state);
                 }
                 CounterReading::Corrupt => charge.problem = Some(CORRUPT.to_owned()),
@@ -246,8 +246,8 @@ impl EntryMatch {
     fn new(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy) -> Self {
         Self {
             entry: spell(entry),
-            taken: spell_match(entry, candidates, matched_by),
-            passed_over: passed_over(candidates, matched_by),
+            matched_by: spell_match(entry, candidates, matched_by),
+            skipped: skipped(candidates, matched_by),
         }
     }
 }
@@ -272,7 +272,7 @@ fn spell_match(entry: &Entry, candidates: Candidates<'_>, matched_by: MatchedBy)
     }
 }
 
-fn passed_over(candidates: Candidates<'_>, matched_by: MatchedBy) -> Vec<String> {
+fn skipped(candidates: Candidates<'_>, matched_by: MatchedBy) -> Vec<String> {
     match matched_by {
         MatchedBy::Value | MatchedBy::Nothing => Vec::new(),
         MatchedBy::Pattern(index) => unmatched(candidates, index),
@@ -280,7 +280,7 @@ fn passed_over(candidates: Candidates<'_>, matched_by: MatchedBy) -> Vec<String>
     }
 }
 
-/// The exact values, and the first of the patterns, in words.
+/// The number of exact values, and the first of the patterns.
 fn unmatched(candidates: Candidates<'_>, patterns: usize) -> Vec<String> {
     let mut unmatched = Vec::new();
     match candidates.values().count() {
@@ -341,15 +341,15 @@ impl ChargeExplanation {
         Self {
             limit: limit.to_string(),
             algorithm: limit.algorithm.name().to_owned(),
-            says: says(limit),
-            charges: match charge.hits {
+            details: details(limit),
+            hits: match charge.hits {
                 Hits::Charge(hits) => signed(hits),
-                Hits::Look => 0,
+                Hits::Check => 0,
                 Hits::Refund(hits) => -signed(hits),
             },
             key: charge.counter.key(limit.window.at(now).start),
             used: None,
-            left: None,
+            remaining: None,
             problem: None,
         }
     }
@@ -359,20 +359,20 @@ fn signed(hits: u64) -> i64 {
     i64::try_from(hits).unwrap_or(i64::MAX)
 }
 
-fn says(limit: &Limit) -> String {
-    let mut says = vec![match limit.mode {
+fn details(limit: &Limit) -> String {
+    let mut details = vec![match limit.mode {
         Mode::Enforced => "enforced".to_owned(),
         Mode::Shadow => "shadow".to_owned(),
         Mode::Quota => "quota".to_owned(),
     }];
     if let Algorithm::TokenBucket { burst } = limit.algorithm {
-        says.push(format!("burst {burst}"));
+        details.push(format!("burst {burst}"));
     }
     if limit.when_denied == WhenDenied::Counted {
-        says.push("count_denied".to_owned());
+        details.push("count_denied".to_owned());
     }
-    says.push(format!("on_store_failure {}", limit.on_store_failure.name()));
-    says.join(", ")
+    details.push(format!("on_store_failure {}", limit.on_store_failure.name()));
+    details.join(", ")
 }
 
 fn spell_all(entries: &[Entry]) -> String {

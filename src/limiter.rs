@@ -12,7 +12,7 @@ use self::{decision_line::log_decision, metrics::CallMetrics, refused_debits::Re
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
-        ledger::{Charge, Judgement},
+        ledger::{Charge, Verdict},
         plan::Plan,
         request::Request,
         time::Timestamp,
@@ -54,21 +54,21 @@ impl Limiter {
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
-        let Answered { judged, without_store } = self.store.charge(&plan.charges, arrival).await;
-        self.report_fallbacks(&plan, &without_store);
+        let Answered { verdict, by_failure_mode } = self.store.charge(&plan.charges, arrival).await;
+        self.report_fallbacks(&plan, &by_failure_mode);
         if self.store.is_late(arrival) {
             self.metrics.late();
         }
-        let corrupt = match &judged {
-            Ok(Judgement { corrupt, .. }) | Err(StoreError::Corrupt(corrupt)) => &corrupt[..],
+        let corrupt = match &verdict {
+            Ok(Verdict { corrupt, .. }) | Err(StoreError::Corrupt(corrupt)) => &corrupt[..],
             Err(_) => &[],
         };
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(*charge));
         }
-        let judgement = judged?;
-        self.top_keys.record(&plan, &judgement, arrival.at);
-        let Judgement { tallies, denied, .. } = judgement;
+        let verdict = verdict?;
+        self.top_keys.record(&plan, &verdict, arrival.at);
+        let Verdict { tallies, denied, .. } = verdict;
         let decision = plan.settle(tallies, denied);
         with_call(|call| call.record(span::decided(&decision)));
         log_decision(request, &decision);
@@ -77,11 +77,15 @@ impl Limiter {
     }
 
     /// What the counters hold that this request would charge, each reset with [`Clear::Yes`].
-    pub async fn look(&self, request: &Request, clear: Clear) -> Vec<(Charge, CounterReading)> {
+    pub async fn read_counters(
+        &self,
+        request: &Request,
+        clear: Clear,
+    ) -> Vec<(Charge, CounterReading)> {
         let plan = Plan::draw(&self.rules.current().rules, request);
         let mut readings = Vec::with_capacity(plan.charges.len());
         for charge in plan.charges {
-            let reading = self.store.look(&charge.counter, clear).await;
+            let reading = self.store.read_counter(&charge.counter, clear).await;
             readings.push((charge, reading));
         }
         readings
@@ -93,7 +97,7 @@ impl Limiter {
         let plan = Plan::draw(&in_force.rules, request);
         let mut readings = Vec::with_capacity(plan.charges.len());
         for charge in &plan.charges {
-            readings.push(self.store.look(&charge.counter, Clear::No).await);
+            readings.push(self.store.read_counter(&charge.counter, Clear::No).await);
         }
         let mut explanation = Explanation::new(&in_force.rules, request, &plan, now);
         explanation.foresee(plan, readings);
@@ -117,18 +121,18 @@ impl Limiter {
         &self.top_keys
     }
 
-    fn report_fallbacks(&self, plan: &Plan, without_store: &[usize]) {
-        if without_store.is_empty() {
+    fn report_fallbacks(&self, plan: &Plan, by_failure_mode: &[usize]) {
+        if by_failure_mode.is_empty() {
             return;
         }
-        let mut rules = Vec::with_capacity(without_store.len());
-        for index in without_store {
+        let mut rules = Vec::with_capacity(by_failure_mode.len());
+        for index in by_failure_mode {
             if let Some(charge) = plan.charges.get(*index) {
                 rules.push((plan.label(*index), charge.counter.limit.failure_mode()));
             }
         }
         for (rule, mode) in &rules {
-            self.metrics.without_store(rule.clone(), *mode);
+            self.metrics.failure_mode_applied(rule.clone(), *mode);
         }
         with_call(|call| call.record(span::fell_back(rules)));
     }

@@ -4,7 +4,7 @@
 //! docs/settings.md and the tests of the chart are made from [`table`].
 
 mod calls;
-mod incumbent;
+mod envoyproxy_ratelimit;
 mod listen;
 mod otel;
 mod process;
@@ -17,7 +17,9 @@ mod tls;
 pub(crate) use self::reader::form::{duration, whole_number};
 pub use self::{
     calls::CallSettings,
-    incumbent::{INCUMBENT_PROGRAM, IncumbentVariable, incumbent_variables},
+    envoyproxy_ratelimit::{
+        ENVOYPROXY_RATELIMIT_PROGRAM, EnvoyproxyRatelimitVariable, envoyproxy_ratelimit_variables,
+    },
     listen::{ListenSettings, TlsScope},
     process::{HangUp, ProcessSettings},
     reader::{
@@ -36,7 +38,7 @@ pub use self::{
 
 use std::net::SocketAddr;
 
-use self::{incumbent::Compat, reader::SettingReader};
+use self::{envoyproxy_ratelimit::Compat, reader::SettingReader};
 use crate::rules::Algorithms;
 
 /// The settings of `serve`, by component.

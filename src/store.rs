@@ -21,7 +21,7 @@ pub use self::{
 };
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, CounterState, Judgement},
+    ledger::{Charge, CounterState, Verdict},
 };
 /// The clock that a store is given.
 pub use crate::process::clock::{Clock, system_clock};
@@ -37,7 +37,7 @@ pub enum Store {
 
 impl Store {
     /// Like [`charge`](Self::charge) if the store answers without waiting; else `None`.
-    pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Judgement> {
+    pub fn charge_at_once(&self, charges: &[Charge]) -> Option<Verdict> {
         match self {
             Self::Memory(store) => Some(store.charge(charges)),
             Self::Redis(_) => None,
@@ -48,19 +48,15 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn charge(
-        &self,
-        charges: &[Charge],
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    pub async fn charge(&self, charges: &[Charge], until: Instant) -> Result<Verdict, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.charge(charges)),
             Self::Redis(store) => store.charge(charges, until).await,
         }
     }
 
-    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which are those
-    /// of a [`StoreError::Unreachable`]: their `on_store_failure` applies.
+    /// Like [`charge`](Self::charge), without the counters of the charges at the indices `absent`, which come from
+    /// a [`StoreError::Unreachable`]: their `on_store_failure` applies.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -69,7 +65,7 @@ impl Store {
         charges: &[Charge],
         absent: &[usize],
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         match self {
             Self::Redis(store) if !absent.is_empty() => {
                 store.charge_without(charges, absent, until).await
@@ -82,10 +78,14 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
+    pub async fn read_counter(
+        &self,
+        counter: &Counter,
+        clear: Clear,
+    ) -> Result<CounterState, StoreError> {
         match self {
-            Self::Memory(store) => Ok(store.look(counter, clear)),
-            Self::Redis(store) => store.look(counter, clear).await,
+            Self::Memory(store) => Ok(store.read_counter(counter, clear)),
+            Self::Redis(store) => store.read_counter(counter, clear).await,
         }
     }
 

@@ -24,7 +24,7 @@ use self::{
 };
 use crate::{
     engine::{
-        ledger::{Charge, Judgement, Tally, Verdict},
+        ledger::{Charge, Fit, Tally, Verdict},
         plan::Plan,
         rule::{Limit, Mode},
     },
@@ -61,7 +61,7 @@ pub struct TopReport {
     pub hottest: Vec<TopKey>,
     /// The keys with the most denials.
     pub denied: Vec<TopKey>,
-    /// The keys that passed beyond the near-limit ratio, the one with the least of its limit left first.
+    /// The keys that passed beyond the near-limit ratio, the one with the smallest remaining part of its limit first.
     pub nearest: Vec<TopKey>,
 }
 
@@ -78,11 +78,11 @@ pub struct TopKey {
     pub count: u64,
     /// How many too many `count` may be.
     pub error: u64,
-    /// Hits that were left after the last decision.
-    pub left: u32,
+    /// Remaining hits after the last decision.
+    pub remaining: u32,
     /// Hits that an unused counter admits.
     pub capacity: u32,
-    /// The limit, in words.
+    /// The limit, such as `10 per minute`.
     pub limit: String,
     /// The algorithm of the limit.
     pub algorithm: String,
@@ -106,7 +106,7 @@ impl TopKeys {
     }
 
     /// Counts the decision about a call that arrived at `at`.
-    pub fn record(&self, plan: &Plan, judgement: &Judgement, at: Instant) {
+    pub fn record(&self, plan: &Plan, verdict: &Verdict, at: Instant) {
         let Some(worker) = self.workers.get(workers::share(self.workers.len())) else { return };
         if plan.charges.is_empty() {
             return;
@@ -114,7 +114,7 @@ impl TopKeys {
         let at_ms = self.millis(at);
         let mut worker = worker.lock();
         worker.enter(at_ms / PERIOD_MS);
-        for ((matched, charge), tally) in plan.matched_charges().zip(&judgement.tallies) {
+        for ((matched, charge), tally) in plan.matched_charges().zip(&verdict.tallies) {
             if charge.hits.is_refund() {
                 continue;
             }
@@ -122,7 +122,7 @@ impl TopKeys {
             let last = last_tally(&charge.counter.limit, tally, at_ms);
             let name = || KeyName::new(matched, &charge.counter, self.names);
             worker.add(TopList::Hottest, key, last, name);
-            if let Some(list) = self.further_list(charge, tally, judgement) {
+            if let Some(list) = self.further_list(charge, tally, verdict) {
                 worker.add(list, key, last, name);
             }
         }
@@ -141,7 +141,9 @@ impl TopKeys {
         let from_ms = period.saturating_sub(1).saturating_mul(PERIOD_MS);
         let mut nearest = self.counts(TopList::Nearest);
         nearest.retain(|count| count.last.resets_at_ms > now_ms);
-        nearest.sort_by(|one, other| one.last.part_left().total_cmp(&other.last.part_left()));
+        nearest.sort_by(|one, other| {
+            one.last.part_remaining().total_cmp(&other.last.part_remaining())
+        });
         Some(TopReport {
             seconds: Duration::from_millis(now_ms.saturating_sub(from_ms)).as_secs_f64(),
             hottest: self.named(TopList::Hottest, &self.counts(TopList::Hottest)),
@@ -150,22 +152,15 @@ impl TopKeys {
         })
     }
 
-    /// The list of a charge besides that of all keys. A charge that a shadow limit would deny is in none.
-    fn further_list(
-        &self,
-        charge: &Charge,
-        tally: &Tally,
-        judgement: &Judgement,
-    ) -> Option<TopList> {
+    /// The list of a charge besides the list of all keys. A charge that a shadow limit would deny is in no such list.
+    fn further_list(&self, charge: &Charge, tally: &Tally, verdict: &Verdict) -> Option<TopList> {
         let limit = &charge.counter.limit;
-        match tally.verdict {
-            Verdict::Over if judgement.denied && limit.mode != Mode::Shadow => {
-                Some(TopList::Denied)
-            }
-            Verdict::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
+        match tally.fit {
+            Fit::Over if verdict.denied && limit.mode != Mode::Shadow => Some(TopList::Denied),
+            Fit::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
                 Some(TopList::Nearest)
             }
-            Verdict::Over | Verdict::Fits { .. } => None,
+            Fit::Over | Fit::Fits { .. } => None,
         }
     }
 
@@ -201,7 +196,7 @@ impl TopKeys {
             key: name.descriptor.map_or_else(digest, String::from),
             count: count.count,
             error: count.error,
-            left: count.last.left,
+            remaining: count.last.remaining,
             capacity: count.last.capacity,
             limit: name.limit.to_string(),
             algorithm: name.limit.algorithm.name().to_owned(),
@@ -215,13 +210,13 @@ impl TopKeys {
 }
 
 fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
-    let left = match tally.verdict {
-        Verdict::Fits { remaining } => remaining,
-        Verdict::Over => 0,
+    let remaining = match tally.fit {
+        Fit::Fits { remaining } => remaining,
+        Fit::Over => 0,
     };
     let reset_ms = u64::try_from(tally.reset.as_millis()).unwrap_or(u64::MAX);
     let resets_at_ms = at_ms.saturating_add(reset_ms);
-    LastTally { at_ms, left, capacity: limit.capacity(), resets_at_ms }
+    LastTally { at_ms, remaining, capacity: limit.capacity(), resets_at_ms }
 }
 
 fn is_near(limit: &Limit, remaining: u32, near_ratio: f64) -> bool {
@@ -252,22 +247,22 @@ mod tests {
     }
 
     /// Records a decision about one user, `after_s` seconds after the beginning.
-    fn record(keys: &TopKeys, mode: Mode, user: &'static str, verdict: Verdict, after_s: u64) {
+    fn record(keys: &TopKeys, mode: Mode, user: &'static str, fit: Fit, after_s: u64) {
         let entries = vec![Entry { key: "user".into(), value: user.into() }];
         let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
-        let tally = Tally { verdict, reset: Duration::from_secs(20) };
-        let denied = verdict == Verdict::Over && mode != Mode::Shadow;
-        let judgement = Judgement { denied, tallies: vec![tally], ..Judgement::default() };
-        keys.record(&plan, &judgement, keys.began + Duration::from_secs(after_s));
+        let tally = Tally { fit, reset: Duration::from_secs(20) };
+        let denied = fit == Fit::Over && mode != Mode::Shadow;
+        let verdict = Verdict { denied, tallies: vec![tally], ..Verdict::default() };
+        keys.record(&plan, &verdict, keys.began + Duration::from_secs(after_s));
     }
 
-    fn enforced(keys: &TopKeys, user: &'static str, verdict: Verdict, after_s: u64) {
-        record(keys, Mode::Enforced, user, verdict, after_s);
+    fn enforced(keys: &TopKeys, user: &'static str, fit: Fit, after_s: u64) {
+        record(keys, Mode::Enforced, user, fit, after_s);
     }
 
-    fn fits(remaining: u32) -> Verdict {
-        Verdict::Fits { remaining }
+    fn fits(remaining: u32) -> Fit {
+        Fit::Fits { remaining }
     }
 
     /// The keys of the three lists, with their counts.
@@ -284,42 +279,42 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_listed_by_decisions_by_denials_and_by_what_is_left() {
+    fn keys_are_listed_by_decisions_by_denials_and_by_what_remains() {
         let keys = TopKeys::new(TopKeyNames::Values, 2, 0.8);
-        for (user, verdict) in [
+        for (user, fit) in [
             ("alice", fits(9)),
             ("alice", fits(8)),
             ("alice", fits(7)),
-            ("bob", Verdict::Over),
-            ("bob", Verdict::Over),
+            ("bob", Fit::Over),
+            ("bob", Fit::Over),
             ("carol", fits(2)),
             ("dave", fits(1)),
         ] {
-            enforced(&keys, user, verdict, 1);
+            enforced(&keys, user, fit, 1);
         }
         let report = keys.report(keys.began + Duration::from_secs(2)).unwrap();
         let hottest: Vec<_> = report.hottest.iter().map(|key| &*key.key).take(2).collect();
         assert_eq!(hottest, ["user=alice", "user=bob"]);
-        let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.left)).collect();
+        let nearest: Vec<_> = report.nearest.iter().map(|key| (&*key.key, key.remaining)).collect();
         assert_eq!(nearest, [("user=dave", 1), ("user=carol", 2)]);
         let [denied] = &report.denied[..] else { panic!("{report:?}") };
         assert_eq!((&*denied.key, denied.count, denied.error), ("user=bob", 2, 0));
         assert_eq!((&*denied.domain, &*denied.rule), ("shop", "user"));
-        assert_eq!((&*denied.limit, denied.left, denied.capacity), ("10 per minute", 0, 10));
+        assert_eq!((&*denied.limit, denied.remaining, denied.capacity), ("10 per minute", 0, 10));
     }
 
     #[test]
     fn a_shadow_limit_that_is_exceeded_denies_no_key() {
         let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
-        record(&keys, Mode::Shadow, "alice", Verdict::Over, 1);
+        record(&keys, Mode::Shadow, "alice", Fit::Over, 1);
         check(&keys, 2, [&[("alice", 1)], &[], &[]]);
     }
 
     #[test]
     fn decisions_are_forgotten_after_the_next_period() {
         let keys = TopKeys::new(TopKeyNames::Values, 1, 0.8);
-        enforced(&keys, "alice", Verdict::Over, 10);
-        enforced(&keys, "alice", Verdict::Over, 40);
+        enforced(&keys, "alice", Fit::Over, 10);
+        enforced(&keys, "alice", Fit::Over, 40);
         check(&keys, 59, [&[("alice", 2)], &[("alice", 2)], &[]]);
         assert!(
             (keys.report(keys.began + Duration::from_secs(59)).unwrap().seconds - 59.0).abs()

@@ -1,4 +1,4 @@
-//! YAML for whoever writes it by hand: files as trees whose values know their lines, and problems that name them.
+//! YAML that people write by hand: files as trees whose values know their lines, and problems that name them.
 //!
 //! Only this folder knows the parser. What a key means is left to those that read the tree: rules, settings, the
 //! domains of clients, tests of rules.

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, sync::Arc};
 use tollkeeper::{
     engine::{
         key::Counter,
-        ledger::{Charge, Verdict},
+        ledger::{Charge, Fit},
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
@@ -49,13 +49,12 @@ fn picture(algorithm: Algorithm) -> String {
     let (mut marks, mut line, mut passed) = (String::new(), String::new(), 0);
     for ms in (0..=SPAN_MS).step_by(10) {
         if CALLS.contains(&ms) {
-            let fits =
-                matches!(ask(&store, &limit, ms, Hits::Charge(1)), Some(Verdict::Fits { .. }));
+            let fits = matches!(ask(&store, &limit, ms, Hits::Charge(1)), Some(Fit::Fits { .. }));
             passed += u32::from(fits);
             mark(&mut marks, ms, fits);
         }
-        let left = match ask(&store, &limit, ms, Hits::Look) {
-            Some(Verdict::Fits { remaining }) => remaining,
+        let left = match ask(&store, &limit, ms, Hits::Check) {
+            Some(Fit::Fits { remaining }) => remaining,
             _ => 0,
         };
         let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / u64::from(LIMIT);
@@ -65,12 +64,12 @@ fn picture(algorithm: Algorithm) -> String {
 }
 
 /// The verdict on one call, `ms` after the start of an hour.
-fn ask(store: &MemoryStore, limit: &Arc<Limit>, ms: u64, hits: Hits) -> Option<Verdict> {
+fn ask(store: &MemoryStore, limit: &Arc<Limit>, ms: u64, hits: Hits) -> Option<Fit> {
     let entries = [Entry { key: "user".into(), value: "alice".into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
     let charge = Charge { counter, hits, caller: None };
     let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
-    store.charge_at(&[charge], now).tallies.first().map(|tally| tally.verdict)
+    store.charge_at(&[charge], now).tallies.first().map(|tally| tally.fit)
 }
 
 fn x(ms: u64) -> u64 {

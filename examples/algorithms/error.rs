@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use tollkeeper::{
     engine::{
         key::Counter,
-        ledger::{Charge, Verdict},
+        ledger::{Charge, Fit},
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
@@ -57,7 +57,7 @@ fn run(calls: &[Call], algorithm: Algorithm) -> Outcome {
         let charge = Charge { counter, hits: Hits::Charge(1), caller: None };
         let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
         let tallies = store.charge_at(&[charge], now).tallies;
-        if tallies.first().is_none_or(|tally| tally.verdict == Verdict::Over) {
+        if tallies.first().is_none_or(|tally| tally.fit == Fit::Over) {
             continue;
         }
         outcome.admitted += 1;

@@ -20,7 +20,7 @@ impl Signals {
     /// Handles the signals, whose default would end the process at once.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub fn listen(on_hang_up: HangUp) -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

@@ -1,4 +1,4 @@
-//! Which domains each client may ask about: a YAML mapping from a name in the client's certificate, a DNS name or a
+//! Which domains each client may use: a YAML mapping from a name in the client's certificate, a DNS name or a
 //! URI such as a SPIFFE ID, to a list of domains; `"*"` is every domain.
 
 use std::{
@@ -14,7 +14,7 @@ use crate::yaml::{
 /// The domain that stands for all.
 pub(crate) const EVERY_DOMAIN: &str = "*";
 
-/// Which domains each client may ask about.
+/// Which domains each client may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClientDomains(HashMap<String, HashSet<String>>);
 
@@ -52,7 +52,7 @@ impl ClientDomains {
         Ok(Self(clients))
     }
 
-    /// Whether a client with these names may ask about a domain.
+    /// Whether a client with these names may use a domain.
     pub(crate) fn allow(&self, names: &[String], domain: &str) -> bool {
         let mut lists = names.iter().filter_map(|name| self.0.get(name));
         lists.any(|domains| domains.contains(domain) || domains.contains(EVERY_DOMAIN))

@@ -6,14 +6,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::load::Load;
 
-/// What the threads of a run share: the load, and how much of it is left.
+/// What the threads of a run share: the load, and how much of it remains.
 #[derive(Debug)]
 pub(super) struct Workload {
     pub(super) load: Load,
     /// Cancelled when no further calls may be made.
     pub(super) ended: CancellationToken,
     /// Measured calls that are still to be made.
-    calls_left: AtomicU64,
+    calls_remaining: AtomicU64,
     answered: AtomicU64,
 }
 
@@ -21,7 +21,7 @@ impl Workload {
     pub(super) fn new(load: Load) -> Self {
         Self {
             ended: CancellationToken::new(),
-            calls_left: AtomicU64::new(load.calls_max.unwrap_or(u64::MAX)),
+            calls_remaining: AtomicU64::new(load.calls_max.unwrap_or(u64::MAX)),
             answered: AtomicU64::new(0),
             load,
         }
@@ -34,12 +34,14 @@ impl Workload {
 
     /// Whether there are calls left to make.
     pub(super) fn has_calls(&self) -> bool {
-        self.calls_left.load(Relaxed) > 0
+        self.calls_remaining.load(Relaxed) > 0
     }
 
     /// Takes one of the measured calls, if any is left.
     pub(super) fn take_call(&self) -> Option<u64> {
-        self.calls_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()
+        self.calls_remaining
+            .fetch_update(Relaxed, Relaxed, |remaining| remaining.checked_sub(1))
+            .ok()
     }
 
     pub(super) fn count_answer(&self) {

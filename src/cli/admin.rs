@@ -111,7 +111,7 @@ impl<'a> AdminServer<'a> {
         self.problem(self.advise(Failure::NotTollkeeper))
     }
 
-    /// Prints an answer, and what it lacks. The exit code is `complete`, or that of a failure if it lacks anything.
+    /// Prints an answer, and what it lacks. The exit code is `complete`, or a failure's if it lacks anything.
     pub(super) fn say(&self, text: &str, incomplete: Option<&str>, complete: ExitCode) -> ExitCode {
         let Some(incomplete) = incomplete else { return say(text, complete) };
         let code = say(text, ExitCode::FAILURE);
@@ -143,7 +143,7 @@ impl<'a> AdminServer<'a> {
         let tls = uses_tls(self.tls.as_ref());
         let target = ClientTarget { name: "admin", default: ADDR_DEFAULT, tls };
         match (failure, self.token_file) {
-            (Failure::Told(problem), _) => problem,
+            (Failure::Refused(problem), _) => problem,
             (Failure::Unauthorized(problem), None) => {
                 format!("{problem}; give its file by --token-file")
             }
@@ -153,13 +153,13 @@ impl<'a> AdminServer<'a> {
                     "{problem}; --token-file {file} must hold the token of the service's --admin-token-file"
                 )
             }
-            (Failure::NotTollkeeper, _) => target.ask_about("the answer is not that of tollkeeper"),
+            (Failure::NotTollkeeper, _) => target.ask_about("the answer is not tollkeeper's"),
             (Failure::Peer(error), _) => target.advise(&error),
         }
     }
 }
 
-/// What an answer lacks, in words, if it lacks anything.
+/// What an answer lacks, as a sentence, if it lacks anything.
 pub(super) fn incomplete(answer: &Value) -> Option<&str> {
     answer.get("incomplete").and_then(Value::as_str)
 }
@@ -167,7 +167,7 @@ pub(super) fn incomplete(answer: &Value) -> Option<&str> {
 /// Why a request got no usable answer.
 enum Failure {
     /// The service refused the request, for the reason in the text.
-    Told(String),
+    Refused(String),
     /// The service asks for another token, as the text says.
     Unauthorized(String),
     NotTollkeeper,
@@ -182,7 +182,7 @@ async fn exchange(
     let stream = peer::reach(addr, TIMEOUT).await.map_err(Failure::Peer)?;
     // The address, since the service refuses names: a web page could have chosen them.
     let host = stream.peer_addr().map_err(|_| Failure::Peer(PeerError::Ended))?.to_string();
-    let host = HeaderValue::try_from(host).map_err(|error| Failure::Told(error.to_string()))?;
+    let host = HeaderValue::try_from(host).map_err(|error| Failure::Refused(error.to_string()))?;
     request.headers_mut().insert(header::HOST, host);
     let answer = async {
         let stream = peer::secure(stream, addr, tls, Protocol::Http1).await?;
@@ -204,7 +204,7 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
         Some(problem) if status == StatusCode::UNAUTHORIZED => {
             Err(Failure::Unauthorized(problem.to_owned()))
         }
-        Some(problem) => Err(Failure::Told(problem.to_owned())),
+        Some(problem) => Err(Failure::Refused(problem.to_owned())),
         None if status.is_success() || incomplete(&body).is_some() => Ok(body),
         None => Err(Failure::NotTollkeeper),
     }

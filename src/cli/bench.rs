@@ -134,7 +134,7 @@ fn warmup(text: &str) -> Result<Duration, String> {
     settings::duration(text, Duration::ZERO, HOUR)
 }
 
-/// Waits for Ctrl-C; for ever if the system cannot report it.
+/// Waits for Ctrl-C; without end if the system cannot report it.
 async fn interrupt() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await

@@ -145,8 +145,8 @@ fn describe_limit(status: &DescriptorStatus) -> String {
     match &status.current_limit {
         Some(limit) => {
             let reset = status.duration_until_reset.unwrap_or_default().seconds;
-            let left = status.limit_remaining;
-            format!("{left} left of {}, resets in {reset} s", spell(limit))
+            let remaining = status.limit_remaining;
+            format!("{remaining} left of {}, resets in {reset} s", spell(limit))
         }
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         None => "no limit".to_owned(),

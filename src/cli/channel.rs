@@ -20,7 +20,7 @@ pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:8081";
 /// How long to wait for a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the server is asked what it speaks, after a failure.
+/// Time limit for the diagnosis of a server after a failure.
 const DIAGNOSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Connects to HOST:PORT, and makes one call of `method`.

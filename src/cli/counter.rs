@@ -81,7 +81,7 @@ fn describe(answer: &Value, method: &Method) -> String {
 
 fn describe_counter(counter: &Value, method: &Method) -> String {
     let (algorithm, limit) = (text(counter, "algorithm"), text(counter, "limit"));
-    let (used, left) = (number(counter, "used"), number(counter, "left"));
+    let (used, remaining) = (number(counter, "used"), number(counter, "remaining"));
     let reset = *method == Method::POST;
     if let Some(error) = counter.get("error").and_then(Value::as_str) {
         return format!("{algorithm} of {limit}: {error}\n");
@@ -95,7 +95,7 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
     }
     let resets_in = number(counter, "reset_ms").div_ceil(1000);
     let mut lines =
-        format!("{algorithm}: {used} used of {limit}, {left} left, resets in {resets_in} s\n");
+        format!("{algorithm}: {used} used of {limit}, {remaining} left, resets in {resets_in} s\n");
     for entry in list(counter, "remembered") {
         let (hits, at) = (number(entry, "hits"), instant(number(entry, "at_ms")));
         lines += &match entry.get("caller").and_then(Value::as_str) {

@@ -75,7 +75,7 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
     }
 }
 
-/// The service to ask, if rule files are not to be read.
+/// The service to query, if rule files are not to be read.
 fn server(flags: &ExplainFlags) -> Result<Option<AdminServer<'_>>, String> {
     let Some(addr) = &flags.admin_addr else { return Ok(None) };
     address::check("--admin-addr", addr, admin::ADDR_DEFAULT)?;
@@ -151,11 +151,11 @@ fn text(explanation: &Explanation) -> String {
 fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
     push_line(text, 0, &descriptor.descriptor);
     for step in &descriptor.steps {
-        let passed_over = match step.passed_over.as_slice() {
+        let skipped = match step.skipped.as_slice() {
             [] => String::new(),
             others => format!("; did not match: {}", others.join(", ")),
         };
-        push_line(text, 2, &format!("{}: {}{passed_over}", step.entry, step.taken));
+        push_line(text, 2, &format!("{}: {}{skipped}", step.entry, step.matched_by));
     }
     push_line(text, 2, &matched(&descriptor.matched));
     for replaced in &descriptor.replaced {
@@ -168,11 +168,11 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
         );
     }
     for charge in &descriptor.charges {
-        let ChargeExplanation { limit, algorithm, says, .. } = charge;
-        push_line(text, 2, &format!("{limit} by {algorithm} ({says})"));
+        let ChargeExplanation { limit, algorithm, details, .. } = charge;
+        push_line(text, 2, &format!("{limit} by {algorithm} ({details})"));
         push_line(text, 4, &charges(charge));
-        if let (Some(used), Some(left)) = (charge.used, charge.left) {
-            push_line(text, 4, &format!("{used} used, {left} left"));
+        if let (Some(used), Some(remaining)) = (charge.used, charge.remaining) {
+            push_line(text, 4, &format!("{used} used, {remaining} left"));
         }
         if let Some(problem) = &charge.problem {
             push_line(text, 4, problem);
@@ -180,8 +180,8 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
     }
 }
 
-fn push_line(text: &mut String, indent: usize, words: &str) {
-    *text += &format!("{:indent$}{words}\n", "");
+fn push_line(text: &mut String, indent: usize, line: &str) {
+    *text += &format!("{:indent$}{line}\n", "");
 }
 
 fn matched(matched: &MatchExplanation) -> String {
@@ -198,10 +198,10 @@ fn matched(matched: &MatchExplanation) -> String {
     }
 }
 
-fn charges(ChargeExplanation { charges, key, .. }: &ChargeExplanation) -> String {
-    match charges {
+fn charges(ChargeExplanation { hits, key, .. }: &ChargeExplanation) -> String {
+    match hits {
         0 => format!("charges nothing, checks {key}"),
-        1.. => format!("charges {charges} to {key}"),
-        _ => format!("gives back {} to {key}", charges.unsigned_abs()),
+        1.. => format!("charges {hits} to {key}"),
+        _ => format!("gives back {} to {key}", hits.unsigned_abs()),
     }
 }

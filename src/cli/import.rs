@@ -47,7 +47,7 @@ pub(super) fn main(from: ImportFrom) -> ExitCode {
     if rules.refused.is_empty() || partial {
         return say(&rules.text, ExitCode::SUCCESS);
     }
-    complain("no rules are printed; with --partial, those of the other limits are");
+    complain("no rules are printed; with --partial, the rules for the other limits are");
     ExitCode::FAILURE
 }
 

@@ -7,7 +7,7 @@ use crate::rules;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct SchemaFlags {
-    /// Print the schema of test files (*.test.yaml) instead of that of rule files
+    /// Print the schema of test files (*.test.yaml) instead of the schema of rule files
     #[arg(long)]
     tests: bool,
 }

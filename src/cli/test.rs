@@ -20,7 +20,7 @@ use super::output::{complain, say};
 use crate::{
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
-        ledger::Judgement,
+        ledger::Verdict,
         plan::Plan,
         rule_set::RuleSet,
         time::Timestamp,
@@ -90,7 +90,7 @@ fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     for call in &case.calls {
         let plan = Plan::draw(rules, &call.request);
-        let Judgement { tallies, denied, .. } = store.charge_at(&plan.charges, call.now);
+        let Verdict { tallies, denied, .. } = store.charge_at(&plan.charges, call.now);
         let decision = plan.settle(tallies, denied);
         let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
         if let Some(difference) = difference {

@@ -75,7 +75,7 @@ fn show_once(server: &AdminServer<'_>, flags: &TopFlags) -> Result<ExitCode, Str
     Ok(say(&text, ExitCode::SUCCESS))
 }
 
-/// Renews the view until it is interrupted. A service that was reached once is asked again after a failure, and the
+/// Renews the view until it is interrupted. A service that was reached once is queried again after a failure, and the
 /// last keys remain.
 fn follow(server: &AdminServer<'_>, flags: &TopFlags) -> Result<ExitCode, String> {
     let mut last = report(server, ask(server)?)?;

@@ -22,7 +22,7 @@ pub(crate) async fn accept(listener: &TcpListener, metrics: &ListenerMetrics) ->
                 drop(stream.set_nodelay(true));
                 return stream;
             }
-            // The client has left the accept queue: nothing of ours has failed.
+            // The client has left the accept queue: the service has not failed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 metrics.refused(RefusedConnection::Accept);

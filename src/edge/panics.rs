@@ -1,4 +1,4 @@
-//! Panics: each is counted and its place is logged; a call that panics is answered, and the others go on.
+//! Panics: each is counted and its location is logged; a call that panics is answered, and the others go on.
 
 use std::panic::{self, AssertUnwindSafe, Location};
 
@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use super::metrics::EdgeMetrics;
 use crate::telemetry::{LogCause, due_line};
 
-/// Counts every panic, and logs its place at most once a minute. The text of a panic may hold values of a request, so it
+/// Counts every panic, and logs its location at most once a minute. The text of a panic may hold values of a request, so it
 /// is not logged.
 pub(crate) fn report(metrics: EdgeMetrics) {
     panic::set_hook(Box::new(move |panic| {

@@ -55,7 +55,7 @@ pub enum Outcome {
     Unlimited,
     /// Within the limit.
     Within {
-        /// The limit; of several, the one with the least left.
+        /// The limit; of several, the one with the fewest remaining hits.
         limit: Arc<Limit>,
         /// Number of further hits that would pass.
         remaining: u32,

@@ -146,7 +146,7 @@ impl Counter {
         self.business_id.len()
     }
 
-    /// The key; with a clock-aligned algorithm, that of the window that starts at `start`.
+    /// The key; with a clock-aligned algorithm, the key of the window that starts at `start`.
     pub fn key(&self, start: Timestamp) -> String {
         let mut key = String::with_capacity(self.business_id.len() + 40);
         self.write_key(&mut key, start);

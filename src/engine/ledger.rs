@@ -12,16 +12,16 @@ mod vote;
 
 use smallvec::{SmallVec, smallvec};
 
-use self::vote::{CallVerdict, Fit, Vote};
+use self::vote::{FitKind, Vote, VoteResult};
 pub use self::{
     charge::{Charge, asked},
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
     parts::{
-        PartTally, PartsOutcome, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
+        JudgedParts, PartTally, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
         reservation,
     },
-    tally::{Tally, Verdict},
+    tally::{Fit, Tally},
     vote::{denies, denies_uncharged},
 };
 pub use crate::engine::algorithm::sliding_log::Remembered;
@@ -31,7 +31,7 @@ use crate::engine::{
         account::{Account, Terms},
     },
     request::Hits,
-    rule::OnStoreFailure,
+    rule::FailureMode,
 };
 
 /// A list that needs no allocation for most calls, since they are short.
@@ -50,7 +50,7 @@ pub struct Posting<'call> {
 
 /// The verdict on one call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Judgement {
+pub struct Verdict {
     /// Whether the call is denied.
     pub denied: bool,
     /// One for each charge, in their order.
@@ -64,51 +64,51 @@ pub struct Judgement {
 /// Judges one call, and changes `accounts` accordingly.
 ///
 /// 1. Refunds are applied first, and always.
-/// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A look
-///    fits if one hit would (see [`ExhaustedLooks`](crate::engine::rule::ExhaustedLooks)), and is not part of the sum.
+/// 2. Hits on one account are summed; each charge is judged by the sum against its own limit. A check
+///    fits if one hit would (see [`ExhaustedChecks`](crate::engine::rule::ExhaustedChecks)), and is not part of the sum.
 /// 3. If the call is admitted, every charge that fits is made; if it is denied, none. Hits with
-///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are those of a quota, unless
+///    [`WhenDenied::Counted`](crate::engine::rule::WhenDenied) are always charged. So are hits of a quota, unless
 ///    an enforced limit denies the call uncharged.
 /// 4. For a corrupt counter, the `on_store_failure` of its limit applies: `deny` denies the call, `allow` has no
 ///    effect, and `error` fails a call that nothing else denies. `local` cannot be answered here.
 ///
 /// `None` if the call fails, or needs the answer of a `local` limit; then nothing has changed. It is
 /// never `None` if every posting has an account.
-pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Judgement> {
-    let failures: Few<OnStoreFailure> = postings.iter().filter_map(Posting::failure).collect();
-    if failures.is_empty() {
+pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Verdict> {
+    let failure_modes: Few<FailureMode> =
+        postings.iter().filter_map(Posting::failure_mode).collect();
+    if failure_modes.is_empty() {
         return Some(settle(postings, accounts));
     }
-    if failures.contains(&OnStoreFailure::Local) {
+    if failure_modes.contains(&FailureMode::Local) {
         return None;
     }
     let mut after = accounts.to_vec();
-    let judgement = settle(postings, &mut after);
-    if !judgement.denied && failures.contains(&OnStoreFailure::Error) {
+    let verdict = settle(postings, &mut after);
+    if !verdict.denied && failure_modes.contains(&FailureMode::Error) {
         return None;
     }
     accounts.clone_from_slice(&after);
-    Some(judgement)
+    Some(verdict)
 }
 
-fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Judgement {
+fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
     refund(postings, accounts);
     let assessments = assess(postings, accounts);
-    let verdict = vote::decide(assessments.iter().map(Assessment::vote));
-    charge(&assessments, verdict, accounts);
+    let result = vote::decide(assessments.iter().map(Assessment::vote));
+    charge(&assessments, result, accounts);
 
-    let mut judgement =
-        Judgement { denied: verdict != CallVerdict::Admitted, ..Judgement::default() };
+    let mut verdict = Verdict { denied: result != VoteResult::Admitted, ..Verdict::default() };
     for (index, assessment) in assessments.iter().enumerate() {
-        judgement.tallies.push(match assessment.look {
+        verdict.tallies.push(match assessment.checked {
             Some(tally) => tally,
             None => assessment.tally(accounts),
         });
-        if assessment.fit == Fit::Corrupt {
-            judgement.corrupt.push(index);
+        if assessment.fit == FitKind::Corrupt {
+            verdict.corrupt.push(index);
         }
     }
-    judgement
+    verdict
 }
 
 fn refund(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) {
@@ -130,7 +130,7 @@ fn assess<'call>(
     for posting in postings {
         let asked = match posting.charge.hits {
             Hits::Charge(_) => posting.account.and_then(|index| sums.get(index)).copied(),
-            Hits::Look => Some(posting.charge.counter.limit.exhausted_looks.asked()),
+            Hits::Check => Some(posting.charge.counter.limit.exhausted_checks.asked()),
             Hits::Refund(_) => Some(0),
         };
         assessments.push(Assessment::new(posting, asked.unwrap_or(0), accounts));
@@ -151,11 +151,11 @@ fn sums(postings: &[Posting<'_>], accounts: usize) -> Few<u64> {
     sums
 }
 
-fn charge(assessments: &[Assessment<'_>], verdict: CallVerdict, accounts: &mut [AnyAccount]) {
+fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [AnyAccount]) {
     for assessment in assessments {
         let Posting { account, charge, terms } = assessment.posting;
         if let Hits::Charge(hits) = charge.hits
-            && assessment.vote().is_charged(verdict)
+            && assessment.vote().is_charged(result)
             && let Some(account) = account.and_then(|index| accounts.get_mut(index))
         {
             account.write().charge(hits, charge.caller.as_deref(), terms);
@@ -165,11 +165,11 @@ fn charge(assessments: &[Assessment<'_>], verdict: CallVerdict, accounts: &mut [
 
 impl Posting<'_> {
     /// The failure mode of a charge on a corrupt counter; `None` if the counter is not corrupt.
-    fn failure(&self) -> Option<OnStoreFailure> {
+    fn failure_mode(&self) -> Option<FailureMode> {
         if self.account.is_some() {
             return None;
         }
-        Some(charge::failure_without_counter(self.charge))
+        Some(charge::applied_failure_mode(self.charge))
     }
 
     fn read<'accounts>(&self, accounts: &'accounts [AnyAccount]) -> Option<&'accounts dyn Account> {
@@ -182,22 +182,22 @@ struct Assessment<'call> {
     posting: &'call Posting<'call>,
     /// The hits that must fit.
     asked: u64,
-    fit: Fit,
-    /// The tally of a look: it reports the state before the call is charged.
-    look: Option<Tally>,
+    fit: FitKind,
+    /// The tally of a check: it reports the state before the call is charged.
+    checked: Option<Tally>,
 }
 
 impl<'call> Assessment<'call> {
     fn new(posting: &'call Posting<'call>, asked: u64, accounts: &[AnyAccount]) -> Self {
         let fit = match posting.read(accounts) {
-            None => Fit::Corrupt,
-            Some(_) if posting.charge.hits.is_refund() => Fit::Fits,
-            Some(account) if account.fits(asked, &posting.terms) => Fit::Fits,
-            Some(_) => Fit::Over,
+            None => FitKind::Corrupt,
+            Some(_) if posting.charge.hits.is_refund() => FitKind::Fits,
+            Some(account) if account.fits(asked, &posting.terms) => FitKind::Fits,
+            Some(_) => FitKind::Over,
         };
-        let mut assessment = Self { posting, asked, fit, look: None };
-        if posting.charge.hits == Hits::Look {
-            assessment.look = Some(assessment.tally(accounts));
+        let mut assessment = Self { posting, asked, fit, checked: None };
+        if posting.charge.hits == Hits::Check {
+            assessment.checked = Some(assessment.tally(accounts));
         }
         assessment
     }
@@ -209,9 +209,9 @@ impl<'call> Assessment<'call> {
     fn tally(&self, accounts: &[AnyAccount]) -> Tally {
         match self.posting.read(accounts) {
             Some(account) => {
-                Tally::of(account, self.fit == Fit::Fits, self.asked, &self.posting.terms)
+                Tally::of(account, self.fit == FitKind::Fits, self.asked, &self.posting.terms)
             }
-            None => Tally::without_counter(self.posting.charge),
+            None => Tally::by_failure_mode(self.posting.charge),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{iter, sync::Arc};
 use crate::engine::{
     decision::{Code, Decision, Matched, Outcome, Status},
     key::{self, Counter},
-    ledger::{Charge, Tally, Verdict},
+    ledger::{Charge, Fit, Tally},
     request::{Descriptor, Entry, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
     rule_set::{Domain, Found, RuleSet},
@@ -188,17 +188,17 @@ fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
     Some(key::caller(&entry.value))
 }
 
-fn outcome((charge, Tally { verdict, reset }): (Charge, Tally)) -> Outcome {
+fn outcome((charge, Tally { fit, reset }): (Charge, Tally)) -> Outcome {
     let limit = charge.counter.limit;
-    match verdict {
+    match fit {
         // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.
-        Verdict::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
-        Verdict::Fits { remaining } => Outcome::Within { limit, remaining, reset },
-        Verdict::Over => Outcome::Over { limit, reset },
+        Fit::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
+        Fit::Fits { remaining } => Outcome::Within { limit, remaining, reset },
+        Fit::Over => Outcome::Over { limit, reset },
     }
 }
 
-/// Which of two limits on a descriptor is reported: the one with less left, and of two that are over the
+/// Which of two limits on a descriptor is reported: the one with fewer remaining hits, and of two that are over the
 /// one with the longer reset.
 fn tighter(one: Outcome, other: Outcome) -> Outcome {
     let other_is_tighter = match (&one, &other) {
@@ -253,11 +253,11 @@ mod tests {
     }
 
     fn over(seconds: u64) -> Tally {
-        Tally { verdict: Verdict::Over, reset: Duration::from_secs(seconds) }
+        Tally { fit: Fit::Over, reset: Duration::from_secs(seconds) }
     }
 
     fn fits(remaining: u32, seconds: u64) -> Tally {
-        Tally { verdict: Verdict::Fits { remaining }, reset: Duration::from_secs(seconds) }
+        Tally { fit: Fit::Fits { remaining }, reset: Duration::from_secs(seconds) }
     }
 
     #[test]

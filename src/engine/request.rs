@@ -79,7 +79,7 @@ pub enum Hits {
     /// Charges this many hits, at least 1.
     Charge(u64),
     /// Checks whether one hit would pass, and charges nothing.
-    Look,
+    Check,
     /// Gives this many hits back.
     Refund(u64),
 }

@@ -21,10 +21,10 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// What is charged here for a denied call.
     pub when_denied: WhenDenied,
-    /// What happens to a look when the limit is exactly used up.
-    pub exhausted_looks: ExhaustedLooks,
+    /// What happens to a check when the limit is exactly used up.
+    pub exhausted_checks: ExhaustedChecks,
     /// The answer if the store gives none.
-    pub on_store_failure: OnStoreFailure,
+    pub on_store_failure: FailureMode,
     /// Its effect on the decision.
     pub mode: Mode,
     /// The mode in the rule, before `--shadow-mode` or `--quota-mode` changes it.
@@ -44,8 +44,8 @@ impl Limit {
             window: Window::new(unit, unit_multiplier)?,
             algorithm: Algorithm::FixedWindow,
             when_denied: WhenDenied::Free,
-            exhausted_looks: ExhaustedLooks::Denied,
-            on_store_failure: OnStoreFailure::Error,
+            exhausted_checks: ExhaustedChecks::Denied,
+            on_store_failure: FailureMode::Error,
             mode: Mode::Enforced,
             mode_written: Mode::Enforced,
             name: None,
@@ -72,7 +72,7 @@ impl Limit {
     }
 
     /// How long hits count that were charged at `made`, at most.
-    pub fn left_of_window(&self, made: Timestamp) -> Duration {
+    pub fn remaining_window(&self, made: Timestamp) -> Duration {
         if self.algorithm.is_aligned() {
             made.until(self.window.at(made).end)
         } else {
@@ -82,9 +82,9 @@ impl Limit {
 
     /// The answer for this limit if its counter gives none. A shadow lets the call pass, and a quota
     /// counts as enforced.
-    pub fn failure_mode(&self) -> OnStoreFailure {
+    pub fn failure_mode(&self) -> FailureMode {
         match self.mode {
-            Mode::Shadow => OnStoreFailure::Allow,
+            Mode::Shadow => FailureMode::Allow,
             Mode::Enforced | Mode::Quota => self.on_store_failure,
         }
     }
@@ -111,9 +111,9 @@ pub enum WhenDenied {
     Counted,
 }
 
-/// What happens to a look when its limit is exactly used up, so that a hit would not fit.
+/// What happens to a check when its limit is exactly used up, so that a hit would not fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ExhaustedLooks {
+pub enum ExhaustedChecks {
     /// It is denied, as a hit would be.
     #[default]
     Denied,
@@ -121,8 +121,8 @@ pub enum ExhaustedLooks {
     Allowed,
 }
 
-impl ExhaustedLooks {
-    /// The hits that must fit for a look to fit.
+impl ExhaustedChecks {
+    /// The hits that must fit for a check to fit.
     pub const fn asked(self) -> u64 {
         match self {
             Self::Denied => 1,
@@ -146,7 +146,7 @@ pub enum Mode {
 
 /// The answer for a limit if the store gives none, or if the counter is corrupt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnStoreFailure {
+pub enum FailureMode {
     /// An error, UNAVAILABLE: the caller decides.
     #[default]
     Error,
@@ -158,7 +158,7 @@ pub enum OnStoreFailure {
     Local,
 }
 
-impl OnStoreFailure {
+impl FailureMode {
     /// Every failure mode.
     pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
 
@@ -178,10 +178,10 @@ impl OnStoreFailure {
 pub struct Defaults {
     /// What is charged for a denied call.
     pub when_denied: WhenDenied,
-    /// What happens to a look when a limit is exactly used up.
-    pub exhausted_looks: ExhaustedLooks,
+    /// What happens to a check when a limit is exactly used up.
+    pub exhausted_checks: ExhaustedChecks,
     /// The answer if the store gives none.
-    pub on_store_failure: OnStoreFailure,
+    pub on_store_failure: FailureMode,
     /// The mode of all limits, whatever their rules set.
     pub mode_override: ModeOverride,
 }
@@ -189,10 +189,10 @@ pub struct Defaults {
 impl Defaults {
     /// `limit`, which sets none of these itself, with these defaults.
     pub fn complete(self, limit: Limit) -> Limit {
-        let Self { when_denied, exhausted_looks, on_store_failure, mode_override } = self;
+        let Self { when_denied, exhausted_checks, on_store_failure, mode_override } = self;
         Limit {
             when_denied,
-            exhausted_looks,
+            exhausted_checks,
             on_store_failure,
             mode: mode_override.mode(limit.mode_written),
             ..limit

@@ -1,6 +1,6 @@
 //! All rules in force, and how the rule of a descriptor is found.
 //!
-//! The order is that of envoyproxy/ratelimit: entry by entry; for each entry first an exact value, then the
+//! The order is the same as in envoyproxy/ratelimit: entry by entry; for each entry first an exact value, then the
 //! patterns in the order of the files, then the key alone. The first match is final, and a rule applies only
 //! to descriptors that end there.
 
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::engine::rule::Policy;
 
-    /// The rules of the incumbent's basic example, with other paths.
+    /// The rules of envoyproxy/ratelimit's basic example, with other paths.
     fn example() -> RuleSet {
         let mut rules = RuleSet::default();
         let domain = rules.domain_mut("test");

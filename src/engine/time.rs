@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weeks_months_and_years_are_whole_days_as_in_the_incumbent() {
+    fn weeks_months_and_years_are_whole_days_as_in_envoyproxy_ratelimit() {
         assert_eq!(Unit::Week.seconds(), 7 * 86_400);
         assert_eq!(Unit::Month.seconds(), 30 * 86_400);
         assert_eq!(Unit::Year.seconds(), 365 * 86_400);

@@ -43,7 +43,7 @@ use crate::{
 enum WebPages {
     /// None: it shows more than the status page does, or changes something.
     Refused,
-    /// The status page, whose origin is that of the endpoint.
+    /// The status page, which has the endpoint's origin.
     StatusPage,
 }
 
@@ -175,7 +175,7 @@ async fn counters(
     let request = request(asked.uri.query().unwrap_or_default())
         .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
     service.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
-    let readings = service.limiter.look(&request, clear).await;
+    let readings = service.limiter.read_counters(&request, clear).await;
     if readings.is_empty() {
         return Err(refuse(StatusCode::NOT_FOUND, "no limit applies to this descriptor"));
     }
@@ -188,7 +188,7 @@ async fn counters(
     Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
 }
 
-/// What is known is shown in any case. The status is that of a failure if anything is missing, since scripts look at
+/// What is known is shown in any case. The status is an error if anything is missing, since scripts look at
 /// the status alone.
 fn status_of(incomplete: Option<&str>) -> StatusCode {
     match incomplete {
@@ -226,7 +226,7 @@ pub fn request(query: &str) -> Result<request::Request, String> {
     }
     let entries = descriptor_syntax::parse(&descriptor.ok_or("descriptor: missing")?)
         .map_err(|problem| format!("descriptor: {problem}"))?;
-    let descriptors = vec![Descriptor { entries, hits: Hits::Look, limit: None }];
+    let descriptors = vec![Descriptor { entries, hits: Hits::Check, limit: None }];
     Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 
@@ -246,7 +246,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "algorithm": algorithm,
         "limit": limit_in_words,
         "used": state.used,
-        "left": state.remaining,
+        "remaining": state.remaining,
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
     })

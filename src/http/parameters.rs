@@ -1,4 +1,4 @@
-//! Endpoints of ours refuse a query that they do not take: a parameter that is ignored looks as if it had worked.
+//! Our endpoints reject unknown query parameters: an ignored parameter would look as if it had worked.
 
 use axum::http::Request;
 

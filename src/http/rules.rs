@@ -77,7 +77,7 @@ fn rule_json(rule: &Rule) -> Value {
     json!({ "path": *rule.path, "limit": limits_text(rule), "written_at": rule.location })
 }
 
-/// The limits of a rule, in words.
+/// The limits of a rule, such as `10 per minute`.
 pub(super) fn limits_text(rule: &Rule) -> String {
     let limits: Vec<String> = match &rule.policy {
         Policy::Limited(limits) => limits.iter().map(|limit| limit_text(limit)).collect(),

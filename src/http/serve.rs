@@ -160,7 +160,7 @@ async fn serve_connection(
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        // Connection errors are not reported: nothing of ours has failed.
+        // Connection errors are not reported: the service has not failed.
         _ = &mut connection => return,
         // A request may have begun since this connection was chosen.
         () = client.close.notified() => if client.waiting_since().is_some() { return },

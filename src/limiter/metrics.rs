@@ -25,7 +25,7 @@ use crate::{
     engine::{
         decision::{Decision, Matched, Outcome},
         request::{Entry, Hits, Request},
-        rule::{OnStoreFailure, Rule},
+        rule::{FailureMode, Rule},
         rule_set::RuleSet,
     },
     net::grpc::{self, is_server_error},
@@ -53,10 +53,10 @@ const OVERRIDES_INVALID: InstrumentRow =
 const DEBITS_REFUSED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.refused",
     &["rule"],
-    "refused charges of rules that lack `count_denied` and are also asked with 0 hits",
+    "refused charges of rules that lack `count_denied` and are also checked with 0 hits",
 );
-const COUNTERS_UNREADABLE: InstrumentRow = InstrumentRow::counter(
-    "ratelimit.counters.unreadable",
+const COUNTERS_CORRUPT: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.counters.corrupt",
     &["rule"],
     "charges to a key in Redis that does not hold a count",
 );
@@ -77,7 +77,7 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &HITS,
     &OVERRIDES_INVALID,
     &DEBITS_REFUSED,
-    &COUNTERS_UNREADABLE,
+    &COUNTERS_CORRUPT,
     &FALLBACKS,
     &CALLS_LATE,
 ];
@@ -104,7 +104,7 @@ pub struct CallMetrics {
     invalid_overrides: Counter<u64>,
     corrupt_counters: RuleSeries,
     refused_debits: RuleSeries,
-    without_store: RuleSeries,
+    failure_modes: RuleSeries,
     late: Counter<u64>,
 }
 
@@ -120,8 +120,8 @@ impl CallMetrics {
             duration: DURATION.new_histogram(meter),
             decisions: RuleSeries::new(&DECISIONS, meter),
             invalid_overrides: OVERRIDES_INVALID.new_counter(meter),
-            corrupt_counters: RuleSeries::new(&COUNTERS_UNREADABLE, meter),
-            without_store: RuleSeries::new(&FALLBACKS, meter),
+            corrupt_counters: RuleSeries::new(&COUNTERS_CORRUPT, meter),
+            failure_modes: RuleSeries::new(&FALLBACKS, meter),
             late: CALLS_LATE.new_counter(meter),
             refused_debits: RuleSeries::new(&DEBITS_REFUSED, meter),
         };
@@ -180,8 +180,8 @@ impl CallMetrics {
     /// Binds the counters of these rules, and forgets the series of others.
     pub fn rules_in_force(&self, rules: &RuleSet) {
         let in_force = self.labels.retain(rules);
-        let Self { decisions, hits, corrupt_counters, refused_debits, without_store, .. } = self;
-        for series in [decisions, hits, corrupt_counters, refused_debits, without_store] {
+        let Self { decisions, hits, corrupt_counters, refused_debits, failure_modes, .. } = self;
+        for series in [decisions, hits, corrupt_counters, refused_debits, failure_modes] {
             series.retain(&in_force);
         }
         self.by_rule.replace(rules);
@@ -194,15 +194,15 @@ impl CallMetrics {
         }
     }
 
-    /// Records hits that were refused by a rule that gets looks.
+    /// Records hits that were refused by a rule that gets checks.
     pub fn debit_refused(&self, rule: &Rule) {
         self.refused_debits.add(1, &[KeyValue::new("rule", rule.path.clone())]);
     }
 
     /// Records a charge for this rule that was decided without the store.
-    pub(crate) fn without_store(&self, rule: String, mode: OnStoreFailure) {
+    pub(crate) fn failure_mode_applied(&self, rule: String, mode: FailureMode) {
         let labels = [KeyValue::new("rule", rule), KeyValue::new("mode", mode.name())];
-        self.without_store.add(1, &labels);
+        self.failure_modes.add(1, &labels);
     }
 
     /// Records a call that was decided after its caller had given up.

@@ -1,6 +1,6 @@
 //! Rules whose debits are refused, though they count work that is already done.
 //!
-//! Envoy looks with 0 hits before a stream, and debits the cost when the stream ends. If the debit does not fit
+//! Envoy checks with 0 hits before a stream, and debits the cost when the stream ends. If the debit does not fit
 //! and is refused, the limit is never reached: such a rule needs `count_denied`.
 
 use std::{collections::HashMap, sync::Arc};
@@ -14,7 +14,7 @@ use crate::engine::{
     rule_set::RuleSet,
 };
 
-/// The rules that got looks.
+/// The rules that got checks.
 #[derive(Debug, Default)]
 pub(super) struct RefusedDebits(Mutex<HashMap<RuleId, Warning>>);
 
@@ -36,13 +36,13 @@ impl RefusedDebits {
         let Policy::Limited(limits) = &rule.policy else { return None };
         let is_counted = limits.iter().all(|limit| limit.when_denied == WhenDenied::Counted);
         let is_over = matches!(status.outcome, Outcome::Over { .. });
-        if is_counted || !(hits == Hits::Look || is_over) {
+        if is_counted || !(hits == Hits::Check || is_over) {
             return None;
         }
-        // The only lock that a call takes here, and only looks and denied calls do.
+        // The only lock that a call takes here, and only checks and denied calls do.
         let mut warnings = self.0.lock();
         let id = RuleId { domain: Arc::clone(domain), path: Arc::clone(&rule.path) };
-        if hits == Hits::Look {
+        if hits == Hits::Check {
             warnings.entry(id).or_insert(Warning::Pending);
             return None;
         }

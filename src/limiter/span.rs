@@ -3,7 +3,7 @@
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 
 use super::matched::{DecidedCode, domain_of_call, rule_of, verdict_on_call};
-use crate::engine::{decision::Decision, rule::OnStoreFailure};
+use crate::engine::{decision::Decision, rule::FailureMode};
 
 /// The decision, and the domain and rules that made it.
 pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
@@ -19,7 +19,7 @@ pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
 }
 
 /// The rules whose `on_store_failure` decided, since the store gave no answer.
-pub(super) fn fell_back(rules: Vec<(String, OnStoreFailure)>) -> [KeyValue; 2] {
+pub(super) fn fell_back(rules: Vec<(String, FailureMode)>) -> [KeyValue; 2] {
     let (rules, modes): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     let modes = modes.into_iter().map(|mode| mode.name().into());
     [

@@ -1,5 +1,5 @@
 //! gRPC on HTTP/2, as far as the service and its clients share it: how a message is framed, the name of
-//! the one method, and those of the codes. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
+//! the one method, and the names of the codes. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
 
 pub(crate) mod channel;
 
@@ -78,7 +78,7 @@ pub(crate) fn status_name(code: Code) -> &'static str {
     }
 }
 
-/// A failed call of a method in words: the root cause if the connection failed, else the answer's code and message.
+/// The sentence for a failed call of a method: the root cause if the connection failed, else the answer's code and message.
 pub(crate) fn in_words(status: &Status, method: &GrpcMethod) -> String {
     if let Some(source) = std::error::Error::source(status) {
         return root_cause(source);

@@ -48,7 +48,7 @@ pub enum PeerError {
     /// It speaks another protocol than the admin API needs.
     #[error("the server does not speak HTTP/1 on this port")]
     NotHttp1,
-    /// It wants to see a certificate of ours.
+    /// It wants to see our certificate.
     #[error("the server demands a client certificate")]
     DemandsCertificate,
     /// It ended the connection before it showed HTTP/2, as a server may do that expects TLS.
@@ -87,7 +87,7 @@ pub(crate) async fn reach(addr: &str, within: Duration) -> Result<TcpStream, Pee
 /// Makes a connection to HOST:PORT secure, if there is TLS.
 ///
 /// # Errors
-/// Those of TLS, which may say that the server speaks another protocol.
+/// Errors of TLS, which may say that the server speaks another protocol.
 pub(crate) async fn secure(
     stream: TcpStream,
     addr: &str,

@@ -44,7 +44,7 @@ pub struct Decoded {
     pub echo: Option<Struct>,
 }
 
-/// Those of a service with default settings.
+/// The bounds of a service with default settings.
 impl Default for Bounds {
     fn default() -> Self {
         Self { descriptors_max: DESCRIPTORS_MAX_DEFAULT, echo: Echo::default() }
@@ -112,14 +112,14 @@ fn entries(descriptor: usize, entries: Vec<pb::Entry>) -> Result<Vec<Entry>, Ref
     Ok(decoded)
 }
 
-/// A descriptor's own hits replace the request's. An explicit 0 is a look.
+/// A descriptor's own hits replace the request's. An explicit 0 is a check.
 fn descriptor_hits(own: Option<u64>, of_request: u64, is_refund: bool) -> Hits {
     let hits = own.unwrap_or(of_request).min(Hits::MAX);
     if is_refund {
         return Hits::Refund(hits);
     }
     match hits {
-        0 => Hits::Look,
+        0 => Hits::Check,
         hits => Hits::Charge(hits),
     }
 }

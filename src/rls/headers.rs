@@ -62,7 +62,7 @@ fn header(name: &str, value: String) -> HeaderValue {
 }
 
 /// The status that the classic headers show: the last enforced one that is over its limit, or else the first
-/// of those with the fewest hits left.
+/// with the fewest remaining hits.
 fn strictest<'list, 'decision>(
     statuses: &'list [LimitedStatus<'decision>],
 ) -> Option<&'list LimitedStatus<'decision>> {

@@ -23,10 +23,10 @@ const ECHO_BYTES_MAX: usize = 16 << 10;
 
 /// The request as metadata.
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
-    let mut bytes_left = ECHO_BYTES_MAX;
+    let mut bytes_remaining = ECHO_BYTES_MAX;
     let descriptors = request.descriptors.iter();
     let descriptors = descriptors
-        .map_while(|next| (bytes_left > 0).then(|| descriptor(next, &mut bytes_left)))
+        .map_while(|next| (bytes_remaining > 0).then(|| descriptor(next, &mut bytes_remaining)))
         .collect();
     let mut echo = Struct::default();
     let domain = printable_start(request.domain.as_bytes(), TEXT_BYTES_MAX);
@@ -90,11 +90,11 @@ fn from_tree(tree: &Metadata) -> Value {
     }
 }
 
-fn descriptor(descriptor: &RateLimitDescriptor, bytes_left: &mut usize) -> Value {
+fn descriptor(descriptor: &RateLimitDescriptor, bytes_remaining: &mut usize) -> Value {
     let mut map = Struct::default();
     let entries = descriptor.entries.iter().map_while(|next| {
-        let entry = (*bytes_left > 0).then(|| entry(next))?;
-        *bytes_left = bytes_left.saturating_sub(entry.len());
+        let entry = (*bytes_remaining > 0).then(|| entry(next))?;
+        *bytes_remaining = bytes_remaining.saturating_sub(entry.len());
         Some(text(&entry))
     });
     let entries = list(entries.collect());

@@ -164,7 +164,7 @@ mod tests {
                 .prop_map(|(number, value)| field(number, 2, &value)),
         ];
         leaf.prop_recursive(8, 32, 4, move |inner| {
-            // A group may hold any number, also those of our descriptors and entries.
+            // A group may hold any number, also the numbers of our descriptors and entries.
             let inside =
                 (1_u32..4, inner.clone()).prop_map(|(number, value)| field(number, 2, &value));
             let fields = prop::collection::vec(prop_oneof![inner, inside], 0..4);

@@ -47,7 +47,7 @@ pub struct Service {
     pub headers: Arc<Headers>,
     /// The memory for messages that arrive. Those that exceed it are refused with RESOURCE_EXHAUSTED.
     pub arriving: Arc<ArrivalBudget>,
-    /// The domains that each client may ask about; `None` is all.
+    /// The domains that each client may use; `None` is all.
     pub access: Option<Arc<DomainAccess>>,
     /// Makes spans.
     pub tracer: Option<Arc<Tracer>>,
@@ -141,7 +141,7 @@ impl Service {
         Ok(encode::response(&decision, &self.headers, decoded.echo))
     }
 
-    /// Whether a client may ask about a domain.
+    /// Whether a client may use a domain.
     pub(crate) fn check_domain(
         &self,
         client: Option<&Identity>,

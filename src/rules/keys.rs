@@ -7,7 +7,7 @@ use crate::{
     engine::{
         key::SlotBy,
         request::KEY_BYTES_MAX,
-        rule::{Algorithm, OnStoreFailure, Unit},
+        rule::{Algorithm, FailureMode, Unit},
     },
     yaml::keys::{KeyTable, Shape, TEXT, key, required},
 };
@@ -172,7 +172,7 @@ fn algorithm_names() -> Vec<&'static str> {
 }
 
 fn failure_names() -> Vec<&'static str> {
-    OnStoreFailure::ALL.map(OnStoreFailure::name).to_vec()
+    FailureMode::ALL.map(FailureMode::name).to_vec()
 }
 
 fn reference(definition: &str) -> Value {

@@ -6,7 +6,7 @@ use super::keys::{DESCRIPTOR, FILE, LIMIT, REPLACED};
 use crate::{
     engine::{
         key::SlotBy,
-        rule::{Algorithm, Metadata, OnStoreFailure, Unit},
+        rule::{Algorithm, FailureMode, Metadata, Unit},
     },
     yaml::{
         files::Source,
@@ -56,7 +56,7 @@ pub(super) struct RateLimit {
     pub(super) burst: Option<Located<u32>>,
     pub(super) time_zone: Option<Located<String>>,
     pub(super) remember: Option<Located<String>>,
-    pub(super) on_store_failure: Option<OnStoreFailure>,
+    pub(super) on_store_failure: Option<FailureMode>,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
 }
@@ -166,9 +166,7 @@ impl Reader<'_> {
             burst: fields.whole("burst"),
             time_zone: fields.text("time_zone"),
             remember: fields.text("remember"),
-            on_store_failure: OnStoreFailure::ALL
-                .into_iter()
-                .find(|known| Some(known.name()) == mode),
+            on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
             replaces: self.replaces(&fields, name.as_deref()),
             name,
         };
@@ -285,7 +283,7 @@ impl Reader<'_> {
             Plain::Switch(on) => Metadata::Truth(on),
             #[expect(
                 clippy::cast_precision_loss,
-                reason = "a protobuf Struct holds doubles; the incumbent loses the same"
+                reason = "a protobuf Struct holds doubles; envoyproxy/ratelimit loses the same"
             )]
             Plain::Whole(whole) => Metadata::Number(whole.value as f64),
             Plain::Float(number) if number.is_finite() => Metadata::Number(number),

@@ -24,7 +24,7 @@ pub struct CallSettings {
     pub headers: Arc<Headers>,
 }
 
-/// Whether a response has the classic headers, and those of the draft.
+/// Whether a response has the classic headers, and the draft's headers.
 const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
     ("none", (false, false)),
     ("ratelimit", (true, false)),

@@ -43,7 +43,7 @@ pub struct ListenSettings {
 /// Which addresses speak TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsScope {
-    /// Those of gRPC, HTTP and the admin API.
+    /// The addresses of gRPC, HTTP and the admin API.
     All,
     /// The one of gRPC.
     Grpc,
@@ -93,7 +93,7 @@ impl ListenSettings {
         }
         let access = reader.read_path(
             DOMAINS,
-            "YAML file with the domains that each client may ask about, by its certificate",
+            "YAML file with the domains that each client may use, by its certificate",
         );
         let admin_token =
             reader.read_path(TOKEN, "File that holds the bearer token of the admin address");
@@ -158,7 +158,7 @@ fn read_connections(reader: &mut SettingReader<'_>) -> ConnectionBounds {
         flag: "connection-age",
         form: OrOff(Time { min: Duration::from_secs(1), max: Duration::from_secs(24 * 3600) }),
         default: "30m",
-        help: "Age at which a gRPC client is asked to reconnect, varied by up to 10 %",
+        help: "Age at which a gRPC client is requested to reconnect, varied by up to 10 %",
     });
     ConnectionBounds { connections_max, age }
 }

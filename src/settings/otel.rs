@@ -47,7 +47,7 @@ const PROPAGATORS: &[&str] = &["tracecontext", "baggage", "b3", "b3multi", "none
 
 const NO_LOGS: &str = "log lines go to stderr, not to a collector";
 
-/// The standard variables of all signals, and those of one.
+/// The standard variables of all signals, and of one signal.
 const VARIABLES: &[(&str, Allowed)] = &[
     ("OTEL_SDK_DISABLED", Among(&["true", "false"])),
     ("OTEL_SERVICE_NAME", Anything),
@@ -253,7 +253,7 @@ impl<'a> OtelReader<'a> {
         let value = |name| self.first(signal, name).map(|(_, value)| value);
         let protocol = match value("PROTOCOL") {
             Some("http/protobuf") => OtlpProtocol::HttpProtobuf,
-            // Another value is a problem that is reported with those of the other variables.
+            // Another value is a problem that is reported with the other variables' problems.
             Some(_) | None => OtlpProtocol::Grpc,
         };
         let is_insecure = value("INSECURE").is_some_and(|text| text.eq_ignore_ascii_case("true"));

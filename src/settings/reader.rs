@@ -73,7 +73,7 @@ impl<'a> SettingReader<'a> {
         }
     }
 
-    /// Every problem: those of flags and variables, and those of the file by line.
+    /// Every problem: of flags and variables, and of the file by line.
     pub(super) fn into_problems(mut self) -> Vec<String> {
         self.problems.sort_by_key(|(location, _)| *location);
         self.problems.into_iter().map(|(_, problem)| problem).collect()
@@ -158,7 +158,7 @@ impl<'a> SettingReader<'a> {
     }
 
     /// Whether a variable of envoyproxy/ratelimit gives this setting of TLS, whose meaning then applies.
-    pub(super) fn is_of_incumbent(&self, flag: &str) -> bool {
+    pub(super) fn is_of_envoyproxy_ratelimit(&self, flag: &str) -> bool {
         let variable = self.translated.variables.get(flag);
         variable.is_some_and(|variable| self.name_of(flag) == *variable)
     }
@@ -191,7 +191,7 @@ impl<'a> SettingReader<'a> {
     /// Adds the problem that a setting that was given needs others. They are named as this one is: by their variables of
     /// envoyproxy/ratelimit if it is given by one of those, else by their flags.
     pub(super) fn problem_needs(&mut self, flag: &str, missing: &[&str]) {
-        let is_variable = self.is_of_incumbent(flag);
+        let is_variable = self.is_of_envoyproxy_ratelimit(flag);
         let name = |flag: &&str| match self.translated.variables.get(flag) {
             Some(variable) if is_variable => (*variable).to_owned(),
             _ => format!("--{flag}"),

@@ -10,7 +10,7 @@ use super::reader::{
     form::{Arity, OnOff, OneOf, SWITCH},
 };
 use crate::{
-    engine::rule::{Defaults, ExhaustedLooks, ModeOverride, OnStoreFailure, WhenDenied},
+    engine::rule::{Defaults, ExhaustedChecks, FailureMode, ModeOverride, WhenDenied},
     rules::{Algorithms, LoadOptions},
 };
 
@@ -42,15 +42,15 @@ const RULES_NEEDED: OneOf<RulesNeeded> = OneOf(&[
     ("always", RulesNeeded::Always),
 ]);
 
-const ON_STORE_FAILURE: OneOf<OnStoreFailure> = OneOf(&[
-    (OnStoreFailure::Error.name(), OnStoreFailure::Error),
-    (OnStoreFailure::Deny.name(), OnStoreFailure::Deny),
-    (OnStoreFailure::Allow.name(), OnStoreFailure::Allow),
-    (OnStoreFailure::Local.name(), OnStoreFailure::Local),
+const ON_STORE_FAILURE: OneOf<FailureMode> = OneOf(&[
+    (FailureMode::Error.name(), FailureMode::Error),
+    (FailureMode::Deny.name(), FailureMode::Deny),
+    (FailureMode::Allow.name(), FailureMode::Allow),
+    (FailureMode::Local.name(), FailureMode::Local),
 ]);
 
-const EXHAUSTED_LOOKS: OneOf<ExhaustedLooks> =
-    OneOf(&[("deny", ExhaustedLooks::Denied), ("allow", ExhaustedLooks::Allowed)]);
+const EXHAUSTED_CHECKS: OneOf<ExhaustedChecks> =
+    OneOf(&[("deny", ExhaustedChecks::Denied), ("allow", ExhaustedChecks::Allowed)]);
 
 impl RuleSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
@@ -66,9 +66,9 @@ impl RuleSettings {
             // Gateways check with 0 hits and debit when the work is done: a debit that is dropped opens the limit.
             RuleSource::ControlPlane(_) => WhenDenied::Counted,
         });
-        let exhausted_looks = reader.read(&Setting {
+        let exhausted_checks = reader.read(&Setting {
             flag: "exhausted-looks",
-            form: EXHAUSTED_LOOKS,
+            form: EXHAUSTED_CHECKS,
             default: "deny",
             help: "Whether a check (0 hits) of a fully used limit is denied, or allowed as in envoyproxy/ratelimit",
         });
@@ -85,7 +85,7 @@ impl RuleSettings {
             default: "on",
             help: "Use Lua scripts; with off, for servers that forbid them, only fixed windows are available",
         });
-        let defaults = Defaults { when_denied, exhausted_looks, on_store_failure, mode_override };
+        let defaults = Defaults { when_denied, exhausted_checks, on_store_failure, mode_override };
         let needed = reader.read(&Setting {
             flag: "ready-needs-rules",
             form: RULES_NEEDED,

@@ -1,4 +1,4 @@
-//! Log lines, metrics and traces: tollkeeper's settings. Those of OpenTelemetry's standard variables are in `otel`.
+//! Log lines, metrics and traces: tollkeeper's settings. OpenTelemetry's standard variables are in `otel`.
 
 use super::{
     otel,

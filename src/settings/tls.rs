@@ -19,7 +19,7 @@ impl TlsSettings {
         let [ca, certificate, key, name] = flags;
         let files = TlsFiles {
             ca: reader.read_path(ca, "PEM file with the CAs to trust instead of the system's"),
-            trusts_system: reader.is_of_incumbent(ca),
+            trusts_system: reader.is_of_envoyproxy_ratelimit(ca),
             identity: reader
                 .read_path(certificate, "PEM file with the client certificate and its chain")
                 .zip(reader.read_path(key, "PEM file with the key of the client certificate")),

@@ -24,7 +24,7 @@ pub enum StoreError {
     Unreachable {
         /// The indices of the charges.
         charges: Vec<usize>,
-        /// The indices of refunds that were applied nevertheless.
+        /// The indices of refunds that were still applied.
         refunded: Vec<usize>,
         /// Why there is no answer.
         cause: String,

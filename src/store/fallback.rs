@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{StoreError, memory::MemoryStore};
 use crate::engine::{
-    ledger::{Charge, GiveBack, Judgement, Tally},
+    ledger::{Charge, GiveBack, Tally, Verdict},
     request::Hits,
-    rule::{Algorithm, Limit, Mode, OnStoreFailure},
+    rule::{Algorithm, FailureMode, Limit, Mode},
     time::Timestamp,
 };
 
@@ -31,34 +31,34 @@ impl Fallback {
     ///
     /// # Errors
     /// `error`, if a limit is `error` and none denies.
-    pub fn answer(&self, charges: &[Charge], error: StoreError) -> Result<Judgement, StoreError> {
-        if charges.iter().any(Charge::denies_without_counter) {
-            let tallies = charges.iter().map(Tally::without_counter).collect();
-            return Ok(Judgement { denied: true, tallies, ..Judgement::default() });
+    pub fn answer(&self, charges: &[Charge], error: StoreError) -> Result<Verdict, StoreError> {
+        if charges.iter().any(Charge::denies_by_failure_mode) {
+            let tallies = charges.iter().map(Tally::by_failure_mode).collect();
+            return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
         let mut local = Vec::new();
         for charge in charges {
             match charge.counter.limit.failure_mode() {
-                OnStoreFailure::Error | OnStoreFailure::Deny => return Err(error),
-                OnStoreFailure::Local => local.push(charge.clone()),
-                OnStoreFailure::Allow => {}
+                FailureMode::Error | FailureMode::Deny => return Err(error),
+                FailureMode::Local => local.push(charge.clone()),
+                FailureMode::Allow => {}
             }
         }
-        let Judgement { denied, tallies: local_tallies, .. } = self.local(&local, self.now());
+        let Verdict { denied, tallies: local_tallies, .. } = self.local(&local, self.now());
         let mut local_tallies = local_tallies.into_iter();
         let mut tallies = Vec::with_capacity(charges.len());
         for charge in charges {
-            if charge.counter.limit.failure_mode() == OnStoreFailure::Local {
+            if charge.counter.limit.failure_mode() == FailureMode::Local {
                 tallies.extend(local_tallies.next());
             } else {
-                tallies.push(Tally::without_counter(charge));
+                tallies.push(Tally::by_failure_mode(charge));
             }
         }
-        Ok(Judgement { denied, tallies, ..Judgement::default() })
+        Ok(Verdict { denied, tallies, ..Verdict::default() })
     }
 
     /// Judges these charges in memory at `now`, by this replica's share of their limits.
-    pub(super) fn local(&self, charges: &[Charge], now: Timestamp) -> Judgement {
+    pub(super) fn local(&self, charges: &[Charge], now: Timestamp) -> Verdict {
         let shares: Vec<Charge> = charges.iter().map(|charge| self.share(charge)).collect();
         self.local.charge_at(&shares, now)
     }

@@ -1,7 +1,7 @@
 //! Every call is answered within the decision budget: by the store, or by the `on_store_failure` of its
 //! limits. Recent denials are answered without asking the store.
 
-mod without_counter;
+mod failure_mode;
 
 use std::{
     pin::pin,
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, Judgement},
-    rule::OnStoreFailure,
+    ledger::{Charge, Verdict},
+    rule::FailureMode,
 };
 
 /// When a call arrived, and how long its caller waits if it says so.
@@ -30,13 +30,13 @@ pub struct Arrival {
     pub timeout: Option<Duration>,
 }
 
-/// The judgement of a call, and what it was made without.
+/// The verdict of a call, and what it was made without.
 #[derive(Debug)]
 pub struct Answered {
-    /// The judgement.
-    pub judged: Result<Judgement, StoreError>,
+    /// The verdict.
+    pub verdict: Result<Verdict, StoreError>,
     /// The indices of the charges whose `on_store_failure` decided, since the store gave no answer.
-    pub without_store: Vec<usize>,
+    pub by_failure_mode: Vec<usize>,
 }
 
 /// Of the time that a caller waits, this part is for the decision, and the rest for the way of the answer: 15 ms of
@@ -86,19 +86,19 @@ impl Guard {
     /// Like [`Store::charge`], within the budget from the call's arrival on. It fails if the `on_store_failure` of a
     /// limit is `error`.
     pub async fn charge(&self, charges: &[Charge], arrival: Arrival) -> Answered {
-        let judged = self.charge_store(charges, arrival).await;
-        let without_store = match &judged {
-            Ok(judgement) => judgement.absent.clone(),
+        let verdict = self.charge_store(charges, arrival).await;
+        let by_failure_mode = match &verdict {
+            Ok(verdict) => verdict.absent.clone(),
             Err(StoreError::Corrupt(_)) => Vec::new(),
             Err(StoreError::Unreachable { charges, .. }) => charges.clone(),
             Err(_) => (0..charges.len()).collect(),
         };
         // The store has applied the failure modes of the charges that have no counter.
-        let judged = match judged {
-            Err(StoreError::Corrupt(_) | StoreError::Unreachable { .. }) | Ok(_) => judged,
+        let verdict = match verdict {
+            Err(StoreError::Corrupt(_) | StoreError::Unreachable { .. }) | Ok(_) => verdict,
             Err(error) => self.fallback.answer(charges, error),
         };
-        Answered { judged, without_store }
+        Answered { verdict, by_failure_mode }
     }
 
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
@@ -111,17 +111,17 @@ impl Guard {
         &self,
         charges: &[Charge],
         arrival: Arrival,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         if charges.is_empty() {
-            return Ok(Judgement::default());
+            return Ok(Verdict::default());
         }
         let now = Instant::now();
         // The cache's answer says nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
-            return Ok(Judgement { denied: true, tallies, ..Judgement::default() });
+            return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
         let answer = match self.store.charge_at_once(charges) {
-            Some(judgement) => Ok(judgement),
+            Some(verdict) => Ok(verdict),
             None => {
                 let until = self.deadline(arrival).into();
                 let asked = lateness::until(until, pin!(self.ask(charges, now, until))).await;
@@ -143,9 +143,10 @@ impl Guard {
         arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
     }
 
-    /// Like [`Store::look`], within the budget.
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> CounterReading {
-        let answer = time::timeout(self.patience.budget, self.store.look(counter, clear)).await;
+    /// Like [`Store::read_counter`], within the budget.
+    pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
+        let answer =
+            time::timeout(self.patience.budget, self.store.read_counter(counter, clear)).await;
         if clear == Clear::Yes {
             self.over_limit.forget(counter, Instant::now());
         }
@@ -165,7 +166,7 @@ impl Guard {
         charges: &[Charge],
         sent: Instant,
         until: time::Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         let mut answer = self.store.charge(charges, until).await;
         let without = match &answer {
             Err(StoreError::Corrupt(charges)) => WithoutCounter::corrupt(charges),
@@ -174,13 +175,13 @@ impl Guard {
             }
             Ok(_) | Err(_) => WithoutCounter::corrupt(&[]),
         };
-        let is_local = |index: &usize| failure_mode(charges, *index) == OnStoreFailure::Local;
+        let is_local = |index: &usize| failure_mode(charges, *index) == FailureMode::Local;
         if without.charges.iter().any(is_local) {
             // Boxed, so that this rare case does not enlarge the future of every call.
             answer = Box::pin(self.charge_with_local(charges, without, until)).await;
         }
-        if let Ok(judgement) = &answer {
-            self.over_limit.learn(charges, judgement, sent);
+        if let Ok(verdict) = &answer {
+            self.over_limit.learn(charges, verdict, sent);
         }
         answer
     }
@@ -202,7 +203,7 @@ impl<'answer> WithoutCounter<'answer> {
     }
 }
 
-fn failure_mode(charges: &[Charge], index: usize) -> OnStoreFailure {
+fn failure_mode(charges: &[Charge], index: usize) -> FailureMode {
     let charge = charges.get(index);
-    charge.map_or(OnStoreFailure::Error, |charge| charge.counter.limit.failure_mode())
+    charge.map_or(FailureMode::Error, |charge| charge.counter.limit.failure_mode())
 }

@@ -21,7 +21,7 @@ use super::{Clear, Clock};
 use crate::engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms},
     key::Counter,
-    ledger::{self, Charge, CounterState, Few, GiveBack, Judgement, Posting, Tally},
+    ledger::{self, Charge, CounterState, Few, GiveBack, Posting, Tally, Verdict},
     time::Timestamp,
 };
 
@@ -71,12 +71,12 @@ impl MemoryStore {
     }
 
     /// Makes all charges of one call, or none.
-    pub fn charge(&self, charges: &[Charge]) -> Judgement {
+    pub fn charge(&self, charges: &[Charge]) -> Verdict {
         self.charge_at(charges, self.now())
     }
 
     /// Makes all charges of one call at `now`, or none.
-    pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Judgement {
+    pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Verdict {
         let mut counters: Few<LocatedCounter<'_>> = Few::new();
         let mut postings: Few<Posting<'_>> = Few::new();
         for charge in charges {
@@ -94,7 +94,7 @@ impl MemoryStore {
         let mut locked = LockedShards::lock(&self.shards, shards);
         let mut accounts: Few<AnyAccount> =
             counters.iter().map(|counter| locked.take(counter)).collect();
-        let judgement =
+        let verdict =
             ledger::judge(&postings, &mut accounts).expect("every posting has an account");
         let mut evicted = 0;
         for (counter, account) in counters.into_iter().zip(accounts) {
@@ -102,7 +102,7 @@ impl MemoryStore {
         }
         drop(locked);
         self.capacity.report_evicted(evicted);
-        judgement
+        verdict
     }
 
     /// Gives back hits of a reservation at `now`. It creates no counter.
@@ -122,7 +122,7 @@ impl MemoryStore {
     }
 
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
-    pub fn look(&self, counter: &Counter, clear: Clear) -> CounterState {
+    pub fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterState {
         let counter = self.locate(counter, counter.limit.terms(self.now()));
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
         let account = locked.take(&counter);

@@ -26,7 +26,7 @@ pub struct Outage(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     /// In log lines, which server it is: ` at host:port`; empty where no server is known.
-    place: String,
+    location: String,
     /// Read by every call; the other fields only after a failure.
     is_down: AtomicBool,
     last: Mutex<Last>,
@@ -43,7 +43,7 @@ struct Last {
 impl Outage {
     /// The outages of one server.
     pub fn at(address: impl fmt::Display) -> Self {
-        Self(Arc::new(State { place: format!(" at {address}"), ..State::default() }))
+        Self(Arc::new(State { location: format!(" at {address}"), ..State::default() }))
     }
 
     /// Records that a call got no answer.
@@ -68,7 +68,7 @@ impl Outage {
             self.report(last, cause);
             return;
         }
-        let subject = format!("{}: {cause}", self.0.place);
+        let subject = format!("{}: {cause}", self.0.location);
         if let Some(line) = due_line(LogCause::StoreConnection, &subject) {
             let suppressed = line.suppressed;
             tracing::warn!(suppressed, "cannot open a connection to Redis{subject}");
@@ -90,13 +90,13 @@ impl Outage {
             return;
         }
         // Causes may alternate. The beginning of an outage is always logged.
-        let place = &self.0.place;
-        let line = due_line(LogCause::StoreOutage, &format!("{place}: {cause}"));
+        let location = &self.0.location;
+        let line = due_line(LogCause::StoreOutage, &format!("{location}: {cause}"));
         if began || line.is_some() {
             let suppressed = line.and_then(|line| line.suppressed);
             tracing::warn!(
                 suppressed,
-                "Redis{place} is unusable: {cause}; applying on_store_failure"
+                "Redis{location} is unusable: {cause}; applying on_store_failure"
             );
         }
     }
@@ -114,7 +114,7 @@ impl Outage {
     /// Ends the outage: the store is known to answer.
     pub fn ended(&self) {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
-            tracing::info!("Redis{} answers again", self.0.place);
+            tracing::info!("Redis{} answers again", self.0.location);
         }
     }
 
@@ -123,10 +123,10 @@ impl Outage {
         self.0.is_down.load(Ordering::Relaxed)
     }
 
-    /// Ends the outage of a server that has left the store.
-    pub fn left(&self) {
+    /// Ends the outage of a server that is retired.
+    pub fn retired(&self) {
         if self.0.is_down.swap(false, Ordering::Relaxed) {
-            tracing::info!("Redis{} is no longer used", self.0.place);
+            tracing::info!("Redis{} is no longer used", self.0.location);
         }
     }
 }

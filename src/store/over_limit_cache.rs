@@ -17,7 +17,7 @@ use self::entries::{CachedTally, Entries, LIFE_MAX};
 use super::{Clock, metrics::StoreMetrics};
 use crate::engine::{
     key::Counter,
-    ledger::{self, Charge, Judgement, Tally, Verdict},
+    ledger::{self, Charge, Fit, Tally, Verdict},
 };
 
 /// Entries per lock: few enough that no call waits long for a sweep.
@@ -82,7 +82,7 @@ impl OverLimitCache {
                 Some(tally) => tally,
                 None => Tally::unused(&charge.counter.limit, asked, (self.clock)()),
             };
-            if let Verdict::Fits { remaining } = tally.verdict
+            if let Fit::Fits { remaining } = tally.fit
                 && asked > u64::from(remaining)
             {
                 // More than it last had: only the store knows whether that fits now.
@@ -99,15 +99,15 @@ impl OverLimitCache {
     }
 
     /// Learns from the store's answer to a call that was sent at `sent` or later. If the call was denied
-    /// uncharged, all tallies are kept, else those of counters that have an entry.
-    pub fn learn(&self, charges: &[Charge], judgement: &Judgement, sent: Instant) {
-        let denied = denies_uncharged(charges, &judgement.tallies);
+    /// uncharged, all tallies are kept, else only the tallies of counters that have an entry.
+    pub fn learn(&self, charges: &[Charge], verdict: &Verdict, sent: Instant) {
+        let denied = denies_uncharged(charges, &verdict.tallies);
         if !denied && self.is_quiet(sent) {
             return;
         }
-        for (index, (charge, tally)) in charges.iter().zip(&judgement.tallies).enumerate() {
+        for (index, (charge, tally)) in charges.iter().zip(&verdict.tallies).enumerate() {
             // The tally of a charge without a counter is not the store's.
-            if judgement.corrupt.contains(&index) || judgement.absent.contains(&index) {
+            if verdict.corrupt.contains(&index) || verdict.absent.contains(&index) {
                 continue;
             }
             let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);

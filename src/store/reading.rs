@@ -2,7 +2,7 @@
 
 use crate::engine::ledger::CounterState;
 
-/// What a look at a counter has found.
+/// The result of reading a counter.
 #[derive(Debug, Clone)]
 pub enum CounterReading {
     /// Its state.
@@ -13,11 +13,11 @@ pub enum CounterReading {
     NoAnswer(String),
 }
 
-/// Whether a look at a counter resets it.
+/// Whether reading a counter resets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clear {
     /// The counter stays as it is.
     No,
-    /// The counter starts again from zero. No hit is lost between the look and the reset.
+    /// The counter starts again from zero. No hit is lost between reading and reset.
     Yes,
 }

@@ -28,7 +28,7 @@ use self::{
 use super::{Clear, StoreError, report::ServerReport};
 use crate::engine::{
     key::Counter,
-    ledger::{Charge, CounterState, Judgement},
+    ledger::{Charge, CounterState, Verdict},
     time::Timestamp,
 };
 
@@ -64,13 +64,9 @@ impl RedisStore {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn charge(
-        &self,
-        charges: &[Charge],
-        until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    pub async fn charge(&self, charges: &[Charge], until: Instant) -> Result<Verdict, StoreError> {
         if charges.is_empty() {
-            return Ok(Judgement::default());
+            return Ok(Verdict::default());
         }
         route::charge(&self.directory, charges, until).await
     }
@@ -85,7 +81,7 @@ impl RedisStore {
         charges: &[Charge],
         absent: &[usize],
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
+    ) -> Result<Verdict, StoreError> {
         route::charge_without(&self.directory, charges, absent, until).await
     }
 
@@ -93,7 +89,11 @@ impl RedisStore {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn look(&self, counter: &Counter, clear: Clear) -> Result<CounterState, StoreError> {
+    pub async fn read_counter(
+        &self,
+        counter: &Counter,
+        clear: Clear,
+    ) -> Result<CounterState, StoreError> {
         let (slot, work) =
             (HashSlot::of(counter), NodeWork::Read(Box::new(counter.clone()), clear));
         let state = decide_alone(&self.directory, slot, work).await?.state;

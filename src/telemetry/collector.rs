@@ -56,7 +56,7 @@ impl Collector {
             Err(OTelSdkError::AlreadyShutdown) => {}
             Err(error) => {
                 if self.failing.fetch_or(bit, Ordering::Relaxed) == 0 {
-                    // It holds a status code or an error of ours, never text of the collector.
+                    // It holds a status code or our own error, never text of the collector.
                     let error = cause(error).await;
                     tracing::warn!(
                         variable,

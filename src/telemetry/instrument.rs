@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 /// Records one value of an instrument that is observed.
 pub(crate) type Observe<'a> = &'a dyn Fn(f64, &[KeyValue]);
 
-/// Bucket boundaries of durations, in seconds. Those of OpenTelemetry's conventions begin at 5 ms; a decision takes
+/// Bucket boundaries of durations, in seconds. The boundaries of OpenTelemetry's conventions begin at 5 ms; a decision takes
 /// tenths of a millisecond, its budget is 15 ms by default, and Envoy waits 20 ms.
 const SECONDS: &[f64] = &[
     0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.05,

@@ -29,7 +29,7 @@ pub(crate) enum LogCause {
     Evicted,
     /// Connections that a listener refuses; the subject is the listener and the reason.
     RefusedConnection,
-    /// A panic; the subject is its place in the source.
+    /// A panic; the subject is its location in the source.
     Panic,
     /// A connection to Redis that cannot be opened; the subject is the server and the reason.
     StoreConnection,

@@ -182,7 +182,7 @@ impl Telemetry {
         self.log_filter.get()?.clone_current()
     }
 
-    /// Changes which log lines are written. Without a log of ours it has no effect.
+    /// Changes which log lines are written. Without our own log it has no effect.
     pub fn set_log_filter(&self, filter: LogFilter) {
         if let Some(handle) = self.log_filter.get() {
             // It fails only if the log is gone.

@@ -58,8 +58,9 @@ impl MergedCount {
         sum.count = sum.count.saturating_add(count.count);
         sum.error = sum.error.saturating_add(count.error);
         let (new, known) = (&count.last, &sum.last);
-        // Of two in one millisecond, the one that left less is the later one.
-        if new.at_ms > known.at_ms || (new.at_ms == known.at_ms && new.left < known.left) {
+        // Of two in one millisecond, the one with less remaining is the later one.
+        if new.at_ms > known.at_ms || (new.at_ms == known.at_ms && new.remaining < known.remaining)
+        {
             sum.last = *new;
         }
         self.lowest = self.lowest.saturating_add(lowest);

@@ -33,11 +33,11 @@ struct Slot<N> {
     name: Option<N>,
 }
 
-/// What the last decision about a key left of its limit. Times are milliseconds since the first one began to count.
+/// What remained of its limit after the last decision about a key. Times are milliseconds since the first one began to count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LastTally {
     pub(super) at_ms: u64,
-    pub(super) left: u32,
+    pub(super) remaining: u32,
     /// Hits that an unused counter admits.
     pub(super) capacity: u32,
     pub(super) resets_at_ms: u64,
@@ -55,9 +55,9 @@ pub(super) struct KeyCount {
 }
 
 impl LastTally {
-    /// The part of the limit that was left.
-    pub(super) fn part_left(&self) -> f64 {
-        f64::from(self.left) / f64::from(self.capacity.max(1))
+    /// The remaining part of the limit.
+    pub(super) fn part_remaining(&self) -> f64 {
+        f64::from(self.remaining) / f64::from(self.capacity.max(1))
     }
 }
 

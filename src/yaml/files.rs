@@ -19,7 +19,7 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// The files that were found, those of folders that are not wanted, and the problems of the paths that could not be
+/// The files that were found, the unwanted files of folders, and the problems of the paths that could not be
 /// read.
 #[derive(Debug, Default)]
 pub(crate) struct FoundFiles {

@@ -63,9 +63,9 @@ fn offered_in_any_case(words: &[&str]) -> Value {
 }
 
 /// Words in any case.
-pub(crate) fn in_any_case(words: &[&str]) -> Value {
+pub(crate) fn in_any_case(allowed: &[&str]) -> Value {
     let mut patterns = Vec::new();
-    for word in words {
+    for word in allowed {
         let mut pattern = String::new();
         for letter in word.chars() {
             if letter.is_ascii_alphabetic() {

@@ -15,6 +15,8 @@ pub(crate) struct KeyTable {
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
+    /// Another name, which is still read.
+    pub(crate) alias: Option<&'static str>,
     pub(crate) need: Need,
     pub(crate) shape: Shape,
     /// Its meaning, for editors and docs/rules.md.
@@ -48,11 +50,11 @@ pub(crate) enum Shape {
 pub(crate) const TEXT: Shape = Shape::Text { bytes_max: usize::MAX };
 
 pub(crate) const fn key(name: &'static str, shape: Shape, help: &'static str) -> Key {
-    Key { name, need: Need::Optional, shape, help }
+    Key { name, alias: None, need: Need::Optional, shape, help }
 }
 
 pub(crate) const fn required(name: &'static str, shape: Shape, help: &'static str) -> Key {
-    Key { name, need: Need::Required, shape, help }
+    Key { name, alias: None, need: Need::Required, shape, help }
 }
 
 impl KeyTable {
@@ -62,6 +64,6 @@ impl KeyTable {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
+        self.keys.iter().find(|key| key.name == name || key.alias == Some(name))
     }
 }

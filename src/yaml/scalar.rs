@@ -83,9 +83,9 @@ mod tests {
         }
     }
 
-    /// The values are those of gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
+    /// The values are the same as in gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
     #[test]
-    fn numbers_have_the_values_that_the_incumbent_reads() {
+    fn numbers_have_the_values_that_envoyproxy_ratelimit_reads() {
         for (text, value) in [
             ("10", 10),
             ("010", 8),

@@ -99,6 +99,7 @@ fn workers_follow_the_cpu_quota_of_a_cgroup_v1_that_only_the_table_of_mounts_sho
 fn the_address_of_all_interfaces_serves_ipv4_and_ipv6() {
     let everywhere = ["--grpc-addr", "[::]:0", "--http-addr", "[::]:0"];
     let service = Service::start(Options { flags: &everywhere, ..Options::default() });
+    service.wait_until_ready();
     for host in ["127.0.0.1", "[::1]"] {
         let address = format!("{host}:{}", service.grpc.port());
         let (code, out, error) = healthcheck(&["--addr", &address]);

@@ -2,8 +2,8 @@
 
 mod bench;
 mod counters;
+mod envoyproxy_ratelimit;
 mod explain;
-mod incumbent;
 mod terminal;
 mod top;
 mod wrong_peer;

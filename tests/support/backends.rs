@@ -9,7 +9,7 @@ use tollkeeper::{
     store::{
         memory::MemoryStore,
         redis::script::{
-            self, KeyDeclaration, RedisOutcome,
+            self, KeyDeclaration, ScriptVerdict,
             fixed::{self, FixedRun},
             ledger::LedgerRun,
         },
@@ -99,7 +99,7 @@ impl ScriptInRedis {
         Self { keys, ledger, fixed, redis, connection }
     }
 
-    pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> RedisOutcome {
+    pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> ScriptVerdict {
         self.answer_stamped(charges, now, now)
     }
 
@@ -110,7 +110,7 @@ impl ScriptInRedis {
         charges: &[Charge],
         assumed_now: Timestamp,
         now: Timestamp,
-    ) -> RedisOutcome {
+    ) -> ScriptVerdict {
         if !fixed::accepts(charges) {
             return self.run_ledger(charges, assumed_now, now);
         }
@@ -123,7 +123,7 @@ impl ScriptInRedis {
     }
 
     /// Judges a call by the ledger script, which takes calls of any kind.
-    pub fn answer_by_ledger(&mut self, charges: &[Charge], now: Timestamp) -> RedisOutcome {
+    pub fn answer_by_ledger(&mut self, charges: &[Charge], now: Timestamp) -> ScriptVerdict {
         self.run_ledger(charges, now, now)
     }
 
@@ -132,21 +132,21 @@ impl ScriptInRedis {
         charges: &[Charge],
         assumed_now: Timestamp,
         now: Timestamp,
-    ) -> RedisOutcome {
+    ) -> ScriptVerdict {
         let mut run = LedgerRun::default();
         run.add(&charges.into(), assumed_now, "");
         self.answer_to(&run, now)
     }
 
     /// Gives back what a reservation charged.
-    pub fn answer_give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> RedisOutcome {
+    pub fn answer_give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> ScriptVerdict {
         let mut run = LedgerRun::default();
         run.add_give_back(give_back, "");
         self.answer_to(&run, now)
     }
 
     /// Runs the ledger script for the one call of `run`.
-    fn answer_to(&mut self, run: &LedgerRun, now: Timestamp) -> RedisOutcome {
+    fn answer_to(&mut self, run: &LedgerRun, now: Timestamp) -> ScriptVerdict {
         let command = run.command("EVALSHA", &self.ledger, self.keys);
         let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
         assert_eq!(time, now);
@@ -174,14 +174,14 @@ impl Backend for ScriptInRedis {
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
         match self.answer(charges, now) {
-            RedisOutcome::Decided(judgement) => judgement.tallies,
+            ScriptVerdict::Decided(verdict) => verdict.tallies,
             other => panic!("{other:?}"),
         }
     }
 
     fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
         match self.answer_give_back(give_back, now) {
-            RedisOutcome::Decided(judgement) => Some(judgement.tallies[0]),
+            ScriptVerdict::Decided(verdict) => Some(verdict.tallies[0]),
             other => panic!("{other:?}"),
         }
     }

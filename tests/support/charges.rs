@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollkeeper::engine::{
     key::Counter,
-    ledger::{Charge, Tally, Verdict},
+    ledger::{Charge, Fit, Tally},
     request::{Entry, Hits},
     rule::{Algorithm, Limit, Unit},
     time::Timestamp,
@@ -32,8 +32,8 @@ pub fn one_of_each() -> Vec<Arc<Limit>> {
 
 /// What a tally leaves; `None` if it is over.
 pub fn left(tally: &Tally) -> Option<u32> {
-    match tally.verdict {
-        Verdict::Fits { remaining } => Some(remaining),
-        Verdict::Over => None,
+    match tally.fit {
+        Fit::Fits { remaining } => Some(remaining),
+        Fit::Over => None,
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tollkeeper::{
     engine::{
         key::Counter,
-        ledger::{Charge, Judgement},
+        ledger::{Charge, Verdict},
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Unit},
     },
@@ -94,7 +94,7 @@ pub fn charge(key: &str, value: &str, hits: Hits, limit: &Arc<Limit>) -> Charge 
     Charge { counter: Counter::new("shop", &entries, Arc::clone(limit)), hits, caller: None }
 }
 
-pub async fn ask(store: &RedisStore, charges: &[Charge]) -> Judgement {
+pub async fn ask(store: &RedisStore, charges: &[Charge]) -> Verdict {
     store
         .charge(charges, redis_store::soon())
         .await

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{
-    ledger::{Charge, GiveBack, Tally, Verdict},
+    ledger::{Charge, Fit, GiveBack, Tally},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::Timestamp,
@@ -59,9 +59,9 @@ struct Judged<'call> {
     fits: bool,
 }
 
-/// Promise "all or nothing": the sum of the call's hits on the counter; one for a look.
+/// Promise "all or nothing": the sum of the call's hits on the counter; one for a check.
 fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
-    if charge.hits == Hits::Look {
+    if charge.hits == Hits::Check {
         return 1;
     }
     let counter = Counter::of(charge, now).name;
@@ -134,19 +134,19 @@ impl Model {
         }
         let mut tallies = Vec::new();
         for Judged { charge, hits, fits } in judged {
-            let state = if charge.hits == Hits::Look { &after_refunds } else { &*self };
+            let state = if charge.hits == Hits::Check { &after_refunds } else { &*self };
             tallies.push(state.tally(charge, fits, hits, now));
         }
         tallies
     }
 
     fn tally(&self, charge: &Charge, fits: bool, hits: i128, now: i128) -> Tally {
-        let (verdict, at) = if fits {
-            (Verdict::Fits { remaining: self.left(charge, now) }, self.ends(charge, now))
+        let (fit, at) = if fits {
+            (Fit::Fits { remaining: self.left(charge, now) }, self.ends(charge, now))
         } else {
-            (Verdict::Over, self.admits_at(charge, hits, now))
+            (Fit::Over, self.admits_at(charge, hits, now))
         };
-        Tally { verdict, reset: Duration::from_millis((at - now).max(0) as u64) }
+        Tally { fit, reset: Duration::from_millis((at - now).max(0) as u64) }
     }
 
     /// The most hits that would pass, by binary search.

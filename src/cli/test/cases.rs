@@ -62,7 +62,7 @@ pub(crate) struct TestCall {
     pub written: Vec<String>,
     /// The overall code: `OK` or `OVER_LIMIT`.
     pub code: Option<&'static str>,
-    /// Hits left for each descriptor.
+    /// Remaining hits for each descriptor.
     pub remaining: Option<Vec<u32>>,
     /// The rule that each descriptor matches, by its path, or `none`.
     pub rules: Option<Vec<String>>,
@@ -160,12 +160,12 @@ impl Reader<'_> {
             None => Hits::Charge(1),
             Some(node) => self.hits(node)?,
         };
-        let nodes = self.one_or_more(&fields, "call").unwrap_or_default();
+        let nodes = self.one_or_more(&fields, "descriptors").unwrap_or_default();
         let count = nodes.len();
-        let written = self.texts_in(&nodes, "call");
+        let written = self.texts_in(&nodes, "descriptors");
         let descriptors = self.descriptors_of_call(&written, hits);
         if let Err(refusal) = check_descriptors(count, DESCRIPTORS_MAX_DEFAULT)
-            && let Some(node) = fields.node("call")
+            && let Some(node) = fields.node("descriptors")
         {
             self.problem(node.location, refusal);
         }
@@ -196,7 +196,7 @@ impl Reader<'_> {
             let entries = match descriptor_syntax::parse(text) {
                 Ok(entries) => entries,
                 Err(problem) => {
-                    self.problem(*location, format!("call: {problem}"));
+                    self.problem(*location, format!("descriptors: {problem}"));
                     continue;
                 }
             };
@@ -236,7 +236,7 @@ impl Reader<'_> {
                 self.problem(node.location, message);
                 None
             }
-            Some(0) => Some(Hits::Look),
+            Some(0) => Some(Hits::Check),
             Some(hits @ 1..) => Some(Hits::Charge(hits.unsigned_abs().min(Hits::MAX))),
             Some(hits) => Some(Hits::Refund(hits.unsigned_abs().min(Hits::MAX))),
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::yaml::{
     json_schema::{document, mapping},
-    keys::{KeyTable, Shape, TEXT, key, required},
+    keys::{Key, KeyTable, Shape, TEXT, key, required},
 };
 
 /// The keys at the top of a test file.
@@ -52,20 +52,27 @@ pub(super) static CALL: KeyTable = KeyTable {
             Shape::Other(
                 || json!({ "type": ["string", "null"], "pattern": "^[0-9]+(ms|s|m|h|d)$" }),
             ),
-            "Time since the start: 500ms, 90s, 15m, 24h, 7d; that of the call above if absent",
+            "Time since the start: 500ms, 90s, 15m, 24h, 7d; the time of the call above if absent",
         ),
-        required(
-            "call",
-            Shape::Other(texts),
-            "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them",
-        ),
+        Key {
+            alias: Some("call"),
+            ..required(
+                "descriptors",
+                Shape::Other(texts),
+                "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them",
+            )
+        },
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
             "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number refunds",
         ),
         key("expect", Shape::OneOf(code_names), "Decision for the call: OK or OVER_LIMIT"),
-        key("remaining", Shape::Other(numbers), "Hits left for each descriptor, or a list of them"),
+        key(
+            "remaining",
+            Shape::Other(numbers),
+            "Remaining hits for each descriptor, or a list of them",
+        ),
         key(
             "rule",
             Shape::Other(nullable_texts),

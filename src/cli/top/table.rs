@@ -45,7 +45,7 @@ fn push_table<'report>(
     keys: impl Iterator<Item = &'report TopKey>,
     width: TextWidth,
 ) {
-    let head = ["per s", "count", "left", "limit", "domain", "rule", "key"].map(str::to_owned);
+    let head = ["per s", "count", "remaining", "limit", "domain", "rule", "key"].map(str::to_owned);
     let mut rows = vec![head];
     for key in keys {
         rows.push(cells(key, seconds, width));
@@ -79,7 +79,7 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 7] {
     [
         format!("{per_second:.1}"),
         count,
-        key.left.to_string(),
+        key.remaining.to_string(),
         key.limit.clone(),
         domain,
         rule,
@@ -91,14 +91,14 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 7] {
 mod tests {
     use super::*;
 
-    fn key(domain: &str, count: u64, error: u64, left: u32) -> TopKey {
+    fn key(domain: &str, count: u64, error: u64, remaining: u32) -> TopKey {
         TopKey {
             domain: domain.into(),
             rule: "path=/login|user".into(),
             key: "00f3a1b2c4d5e6f7".into(),
             count,
             error,
-            left,
+            remaining,
             capacity: 100,
             limit: "100 per minute".into(),
             algorithm: "fixed_window".into(),
@@ -113,9 +113,9 @@ mod tests {
 decisions of this replica in the last 40 s
 
 hottest keys
-  per s        count  left  limit           domain         rule              key
-  300.0  11995-12000     7  100 per minute  shop           path=/login|user  00f3a1b2c4d5e6f7
-    0.8           30   100  100 per minute  a-long-domain  path=/login|user  00f3a1b2c4d5e6f7
+  per s        count  remaining  limit           domain         rule              key
+  300.0  11995-12000          7  100 per minute  shop           path=/login|user  00f3a1b2c4d5e6f7
+    0.8           30        100  100 per minute  a-long-domain  path=/login|user  00f3a1b2c4d5e6f7
 
 most denied keys
   no key was denied

@@ -30,7 +30,7 @@ pub trait Account {
     /// Gives hits back, the newest first; stops at zero.
     fn refund(&mut self, hits: u64, terms: &Terms);
 
-    /// Gives back hits that a reservation of `caller` charged at `made`, and no others. If they cannot be told
+    /// Gives back hits that a reservation of `caller` charged at `made`, and no others. If they cannot be distinguished
     /// from others, they remain. `terms.span` is the span that holds `made`.
     fn give_back(&mut self, hits: u64, made: Timestamp, caller: Option<&str>, terms: &Terms);
 
@@ -69,7 +69,7 @@ pub(super) fn given_back(used: u64, hits: u64) -> u64 {
     if used < COUNT_MAX { used.saturating_sub(hits) } else { used }
 }
 
-/// What is left of a limit, in hits.
-pub(super) fn left(limit: u32, used: u64) -> u32 {
+/// The remaining hits of a limit.
+pub(super) fn remaining(limit: u32, used: u64) -> u32 {
     u32::try_from(u64::from(limit).saturating_sub(used)).unwrap_or(u32::MAX)
 }

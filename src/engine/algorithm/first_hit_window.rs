@@ -1,6 +1,6 @@
 //! A window that opens at its first hit and closes one window length later.
 
-use super::account::{Account, COUNT_MAX, Terms, given_back, left};
+use super::account::{Account, COUNT_MAX, Terms, given_back, remaining};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter: its last window.
@@ -53,7 +53,7 @@ impl Account for FirstHitWindow {
     }
 
     fn remaining(&self, terms: &Terms) -> u32 {
-        left(terms.requests_per_unit, self.used(terms))
+        remaining(terms.requests_per_unit, self.used(terms))
     }
 
     /// If no window is open, the end of one that would open now.

@@ -1,6 +1,6 @@
 //! A counter for each clock-aligned window. Its key names the window, so each window has a new counter.
 
-use super::account::{Account, COUNT_MAX, Terms, given_back, left};
+use super::account::{Account, COUNT_MAX, Terms, given_back, remaining};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter in one window.
@@ -36,7 +36,7 @@ impl Account for FixedWindow {
     }
 
     fn remaining(&self, terms: &Terms) -> u32 {
-        left(terms.requests_per_unit, self.used)
+        remaining(terms.requests_per_unit, self.used)
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::account::{Account, Terms, left};
+use super::account::{Account, Terms, remaining};
 use crate::engine::time::Timestamp;
 
 /// Number of the newest entries among which a give-back looks for its own: in Redis the later ones are written
@@ -149,7 +149,7 @@ impl Account for SlidingLog {
     }
 
     fn remaining(&self, terms: &Terms) -> u32 {
-        left(terms.requests_per_unit, self.used(terms))
+        remaining(terms.requests_per_unit, self.used(terms))
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

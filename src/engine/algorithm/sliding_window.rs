@@ -1,4 +1,4 @@
-//! Two clock-aligned counters: that of the current window, and that of the previous window, weighted by the
+//! Two clock-aligned counters: one for the current window, and one for the previous window, weighted by the
 //! part of it that lies within one window length of now. An approximation in constant space, after
 //! <https://blog.cloudflare.com/counting-things-a-lot-of-different-things/>.
 //!
@@ -69,8 +69,8 @@ impl Account for SlidingWindow {
     }
 
     fn remaining(&self, terms: &Terms) -> u32 {
-        let left = weighted_max(terms).saturating_sub(self.weighted(terms)) / terms.window_ms;
-        u32::try_from(left).unwrap_or(u32::MAX)
+        let remaining = weighted_max(terms).saturating_sub(self.weighted(terms)) / terms.window_ms;
+        u32::try_from(remaining).unwrap_or(u32::MAX)
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

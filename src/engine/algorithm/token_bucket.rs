@@ -85,8 +85,8 @@ impl Account for TokenBucket {
     }
 
     fn remaining(&self, terms: &Terms) -> u32 {
-        let left = debt_max(terms).saturating_sub(self.now(terms).debt) / terms.window_ms;
-        u32::try_from(left).unwrap_or(u32::MAX)
+        let remaining = debt_max(terms).saturating_sub(self.now(terms).debt) / terms.window_ms;
+        u32::try_from(remaining).unwrap_or(u32::MAX)
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

@@ -1,12 +1,12 @@
-//! Charges: what descriptors ask of counters.
+//! Charges: the hits that descriptors charge to counters.
 
 use crate::engine::{
     key::Counter,
     request::Hits,
-    rule::{OnStoreFailure, WhenDenied},
+    rule::{FailureMode, WhenDenied},
 };
 
-/// What one descriptor asks of one counter.
+/// What one descriptor charges to one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     /// The counter, and the limit that it is counted for.
@@ -24,31 +24,31 @@ impl Charge {
         match self.hits {
             Hits::Charge(_) => self.counter.limit.when_denied == WhenDenied::Counted,
             Hits::Refund(_) => true,
-            Hits::Look => false,
+            Hits::Check => false,
         }
     }
 
     /// Whether it denies its call if its counter gives no answer. A refund never does.
-    pub fn denies_without_counter(&self) -> bool {
-        self.counter.limit.failure_mode() == OnStoreFailure::Deny && !self.hits.is_refund()
+    pub fn denies_by_failure_mode(&self) -> bool {
+        self.counter.limit.failure_mode() == FailureMode::Deny && !self.hits.is_refund()
     }
 }
 
 /// What becomes of a call if the counter of this charge gives no answer.
-pub(super) fn failure_without_counter(charge: &Charge) -> OnStoreFailure {
+pub(super) fn applied_failure_mode(charge: &Charge) -> FailureMode {
     match charge.counter.limit.failure_mode() {
         // A refund denies nothing, but its loss must not go unnoticed.
-        OnStoreFailure::Deny if charge.hits.is_refund() => OnStoreFailure::Error,
+        FailureMode::Deny if charge.hits.is_refund() => FailureMode::Error,
         mode => mode,
     }
 }
 
 /// The hits that must fit for `charge` to fit, in a call of these charges: the sum on its counter, what its limit
-/// asks of a look, 0 for a refund.
+/// requires of a check, 0 for a refund.
 pub fn asked(charge: &Charge, charges: &[Charge]) -> u64 {
     match charge.hits {
         Hits::Charge(_) => sum(charges, &charge.counter, charged),
-        Hits::Look => charge.counter.limit.exhausted_looks.asked(),
+        Hits::Check => charge.counter.limit.exhausted_checks.asked(),
         Hits::Refund(_) => 0,
     }
 }

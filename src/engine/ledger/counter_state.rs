@@ -1,10 +1,10 @@
-//! The state of a counter, as people look at it, and what the next call would get by it.
+//! The state of a counter, as people read it, and what the next call would get by it.
 
 use std::time::Duration;
 
 use super::{
     charge::{Charge, asked, refunded},
-    tally::{Tally, Verdict},
+    tally::{Fit, Tally},
 };
 use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
 
@@ -38,18 +38,18 @@ impl CounterState {
     }
 }
 
-/// The tallies that these charges would get on counters in these states, refunds first. Their verdicts are
-/// exact; the resets are those of the counters.
+/// The tallies that these charges would get on counters in these states, refunds first. The fits are
+/// exact; each reset is the reset of the counter.
 pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, state) in charges.iter().zip(states) {
         let remaining = remaining_after_refunds(charge, charges, state);
-        let verdict = if asked(charge, charges) <= u64::from(remaining) {
-            Verdict::Fits { remaining }
+        let fit = if asked(charge, charges) <= u64::from(remaining) {
+            Fit::Fits { remaining }
         } else {
-            Verdict::Over
+            Fit::Over
         };
-        tallies.push(Tally { verdict, reset: state.reset });
+        tallies.push(Tally { fit, reset: state.reset });
     }
     tallies
 }

@@ -28,7 +28,7 @@ impl GiveBack {
         Terms { span: limit.window.at(self.made), ..limit.terms(now) }
     }
 
-    /// Gives the hits back to the account of that window. The tally is that of the window, which may have ended.
+    /// Gives the hits back to the account of that window. The tally describes that window, which may have ended.
     pub fn apply(&self, account: &mut AnyAccount, terms: &Terms) -> Tally {
         account.write().give_back(self.hits, self.made, self.caller.as_deref(), terms);
         Tally::of(account.read(), true, 0, terms)

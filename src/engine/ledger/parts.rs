@@ -2,17 +2,17 @@
 //! a call of its own; when all parts are known, the verdict on the whole call says which hits stay.
 
 use super::{
-    charge::{Charge, failure_without_counter},
-    tally::{Tally, Verdict},
-    vote::{CallVerdict, Fit, Vote, decide},
+    charge::{Charge, applied_failure_mode},
+    tally::{Fit, Tally},
+    vote::{FitKind, Vote, VoteResult, decide},
 };
 use crate::engine::{
     request::Hits,
-    rule::{Limit, Mode, OnStoreFailure, WhenDenied},
+    rule::{FailureMode, Limit, Mode, WhenDenied},
 };
 use std::sync::Arc;
 
-/// What is known of a charge once its part was asked.
+/// What is known of a charge once its part was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartTally {
     /// The part was decided.
@@ -25,23 +25,23 @@ pub enum PartTally {
 
 /// The verdict on a call in parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartsVerdict {
+pub struct JudgedParts {
     /// What becomes of the call.
-    pub outcome: PartsOutcome,
+    pub verdict: PartsVerdict,
     /// For each charge: whether its part has charged hits that do not stay.
     pub gives_back: Vec<bool>,
 }
 
 /// What becomes of a call in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PartsOutcome {
+pub enum PartsVerdict {
     /// Every part that is known was admitted, and no part denies.
     Admitted,
     /// A charge denies the call.
     Denied,
     /// A charge without a counter fails it, by its `on_store_failure`.
     Failed,
-    /// The call must be asked again: a `local` limit without a counter must be judged in memory first.
+    /// The call must be tried again: a `local` limit without a counter must be judged in memory first.
     Again,
 }
 
@@ -62,39 +62,39 @@ pub fn reservation(charge: &Charge) -> Charge {
 /// it fails no part; one that denies the call denies its part too.
 #[must_use]
 pub fn past_corrupt_counter(charge: &Charge) -> Charge {
-    if charge.denies_without_counter() {
+    if charge.denies_by_failure_mode() {
         return charge.clone();
     }
     let limit =
-        Limit { on_store_failure: OnStoreFailure::Allow, ..Limit::clone(&charge.counter.limit) };
+        Limit { on_store_failure: FailureMode::Allow, ..Limit::clone(&charge.counter.limit) };
     Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
 }
 
 /// Judges a call by the tallies of its [reservations](reservation). `parts` names each charge's part.
-pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> PartsVerdict {
-    let outcome = outcome(charges, tallies);
-    PartsVerdict { outcome, gives_back: given_back(charges, tallies, parts, outcome) }
+pub fn judge_parts(charges: &[Charge], tallies: &[PartTally], parts: &[usize]) -> JudgedParts {
+    let verdict = verdict(charges, tallies);
+    JudgedParts { verdict, gives_back: given_back(charges, tallies, parts, verdict) }
 }
 
-/// For each charge: whether its part has charged hits that do not stay in a call with this outcome, which may have been
+/// For each charge: whether its part has charged hits that do not stay in a call with this verdict, which may have been
 /// found before all of these tallies were known.
 pub fn given_back(
     charges: &[Charge],
     tallies: &[PartTally],
     parts: &[usize],
-    outcome: PartsOutcome,
+    verdict: PartsVerdict,
 ) -> Vec<bool> {
-    let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
-    let verdict = match outcome {
-        PartsOutcome::Admitted => Some(CallVerdict::Admitted),
-        PartsOutcome::Denied => Some(match decide(votes(charges, &fits)) {
+    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
+    let result = match verdict {
+        PartsVerdict::Admitted => Some(VoteResult::Admitted),
+        PartsVerdict::Denied => Some(match decide(votes(charges, &fits)) {
             // What denied the call was the want of an answer.
-            CallVerdict::Admitted => CallVerdict::DeniedUncharged,
+            VoteResult::Admitted => VoteResult::DeniedUncharged,
             denied => denied,
         }),
         // Nothing stays of a call that is not decided, but for work that is done.
-        PartsOutcome::Failed => Some(CallVerdict::DeniedUncharged),
-        PartsOutcome::Again => None,
+        PartsVerdict::Failed => Some(VoteResult::DeniedUncharged),
+        PartsVerdict::Again => None,
     };
     let mut gives_back = Vec::with_capacity(charges.len());
     for ((charge, tally), part) in charges.iter().zip(tallies).zip(parts) {
@@ -103,55 +103,58 @@ pub fn given_back(
             && matches!(tally, PartTally::Known(_))
             && stands_in_part(charge, tally.fit(), charges, &fits, is_of_part);
         let vote = Vote { charge, fit: tally.fit() };
-        let stays = verdict.is_some_and(|verdict| vote.is_charged(verdict));
+        let stays = result.is_some_and(|result| vote.is_charged(result));
         gives_back.push(is_reserved && !stays);
     }
     gives_back
 }
 
-fn outcome(charges: &[Charge], tallies: &[PartTally]) -> PartsOutcome {
-    let fits: Vec<Fit> = tallies.iter().map(PartTally::fit).collect();
-    let failures = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
+fn verdict(charges: &[Charge], tallies: &[PartTally]) -> PartsVerdict {
+    let fits: Vec<FitKind> = tallies.iter().map(PartTally::fit).collect();
+    let failure_modes = charges.iter().zip(tallies).filter_map(|(charge, tally)| match tally {
         PartTally::Known(_) => None,
-        PartTally::Corrupt | PartTally::Unknown => Some(failure_without_counter(charge)),
+        PartTally::Corrupt | PartTally::Unknown => Some(applied_failure_mode(charge)),
     });
-    let failures: Vec<OnStoreFailure> = failures.collect();
-    if failures.contains(&OnStoreFailure::Local) {
-        return PartsOutcome::Again;
+    let failure_modes: Vec<FailureMode> = failure_modes.collect();
+    if failure_modes.contains(&FailureMode::Local) {
+        return PartsVerdict::Again;
     }
     match decide(votes(charges, &fits)) {
-        CallVerdict::Admitted if failures.contains(&OnStoreFailure::Error) => PartsOutcome::Failed,
-        CallVerdict::Admitted => PartsOutcome::Admitted,
-        CallVerdict::Denied | CallVerdict::DeniedUncharged => PartsOutcome::Denied,
+        VoteResult::Admitted if failure_modes.contains(&FailureMode::Error) => PartsVerdict::Failed,
+        VoteResult::Admitted => PartsVerdict::Admitted,
+        VoteResult::Denied | VoteResult::DeniedUncharged => PartsVerdict::Denied,
     }
 }
 
-fn votes<'call>(charges: &'call [Charge], fits: &'call [Fit]) -> impl Iterator<Item = Vote<'call>> {
+fn votes<'call>(
+    charges: &'call [Charge],
+    fits: &'call [FitKind],
+) -> impl Iterator<Item = Vote<'call>> {
     charges.iter().zip(fits).map(|(charge, fit)| Vote { charge, fit: *fit })
 }
 
 /// Whether the reservation of a charge was charged, by the verdict on its part.
 fn stands_in_part(
     charge: &Charge,
-    fit: Fit,
+    fit: FitKind,
     charges: &[Charge],
-    fits: &[Fit],
+    fits: &[FitKind],
     is_of_part: impl Fn(usize) -> bool,
 ) -> bool {
     // A reserved quota has no vote, and is always charged.
     let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
     let votes = votes(charges, fits).enumerate();
     let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
-    let verdict = decide(votes.map(|(_, vote)| vote));
-    !has_vote(charge) || Vote { charge, fit }.is_charged(verdict)
+    let result = decide(votes.map(|(_, vote)| vote));
+    !has_vote(charge) || Vote { charge, fit }.is_charged(result)
 }
 
 impl PartTally {
-    fn fit(&self) -> Fit {
+    fn fit(&self) -> FitKind {
         match self {
-            Self::Known(Tally { verdict: Verdict::Fits { .. }, .. }) => Fit::Fits,
-            Self::Known(Tally { verdict: Verdict::Over, .. }) => Fit::Over,
-            Self::Corrupt | Self::Unknown => Fit::Corrupt,
+            Self::Known(Tally { fit: Fit::Fits { .. }, .. }) => FitKind::Fits,
+            Self::Known(Tally { fit: Fit::Over, .. }) => FitKind::Over,
+            Self::Corrupt | Self::Unknown => FitKind::Corrupt,
         }
     }
 }
@@ -164,13 +167,12 @@ mod tests {
     use crate::engine::{key::Counter, rule::Unit};
 
     const FITS: PartTally =
-        PartTally::Known(Tally { verdict: Verdict::Fits { remaining: 1 }, reset: Duration::ZERO });
-    const OVER: PartTally =
-        PartTally::Known(Tally { verdict: Verdict::Over, reset: Duration::ZERO });
+        PartTally::Known(Tally { fit: Fit::Fits { remaining: 1 }, reset: Duration::ZERO });
+    const OVER: PartTally = PartTally::Known(Tally { fit: Fit::Over, reset: Duration::ZERO });
     const UNKNOWN: PartTally = PartTally::Unknown;
     const CORRUPT: PartTally = PartTally::Corrupt;
 
-    fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: OnStoreFailure) -> Charge {
+    fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: FailureMode) -> Charge {
         let limit =
             Limit { mode, when_denied, on_store_failure, ..Limit::new(10, Unit::Hour, 1).unwrap() };
         Charge {
@@ -181,77 +183,77 @@ mod tests {
     }
 
     fn enforced() -> Charge {
-        charge(Mode::Enforced, WhenDenied::Free, OnStoreFailure::Error)
+        charge(Mode::Enforced, WhenDenied::Free, FailureMode::Error)
     }
 
     fn counted() -> Charge {
-        charge(Mode::Enforced, WhenDenied::Counted, OnStoreFailure::Error)
+        charge(Mode::Enforced, WhenDenied::Counted, FailureMode::Error)
     }
 
     fn quota() -> Charge {
-        charge(Mode::Quota, WhenDenied::Free, OnStoreFailure::Error)
+        charge(Mode::Quota, WhenDenied::Free, FailureMode::Error)
     }
 
     fn shadow() -> Charge {
-        charge(Mode::Shadow, WhenDenied::Free, OnStoreFailure::Error)
+        charge(Mode::Shadow, WhenDenied::Free, FailureMode::Error)
     }
 
-    fn failing(mode: OnStoreFailure) -> Charge {
+    fn failing(mode: FailureMode) -> Charge {
         charge(Mode::Enforced, WhenDenied::Free, mode)
     }
 
     /// Judges charges that are each a part of its own.
     #[track_caller]
-    fn check(charges: &[(Charge, PartTally)], outcome: PartsOutcome, gives_back: &[bool]) {
+    fn check(charges: &[(Charge, PartTally)], verdict: PartsVerdict, gives_back: &[bool]) {
         let parts: Vec<usize> = (0..charges.len()).collect();
         let (charges, tallies): (Vec<_>, Vec<_>) = charges.iter().cloned().unzip();
         let gives_back = gives_back.to_vec();
-        assert_eq!(judge_parts(&charges, &tallies, &parts), PartsVerdict { outcome, gives_back });
+        assert_eq!(judge_parts(&charges, &tallies, &parts), JudgedParts { verdict, gives_back });
     }
 
     #[test]
     fn an_admitted_call_keeps_every_part() {
-        check(&[(enforced(), FITS), (enforced(), FITS)], PartsOutcome::Admitted, &[false, false]);
-        check(&[(enforced(), FITS), (shadow(), OVER)], PartsOutcome::Admitted, &[false, false]);
-        check(&[(quota(), OVER), (quota(), FITS)], PartsOutcome::Admitted, &[false, false]);
+        check(&[(enforced(), FITS), (enforced(), FITS)], PartsVerdict::Admitted, &[false, false]);
+        check(&[(enforced(), FITS), (shadow(), OVER)], PartsVerdict::Admitted, &[false, false]);
+        check(&[(quota(), OVER), (quota(), FITS)], PartsVerdict::Admitted, &[false, false]);
     }
 
     #[test]
     fn a_denied_call_gives_back_what_other_parts_reserved() {
-        check(&[(enforced(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[true, false]);
-        check(&[(shadow(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[true, false]);
-        check(&[(enforced(), FITS), (quota(), OVER)], PartsOutcome::Denied, &[true, false]);
+        check(&[(enforced(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[true, false]);
+        check(&[(shadow(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[true, false]);
+        check(&[(enforced(), FITS), (quota(), OVER)], PartsVerdict::Denied, &[true, false]);
     }
 
     #[test]
     fn hits_that_count_when_denied_stay() {
-        check(&[(counted(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[false, false]);
-        check(&[(quota(), FITS), (counted(), OVER)], PartsOutcome::Denied, &[false, false]);
-        check(&[(quota(), FITS), (enforced(), OVER)], PartsOutcome::Denied, &[true, false]);
+        check(&[(counted(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[false, false]);
+        check(&[(quota(), FITS), (counted(), OVER)], PartsVerdict::Denied, &[false, false]);
+        check(&[(quota(), FITS), (enforced(), OVER)], PartsVerdict::Denied, &[true, false]);
     }
 
     #[test]
     fn a_part_that_denies_itself_has_nothing_to_give_back() {
         let charges = [enforced(), enforced(), enforced()];
-        let verdict = judge_parts(&charges, &[FITS, OVER, FITS], &[0, 0, 1]);
-        assert_eq!(verdict.gives_back, [false, false, true]);
+        let judged = judge_parts(&charges, &[FITS, OVER, FITS], &[0, 0, 1]);
+        assert_eq!(judged.gives_back, [false, false, true]);
     }
 
     #[test]
     fn a_charge_without_a_counter_follows_its_failure_mode() {
-        use OnStoreFailure::{Allow, Deny, Error, Local};
-        let with = |mode, outcome, gives_back: &[bool]| {
-            check(&[(enforced(), FITS), (failing(mode), UNKNOWN)], outcome, gives_back);
-            check(&[(enforced(), FITS), (failing(mode), CORRUPT)], outcome, gives_back);
+        use FailureMode::{Allow, Deny, Error, Local};
+        let with = |mode, verdict, gives_back: &[bool]| {
+            check(&[(enforced(), FITS), (failing(mode), UNKNOWN)], verdict, gives_back);
+            check(&[(enforced(), FITS), (failing(mode), CORRUPT)], verdict, gives_back);
         };
-        with(Allow, PartsOutcome::Admitted, &[false, false]);
-        with(Deny, PartsOutcome::Denied, &[true, false]);
-        with(Error, PartsOutcome::Failed, &[true, false]);
-        with(Local, PartsOutcome::Again, &[true, false]);
+        with(Allow, PartsVerdict::Admitted, &[false, false]);
+        with(Deny, PartsVerdict::Denied, &[true, false]);
+        with(Error, PartsVerdict::Failed, &[true, false]);
+        with(Local, PartsVerdict::Again, &[true, false]);
         // What denies the call anyway goes before an error.
-        check(&[(enforced(), OVER), (failing(Error), UNKNOWN)], PartsOutcome::Denied, &[false; 2]);
+        check(&[(enforced(), OVER), (failing(Error), UNKNOWN)], PartsVerdict::Denied, &[false; 2]);
         // A debit of a call that fails stays, unless the call is judged again.
-        check(&[(counted(), FITS), (failing(Error), UNKNOWN)], PartsOutcome::Failed, &[false; 2]);
-        check(&[(counted(), FITS), (failing(Local), UNKNOWN)], PartsOutcome::Again, &[true, false]);
+        check(&[(counted(), FITS), (failing(Error), UNKNOWN)], PartsVerdict::Failed, &[false; 2]);
+        check(&[(counted(), FITS), (failing(Local), UNKNOWN)], PartsVerdict::Again, &[true, false]);
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// Whether the charge fits, and how many more hits would.
-    pub verdict: Verdict,
+    pub fit: Fit,
     /// For an aligned window, the time until it ends. Otherwise, if the charge is over, the time until it
     /// fits, or if it never will, until no hit counts any more; if it fits, the time until no hit counts any
     /// more.
@@ -22,7 +22,7 @@ pub struct Tally {
 
 /// Whether a charge fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Fit {
     /// It fits.
     Fits {
         /// Number of hits that would still pass after this call.
@@ -33,31 +33,31 @@ pub enum Verdict {
 }
 
 impl Tally {
-    /// The tally of a charge on a counter without hits, in a call that asks `asked` hits of it.
+    /// The tally of a charge on a counter without hits, in a call that needs `asked` hits of it.
     pub fn unused(limit: &Limit, asked: u64, now: Timestamp) -> Self {
         let (account, terms) = (limit.algorithm.new_account(), limit.terms(now));
         let account = account.read();
         Self::of(account, account.fits(asked, &terms), asked, &terms)
     }
 
-    /// The tally of a charge that fits or does not, in a call that asks `asked` hits of its account.
+    /// The tally of a charge that fits or does not, in a call that needs `asked` hits of its account.
     pub(super) fn of(account: &dyn Account, fits: bool, asked: u64, terms: &Terms) -> Self {
-        let (verdict, at) = if fits {
-            (Verdict::Fits { remaining: account.remaining(terms) }, account.ends(terms))
+        let (fit, at) = if fits {
+            (Fit::Fits { remaining: account.remaining(terms) }, account.ends(terms))
         } else {
-            (Verdict::Over, account.admits_at(asked, terms))
+            (Fit::Over, account.admits_at(asked, terms))
         };
-        Self { verdict, reset: terms.now.until(at) }
+        Self { fit, reset: terms.now.until(at) }
     }
 
     /// The tally of a charge whose counter gives no answer: over its limit for a second if its
     /// `on_store_failure` is `deny`, else as if no hit were counted.
-    pub fn without_counter(charge: &Charge) -> Self {
-        let verdict = if charge.denies_without_counter() {
-            Verdict::Over
+    pub fn by_failure_mode(charge: &Charge) -> Self {
+        let fit = if charge.denies_by_failure_mode() {
+            Fit::Over
         } else {
-            Verdict::Fits { remaining: charge.counter.limit.capacity() }
+            Fit::Fits { remaining: charge.counter.limit.capacity() }
         };
-        Self { verdict, reset: Duration::from_secs(1) }
+        Self { fit, reset: Duration::from_secs(1) }
     }
 }

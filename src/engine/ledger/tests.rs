@@ -8,7 +8,7 @@ use super::*;
 use crate::engine::{
     algorithm::fixed_window::FixedWindow,
     key::Counter,
-    rule::{ExhaustedLooks, Limit, Mode, Unit, WhenDenied},
+    rule::{ExhaustedChecks, Limit, Mode, Unit, WhenDenied},
     time::Timestamp,
 };
 
@@ -19,8 +19,8 @@ type IndexedCharge = (Option<usize>, Charge);
 
 /// Judges a call on two accounts, `a` and `b`, and compares the verdict on each charge, and the used hits.
 ///
-/// A call is written `charge 3 to a/5, look a/5, refund 2 of b/9`: the number after the slash is the limit.
-/// `inclusive` is a look that passes at an exhausted limit,
+/// A call is written `charge 3 to a/5, check a/5, refund 2 of b/9`: the number after the slash is the limit.
+/// `inclusive` is a check that passes at an exhausted limit,
 /// `count` is a charge that counts when denied, `shadow` one to a shadow, `quota` one to a quota; `deny`,
 /// `allow` and `local` are charges to limits with this `on_store_failure`. The counter `x` is corrupt.
 #[track_caller]
@@ -28,7 +28,7 @@ fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
     let call_read: Vec<IndexedCharge> = call.split(", ").map(indexed_charge).collect();
     let mut accounts = used.map(account);
     let verdicts = match judge(&postings(&call_read), &mut accounts) {
-        Some(judgement) => judgement.tallies.iter().map(spell).collect::<Vec<_>>().join(", "),
+        Some(verdict) => verdict.tallies.iter().map(spell).collect::<Vec<_>>().join(", "),
         None => "fails".to_owned(),
     };
     assert_eq!(verdicts, expected, "{used:?}: {call}");
@@ -36,9 +36,9 @@ fn check(used: [u64; 2], call: &str, expected: &str, used_after: [u64; 2]) {
 }
 
 fn spell(tally: &Tally) -> String {
-    match tally.verdict {
-        Verdict::Fits { remaining } => remaining.to_string(),
-        Verdict::Over => "over".to_owned(),
+    match tally.fit {
+        Fit::Fits { remaining } => remaining.to_string(),
+        Fit::Over => "over".to_owned(),
     }
 }
 
@@ -77,19 +77,19 @@ fn indexed_charge(text: &str) -> IndexedCharge {
         _ => None,
     };
     let hits = match words[0] {
-        "look" | "inclusive" => Hits::Look,
+        "check" | "inclusive" => Hits::Check,
         "refund" => Hits::Refund(words[1].parse().unwrap()),
         _ => Hits::Charge(words[1].parse().unwrap()),
     };
     let mut limit = limit(requests.parse().unwrap());
     match words[0] {
         "count" => limit.when_denied = WhenDenied::Counted,
-        "inclusive" => limit.exhausted_looks = ExhaustedLooks::Allowed,
+        "inclusive" => limit.exhausted_checks = ExhaustedChecks::Allowed,
         "shadow" => limit.mode = Mode::Shadow,
         "quota" => limit.mode = Mode::Quota,
-        "deny" => limit.on_store_failure = OnStoreFailure::Deny,
-        "allow" => limit.on_store_failure = OnStoreFailure::Allow,
-        "local" => limit.on_store_failure = OnStoreFailure::Local,
+        "deny" => limit.on_store_failure = FailureMode::Deny,
+        "allow" => limit.on_store_failure = FailureMode::Allow,
+        "local" => limit.on_store_failure = FailureMode::Local,
         _ => {}
     }
     (account, charge_of(hits, limit))
@@ -105,7 +105,7 @@ fn what_fits_is_charged_and_the_rest_remains() {
 fn if_one_charge_is_over_none_is_made() {
     check([3, 0], "charge 3 to a/5, charge 1 to b/9", "over, 9", [3, 0]);
     check([3, 0], "charge 1 to b/9, charge 3 to a/5", "9, over", [3, 0]);
-    check([5, 0], "look a/5, charge 1 to b/9", "over, 9", [5, 0]);
+    check([5, 0], "check a/5, charge 1 to b/9", "over, 9", [5, 0]);
     check([0, 0], "charge 1 to a/0", "over", [0, 0]);
 }
 
@@ -155,13 +155,13 @@ fn refunds_come_first_apply_to_denied_calls_and_stop_at_zero() {
 }
 
 #[test]
-fn looks_see_refunds_but_no_charges() {
-    check([4, 0], "look a/5, charge 1 to a/5", "1, 0", [5, 0]);
-    check([5, 0], "look a/5, refund 1 of a/5", "1, 1", [4, 0]);
+fn checks_see_refunds_but_no_charges() {
+    check([4, 0], "check a/5, charge 1 to a/5", "1, 0", [5, 0]);
+    check([5, 0], "check a/5, refund 1 of a/5", "1, 1", [4, 0]);
 }
 
 #[test]
-fn a_look_that_passes_at_an_exhausted_limit_is_over_only_beyond_it() {
+fn a_check_that_passes_at_an_exhausted_limit_is_over_only_beyond_it() {
     check([4, 0], "inclusive a/5", "1", [4, 0]);
     check([5, 0], "inclusive a/5", "0", [5, 0]);
     check([6, 0], "inclusive a/5", "over", [6, 0]);
@@ -191,7 +191,7 @@ fn any_charge() -> impl Strategy<Value = IndexedCharge> {
     let hits = prop_oneof![
         (1..9_u64).prop_map(Hits::Charge),
         Just(Hits::Charge(Hits::MAX)),
-        Just(Hits::Look),
+        Just(Hits::Check),
         (0..9_u64).prop_map(Hits::Refund),
     ];
     (0..2_usize, hits, 0..20_u32, any::<bool>()).prop_map(|(account, hits, requests, counted)| {
@@ -228,7 +228,7 @@ fn tallies(call: &[IndexedCharge], accounts: &mut [AnyAccount]) -> Vec<Tally> {
 }
 
 fn pass(tallies: &[Tally]) -> bool {
-    tallies.iter().all(|tally| tally.verdict != Verdict::Over)
+    tallies.iter().all(|tally| tally.fit != Fit::Over)
 }
 
 proptest! {
@@ -253,7 +253,7 @@ proptest! {
             return Ok(());
         }
         for ((account, charge), tally) in call.iter().zip(tallies) {
-            if let (Hits::Charge(_), Verdict::Fits { remaining }) = (charge.hits, tally.verdict) {
+            if let (Hits::Charge(_), Fit::Fits { remaining }) = (charge.hits, tally.fit) {
                 let used = used(&after, account.unwrap());
                 let requests = charge.counter.limit.requests_per_unit;
                 prop_assert_eq!(used + u64::from(remaining), u64::from(requests));
@@ -263,9 +263,9 @@ proptest! {
 
     /// P14.
     #[test]
-    fn looks_change_nothing((mut call, before) in any_call()) {
+    fn checks_change_nothing((mut call, before) in any_call()) {
         for (_, charge) in &mut call {
-            charge.hits = Hits::Look;
+            charge.hits = Hits::Check;
         }
         let mut after = before.clone();
         tallies(&call, &mut after);

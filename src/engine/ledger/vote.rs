@@ -1,14 +1,14 @@
-//! Votes: what each charge contributes to the decision on its call.
+//! Votes: what each charge contributes to the verdict on its call.
 
 use super::{
     charge::Charge,
-    tally::{Tally, Verdict},
+    tally::{Fit, Tally},
 };
 use crate::engine::rule::{Mode, WhenDenied};
 
-/// The decision on a call.
+/// The result of the votes on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallVerdict {
+pub(super) enum VoteResult {
     Admitted,
     /// Denied by quotas, or by enforced limits that charge denied calls.
     Denied,
@@ -18,7 +18,7 @@ pub(super) enum CallVerdict {
 
 /// How a charge compares with its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum FitKind {
     Fits,
     Over,
     /// The counter is corrupt.
@@ -29,34 +29,30 @@ pub(super) enum Fit {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vote<'call> {
     pub(super) charge: &'call Charge,
-    pub(super) fit: Fit,
+    pub(super) fit: FitKind,
 }
 
-/// The decision by these votes: a call is denied if a charge denies it, or if it has quota charges and none of
+/// Counts these votes: a call is denied if a charge denies it, or if it has quota charges and none of
 /// them fits.
-pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> CallVerdict {
+pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteResult {
     let (mut is_denied, mut has_quota, mut quota_fits) = (false, false, false);
     for vote in votes {
         if vote.denies_uncharged() {
-            return CallVerdict::DeniedUncharged;
+            return VoteResult::DeniedUncharged;
         }
         is_denied |= vote.denies();
         if vote.is_quota() {
             has_quota = true;
-            quota_fits |= vote.fit == Fit::Fits;
+            quota_fits |= vote.fit == FitKind::Fits;
         }
     }
-    if is_denied || (has_quota && !quota_fits) {
-        CallVerdict::Denied
-    } else {
-        CallVerdict::Admitted
-    }
+    if is_denied || (has_quota && !quota_fits) { VoteResult::Denied } else { VoteResult::Admitted }
 }
 
 /// Whether a call of these charges is denied, by their tallies.
 pub fn denies(charges: &[Charge], tallies: &[Tally]) -> bool {
     let votes = charges.iter().zip(tallies).map(|(charge, tally)| Vote::new(charge, tally));
-    decide(votes) != CallVerdict::Admitted
+    decide(votes) != VoteResult::Admitted
 }
 
 /// Whether a charge with this tally denies its call, and is not charged then.
@@ -66,9 +62,9 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 
 impl<'call> Vote<'call> {
     fn new(charge: &'call Charge, tally: &Tally) -> Self {
-        let fit = match tally.verdict {
-            Verdict::Fits { .. } => Fit::Fits,
-            Verdict::Over => Fit::Over,
+        let fit = match tally.fit {
+            Fit::Fits { .. } => FitKind::Fits,
+            Fit::Over => FitKind::Over,
         };
         Self { charge, fit }
     }
@@ -84,9 +80,9 @@ impl<'call> Vote<'call> {
     /// Whether this charge alone denies the call.
     fn denies(self) -> bool {
         match self.fit {
-            Fit::Fits => false,
-            Fit::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
-            Fit::Corrupt => self.charge.denies_without_counter(),
+            FitKind::Fits => false,
+            FitKind::Over => self.mode() == Mode::Enforced && !self.charge.hits.is_refund(),
+            FitKind::Corrupt => self.charge.denies_by_failure_mode(),
         }
     }
 
@@ -95,13 +91,13 @@ impl<'call> Vote<'call> {
     }
 
     fn is_quota(self) -> bool {
-        self.mode() == Mode::Quota && !self.charge.hits.is_refund() && self.fit != Fit::Corrupt
+        self.mode() == Mode::Quota && !self.charge.hits.is_refund() && self.fit != FitKind::Corrupt
     }
 
-    /// Whether the hits of this charge are charged in a call with this verdict.
-    pub(super) fn is_charged(self, verdict: CallVerdict) -> bool {
-        (verdict == CallVerdict::Admitted && self.fit == Fit::Fits)
+    /// Whether the hits of this charge are charged in a call with this result of its votes.
+    pub(super) fn is_charged(self, result: VoteResult) -> bool {
+        (result == VoteResult::Admitted && self.fit == FitKind::Fits)
             || self.when_denied() == WhenDenied::Counted
-            || (self.mode() == Mode::Quota && verdict != CallVerdict::DeniedUncharged)
+            || (self.mode() == Mode::Quota && result != VoteResult::DeniedUncharged)
     }
 }

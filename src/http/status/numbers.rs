@@ -141,7 +141,7 @@ impl Durations {
 fn servers(families: &Families) -> Vec<ServerStatus> {
     let of = |row, address: &str| families.find(row, "server", address);
     let mut servers = BTreeMap::new();
-    // Its series are those of the present servers, while others also have those of the past.
+    // It has series of the present servers only, while others also have series of past servers.
     for metric in families.metrics(&CONNECTIONS_LIMIT) {
         let address = label(metric, "server").to_owned();
         let connections = families.metrics(&CONNECTIONS).iter();

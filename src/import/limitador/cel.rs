@@ -146,7 +146,7 @@ impl<'text> CelExpression<'text> {
         }
     }
 
-    /// Whether the name before the next token is that of a function or of an object.
+    /// Whether the name before the next token is the name of a function or of an object.
     fn belongs_to_next(&self) -> bool {
         let next = self.tokens.as_slice().first();
         matches!(next, Some(Token::Symbol("(" | "." | "[")))

@@ -34,12 +34,12 @@ type LimitsOfKey<'limits> = (&'limits str, Vec<(&'limits EntryLimit, &'limits En
 pub(super) fn build<'limits>(
     limits: &[&'limits EntryLimit],
 ) -> Option<Vec<DescriptorNode<'limits>>> {
-    LimitTree { left: REPEATED_LIMITS_MAX }.level(limits, 0)
+    LimitTree { remaining: REPEATED_LIMITS_MAX }.level(limits, 0)
 }
 
 struct LimitTree {
     /// Number of limits that may still be added.
-    left: usize,
+    remaining: usize,
 }
 
 impl LimitTree {
@@ -79,14 +79,14 @@ impl LimitTree {
         let mut found = Vec::new();
         for named in values {
             let mut matched = exact.remove(named).unwrap_or_default();
-            self.left = self.left.checked_sub(matched.len() + any.len() + 1)?;
+            self.remaining = self.remaining.checked_sub(matched.len() + any.len() + 1)?;
             let others = any.iter().filter(|(_, value)| !value.excludes(named));
             matched.extend(others.map(|(limit, _)| *limit));
             matched.sort_by_key(|limit| limit.location);
             found.push((NodeValue::Exact(named), matched));
         }
         if !any.is_empty() {
-            self.left = self.left.checked_sub(any.len())?;
+            self.remaining = self.remaining.checked_sub(any.len())?;
             let together = any.iter().any(|(_, value)| matches!(value, EntryValue::Together(_)));
             let value = if together { NodeValue::Together } else { NodeValue::Each };
             found.push((value, any.into_iter().map(|(limit, _)| limit).collect()));

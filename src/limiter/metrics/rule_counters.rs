@@ -103,7 +103,7 @@ impl KnownRule {
     }
 }
 
-/// The table chooses a bucket by the lower bits, and those of a product of an address are the same for all.
+/// The table chooses a bucket by the lower bits, which are the same for all products of an address.
 fn hash(rule: &Arc<Rule>) -> u64 {
     (Arc::as_ptr(rule).addr() as u64).wrapping_mul(SPREAD).rotate_left(32)
 }

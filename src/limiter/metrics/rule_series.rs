@@ -1,5 +1,5 @@
-//! The series of a counter that counts by rule. The SDK keeps each series of a counter for ever; it is told of these
-//! whenever metrics are read, so those of rules that are gone can end.
+//! The series of a counter that counts by rule. The SDK keeps each series of a counter permanently. These are
+//! observed whenever metrics are read, so the series of removed rules can end.
 
 use std::{
     collections::{HashMap, HashSet},

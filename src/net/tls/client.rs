@@ -33,7 +33,7 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 pub struct TlsFiles {
     /// The certificates of the CAs to trust, instead of those that the system trusts.
     pub ca: Option<PathBuf>,
-    /// Whether to trust those of the system too.
+    /// Whether to trust the system's CAs too.
     pub trusts_system: bool,
     /// Our certificate chain and its key, for servers that demand one.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -164,7 +164,7 @@ impl TlsClient {
     /// Makes a connection to `host` secure.
     ///
     /// # Errors
-    /// Those of the files, of the verification, and of the network, in words that say what to try. It is
+    /// Errors of the files, the verification and the network, with what to try. It is
     /// [`Unsupported`](io::ErrorKind::Unsupported) if the server speaks another protocol within TLS.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = self.config().map_err(io::Error::other)?;

@@ -26,7 +26,7 @@ impl<C: PartialEq, T: Clone> LastGood<C, T> {
         Self { name, known: Mutex::new(Known { good: None, problem: None }) }
     }
 
-    /// The value for these contents, which is made only if they differ from those of the last good value. If they
+    /// The value for these contents, which is made only if they differ from the contents of the last good value. If they
     /// cannot be read or are bad, that is logged once, and the last good value is returned.
     ///
     /// # Errors

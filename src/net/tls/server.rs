@@ -112,7 +112,7 @@ impl TlsServer {
     /// Makes a connection secure, and identifies its client.
     ///
     /// # Errors
-    /// Those of the network, of TLS, and of the client's certificate; also if it takes over 10 s.
+    /// Errors of the network, of TLS, and of the client's certificate; also if it takes over 10 s.
     async fn accept(&self, stream: TcpStream, listener: TlsUse) -> io::Result<SecuredStream> {
         let configs = self.current.load_full();
         let config = match listener {
@@ -154,7 +154,7 @@ impl ListenerTls {
     /// The connection as it is to be served.
     ///
     /// # Errors
-    /// Those of the handshake; also if it has not ended 2 s after `stop` is cancelled.
+    /// Errors of the handshake; also if it has not ended 2 s after `stop` is cancelled.
     pub(crate) async fn secure(
         &self,
         stream: TcpStream,

@@ -1,4 +1,4 @@
-//! Errors of connections in words that say what to change.
+//! Errors of connections, as sentences that say what to change.
 
 use std::{error::Error, io};
 
@@ -28,7 +28,7 @@ pub struct TlsAdvice {
     pub plain: &'static str,
 }
 
-/// An error of a TLS connection in words; other errors are returned as they are.
+/// An error of a TLS connection as a sentence; other errors are returned as they are.
 pub(crate) fn in_words(error: io::Error) -> io::Error {
     match of_rustls(&error) {
         Some(cause) => io::Error::new(error.kind(), sentence(cause)),
@@ -36,7 +36,7 @@ pub(crate) fn in_words(error: io::Error) -> io::Error {
     }
 }
 
-/// The error of a handshake in words, with what to try. It is [`Unsupported`](io::ErrorKind::Unsupported) if the server
+/// The error of a handshake as a sentence, with what to try. It is [`Unsupported`](io::ErrorKind::Unsupported) if the server
 /// speaks another protocol within TLS.
 pub(super) fn of_handshake(error: io::Error, advice: &TlsAdvice) -> io::Error {
     let Some(cause) = of_rustls(&error) else { return error };
@@ -53,7 +53,7 @@ pub(super) fn of_handshake(error: io::Error, advice: &TlsAdvice) -> io::Error {
     }
 }
 
-/// The root cause of an error in words: the message of an outer one is often only "transport error".
+/// The root cause of an error as a sentence: the message of an outer one is often only "transport error".
 pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let cause = error.downcast_ref::<io::Error>().and_then(of_rustls);
     match (cause, error.source()) {
@@ -77,7 +77,7 @@ pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether an error says that the server wants to see a certificate of ours.
+/// Whether an error says that the server wants to see our certificate.
 pub(crate) fn demands_certificate(error: &io::Error) -> bool {
     let demanded = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
     of_rustls(error) == Some(&demanded)

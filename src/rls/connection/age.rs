@@ -1,4 +1,4 @@
-//! The age at which a connection is asked to end, so that its client connects again, perhaps to a newer replica.
+//! The age at which a connection is closed by request, so that its client connects again, perhaps to a newer replica.
 
 use std::{future::pending, time::Duration};
 

@@ -20,8 +20,8 @@ const END_HEADERS: u8 = 4;
 
 pub(crate) struct HeaderBlocks {
     memory: Arc<ConnectionBudget>,
-    /// What is left of the preface or of a frame's payload.
-    payload_left: usize,
+    /// What remains of the preface or of a frame's payload.
+    payload_remaining: usize,
     /// The begin of the next frame's head.
     head: Vec<u8>,
     /// The header block that has not ended, and how many bytes it holds.
@@ -33,25 +33,25 @@ pub(crate) struct HeaderBlocks {
 impl HeaderBlocks {
     pub(crate) fn new(memory: Arc<ConnectionBudget>) -> Self {
         let head = Vec::with_capacity(FRAME_HEAD_BYTES);
-        Self { memory, payload_left: PREFACE.len(), head, block: None, ends: false }
+        Self { memory, payload_remaining: PREFACE.len(), head, block: None, ends: false }
     }
 
     /// Follows the next bytes of the client.
     pub(crate) fn follow(&mut self, mut bytes: &[u8]) -> Result<(), BudgetSpent> {
         while !bytes.is_empty() {
-            let wanted = match self.payload_left {
+            let wanted = match self.payload_remaining {
                 0 => FRAME_HEAD_BYTES - self.head.len(),
                 payload => payload,
             };
             let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
             bytes = rest;
-            if self.payload_left > 0 {
-                self.payload_left -= taken.len();
+            if self.payload_remaining > 0 {
+                self.payload_remaining -= taken.len();
             } else {
                 self.head.extend_from_slice(taken);
                 self.begin_frame()?;
             }
-            if self.payload_left == 0 && mem::take(&mut self.ends) {
+            if self.payload_remaining == 0 && mem::take(&mut self.ends) {
                 self.block = None;
             }
         }
@@ -62,7 +62,7 @@ impl HeaderBlocks {
     fn begin_frame(&mut self) -> Result<(), BudgetSpent> {
         let [a, b, c, kind, flags, _, _, _, _] = self.head[..] else { return Ok(()) };
         self.head.clear();
-        self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
+        self.payload_remaining = u32::from_be_bytes([0, a, b, c]) as usize;
         if !matches!(kind, HEADERS | CONTINUATION) {
             return Ok(());
         }
@@ -70,7 +70,7 @@ impl HeaderBlocks {
         if !self.ends {
             let block = self.block.get_or_insert_with(|| (self.memory.hold_briefly(), 0));
             let (held, bytes) = block;
-            let further = (self.payload_left * HEADER_BYTES).min(BLOCK_BYTES_MAX - *bytes);
+            let further = (self.payload_remaining * HEADER_BYTES).min(BLOCK_BYTES_MAX - *bytes);
             held.add(further)?;
             *bytes += further;
         }

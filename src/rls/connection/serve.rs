@@ -93,7 +93,7 @@ pub struct GrpcServices {
 pub struct ConnectionBounds {
     /// Most connections. For a further one an idle one is closed; if all have calls, the further one.
     pub connections_max: usize,
-    /// The age at which a connection is asked to end, give or take a tenth; `None` for never.
+    /// The age at which a client is requested to reconnect, varied by up to 10 %; `None` for never.
     pub age: Option<Duration>,
 }
 
@@ -199,7 +199,7 @@ async fn serve_connection(
     });
     let mut connection = pin!(server.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
-        // Connection errors are not reported: nothing of ours has failed.
+        // Connection errors are not reported: the service has not failed.
         _ = gate.run(connection.as_mut()) => return,
         // A new connection gets the time to send its calls.
         () = async { tokio::join!(stop.cancelled(), time::sleep(CLOSE_AFTER)); } => {}

@@ -26,14 +26,14 @@ use crate::{edge::arriving::ConnectionBudget, net::tls::ByteStream};
 
 /// A socket that shows the end of its input only when [`InputGate::run`] allows it.
 pub(crate) struct Socket {
-    /// Its limit is what is left of the turn.
+    /// Its limit is what remains of the turn.
     stream: Take<Box<dyn ByteStream>>,
     gate: InputGate,
     output: Output,
     /// The reader, while it waits for room for output.
     waits: Option<Waker>,
     /// The bytes of the preface that have not been read.
-    preface_left: u64,
+    preface_remaining: u64,
     header_blocks: HeaderBlocks,
 }
 
@@ -74,7 +74,7 @@ impl Socket {
             gate,
             output: Output::Open,
             waits: None,
-            preface_left: PREFACE.len() as u64,
+            preface_remaining: PREFACE.len() as u64,
             header_blocks: HeaderBlocks::new(memory),
         }
     }
@@ -124,14 +124,15 @@ impl AsyncRead for Socket {
             self.stream.set_limit(turn);
             let filled = buffer.filled().len();
             let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
-            let left = self.stream.limit();
-            if read.is_ok() && left < turn {
-                gate.turn.store(left, Ordering::Relaxed);
+            let remaining = self.stream.limit();
+            if read.is_ok() && remaining < turn {
+                gate.turn.store(remaining, Ordering::Relaxed);
                 let bytes = buffer.filled().get(filled..).unwrap_or_default();
                 self.header_blocks.follow(bytes).map_err(io::Error::other)?;
-                if self.preface_left > 0 {
-                    self.preface_left = self.preface_left.saturating_sub(turn - left);
-                    gate.has_spoken.store(self.preface_left == 0, Ordering::Relaxed);
+                if self.preface_remaining > 0 {
+                    self.preface_remaining =
+                        self.preface_remaining.saturating_sub(turn - remaining);
+                    gate.has_spoken.store(self.preface_remaining == 0, Ordering::Relaxed);
                 }
                 return Poll::Ready(Ok(()));
             }

@@ -54,7 +54,7 @@ pub(super) fn compile(
             Some(true) => WhenDenied::Counted,
             Some(false) => WhenDenied::Free,
         },
-        exhausted_looks: options.defaults.exhausted_looks,
+        exhausted_checks: options.defaults.exhausted_checks,
         on_store_failure: value.on_store_failure.unwrap_or(options.defaults.on_store_failure),
         mode: options.defaults.mode_override.mode(mode_written),
         mode_written,

@@ -1,7 +1,7 @@
 //! A resource as the tree that a rule file would be. Its locations are its descriptors, numbered from 1.
 //!
-//! What the message has no field for may be in a descriptor's `metadata`, below `tollkeeper`; a key of the domain, in that
-//! of a descriptor of the top level.
+//! What the message has no field for may be in a descriptor's `metadata`, below `tollkeeper`; a key of the domain, in the
+//! metadata of a descriptor of the top level.
 
 use prost_types::{Struct, Value, value::Kind};
 
@@ -41,7 +41,7 @@ pub(super) fn tree(config: &RateLimitConfig) -> ResourceTree {
     ResourceTree { origin, root, problems }
 }
 
-/// Its name; control planes give it that of its domain.
+/// Its name; control planes give it the name of its domain.
 pub(super) fn name(config: &RateLimitConfig) -> &str {
     match (config.name.as_str(), config.domain.as_str()) {
         ("", "") => "(resource without a name)",

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use crate::net::tls::client::TlsClient;
 
-/// A control plane, and the node as which it is asked. `Display` writes it as its URL.
+/// A control plane, and the node as which the service subscribes. `Display` writes it as its URL.
 #[derive(Debug, Clone)]
 pub struct XdsTarget {
     /// Host name or IP address, without brackets.

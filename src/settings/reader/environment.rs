@@ -36,7 +36,7 @@ impl Environment {
 
     /// This environment, for a program that is run by the name of envoyproxy/ratelimit's.
     #[must_use]
-    pub fn of_incumbent(mut self) -> Self {
+    pub fn of_envoyproxy_ratelimit(mut self) -> Self {
         self.0.entry(variable(COMPAT)).or_insert_with(|| ENVOYPROXY_RATELIMIT.into());
         self
     }
@@ -71,7 +71,7 @@ impl Environment {
     }
 }
 
-/// A value, and the name of what gives it, for messages: a flag, a variable or a place in the file.
+/// A value, and the name of what gives it, for messages: a flag, a variable or a location in the file.
 #[derive(Debug, Clone)]
 pub struct Given<T> {
     /// The value.
@@ -82,7 +82,7 @@ pub struct Given<T> {
 
 /// What gives a setting.
 pub(in crate::settings) struct GivenSetting<'a> {
-    /// The flag, the variable, the place in the file or the variable of envoyproxy/ratelimit.
+    /// The flag, the variable, the location in the file or the variable of envoyproxy/ratelimit.
     pub name: String,
     /// The last one counts, unless the setting is a list.
     pub values: Vec<&'a OsStr>,

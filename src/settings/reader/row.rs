@@ -11,7 +11,7 @@ pub(crate) struct Setting<F> {
     pub flag: &'static str,
     /// The form of its values.
     pub form: F,
-    /// The default as an operator would type it; in words if no value means the same as unset, and empty
+    /// The default as an operator would type it; a phrase if no value means the same as unset, and empty
     /// if unset has no effect.
     pub default: &'static str,
     /// What it sets, for help and docs/settings.md.

@@ -86,7 +86,7 @@ impl RuleSource {
     }
 }
 
-/// Whether a value of `--rules` is a URL and not a path. Another scheme than that of a control plane is refused later.
+/// Whether a value of `--rules` is a URL and not a path. A scheme that is not a control plane's is refused later.
 fn is_url(text: &str) -> bool {
     let is_scheme =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
@@ -108,14 +108,14 @@ fn read_url(text: &str) -> Result<(XdsTarget, bool), String> {
     if rest.contains('#') {
         return Err("the URL of a control plane has no part after `#`".to_owned());
     }
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    if place.contains('@') {
+    let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if location.contains('@') {
         return Err(format!("a control plane takes no user or password: {FORM}"));
     }
-    if place.contains('/') {
+    if location.contains('/') {
         return Err(format!("the URL of a control plane has no path: {FORM}"));
     }
-    let (host, port) = match read_host(place, 0).map_err(str::to_owned)? {
+    let (host, port) = match read_host(location, 0).map_err(str::to_owned)? {
         Address::Tcp { host, port: port @ 1.. } => (host, port),
         Address::Tcp { .. } | Address::Unix(_) => {
             return Err(format!("the port is missing: {FORM}"));

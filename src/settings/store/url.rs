@@ -124,14 +124,14 @@ impl FromStr for StoreUrl {
             scheme.check_login(login)?;
         }
         let (user, password) = login.map(read_login).transpose()?.unwrap_or_default();
-        let place = scheme.read_place(rest)?;
+        let location = scheme.read_location(rest)?;
         let tls = || Arc::new(TlsClient::new(TlsFiles::default(), None, &TLS_ADVICE));
         let tls = scheme.is_tls.then(tls);
         let sentinel_access = Access { tls: tls.clone(), ..Access::default() };
-        let access = Access { user, password, database: place.database, tls };
+        let access = Access { user, password, database: location.database, tls };
         Ok(Self::Redis(RedisUrl {
-            topology: place.topology,
-            addresses: place.addresses,
+            topology: location.topology,
+            addresses: location.addresses,
             access: Arc::new(access),
             sentinel_access: Arc::new(sentinel_access),
         }))
@@ -155,7 +155,7 @@ struct Scheme {
 }
 
 /// What a URL has after its user and password.
-struct Place {
+struct UrlLocation {
     topology: TopologyKind,
     addresses: Vec<Address>,
     database: u32,
@@ -190,7 +190,7 @@ impl Scheme {
         Ok(Self { kind, is_tls })
     }
 
-    fn read_place(&self, text: &str) -> Result<Place, String> {
+    fn read_location(&self, text: &str) -> Result<UrlLocation, String> {
         if text.contains('#') {
             return Err("a URL has no part after `#`; write `#` in a password as %23".to_owned());
         }
@@ -222,7 +222,7 @@ impl Scheme {
                 redis+cluster://"
                 .to_owned());
         }
-        Ok(Place { topology, addresses, database })
+        Ok(UrlLocation { topology, addresses, database })
     }
 }
 
@@ -258,7 +258,7 @@ fn read_master(text: &str) -> Result<String, String> {
     }
 }
 
-fn read_socket(text: &str) -> Result<Place, String> {
+fn read_socket(text: &str) -> Result<UrlLocation, String> {
     let (path, query) = text.split_once('?').unwrap_or((text, ""));
     if !path.starts_with('/') || path == "/" {
         return Err("the socket must be an absolute path: redis+unix:///path".to_owned());
@@ -268,7 +268,7 @@ fn read_socket(text: &str) -> Result<Place, String> {
         None if query.is_empty() => "",
         _ => return Err("unknown parameter: redis+unix:// takes only db".to_owned()),
     };
-    Ok(Place {
+    Ok(UrlLocation {
         topology: TopologyKind::Single,
         addresses: vec![Address::Unix(PathBuf::from(decoded(path, "path")?))],
         database: read_database(database)?,

@@ -9,7 +9,7 @@ use crate::engine::{
 /// limit.
 const END_BITS: u32 = 44;
 
-/// The latest end; also that of all later ones.
+/// The latest end; later ends count as this one.
 const END_MAX: u64 = (1 << END_BITS) - 1;
 
 /// The used part of an exhausted counter.

@@ -61,7 +61,7 @@ pub(super) struct HashedKey {
 }
 
 impl HashedKey {
-    /// The key in the window that starts at `start`. `hash` is that of the counter; each window gets a hash
+    /// The key in the window that starts at `start`. `hash` is the counter's hash; each window gets a hash
     /// of its own, so that a counter with many expired windows is found as fast.
     pub(super) fn new(hash: u64, counter: &Counter, start: Timestamp) -> Self {
         let window = if counter.limit.algorithm.is_aligned() {
@@ -106,7 +106,7 @@ impl Shard {
             self.earliest = self.earliest.min(rank.end());
             return 0;
         }
-        // Looks, refunds and denied calls create no counter.
+        // Checks, refunds and denied calls create no counter.
         if account.read().is_unused() {
             return 0;
         }

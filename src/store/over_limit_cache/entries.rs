@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::engine::{
     key::Counter,
-    ledger::{Tally, Verdict},
+    ledger::{Fit, Tally},
     rule::Limit,
 };
 
@@ -33,7 +33,7 @@ const LIMITS_MAX: usize = 4;
 /// A tally, and what follows from it for later calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CachedTally {
-    verdict: CachedVerdict,
+    fit: CachedFit,
     /// From `sent`, though the store answered later: the reset comes no earlier than that.
     reset: Duration,
     /// When the call was sent to the store, or earlier.
@@ -43,51 +43,47 @@ pub(super) struct CachedTally {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum CachedVerdict {
+enum CachedFit {
     Fits {
         remaining: u32,
     },
     /// At most this many hits were left. With any algorithm, no more will be left until the reset, which is
     /// when the hits that did not fit will.
     Over {
-        left: u64,
+        remaining: u64,
     },
 }
 
 impl CachedTally {
     /// The store's tally of a charge of `asked` hits.
     pub(super) fn new(
-        Tally { verdict, reset }: Tally,
+        Tally { fit, reset }: Tally,
         asked: impl FnOnce() -> u64,
         sent: Instant,
     ) -> Self {
-        let verdict = match verdict {
-            Verdict::Fits { remaining } => CachedVerdict::Fits { remaining },
-            Verdict::Over => CachedVerdict::Over { left: asked().saturating_sub(1) },
+        let fit = match fit {
+            Fit::Fits { remaining } => CachedFit::Fits { remaining },
+            Fit::Over => CachedFit::Over { remaining: asked().saturating_sub(1) },
         };
-        Self { verdict, reset, sent, is_sure: true }
+        Self { fit, reset, sent, is_sure: true }
     }
 
     /// This tally, which may be a denial by a reservation that is given back.
     pub(super) fn unsure(self) -> Self {
-        Self { is_sure: matches!(self.verdict, CachedVerdict::Fits { .. }), ..self }
+        Self { is_sure: matches!(self.fit, CachedFit::Fits { .. }), ..self }
     }
 
     /// The tally of a charge of `asked` hits at `now`.
     pub(super) fn tally(&self, asked: impl FnOnce() -> u64, limit: &Limit, now: Instant) -> Tally {
-        let verdict = match self.verdict {
-            CachedVerdict::Fits { remaining } => Verdict::Fits { remaining },
-            CachedVerdict::Over { left } => {
+        let fit = match self.fit {
+            CachedFit::Fits { remaining } => Fit::Fits { remaining },
+            CachedFit::Over { remaining } => {
                 // More than the capacity never fits.
-                let left = u32::try_from(left).unwrap_or(u32::MAX).min(limit.capacity());
-                if asked() > u64::from(left) {
-                    Verdict::Over
-                } else {
-                    Verdict::Fits { remaining: left }
-                }
+                let remaining = u32::try_from(remaining).unwrap_or(u32::MAX).min(limit.capacity());
+                if asked() > u64::from(remaining) { Fit::Over } else { Fit::Fits { remaining } }
             }
         };
-        Tally { verdict, reset: self.reset.saturating_sub(self.age(now)) }
+        Tally { fit, reset: self.reset.saturating_sub(self.age(now)) }
     }
 
     fn counts_at(&self, now: Instant) -> bool {
@@ -100,7 +96,7 @@ impl CachedTally {
 
     /// Whether it repeats the denial `known`, which is so old that no reservation is the cause of both.
     fn confirms(&self, known: &Self) -> bool {
-        let is_over = |tally: &Self| matches!(tally.verdict, CachedVerdict::Over { .. });
+        let is_over = |tally: &Self| matches!(tally.fit, CachedFit::Over { .. });
         is_over(self)
             && is_over(known)
             && known.counts_at(self.sent)
@@ -112,10 +108,10 @@ impl CachedTally {
         if !self.is_sure && !known.is_sure && known.counts_at(self.sent) {
             return false;
         }
-        match (self.verdict, known.verdict) {
+        match (self.fit, known.fit) {
             _ if self.sent < known.sent => false,
-            (CachedVerdict::Over { left }, CachedVerdict::Over { left: known_left }) => {
-                left < known_left || !known.counts_at(self.sent)
+            (CachedFit::Over { remaining }, CachedFit::Over { remaining: known_remaining }) => {
+                remaining < known_remaining || !known.counts_at(self.sent)
             }
             _ => true,
         }

@@ -34,7 +34,7 @@ impl Scene {
 
     /// The store answers a call: `over 500` denies it for half a second, `7 left 500` does not.
     fn learn(&self, sent_ms: u64, call: &str, answer: &str) {
-        self.0.learn(&charges(call), &judgement(answer), self.at(sent_ms));
+        self.0.learn(&charges(call), &verdict(answer), self.at(sent_ms));
     }
 
     /// The store has answered a call with refunds.
@@ -57,29 +57,29 @@ impl Scene {
     }
 }
 
-fn judgement(answer: &str) -> Judgement {
-    Judgement { tallies: answer.split(", ").map(tally).collect(), ..Judgement::default() }
+fn verdict(answer: &str) -> Verdict {
+    Verdict { tallies: answer.split(", ").map(tally).collect(), ..Verdict::default() }
 }
 
 fn tally(text: &str) -> Tally {
-    let (verdict, reset) = text.rsplit_once(' ').unwrap();
-    let verdict = match verdict.split_once(' ') {
-        None => Verdict::Over,
-        Some((remaining, _)) => Verdict::Fits { remaining: remaining.parse().unwrap() },
+    let (fit, reset) = text.rsplit_once(' ').unwrap();
+    let fit = match fit.split_once(' ') {
+        None => Fit::Over,
+        Some((remaining, _)) => Fit::Fits { remaining: remaining.parse().unwrap() },
     };
-    Tally { verdict, reset: Duration::from_millis(reset.parse().unwrap()) }
+    Tally { fit, reset: Duration::from_millis(reset.parse().unwrap()) }
 }
 
-fn spell(Tally { verdict, reset }: &Tally) -> String {
-    match verdict {
-        Verdict::Over => format!("over {}", reset.as_millis()),
-        Verdict::Fits { remaining } => format!("{remaining} left {}", reset.as_millis()),
+fn spell(Tally { fit, reset }: &Tally) -> String {
+    match fit {
+        Fit::Over => format!("over {}", reset.as_millis()),
+        Fit::Fits { remaining } => format!("{remaining} left {}", reset.as_millis()),
     }
 }
 
-/// A call such as `charge 3 to a/5, look b/9, refund 1 of a/5`: the number after the slash is the limit
+/// A call such as `charge 3 to a/5, check b/9, refund 1 of a/5`: the number after the slash is the limit
 /// per hour. `count` is a charge that counts when denied, `shadow` one to a shadow, `quota` one to a quota,
-/// `drop` one to a token bucket; `glance` is a look at a limit that counts when denied.
+/// `drop` one to a token bucket; `glance` is a check at a limit that counts when denied.
 fn charges(call: &str) -> Vec<Charge> {
     call.split(", ").map(charge).collect()
 }
@@ -97,7 +97,7 @@ fn charge(text: &str) -> Charge {
         _ => {}
     }
     let hits = match verb {
-        "look" | "glance" => Hits::Look,
+        "check" | "glance" => Hits::Check,
         "refund" => Hits::Refund(words[1].parse().unwrap()),
         _ => Hits::Charge(words[1].parse().unwrap()),
     };
@@ -112,7 +112,7 @@ fn a_counter_is_over_for_a_second_at_most() {
     scene.learn(0, "charge 1 to a/5", "over 60000");
     scene.check(0, "charge 1 to a/5", "over 60000");
     scene.check(999, "charge 1 to a/5", "over 59001");
-    scene.check(999, "look a/5", "over 59001");
+    scene.check(999, "check a/5", "over 59001");
     scene.check(999, "charge 1 to b/5", "asks");
     scene.check(1000, "charge 1 to a/5", "asks");
 }
@@ -133,11 +133,11 @@ fn calls_for_no_more_than_was_left_ask_the_store() {
     scene.check(10, "charge 4 to a/5", "over 59990");
     scene.check(10, "charge 9 to a/5", "over 59990");
     scene.check(10, "charge 3 to a/5", "asks");
-    scene.check(10, "look a/5", "asks");
+    scene.check(10, "check a/5", "asks");
     // Hits on one counter are judged by their sum.
     scene.check(10, "charge 2 to a/5, charge 2 to a/5", "over 59990, over 59990");
     scene.check(10, "charge 2 to a/5, charge 2 to b/5", "asks");
-    // The smallest number of hits left counts until it expires.
+    // The smallest number of remaining hits counts until it expires.
     scene.learn(100, "charge 2 to a/5", "over 60000");
     scene.learn(200, "charge 3 to a/5", "over 60000");
     scene.check(300, "charge 2 to a/5", "over 59800");
@@ -190,7 +190,7 @@ fn a_sibling_that_can_never_fit_is_over_too() {
     let scene = Scene::new();
     scene.learn(0, "charge 1 to a/5", "over 60000");
     scene.check(0, "charge 1 to a/5, charge 1 to b/0", "over 60000, over 2700000");
-    scene.check(0, "charge 1 to a/5, look b/0", "over 60000, over 2700000");
+    scene.check(0, "charge 1 to a/5, check b/0", "over 60000, over 2700000");
     scene.check(0, "charge 1 to a/5, shadow 1 to b/0", "over 60000, over 2700000");
     scene.check(0, "charge 1 to a/5, charge 10 to b/9", "over 60000, over 2700000");
     scene.check(0, "charge 1 to a/5, drop 10 to b/9", "over 60000, over 0");
@@ -224,7 +224,7 @@ fn only_a_limit_that_denies_uncharged_answers_a_call() {
     let call = "charge 1 to a/5, shadow 1 to c/5, quota 1 to d/5, glance b/5";
     scene.check(0, call, over);
     scene.learn(0, "count 1 to e/5", "over 60000");
-    scene.check(0, "look a/5, glance e/5", "over 60000, 5 left 2700000");
+    scene.check(0, "check a/5, glance e/5", "over 60000, 5 left 2700000");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_refund_or_a_reset_under_one_limit_ends_it_under_every_limit_of_the_counter(
 
     let scene = Scene::new();
     scene.learn(0, "charge 1 to a/5", "over 60000");
-    scene.0.forget(&charge("look a/6").counter, scene.at(10));
+    scene.0.forget(&charge("check a/6").counter, scene.at(10));
     scene.check(20, "charge 1 to a/5", "asks");
     // Another algorithm on the same descriptor is another counter.
     scene.learn(30, "charge 1 to a/5", "over 60000");
@@ -282,7 +282,7 @@ fn at_most_four_limits_of_one_counter_are_kept() {
 fn a_reset_also_discards_denials_that_are_under_way() {
     let scene = Scene::new();
     scene.learn(0, "charge 1 to a/5", "over 60000");
-    scene.0.forget(&charge("look a/5").counter, scene.at(20));
+    scene.0.forget(&charge("check a/5").counter, scene.at(20));
     scene.learn(10, "charge 1 to a/5", "over 60000");
     scene.check(30, "charge 1 to a/5", "asks");
     scene.learn(40, "charge 1 to a/5", "over 60000");
@@ -316,11 +316,11 @@ fn a_size_of_0_turns_it_off() {
 fn a_long_business_id_is_not_kept() {
     let scene = Scene::new();
     for (parts, is_known) in [(9, true), (10, false)] {
-        let look = charge("look a/5");
+        let checked = charge("check a/5");
         let entries = vec![Entry { key: "k".into(), value: "v".repeat(100).into() }; parts];
-        let counter = Counter::new("shop", &entries, Arc::clone(&look.counter.limit));
-        let call = [Charge { counter, ..look }];
-        scene.0.learn(&call, &judgement("over 60000"), scene.at(0));
+        let counter = Counter::new("shop", &entries, Arc::clone(&checked.counter.limit));
+        let call = [Charge { counter, ..checked }];
+        scene.0.learn(&call, &verdict("over 60000"), scene.at(0));
         assert_eq!(scene.0.answer(&call, scene.at(0)).is_some(), is_known, "{parts}");
     }
 }

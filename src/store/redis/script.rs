@@ -13,7 +13,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 
 use crate::{
     engine::{
-        ledger::{CounterState, Judgement},
+        ledger::{CounterState, Verdict},
         time::Timestamp,
     },
     store::StoreError,
@@ -54,7 +54,7 @@ pub enum KeyDeclaration {
     /// Of several declared ones it must have all.
     ImportingUndeclared,
     /// Among the other arguments. They may be in any slots of one server of a cluster. Calls whose keys
-    /// are elsewhere are [`Elsewhere`](RedisOutcome::Elsewhere).
+    /// are elsewhere are [`Elsewhere`](ScriptVerdict::Elsewhere).
     Undeclared,
 }
 
@@ -95,7 +95,7 @@ pub fn fixed(clock: &str, keys: KeyDeclaration) -> String {
     clock.to_owned() + keys.prologue() + &FIXED.concat()
 }
 
-/// The text of the script that looks at one counter, on this clock.
+/// The text of the script that reads one counter, on this clock.
 pub fn counter(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + COUNTER
 }
@@ -117,9 +117,9 @@ pub(crate) struct Script {
 
 /// What Redis says of one call, or of a counter that was to be read. Unless it is decided, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RedisOutcome {
+pub enum ScriptVerdict {
     /// It was decided.
-    Decided(Judgement),
+    Decided(Verdict),
     /// The counter was read.
     Read(CounterState),
     /// A window is not the present one.
@@ -138,7 +138,7 @@ pub struct Reply {
     /// Redis's time.
     pub now: Timestamp,
     /// What it says.
-    pub outcome: RedisOutcome,
+    pub verdict: ScriptVerdict,
 }
 
 /// Why a server takes no writes.

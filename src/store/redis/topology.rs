@@ -1,5 +1,5 @@
 //! Which server has which counters. A single server, and the one that Sentinels name, have all of them; on a
-//! cluster each server has those of some hash slots.
+//! cluster each server has the counters of some hash slots.
 //!
 //! The servers are found (`discovery`, `sentinel`, `cluster`) and entered into the `directory`, whose present state is a
 //! `map`; the loss of a `failover` is estimated. Calls are led to their servers (`route`): in parts if several

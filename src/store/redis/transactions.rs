@@ -14,13 +14,13 @@ use self::{
     exchange::{account, count, exchange, transaction},
 };
 use super::{
-    script::{RedisOutcome, Reply, work::NodeWork},
+    script::{Reply, ScriptVerdict, work::NodeWork},
     wire::connection::Connection,
 };
 use crate::{
     engine::{
         key::Counter,
-        ledger::{CounterState, Judgement},
+        ledger::{CounterState, Verdict},
         time::Timestamp,
     },
     store::{Clear, metrics::StoreMetrics},
@@ -45,7 +45,7 @@ pub(super) async fn run(
         }
         // Only parts of calls are given back, and all counters are on one server.
         NodeWork::GiveBack(_) => {
-            Ok(Reply { now: assumed_now, outcome: RedisOutcome::Decided(Judgement::default()) })
+            Ok(Reply { now: assumed_now, verdict: ScriptVerdict::Decided(Verdict::default()) })
         }
     }
 }
@@ -62,23 +62,23 @@ async fn read(
     let limit = &counter.limit;
     let assumed = limit.window.at(assumed_now);
     let key = key_prefix.to_owned() + &counter.key(assumed.start);
-    let mut look = match clear {
+    let mut reads = match clear {
         // Without memory a server refuses every command inside of a transaction.
         Clear::No => redis::pipe(),
         Clear::Yes => transaction(),
     };
-    look.ignore_errors();
-    look.cmd("GET").arg(&key);
+    reads.ignore_errors();
+    reads.cmd("GET").arg(&key);
     if clear == Clear::Yes {
-        look.cmd("DEL").arg(&key).ignore();
+        reads.cmd("DEL").arg(&key).ignore();
     }
-    look.cmd("TIME");
-    let (now, answers) = exchange("MULTI", &look, connection, metrics).await?;
+    reads.cmd("TIME");
+    let (now, answers) = exchange("MULTI", &reads, connection, metrics).await?;
     let terms = limit.terms(now);
-    let outcome = match answers.first().and_then(count) {
-        _ if terms.span != assumed => RedisOutcome::Stale,
-        Some(count) => RedisOutcome::Read(CounterState::of(&account(count), &terms)),
-        None => RedisOutcome::Corrupt(vec![0]),
+    let verdict = match answers.first().and_then(count) {
+        _ if terms.span != assumed => ScriptVerdict::Stale,
+        Some(count) => ScriptVerdict::Read(CounterState::of(&account(count), &terms)),
+        None => ScriptVerdict::Corrupt(vec![0]),
     };
-    Ok(Reply { now, outcome })
+    Ok(Reply { now, verdict })
 }

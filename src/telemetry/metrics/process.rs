@@ -1,4 +1,4 @@
-//! Metrics of the process, from Linux's `/proc`; elsewhere only its start. The names are those of Prometheus's clients.
+//! Metrics of the process, from Linux's `/proc`; elsewhere only its start. The names are the same as in Prometheus's clients.
 
 use std::{fs, path::Path};
 

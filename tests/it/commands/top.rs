@@ -21,13 +21,13 @@ fn keys(top: &Value, list: &str) -> Vec<(String, u64, u64)> {
     let keys = top[list].as_array().unwrap().iter();
     keys.map(|key| {
         let number = |name: &str| key[name].as_u64().unwrap();
-        (key["key"].as_str().unwrap().to_owned(), number("count"), number("left"))
+        (key["key"].as_str().unwrap().to_owned(), number("count"), number("remaining"))
     })
     .collect()
 }
 
 fn expected(keys: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
-    keys.iter().map(|(key, count, left)| ((*key).to_owned(), *count, *left)).collect()
+    keys.iter().map(|(key, count, remaining)| ((*key).to_owned(), *count, *remaining)).collect()
 }
 
 /// Each call on a connection of its own, and so on any of the workers.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollkeeper::engine::{
     calendar::Calendar,
-    ledger::{Charge, GiveBack, Tally, Verdict},
+    ledger::{Charge, Fit, GiveBack, Tally},
     request::Hits,
     rule::{Algorithm, Limit, Unit, WhenDenied},
     time::Timestamp,
@@ -49,7 +49,7 @@ fn run(backend: &mut dyn Backend, begin: Timestamp, limit: &Arc<Limit>, line: &s
     let now = time(begin, at.trim_end_matches('s'));
     if let Some(reservation) = what.strip_prefix('<') {
         let (hits, made) = reservation.split_once('@').unwrap();
-        let Charge { counter, caller, .. } = charge("alice", Hits::Look, limit);
+        let Charge { counter, caller, .. } = charge("alice", Hits::Check, limit);
         let made = time(begin, made);
         backend.give_back(&GiveBack { counter, hits: hits.parse().unwrap(), made, caller }, now);
         return format!("{at} {what} done");
@@ -57,7 +57,7 @@ fn run(backend: &mut dyn Backend, begin: Timestamp, limit: &Arc<Limit>, line: &s
     let hits = match what.split_at(1) {
         ("+", hits) => Hits::Charge(hits.parse().unwrap()),
         ("-", hits) => Hits::Refund(hits.parse().unwrap()),
-        _ => Hits::Look,
+        _ => Hits::Check,
     };
     let [tally] = backend.charge(&[charge("alice", hits, limit)], now)[..] else {
         panic!("one charge has one tally");
@@ -70,9 +70,9 @@ fn time(begin: Timestamp, seconds: &str) -> Timestamp {
 }
 
 fn spell(tally: Tally) -> String {
-    match tally.verdict {
-        Verdict::Fits { remaining } => format!("ok {remaining} left"),
-        Verdict::Over => format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0),
+    match tally.fit {
+        Fit::Fits { remaining } => format!("ok {remaining} left"),
+        Fit::Over => format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0),
     }
 }
 
@@ -286,24 +286,24 @@ fn a_denied_call_charges_no_sibling_of_any_algorithm() {
     for backend in backends {
         for denies in one_of_each() {
             for index in 0..=one_of_each().len() {
-                for hits in [Hits::Charge(11), Hits::Look] {
+                for hits in [Hits::Charge(11), Hits::Check] {
                     let name = backend.name();
                     backend.clear();
-                    if hits == Hits::Look {
+                    if hits == Hits::Check {
                         backend.charge(&[charge("full", Hits::Charge(10), &denies)], BEGIN);
                     }
                     let siblings = one_of_each();
                     let mut call = charge_siblings(Hits::Charge(3), &siblings);
                     call.insert(index, charge("full", hits, &denies));
                     let verdicts: Vec<_> =
-                        backend.charge(&call, BEGIN).iter().map(|tally| tally.verdict).collect();
-                    let mut expected = vec![Verdict::Fits { remaining: 10 }; siblings.len()];
-                    expected.insert(index, Verdict::Over);
+                        backend.charge(&call, BEGIN).iter().map(|tally| tally.fit).collect();
+                    let mut expected = vec![Fit::Fits { remaining: 10 }; siblings.len()];
+                    expected.insert(index, Fit::Over);
                     assert_eq!(verdicts, expected, "{name}: {denies:?} at {index}");
 
-                    let checks = charge_siblings(Hits::Look, &siblings);
+                    let checks = charge_siblings(Hits::Check, &siblings);
                     for tally in backend.charge(&checks, BEGIN) {
-                        assert_eq!(tally.verdict, Verdict::Fits { remaining: 10 }, "{name}");
+                        assert_eq!(tally.fit, Fit::Fits { remaining: 10 }, "{name}");
                     }
                 }
             }
@@ -318,7 +318,7 @@ fn charge_siblings(hits: Hits, limits: &[Arc<Limit>]) -> Vec<Charge> {
 /// Promise "all or nothing": refunds apply first, even in a denied call; hits on one counter are summed; checks
 /// see the call's refunds and not its charges.
 #[test]
-fn refunds_sums_and_looks_work_alike_in_every_algorithm() {
+fn refunds_sums_and_checks_work_alike_in_every_algorithm() {
     let mut redis = ScriptInRedis::start();
     let backends: [&mut dyn Backend; 3] = [&mut Model::default(), &mut memory(), &mut redis];
     for backend in backends {
@@ -331,14 +331,14 @@ fn refunds_sums_and_looks_work_alike_in_every_algorithm() {
                 let actual: Vec<_> = tallies.iter().map(left).collect();
                 assert_eq!(actual, expected, "{}: {limit:?}", backend.name());
             };
-            use Hits::{Charge, Look, Refund};
+            use Hits::{Charge, Check, Refund};
             check(&[Charge(6), Charge(5)], &[None, None]);
-            check(&[Charge(6), Look, Charge(4)], &[Some(0), Some(10), Some(0)]);
+            check(&[Charge(6), Check, Charge(4)], &[Some(0), Some(10), Some(0)]);
             check(&[Charge(2), Refund(3)], &[Some(1), Some(1)]);
-            check(&[Charge(4), Refund(2), Look], &[None, Some(3), Some(3)]);
+            check(&[Charge(4), Refund(2), Check], &[None, Some(3), Some(3)]);
             check(&[Refund(Hits::MAX)], &[Some(10)]);
             check(&[Charge(Hits::MAX), Charge(Hits::MAX)], &[None, None]);
-            check(&[Look], &[Some(10)]);
+            check(&[Check], &[Some(10)]);
         }
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tollkeeper::{
     engine::{
-        ledger::Verdict,
+        ledger::Fit,
         request::Hits,
         rule::{Algorithm, Unit},
     },
     rls::pb::rate_limit_response::Code,
-    store::redis::script::RedisOutcome,
+    store::redis::script::ScriptVerdict,
 };
 
 use crate::support::{
@@ -122,16 +122,16 @@ fn windows_follow_a_redis_clock_that_jumps_and_resets_stay_in_range() {
             panic!("one charge has one tally");
         };
         assert!((1..=86_400).contains(&tally.reset.as_secs()), "{tally:?}");
-        tally.verdict
+        tally.fit
     };
-    assert_eq!(ask(0, 8), Verdict::Fits { remaining: 2 });
+    assert_eq!(ask(0, 8), Fit::Fits { remaining: 2 });
     for hours in [1, -1, 11, -12, 0] {
-        assert_eq!(ask(hours, 3), Verdict::Over, "{hours} hours off, in the same day");
+        assert_eq!(ask(hours, 3), Fit::Over, "{hours} hours off, in the same day");
     }
     // The next day is a new window, and the previous one keeps its count.
-    assert_eq!(ask(24, 10), Verdict::Fits { remaining: 0 });
-    assert_eq!(ask(24, 1), Verdict::Over);
-    assert_eq!(ask(0, 2), Verdict::Fits { remaining: 0 });
+    assert_eq!(ask(24, 10), Fit::Fits { remaining: 0 });
+    assert_eq!(ask(24, 1), Fit::Over);
+    assert_eq!(ask(0, 2), Fit::Fits { remaining: 0 });
     redis.redis.assert_no_key_leaks();
 }
 
@@ -150,12 +150,12 @@ fn clock_aligned_algorithms_refuse_an_assumed_time_outside_the_current_window() 
         let call = [charge(name, Hits::Charge(1), &minute)];
         for off_ms in [-60_000, -1, 60_000, 3 * 3_600_000] {
             let answer = redis.answer_stamped(&call, BEGIN.shifted(off_ms), BEGIN);
-            assert_eq!(answer == RedisOutcome::Stale, aligned, "{name}, {off_ms} ms off");
+            assert_eq!(answer == ScriptVerdict::Stale, aligned, "{name}, {off_ms} ms off");
         }
         let written = redis.redis.keys().iter().any(|key| key.contains(name));
         assert_eq!(written, !aligned, "a stale call writes nothing");
         assert!(
-            redis.answer_stamped(&call, BEGIN.plus_millis(59_999), BEGIN) != RedisOutcome::Stale
+            redis.answer_stamped(&call, BEGIN.plus_millis(59_999), BEGIN) != ScriptVerdict::Stale
         );
     }
 }

@@ -7,14 +7,14 @@ use tollkeeper::engine::{
     algorithm::{AnyAccount, fixed_window},
     ledger::{self, Charge, Posting},
     request::Hits,
-    rule::{Limit, Mode, OnStoreFailure, Unit, WhenDenied},
+    rule::{FailureMode, Limit, Mode, Unit, WhenDenied},
 };
 
 use crate::support::{
     backends::ScriptInRedis,
     charges::{BEGIN, charge},
 };
-use tollkeeper::store::redis::script::RedisOutcome;
+use tollkeeper::store::redis::script::ScriptVerdict;
 
 /// The counters and their counts; `None` is a corrupt counter.
 const COUNTERS: [(&str, Option<u64>); 4] =
@@ -23,11 +23,11 @@ const COUNTERS: [(&str, Option<u64>); 4] =
 fn any_charge() -> impl Strategy<Value = (usize, Charge)> {
     let hits = prop_oneof![
         3 => (1..4_u64).prop_map(Hits::Charge),
-        1 => Just(Hits::Look),
+        1 => Just(Hits::Check),
         1 => (0..4_u64).prop_map(Hits::Refund),
     ];
     let mode = prop::sample::select(vec![Mode::Enforced, Mode::Shadow, Mode::Quota]);
-    let failure = prop::sample::select(OnStoreFailure::ALL.to_vec());
+    let failure = prop::sample::select(FailureMode::ALL.to_vec());
     let counted = prop::bool::weighted(0.3);
     (0..COUNTERS.len(), hits, mode, failure, counted).prop_map(
         |(counter, hits, mode, on_store_failure, counted)| {
@@ -45,7 +45,7 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
     let limit = Limit::new(5, Unit::Year, 1).unwrap();
     let key = |user: &str| {
         let start = limit.window.at(BEGIN).start;
-        charge(user, Hits::Look, &Arc::new(limit.clone())).counter.key(start)
+        charge(user, Hits::Check, &Arc::new(limit.clone())).counter.key(start)
     };
     let config = ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() };
     let calls = prop::collection::vec(any_charge(), 1..4);
@@ -67,8 +67,8 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
         let charges: Vec<Charge> = call.iter().map(|(_, charge)| charge.clone()).collect();
         let outcome = redis.borrow_mut().answer_by_ledger(&charges, BEGIN);
         match outcome {
-            RedisOutcome::Decided(judgement) => prop_assert_eq!(Some(judgement), judged),
-            RedisOutcome::Corrupt(corrupt) => {
+            ScriptVerdict::Decided(verdict) => prop_assert_eq!(Some(verdict), judged),
+            ScriptVerdict::Corrupt(corrupt) => {
                 prop_assert_eq!(judged, None);
                 let is_corrupt = |index: &usize| COUNTERS[call[*index].0].1.is_none();
                 let expected: Vec<usize> = (0..call.len()).filter(is_corrupt).collect();

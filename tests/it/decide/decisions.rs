@@ -86,7 +86,7 @@ async fn each_charge_is_judged_against_its_own_limit() {
 }
 
 #[tokio::test]
-async fn a_look_is_judged_like_one_hit_and_charges_nothing() {
+async fn a_check_is_judged_like_one_hit_and_charges_nothing() {
     on_every_store(async |scenario| {
         check(scenario, vec![hits(user("two"), 0)], "OK: OK 2/2 YEAR").await;
         check(scenario, vec![hits(user("two"), 2)], "OK: OK 0/2 YEAR").await;
@@ -96,7 +96,7 @@ async fn a_look_is_judged_like_one_hit_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_look_sees_refunds_and_not_charges_of_its_call() {
+async fn a_check_sees_refunds_and_not_charges_of_its_call() {
     on_every_store(async |scenario| {
         let call = vec![hits(user("two"), 0), hits(user("two"), 2)];
         check(scenario, call, "OK: OK 2/2 YEAR, OK 0/2 YEAR").await;
@@ -115,8 +115,8 @@ async fn a_denied_call_charges_no_descriptor_wherever_the_denying_one_is() {
         check(scenario, first, &format!("OVER_LIMIT: {over}, {left}")).await;
         let last = vec![tenant(), user("two")];
         check(scenario, last, &format!("OVER_LIMIT: {left}, {over}")).await;
-        let look = vec![tenant(), hits(user("two"), 0)];
-        check(scenario, look, &format!("OVER_LIMIT: {left}, {over}")).await;
+        let no_hits = vec![tenant(), hits(user("two"), 0)];
+        check(scenario, no_hits, &format!("OVER_LIMIT: {left}, {over}")).await;
         check(scenario, vec![tenant()], "OK: OK 999/1000 MONTH").await;
     })
     .await;
@@ -320,11 +320,11 @@ descriptors:
 async fn with_count_denied_exactly_two_of_envoys_debits_of_600_pass_a_limit_of_1000() {
     on_every_store(async |scenario| {
         let tokens = || descriptor(&[("tokens", "a")]);
-        for (look, debit) in [
+        for (no_hits, debit) in [
             ("OK: OK 1000/1000 YEAR", "OK: OK 400/1000 YEAR"),
             ("OK: OK 400/1000 YEAR", "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR"),
         ] {
-            check(scenario, vec![hits(tokens(), 0)], look).await;
+            check(scenario, vec![hits(tokens(), 0)], no_hits).await;
             check(scenario, vec![hits(tokens(), 600)], debit).await;
         }
         check(scenario, vec![hits(tokens(), 0)], "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR").await;
@@ -361,14 +361,14 @@ async fn the_count_denied_setting_applies_to_all_rules_and_overrides() {
 }
 
 #[tokio::test]
-async fn a_refused_debit_of_a_rule_that_gets_looks_is_logged_once_and_counted() {
+async fn a_refused_debit_of_a_rule_that_gets_checks_is_logged_once_and_counted() {
     let service = &Service::start(Options::default());
     let scenario = &Scenario { service, domain: "shop".to_owned() };
     let work = |count| vec![hits(descriptor(&[("work", "a")]), count)];
     let logged = || service.log().matches("`count_denied: true`").count();
     let over = "OVER_LIMIT: OVER_LIMIT 0/1000 YEAR";
     check(scenario, work(1001), over).await;
-    assert_eq!(logged(), 0, "the rule has had no look");
+    assert_eq!(logged(), 0, "the rule has had no check");
     check(scenario, work(0), "OK: OK 1000/1000 YEAR").await;
     for _ in 0..2 {
         check(scenario, work(1001), over).await;

@@ -7,12 +7,12 @@ use tollkeeper::{
     engine::{
         ledger::{Charge, GiveBack},
         request::Hits,
-        rule::{Algorithm, Limit, OnStoreFailure, Unit},
+        rule::{Algorithm, FailureMode, Limit, Unit},
         time::Timestamp,
     },
     store::{
         memory::MemoryStore,
-        redis::script::{KeyDeclaration, RedisOutcome},
+        redis::script::{KeyDeclaration, ScriptVerdict},
     },
 };
 
@@ -34,24 +34,24 @@ fn a_give_back_looks_for_its_entry_among_the_newest_257_of_a_log() {
         }
         let mut used = 600;
         for (made, found) in [(42, false), (43, true), (299, true), (44, true), (42, true)] {
-            let Charge { counter, caller, .. } = charge("a", Hits::Look, &limit);
+            let Charge { counter, caller, .. } = charge("a", Hits::Check, &limit);
             let give_back = GiveBack { counter, hits: 2, made: BEGIN.plus_millis(made), caller };
             let tally = backend.give_back(&give_back, BEGIN.plus_millis(300)).unwrap();
             used -= if found { 2 } else { 0 };
             assert_eq!(left(&tally), Some(1000 - used), "{}: {made}", backend.name());
-            let [look] =
-                backend.charge(&[charge("a", Hits::Look, &limit)], BEGIN.plus_millis(300))[..]
+            let [no_hits] =
+                backend.charge(&[charge("a", Hits::Check, &limit)], BEGIN.plus_millis(300))[..]
             else {
                 panic!("one tally");
             };
-            assert_eq!(look, tally, "{}: {made}", backend.name());
+            assert_eq!(no_hits, tally, "{}: {made}", backend.name());
         }
         let later = BEGIN.plus_millis(60_250);
-        let [look] = backend.charge(&[charge("a", Hits::Look, &limit)], later)[..] else {
+        let [no_hits] = backend.charge(&[charge("a", Hits::Check, &limit)], later)[..] else {
             panic!("one tally");
         };
         // The entries of 251 to 298 are left.
-        assert_eq!(left(&look), Some(1000 - 2 * 48), "{}", backend.name());
+        assert_eq!(left(&no_hits), Some(1000 - 2 * 48), "{}", backend.name());
     }
     redis.redis.assert_no_key_leaks();
 }
@@ -87,7 +87,7 @@ fn a_give_back_creates_no_key_and_leaves_none_without_a_count() {
     let mut redis = ScriptInRedis::start_with(KeyDeclaration::Undeclared);
     let keys = |redis: &ScriptInRedis| redis.redis.query::<Vec<String>>(&["KEYS", "tk1:*"]);
     for limit in one_of_each() {
-        let Charge { counter, caller, .. } = charge("a", Hits::Look, &limit);
+        let Charge { counter, caller, .. } = charge("a", Hits::Check, &limit);
         let give_back = GiveBack { counter, hits: 3, made: BEGIN, caller };
         redis.give_back(&give_back, BEGIN);
         assert_eq!(keys(&redis), [""; 0], "{limit:?}");
@@ -106,14 +106,14 @@ fn a_give_back_creates_no_key_and_leaves_none_without_a_count() {
 fn a_give_back_to_a_corrupt_counter_says_so_and_changes_nothing() {
     let mut redis = ScriptInRedis::start();
     for limit in one_of_each() {
-        for on_store_failure in OnStoreFailure::ALL {
+        for on_store_failure in FailureMode::ALL {
             let limit = Arc::new(Limit { on_store_failure, ..(*limit).clone() });
-            let Charge { counter, caller, .. } = charge("a", Hits::Look, &limit);
+            let Charge { counter, caller, .. } = charge("a", Hits::Check, &limit);
             let key = counter.key(limit.window.at(BEGIN).start);
             let _: () = redis.redis.query(&["SET", &key, "text", "EX", "1000000000"]);
             let give_back = GiveBack { counter, hits: 3, made: BEGIN, caller };
             let outcome = redis.answer_give_back(&give_back, BEGIN);
-            assert_eq!(outcome, RedisOutcome::Corrupt(vec![0]), "{limit:?}");
+            assert_eq!(outcome, ScriptVerdict::Corrupt(vec![0]), "{limit:?}");
             assert_eq!(redis.redis.query::<String>(&["GET", &key]), "text");
         }
     }
@@ -219,5 +219,5 @@ fn net() -> Arc<Limit> {
 }
 
 fn remaining(store: &MemoryStore, limit: &Arc<Limit>, now: Timestamp) -> u32 {
-    left(&store.charge_at(&[charge("a", Hits::Look, limit)], now).tallies[0]).unwrap_or(0)
+    left(&store.charge_at(&[charge("a", Hits::Check, limit)], now).tallies[0]).unwrap_or(0)
 }

@@ -54,7 +54,7 @@ descriptors:
 /// The numbers are from envoyproxy/ratelimit's own integration test, except that denied calls are not
 /// charged.
 #[tokio::test]
-async fn the_basic_configuration_answers_with_the_incumbents_numbers() {
+async fn the_basic_configuration_answers_with_envoyproxy_ratelimits_numbers() {
     let rules = "
 domain: shop
 descriptors:
@@ -88,7 +88,7 @@ descriptors:
 
 /// Rules such as the ones in its readme.
 #[tokio::test]
-async fn the_examples_of_the_incumbents_readme_work_unchanged() {
+async fn the_examples_of_envoyproxy_ratelimits_readme_work_unchanged() {
     let check = async |rules: &str, domain: &str, calls: &[(&[(&str, &str)], &str)]| {
         let redis = Redis::start();
         for store in ["memory://", &redis.url()] {
@@ -190,7 +190,7 @@ descriptors:
 
 /// Rules such as the ones in its configuration tests.
 #[tokio::test]
-async fn nested_rules_allowlists_and_unlimited_rules_match_as_in_the_incumbent() {
+async fn nested_rules_allowlists_and_unlimited_rules_match_as_in_envoyproxy_ratelimit() {
     let rules = "
 domain: shop
 descriptors:
@@ -358,8 +358,8 @@ descriptors:
     on_every_store(rules, flags, async |service| {
         let mut passed = 0;
         for _ in 0..5 {
-            let look = ask(service, vec![hits(one("tokens", "x"), 0)]).await;
-            if look.overall_code().as_str_name() == "OK" {
+            let no_hits = ask(service, vec![hits(one("tokens", "x"), 0)]).await;
+            if no_hits.overall_code().as_str_name() == "OK" {
                 passed += 1;
                 ask(service, vec![one("tokens", "x")]).await;
             }
@@ -376,7 +376,7 @@ async fn a_token_quota_of_two_lets_two_through() {
 
 /// As envoyproxy/ratelimit decides it: only hits beyond the limit deny a check.
 #[tokio::test]
-async fn a_token_quota_of_two_lets_three_through_if_looks_pass_at_an_exhausted_limit() {
+async fn a_token_quota_of_two_lets_three_through_if_checks_pass_at_an_exhausted_limit() {
     check_token_quota(&["--exhausted-looks", "allow"], 3).await;
 }
 

@@ -108,7 +108,7 @@ struct Answer {
 ///   without a limit, which is never over.
 /// - The call is denied if a limit that is not a quota is over, or if there are quotas and all are over.
 /// - The global shadow mode makes the overall code OK, and changes nothing else.
-fn incumbent(call: &[Matches], global: Global) -> Answer {
+fn envoyproxy_ratelimit(call: &[Matches], global: Global) -> Answer {
     let replaced = call.iter().any(|matched| matches!(matched, Limit { .. } | Unlimited));
     let status = |matched: &Matches| match *matched {
         Limit { over: false, .. } => Status::Ok,
@@ -154,7 +154,10 @@ fn ours(call: &[Matches], global: Global) -> Answer {
             other => votes.push(*other),
         }
     }
-    Answer { overall: incumbent(&votes, global).overall, ..incumbent(call, global) }
+    Answer {
+        overall: envoyproxy_ratelimit(&votes, global).overall,
+        ..envoyproxy_ratelimit(call, global)
+    }
 }
 
 fn read(answer: &RateLimitResponse) -> Answer {
@@ -196,7 +199,8 @@ fn longer(call: &[Matches]) -> Vec<Vec<Matches>> {
 }
 
 #[tokio::test]
-async fn every_combination_of_modes_is_answered_as_by_the_incumbent_but_shadows_have_no_vote() {
+async fn every_combination_of_modes_is_answered_as_by_envoyproxy_ratelimit_but_shadows_have_no_vote()
+ {
     let head = "domain: shop\ndescriptors:\n".to_owned();
     let rules = ALL.iter().fold(head, |rules, matched| rules + &matched.rule());
     let modes = [
@@ -217,7 +221,7 @@ async fn every_combination_of_modes_is_answered_as_by_the_incumbent_but_shadows_
                 let answer = client.should_rate_limit(request("shop", descriptors)).await.unwrap();
                 let answer = read(&answer.into_inner());
                 assert_eq!(answer, ours(&call, global), "{global:?}: {call:?}");
-                if answer != incumbent(&call, global) {
+                if answer != envoyproxy_ratelimit(&call, global) {
                     differences.push(call);
                 }
             }

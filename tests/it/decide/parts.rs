@@ -8,11 +8,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        ledger::{
-            Charge, GiveBack, PartTally, PartsOutcome, Tally, Verdict, judge_parts, reservation,
-        },
+        ledger::{Charge, Fit, GiveBack, PartTally, PartsVerdict, Tally, judge_parts, reservation},
         request::Hits,
-        rule::{Algorithm, Limit, Mode, OnStoreFailure, Unit, WhenDenied},
+        rule::{Algorithm, FailureMode, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
     },
     store::memory::MemoryStore,
@@ -55,7 +53,7 @@ fn limits() -> Vec<Arc<Limit>> {
     for algorithm in Algorithm::all(6, None) {
         for mode in [Mode::Enforced, Mode::Enforced, Mode::Shadow, Mode::Quota] {
             for when_denied in [WhenDenied::Free, WhenDenied::Counted] {
-                for on_store_failure in OnStoreFailure::ALL {
+                for on_store_failure in FailureMode::ALL {
                     let limit = Limit::new(6, Unit::Second, 1).unwrap();
                     let algorithm = algorithm.clone();
                     let limit = Limit { algorithm, mode, when_denied, on_store_failure, ..limit };
@@ -77,7 +75,7 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
         let number = (number % limits.len() as u64) as usize;
         let hits = match dice.below(10) {
             0..=6 => Hits::Charge(1 + dice.below(3)),
-            7..=8 => Hits::Look,
+            7..=8 => Hits::Check,
             _ => Hits::Refund(1 + dice.below(4)),
         };
         // Limits of different modes share the counters of fixed windows, as overrides do.
@@ -112,7 +110,7 @@ fn any_history() -> impl Strategy<Value = Vec<Call>> {
 /// What became of a call in parts.
 struct Decided {
     /// `None` if no part was answered.
-    outcome: Option<PartsOutcome>,
+    verdict: Option<PartsVerdict>,
     tallies: Vec<PartTally>,
 }
 
@@ -137,18 +135,18 @@ impl Nodes {
                 continue;
             }
             let part: Vec<_> = indices.iter().map(|index| reservation(&charges[*index])).collect();
-            let judgement = node.charge_at(&part, now);
+            let verdict = node.charge_at(&part, now);
             if fate == Fate::Answered {
-                for (index, tally) in indices.into_iter().zip(judgement.tallies) {
+                for (index, tally) in indices.into_iter().zip(verdict.tallies) {
                     tallies[index] = PartTally::Known(tally);
                 }
             }
         }
         if tallies.iter().all(|tally| *tally == PartTally::Unknown) {
-            return Decided { outcome: None, tallies };
+            return Decided { verdict: None, tallies };
         }
-        let verdict = judge_parts(charges, &tallies, &parts);
-        for (index, gives_back) in verdict.gives_back.iter().enumerate() {
+        let judged = judge_parts(charges, &tallies, &parts);
+        for (index, gives_back) in judged.gives_back.iter().enumerate() {
             let Charge { counter, hits, caller } = charges[index].clone();
             if let (Hits::Charge(hits), true) = (hits, *gives_back && call.gives_back[parts[index]])
             {
@@ -156,11 +154,11 @@ impl Nodes {
                 self.0[parts[index]].give_back_at(&give_back, now.plus_millis(call.took));
             }
         }
-        Decided { outcome: Some(verdict.outcome), tallies }
+        Decided { verdict: Some(judged.verdict), tallies }
     }
 
-    fn look(&self, charge: &Charge, now: Timestamp) -> Tally {
-        look(&self.0[Self::of(charge)], charge, now)
+    fn checked(&self, charge: &Charge, now: Timestamp) -> Tally {
+        checked(&self.0[Self::of(charge)], charge, now)
     }
 
     /// Opens the window of the call's first-hit windows here and in `other`. One that a reservation opens ends
@@ -188,19 +186,19 @@ fn always(charge: &Charge) -> Charge {
     Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
 }
 
-fn look(store: &MemoryStore, charge: &Charge, now: Timestamp) -> Tally {
-    store.charge_at(&[Charge { hits: Hits::Look, ..charge.clone() }], now).tallies[0]
+fn checked(store: &MemoryStore, charge: &Charge, now: Timestamp) -> Tally {
+    store.charge_at(&[Charge { hits: Hits::Check, ..charge.clone() }], now).tallies[0]
 }
 
 fn remaining(tally: Tally) -> u32 {
-    match tally.verdict {
-        Verdict::Fits { remaining } => remaining,
-        Verdict::Over => 0,
+    match tally.fit {
+        Fit::Fits { remaining } => remaining,
+        Fit::Over => 0,
     }
 }
 
 fn fits(tally: &Tally) -> bool {
-    tally.verdict != Verdict::Over
+    tally.fit != Fit::Over
 }
 
 fn cases() -> ProptestConfig {
@@ -208,14 +206,14 @@ fn cases() -> ProptestConfig {
 }
 
 /// Whether hits count after a call of this outcome: all hits of an admitted call, and hits that count when denied.
-fn stays(charge: &Charge, tally: &PartTally, outcome: PartsOutcome) -> bool {
+fn stays(charge: &Charge, tally: &PartTally, verdict: PartsVerdict) -> bool {
     let Limit { mode, when_denied, .. } = *charge.counter.limit;
     let (PartTally::Known(tally), Hits::Charge(_)) = (tally, charge.hits) else { return false };
     let is_counted = when_denied == WhenDenied::Counted;
-    match outcome {
-        PartsOutcome::Admitted => fits(tally) || is_counted || mode == Mode::Quota,
-        PartsOutcome::Denied | PartsOutcome::Failed => is_counted,
-        PartsOutcome::Again => false,
+    match verdict {
+        PartsVerdict::Admitted => fits(tally) || is_counted || mode == Mode::Quota,
+        PartsVerdict::Denied | PartsVerdict::Failed => is_counted,
+        PartsVerdict::Again => false,
     }
 }
 
@@ -230,13 +228,13 @@ proptest! {
             let call = Call { took: 0, fates: [Fate::Answered; NODES], gives_back: [true; NODES], ..call };
             now = now.plus_millis(call.passed);
             nodes.open_windows(&whole, &call.charges, now);
-            let Decided { outcome, tallies } = nodes.charge(&call, now);
+            let Decided { verdict, tallies } = nodes.charge(&call, now);
             let expected = whole.charge_at(&call.charges, now);
-            prop_assert_eq!(outcome == Some(PartsOutcome::Denied), expected.denied, "{:?}", call);
+            prop_assert_eq!(verdict == Some(PartsVerdict::Denied), expected.denied, "{:?}", call);
             for ((tally, expected), charge) in tallies.iter().zip(&expected.tallies).zip(&call.charges) {
                 let PartTally::Known(tally) = tally else { panic!("every part is known") };
                 prop_assert_eq!(fits(tally), fits(expected), "{:?} of {:?}", charge, call);
-                let counters = (nodes.look(charge, now), look(&whole, charge, now));
+                let counters = (nodes.checked(charge, now), checked(&whole, charge, now));
                 prop_assert_eq!(counters.0, counters.1, "{:?} of {:?}", charge, call);
             }
         }
@@ -251,7 +249,7 @@ proptest! {
         for call in history {
             now = now.plus_millis(call.passed);
             nodes.open_windows(&ledger, &call.charges, now);
-            let Decided { outcome, tallies } = nodes.charge(&call, now);
+            let Decided { verdict, tallies } = nodes.charge(&call, now);
             for charge in &call.charges {
                 counters.insert(charge.counter.key(BEGIN), charge.clone());
                 if charge.hits.is_refund() && call.fates[Nodes::of(charge)] != Fate::Lost {
@@ -259,29 +257,29 @@ proptest! {
                 }
             }
             let stays: Vec<&Charge> = call.charges.iter().zip(&tallies)
-                .filter(|(charge, tally)| outcome.is_some_and(|outcome| stays(charge, tally, outcome)))
+                .filter(|(charge, tally)| verdict.is_some_and(|verdict| stays(charge, tally, verdict)))
                 .map(|(charge, _)| charge)
                 .collect();
             let made: Vec<Charge> = stays.iter().map(|charge| always(charge)).collect();
             let made = ledger.charge_at(&made, now).tallies;
-            if outcome == Some(PartsOutcome::Admitted) {
+            if verdict == Some(PartsVerdict::Admitted) {
                 let fit = |mode| {
                     let all = stays.iter().zip(&made);
                     all.filter(move |(charge, _)| charge.counter.limit.mode == mode).map(|(_, tally)| fits(tally))
                 };
                 prop_assert!(fit(Mode::Enforced).all(|fits| fits), "{:?}", call);
                 let mut quotas = fit(Mode::Quota).peekable();
-                let looks_at_quota = call.charges.iter().any(|charge| {
-                    charge.hits == Hits::Look && charge.counter.limit.mode == Mode::Quota
+                let checks_quota = call.charges.iter().any(|charge| {
+                    charge.hits == Hits::Check && charge.counter.limit.mode == Mode::Quota
                 });
                 prop_assert!(
-                    looks_at_quota || quotas.peek().is_none() || quotas.any(|fits| fits),
+                    checks_quota || quotas.peek().is_none() || quotas.any(|fits| fits),
                     "{:?}", call
                 );
             }
             now = now.plus_millis(call.took);
             for charge in counters.values() {
-                let (left, expected) = (nodes.look(charge, now), look(&ledger, charge, now));
+                let (left, expected) = (nodes.checked(charge, now), checked(&ledger, charge, now));
                 prop_assert!(remaining(left) <= remaining(expected), "{:?} after {:?}", charge, call);
             }
         }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Instant};
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        ledger::{self, Charge, GiveBack, Tally, Verdict},
+        ledger::{self, Charge, Fit, GiveBack, Tally},
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         time::Timestamp,
@@ -87,7 +87,7 @@ impl Dice {
             0..=9 => Hits::Charge(1 + self.below(3)),
             10..=12 => Hits::Charge(1 + self.below(9)),
             13 => Hits::Charge(most),
-            14..=16 => Hits::Look,
+            14..=16 => Hits::Check,
             17..=18 => Hits::Refund(self.below(5)),
             _ => Hits::Refund(Hits::MAX),
         }
@@ -127,7 +127,7 @@ impl Reservations {
             return;
         }
         for (Charge { counter, hits, caller }, tally) in charges.iter().zip(tallies) {
-            if let (Hits::Charge(hits), Verdict::Fits { .. }) = (*hits, tally.verdict) {
+            if let (Hits::Charge(hits), Fit::Fits { .. }) = (*hits, tally.fit) {
                 let (counter, caller) = (counter.clone(), caller.clone());
                 self.0.push(GiveBack { counter, hits, made, caller });
             }
@@ -259,7 +259,7 @@ fn a_log_admits_no_more_when_the_clock_jumps() {
         }
         let call = [charge("a", Hits::Charge(1), &limit)];
         let tallies = store.charge_at(&call, BEGIN.plus_millis(ms).shifted(skew)).tallies;
-        if tallies[0].verdict != tollkeeper::engine::ledger::Verdict::Over {
+        if tallies[0].fit != tollkeeper::engine::ledger::Fit::Over {
             admitted.push(BEGIN.plus_millis(ms));
         }
     }

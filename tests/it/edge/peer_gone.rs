@@ -45,10 +45,10 @@ fn connect(service: &Service) -> TcpStream {
 /// Waits until `debits` debits are counted.
 #[track_caller]
 fn wait_until_counted(service: &Service, debits: u32) {
-    let look = request("shop", vec![hits(descriptor(&[("tokens", "a")]), 0)]);
+    let no_hits = request("shop", vec![hits(descriptor(&[("tokens", "a")]), 0)]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     eventually(&format!("{debits} debits are counted"), || {
-        let answer = runtime.block_on(service.ask(look.clone())).unwrap();
+        let answer = runtime.block_on(service.ask(no_hits.clone())).unwrap();
         (answer.statuses[0].limit_remaining == 1_000_000 - debits).then_some(())
     });
 }

@@ -155,7 +155,7 @@ fn the_checks_at_connect_are_on_the_page_of_redis() {
 }
 
 /// Every variable of envoyproxy/ratelimit.
-const INCUMBENT: &str = "
+const ENVOYPROXY_RATELIMIT: &str = "
     HOST PORT GRPC_HOST GRPC_PORT GRPC_UDS DEBUG_HOST DEBUG_PORT
     GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT
     GRPC_SERVER_TLS_CA_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
@@ -195,15 +195,15 @@ const INCUMBENT: &str = "
 ";
 
 #[test]
-fn every_variable_of_the_incumbent_is_in_the_table_and_on_the_page() {
-    let table = settings::incumbent_variables();
+fn every_variable_of_envoyproxy_ratelimit_is_in_the_table_and_on_the_page() {
+    let table = settings::envoyproxy_ratelimit_variables();
     let of = |name: &str| {
         table.iter().position(|row| match row.name.strip_suffix('…') {
             Some(family) => name.starts_with(family),
             None => name == row.name,
         })
     };
-    let rows: Option<BTreeSet<usize>> = INCUMBENT.split_whitespace().map(of).collect();
+    let rows: Option<BTreeSet<usize>> = ENVOYPROXY_RATELIMIT.split_whitespace().map(of).collect();
     assert_eq!(rows, Some((0..table.len()).collect()), "a variable or a row is missing");
     let rows: Vec<String> = table
         .iter()

@@ -1,4 +1,4 @@
-//! The documents use the settled words: a phrase that was replaced does not come back.
+//! The documents and src use the settled words: a phrase or a name that was replaced does not come back.
 
 use std::{
     fs,
@@ -18,6 +18,7 @@ const PLACES: &[&str] = &[
     "examples/clients",
     "helm/README.md",
     "helm/files/alerts.yaml",
+    "src",
 ];
 
 /// The files that are text. Generated files and pictures are not.
@@ -55,6 +56,23 @@ const SETTLED: &[(&str, &str)] = &[
     ("the incumbent", "\"envoyproxy/ratelimit\""),
     ("the old service", "\"envoyproxy/ratelimit\""),
     ("the old program", "\"envoyproxy/ratelimit\""),
+];
+
+/// Names that must not occur in src, and what to write instead.
+const NAMES: &[(&str, &str)] = &[
+    ("Judgement", "Verdict"),
+    ("judgement", "verdict"),
+    ("CachedVerdict", "CachedFit"),
+    ("PartsOutcome", "PartsVerdict"),
+    ("RedisOutcome", "ScriptVerdict"),
+    ("Look", "Check"),
+    ("ExhaustedLooks", "ExhaustedChecks"),
+    ("OnStoreFailure", "FailureMode"),
+    ("without_counter", "by_failure_mode"),
+    ("incumbent", "envoyproxy_ratelimit"),
+    ("Incumbent", "EnvoyproxyRatelimit"),
+    ("passed_over", "skipped"),
+    ("counters_unreadable", "counters_corrupt"),
 ];
 
 /// The headers of tables that are written from src and are checked there.
@@ -134,6 +152,20 @@ fn the_documents_have_no_phrase_that_was_replaced() {
             let text = fs::read_to_string(&file).unwrap();
             let name = file.strip_prefix(root()).unwrap().display();
             found.extend(replaced(&text).iter().map(|line| format!("{name}:{line}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn src_has_no_name_that_was_replaced() {
+    let mut found = Vec::new();
+    for file in files(&root().join("src")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for name in text.split(|char: char| !char.is_alphanumeric() && char != '_') {
+            if let Some((_, instead)) = NAMES.iter().find(|(old, _)| *old == name) {
+                found.push(format!("{}: `{name}`: write {instead}", file.display()));
+            }
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

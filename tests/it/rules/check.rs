@@ -636,7 +636,7 @@ fn rules_are_read_from_standard_input() {
     let (code, stdout, stderr) = run(&["explain", "--rules", "-", "--domain", "d", "k=v"], rules);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("matches rule k, written at standard input:3\n"), "{stdout}");
-    let tests = "rules: [examples/rules.yaml]\ntests:\n  - { name: a, domain: x, calls: [{ call: k=v, rule: none }] }\n";
+    let tests = "rules: [examples/rules.yaml]\ntests:\n  - { name: a, domain: x, calls: [{ descriptors: k=v, rule: none }] }\n";
     let (code, stdout, stderr) =
         run_with_input(tollkeeper().current_dir(root()).args(["test", "-"]), tests);
     assert_eq!(code, Some(0), "{stderr}");

@@ -91,7 +91,7 @@ fn a_limit_that_rules_cannot_express_is_reported_with_its_location_and_no_rules_
                    and compare that\n";
     let (code, stdout, stderr) = import(&[LIMITS]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    let hint = "no rules are printed; with --partial, those of the other limits are\n";
+    let hint = "no rules are printed; with --partial, the rules for the other limits are\n";
     assert_eq!(stderr, format!("{refusal}{hint}"));
 
     let (code, stdout, stderr) = import(&[LIMITS, "--partial"]);

@@ -59,20 +59,22 @@ fn the_shipped_tests_pass_and_are_listed() {
 
 #[test]
 fn calls_have_times_hits_and_expectations() {
+    let passed = "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n";
+    check("      - { call: [k=v, k=w], expect: OK }\n", passed);
     // On this day the clocks in Berlin go forward, so it has 23 hours.
-    let day = "      - { call: k=v, hits: 2, expect: OK, remaining: [0], rule: k }
-      - { at: 1379m, call: k=v, expect: over_limit }
-      - { call: k=v, expect: OVER_LIMIT }
-      - { at: 23h, call: k=v, hits: 0, remaining: 2 }
-      - { at: 23h, call: k=v, hits: -1, expect: OK }
+    let day = "      - { descriptors: k=v, hits: 2, expect: OK, remaining: [0], rule: k }
+      - { at: 1379m, descriptors: k=v, expect: over_limit }
+      - { descriptors: k=v, expect: OVER_LIMIT }
+      - { at: 23h, descriptors: k=v, hits: 0, remaining: 2 }
+      - { at: 23h, descriptors: k=v, hits: -1, expect: OK }
 ";
-    check(day, "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n");
+    check(day, passed);
 }
 
 #[test]
 fn a_failed_test_shows_the_expected_and_the_actual_decision() {
     check_failure(
-        "      - { call: [k=v, k=w], hits: 2, expect: OVER_LIMIT, remaining: [1, 0], rule: [k, j] }\n",
+        "      - { descriptors: [k=v, k=w], hits: 2, expect: OVER_LIMIT, remaining: [1, 0], rule: [k, j] }\n",
         "    ./rules.test.yaml:7:9, at 0s: k=v k=w
       expected: OVER_LIMIT, remaining 1, 0, rule k, j
       actual:   OK, remaining 0, 0, rule k, k
@@ -84,7 +86,7 @@ fn a_failed_test_shows_the_expected_and_the_actual_decision() {
 fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
     let unmatched = |call: &str, problem: &str| {
         check_failure(
-            &format!("      - {{ call: {call}, expect: OK }}\n"),
+            &format!("      - {{ descriptors: {call}, expect: OK }}\n"),
             &format!(
                 "    ./rules.test.yaml:7:9, at 0s: {call}\n      {problem}\n      if this is intended, write `rule: none`\n"
             ),
@@ -93,15 +95,16 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
     unmatched("j=v", "j=v matches no rule");
     unmatched("k=free", "k=free matches no rule");
     check(
-        "      - { call: j=v, expect: OK, rule: none }\n      - { call: [k=free, k=v], rule: [none, k] }\n",
+        "      - { descriptors: j=v, expect: OK, rule: none }\n      - { descriptors: [k=free, k=v], rule: [none, k] }\n",
         "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n",
     );
     check_failure(
-        "      - { call: k=v, rule: none }\n",
+        "      - { descriptors: k=v, rule: none }\n",
         "    ./rules.test.yaml:7:9, at 0s: k=v\n      expected: rule none\n      actual:   rule k\n",
     );
 
-    let text = "rules: rules.yaml\ntests: [{ name: a, domain: shop, calls: [{ call: a=b }] }]\n";
+    let text =
+        "rules: rules.yaml\ntests: [{ name: a, domain: shop, calls: [{ descriptors: a=b }] }]\n";
     let (code, stdout, _) = test_file("a.test.yaml", &text.replace("shop", "dd"), &[]);
     assert_eq!(code, Some(1));
     let problem = "no rule file has the domain `dd`; did you mean `d`?";
@@ -113,38 +116,38 @@ fn a_descriptor_that_matches_no_rule_fails_unless_the_test_says_so() {
 #[test]
 fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
     for (calls, problem) in [
-        ("      - { call: k, expect: OK }\n", "7:17: call: must be key=value"),
-        ("      - { call: k=v, at: soon }\n", "7:26: at: must be a time such as 500ms"),
+        ("      - { descriptors: k, expect: OK }\n", "7:24: descriptors: must be key=value"),
+        ("      - { descriptors: k=v, at: soon }\n", "7:33: at: must be a time such as 500ms"),
         (
-            "      - { at: 90s, call: k=v }\n      - { at: 1m, call: k=v }\n",
+            "      - { at: 90s, descriptors: k=v }\n      - { at: 1m, descriptors: k=v }\n",
             "8:15: at: 1m is before 90s, the time of the call above",
         ),
         (
-            "      - { call: k=v, expect: OVERLIMIT }\n",
-            "7:30: expect: must be one of: OK, OVER_LIMIT; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
+            "      - { descriptors: k=v, expect: OVERLIMIT }\n",
+            "7:37: expect: must be one of: OK, OVER_LIMIT; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
         ),
-        ("      - { call: k=v, hits: x }\n", "7:28: hits: must be a whole number"),
-        ("      - { call: k=v, hits: 010 }\n", "7:28: hits: `010` is octal, and means 8"),
-        ("      - { call: [] }\n", "call: must be a list of at least one"),
-        ("      - { cal: k=v }\n", "unknown key `cal`; did you mean `call`?"),
-        ("      - { at: 1s }\n", "7:9: call: missing"),
+        ("      - { descriptors: k=v, hits: x }\n", "7:35: hits: must be a whole number"),
+        ("      - { descriptors: k=v, hits: 010 }\n", "7:35: hits: `010` is octal, and means 8"),
+        ("      - { descriptors: [] }\n", "descriptors: must be a list of at least one"),
+        ("      - { descriptor: k=v }\n", "unknown key `descriptor`; did you mean `descriptors`?"),
+        ("      - { at: 1s }\n", "7:9: descriptors: missing"),
         (
-            "      - { call: [k=v, k=w], remaining: 1 }\n",
-            "7:40: remaining: the call has 2 descriptors, but there is 1 number; list one for each",
+            "      - { descriptors: [k=v, k=w], remaining: 1 }\n",
+            "7:47: remaining: the call has 2 descriptors, but there is 1 number; list one for each",
         ),
         (
-            "      - { call: k=v, rule: [k, k] }\n",
-            "7:28: rule: the call has 1 descriptor, but there are 2 rules; list one for each",
+            "      - { descriptors: k=v, rule: [k, k] }\n",
+            "7:35: rule: the call has 1 descriptor, but there are 2 rules; list one for each",
         ),
     ] {
         check_problem(calls, problem);
     }
     for (text, problem) in [
-        ("tests: [{ name: a, domain: d, calls: [{ call: k=v }] }]", "1:1: rules: missing"),
+        ("tests: [{ name: a, domain: d, calls: [{ descriptors: k=v }] }]", "1:1: rules: missing"),
         ("rules: rules.yaml", "1:1: tests: missing"),
         ("rules: rules.yaml\ntests: []", "2:8: tests: must be a list of at least one"),
         (
-            "rules: gone.yaml\ntests: [{ name: a, domain: d, calls: [{ call: k=v }] }]",
+            "rules: gone.yaml\ntests: [{ name: a, domain: d, calls: [{ descriptors: k=v }] }]",
             "a.test.yaml:1:8: rules: gone.yaml: No such file",
         ),
         ("", "1:1: the file is empty; a test file starts with `rules:`"),
@@ -161,26 +164,31 @@ fn one_mistake_in_a_call_is_one_problem() {
         let expected = format!("./rules.test.yaml:7:{problem}\n");
         assert_eq!((code, stderr, &*stdout), (Some(1), expected, "no tests run: 1 problem\n"));
     };
-    only("      - { call: k=v, rule: [] }\n", "28: rule: must be a list of at least one");
-    only("      - { call: [], rule: k }\n", "17: call: must be a list of at least one");
-    only("      - { call: '' }\n", "17: call: must not be empty");
+    only("      - { descriptors: k=v, rule: [] }\n", "35: rule: must be a list of at least one");
     only(
-        "      - { call: k=v, remaining: -1 }\n",
-        "33: remaining: must be a whole number from 0 to 4294967295",
+        "      - { descriptors: [], rule: k }\n",
+        "24: descriptors: must be a list of at least one",
+    );
+    only("      - { descriptors: '' }\n", "24: descriptors: must not be empty");
+    only(
+        "      - { descriptors: k=v, remaining: -1 }\n",
+        "40: remaining: must be a whole number from 0 to 4294967295",
     );
 }
 
 #[test]
 fn a_call_that_the_service_refuses_is_a_problem() {
-    let call = |descriptors: &str| format!("      - {{ call: [{descriptors}], rule: none }}\n");
+    let call =
+        |descriptors: &str| format!("      - {{ descriptors: [{descriptors}], rule: none }}\n");
     let entries = |count: usize| format!("'{}'", vec!["j=v"; count].join(","));
     let passed = "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n";
     check(&call(&entries(32)), passed);
-    check_problem(&call(&entries(33)), "7:18: descriptors[0].entries: 33 exceeds 32");
+    check_problem(&call(&entries(33)), "7:25: descriptors[0].entries: 33 exceeds 32");
     let calls = vec!["k=v"; 65].join(", ");
-    let calls = format!("      - {{ call: [{calls}] }}\n");
-    check_problem(&calls, "7:17: descriptors: 65 exceeds 64");
-    let text = "rules: rules.yaml\ntests: [{ name: a, domain: '', calls: [{ call: k=v }] }]\n";
+    let calls = format!("      - {{ descriptors: [{calls}] }}\n");
+    check_problem(&calls, "7:24: descriptors: 65 exceeds 64");
+    let text =
+        "rules: rules.yaml\ntests: [{ name: a, domain: '', calls: [{ descriptors: k=v }] }]\n";
     let (code, _, stderr) = test_file("a.test.yaml", text, &[]);
     let expected = "./a.test.yaml:2:28: domain: must not be empty\n";
     assert_eq!((code, stderr.as_str()), (Some(1), expected));
@@ -198,7 +206,8 @@ fn tests_are_found_in_folders_by_their_names() {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     std::fs::create_dir(folder.path().join("deep")).unwrap();
-    let text = "rules: rules.yaml\ntests: [{ name: NAME, domain: d, calls: [{ call: k=v }] }]\n";
+    let text =
+        "rules: rules.yaml\ntests: [{ name: NAME, domain: d, calls: [{ descriptors: k=v }] }]\n";
     write("rules.yaml", RULES);
     write("a.test.yml", &text.replace("NAME", "first"));
     write(
@@ -228,8 +237,8 @@ fn tests_are_found_in_folders_by_their_names() {
 
 const MIXED: &str = "rules: rules.yaml
 tests:
-  - { name: good, domain: d, calls: [{ call: k=v }] }
-  - { name: 'bad & <worse>', domain: d, calls: [{ call: k=v, expect: OVER_LIMIT }] }
+  - { name: good, domain: d, calls: [{ descriptors: k=v }] }
+  - { name: 'bad & <worse>', domain: d, calls: [{ descriptors: k=v, expect: OVER_LIMIT }] }
 ";
 
 #[test]

@@ -216,7 +216,7 @@ async fn the_failure_mode_decides_for_a_corrupt_counter_and_siblings_are_judged_
 
     let metrics = service.get("/metrics");
     for rule in ["error", "deny", "allow", "local"] {
-        let series = format!(r#"ratelimit_counters_unreadable_total{{rule="{rule}"}}"#);
+        let series = format!(r#"ratelimit_counters_corrupt_total{{rule="{rule}"}}"#);
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
     assert!(!service.log().contains("is unusable"), "{}", service.log());

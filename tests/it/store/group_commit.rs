@@ -11,7 +11,7 @@ use proptest::{
 use tokio::task::JoinSet;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Judgement, Verdict},
+        ledger::{Charge, Fit, Verdict},
         request::Hits,
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
@@ -58,16 +58,16 @@ fn bucket_of_3() -> Limit {
     Limit { algorithm, ..Limit::new(1, Unit::Year, 100).unwrap() }
 }
 
-fn fits(remaining: u32) -> Verdict {
-    Verdict::Fits { remaining }
+fn fits(remaining: u32) -> Fit {
+    Fit::Fits { remaining }
 }
 
-fn verdict(answer: &Result<Judgement, StoreError>) -> Verdict {
-    answer.as_ref().unwrap().tallies[0].verdict
+fn fit(answer: &Result<Verdict, StoreError>) -> Fit {
+    answer.as_ref().unwrap().tallies[0].fit
 }
 
-fn verdicts(answer: &Result<Judgement, StoreError>) -> Vec<Verdict> {
-    answer.as_ref().unwrap().tallies.iter().map(|tally| tally.verdict).collect()
+fn verdicts(answer: &Result<Verdict, StoreError>) -> Vec<Fit> {
+    answer.as_ref().unwrap().tallies.iter().map(|tally| tally.fit).collect()
 }
 
 /// Records the script commands that clients send to Redis from its start on.
@@ -112,7 +112,7 @@ async fn twenty_calls_share_a_script_run_and_failures_of_some_do_not_affect_the_
     let full = store(&redis, system_clock, TIMEOUT)
         .charge(&[charge_hits("full", 5, 5)], redis_store::soon())
         .await;
-    assert_eq!(verdict(&full), fits(0));
+    assert_eq!(fit(&full), fits(0));
     let poisoned = charge_hits("poisoned", 1, 10);
     let key = redis.key("full").replace("full", "poisoned");
     redis.query::<()>(&["RPUSH", &key, "planted"]);
@@ -139,14 +139,14 @@ async fn twenty_calls_share_a_script_run_and_failures_of_some_do_not_affect_the_
         "the call on the corrupt counter, by the ledger: {corrupt}"
     );
 
-    assert_eq!(verdict(&answers.remove(11)), fits(7), "the stale call");
+    assert_eq!(fit(&answers.remove(11)), fits(7), "the stale call");
     let unreadable = answers.remove(7);
     assert!(matches!(&unreadable, Err(StoreError::Corrupt(at)) if *at == [0]), "{unreadable:?}");
-    assert_eq!(verdict(&answers.remove(3)), Verdict::Over);
+    assert_eq!(fit(&answers.remove(3)), Fit::Over);
     let last = answers.pop().unwrap();
-    assert_eq!(verdict(&last), fits(6), "the second call of user0");
+    assert_eq!(fit(&last), fits(6), "the second call of user0");
     for answer in &answers {
-        assert_eq!(verdict(answer), fits(8));
+        assert_eq!(fit(answer), fits(8));
     }
     for (user, count) in [("full", "5"), ("user0}", "4"), ("user15", "2"), ("stale", "3")] {
         assert_eq!(redis.query::<String>(&["GET", &redis.key(user)]), count, "{user}");
@@ -171,7 +171,7 @@ async fn calls_of_different_algorithms_share_a_batch() {
     assert_eq!(verdicts[0], [fits(1)]);
     assert_eq!(verdicts[1], [fits(1)]);
     assert_eq!(verdicts[2], [fits(0), fits(0)]);
-    assert_eq!(verdicts[3], [Verdict::Over, Verdict::Over]);
+    assert_eq!(verdicts[3], [Fit::Over, Fit::Over]);
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
     let monitor = Monitor::start(&redis);
     let many: Vec<_> = (0..1000).map(|user| [charge_hits(&user.to_string(), 1, 10)]).collect();
     for answer in join_all(many.iter().map(|call| store.charge(call, redis_store::soon()))).await {
-        assert_eq!(verdict(&answer), fits(9));
+        assert_eq!(fit(&answer), fits(9));
     }
     let commands = monitor.commands(&redis);
     let most = commands.iter().map(|line| line.matches("{shop|user=").count()).max();
@@ -194,7 +194,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
         |user: u32| [charge_on(&user.to_string(), 11, Limit::new(10, Unit::Year, 100).unwrap())];
     let many: Vec<_> = (0..100).map(over).collect();
     for answer in join_all(many.iter().map(|call| store.charge(call, redis_store::soon()))).await {
-        assert_eq!(verdict(&answer), Verdict::Over);
+        assert_eq!(fit(&answer), Fit::Over);
     }
     let commands = monitor.commands(&redis);
     let most = commands.iter().map(|line| line.matches("{shop|user=").count()).max();
@@ -203,7 +203,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
     let monitor = Monitor::start(&redis);
     let calls = vec![[charge_hits("hot", 2, 100)]; 60];
     let answers = join_all(calls.iter().map(|call| store.charge(call, redis_store::soon()))).await;
-    let admitted = answers.iter().filter(|answer| verdict(answer) != Verdict::Over).count();
+    let admitted = answers.iter().filter(|answer| fit(answer) != Fit::Over).count();
     assert_eq!(admitted, 50);
     assert_eq!(monitor.commands(&redis).len(), 1, "one run for all");
     assert_eq!(redis.query::<String>(&["GET", &redis.key("hot")]), "100");
@@ -314,7 +314,7 @@ async fn calls_given_up_at_any_moment_mix_up_no_answers_and_leak_no_connection()
                 given_up += 1;
                 continue;
             };
-            let Verdict::Fits { remaining } = verdict(&answer) else { panic!("over: {user}") };
+            let Fit::Fits { remaining } = fit(&answer) else { panic!("over: {user}") };
             assert!(
                 (limit(user) - ROOM..limit(user)).contains(&remaining),
                 "the answer of another call"
@@ -347,7 +347,7 @@ fn calls_of_all_workers_share_batches_and_get_their_own_answers() {
                 let mut admitted = 0;
                 for _ in 0..300 {
                     let answer = store.charge(&call, redis_store::soon()).await;
-                    admitted += u32::from(verdict(&answer) != Verdict::Over);
+                    admitted += u32::from(fit(&answer) != Fit::Over);
                 }
                 (user, admitted)
             });
@@ -376,7 +376,7 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
     // An answer is late after an eighth of the timeout.
     let store = redis_store::store(&proxy.url, 1, system_clock, Duration::from_secs(4));
     let call = || [charge_hits("alice", 1, 10)];
-    assert_eq!(verdict(&store.charge(&call(), redis_store::soon()).await), fits(9));
+    assert_eq!(fit(&store.charge(&call(), redis_store::soon()).await), fits(9));
     proxy.set(LOSE_REPLIES);
     let held = call();
     let mut held = pin!(store.charge(&held, redis_store::soon()));
@@ -395,7 +395,7 @@ async fn a_call_does_not_wait_for_the_late_answer_of_another() {
     tokio::select! {
         biased;
         answer = &mut held => panic!("its reply is dropped: {answer:?}"),
-        answer = other => assert!(matches!(verdict(&answer), Verdict::Fits { .. })),
+        answer = other => assert!(matches!(fit(&answer), Fit::Fits { .. })),
     }
     assert!(held.await.is_err(), "it ends at its timeout");
 }
@@ -405,7 +405,7 @@ async fn a_redis_that_refuses_writes_keeps_its_connections() {
     let redis = Redis::start();
     let store = store(&redis, system_clock, TIMEOUT);
     assert_eq!(
-        verdict(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
+        fit(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
         fits(9)
     );
     // Without the connections of the test's own queries.
@@ -425,7 +425,7 @@ async fn a_redis_that_refuses_writes_keeps_its_connections() {
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(
-        verdict(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
+        fit(&store.charge(&[charge_hits("old", 1, 10)], redis_store::soon()).await),
         fits(8)
     );
     // Probes open and close connections of their own.
@@ -447,11 +447,11 @@ fn a_store_still_answers_after_the_runtime_that_it_used_has_ended() {
         })
     };
     let call = [charge_hits("alice", 1, 10)];
-    assert_eq!(verdict(&ask(&call).expect("an answer")), fits(9));
-    assert_eq!(ask(&[]).expect("an answer").unwrap(), Judgement::default());
+    assert_eq!(fit(&ask(&call).expect("an answer")), fits(9));
+    assert_eq!(ask(&[]).expect("an answer").unwrap(), Verdict::default());
     // Its connections belonged to a runtime that has ended; it opens others.
     for left in (6..9).rev() {
-        assert_eq!(verdict(&ask(&call).expect("an answer")), fits(left));
+        assert_eq!(fit(&ask(&call).expect("an answer")), fits(left));
     }
 }
 
@@ -470,7 +470,7 @@ fn calls_do_not_wait_for_a_leader_whose_thread_is_blocked() {
         let first = Arc::clone(&store);
         workers.spawn(&mut tasks, async move {
             let call = [charge_hits("alice", 1, 10)];
-            assert_eq!(verdict(&first.charge(&call, redis_store::soon()).await), fits(9));
+            assert_eq!(fit(&first.charge(&call, redis_store::soon()).await), fits(9));
             let mut next = pin!(first.charge(&call, redis_store::soon()));
             // The call is queued; its dispatcher is the leader, and has not run yet.
             assert!(futures_util::poll!(&mut next).is_pending());
@@ -483,7 +483,7 @@ fn calls_do_not_wait_for_a_leader_whose_thread_is_blocked() {
         workers.spawn(&mut tasks, async move {
             let answer = second.charge(&[charge_hits("bob", 1, 10)], redis_store::soon()).await;
             unblock.send(()).unwrap();
-            assert_eq!(verdict(&answer), fits(9));
+            assert_eq!(fit(&answer), fits(9));
         });
         tasks.join_all().await;
     });
@@ -495,7 +495,7 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
     let store = Arc::new(store(&redis, system_clock, TIMEOUT));
     let _sends = sends_what_it_keeps(&store);
     assert_eq!(
-        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
         fits(9)
     );
     // All connections are closed, and Redis answers the next one after half a second.
@@ -514,7 +514,7 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
         }
     }
     assert_eq!(
-        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
         fits(8)
     );
     eventually("the debit is charged", || {
@@ -542,7 +542,7 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
     let store = Arc::new(store(&redis, system_clock, TIMEOUT));
     let _sends = sends_what_it_keeps(&store);
     assert_eq!(
-        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
         fits(9)
     );
     for _ in 0..5 {
@@ -563,7 +563,7 @@ async fn a_debit_whose_caller_has_gone_is_charged_and_any_other_call_is_not() {
     }
     assert_eq!(debits(), 5);
     assert_eq!(
-        verdict(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
+        fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
         fits(8)
     );
 }
@@ -609,7 +609,7 @@ async fn a_refund_in_the_batch_of_a_denial_removes_the_cached_denial() {
         metrics,
     );
     let charge_all =
-        async |charges: &[Charge]| guard.charge(charges, Arrival::now()).await.judged.unwrap();
+        async |charges: &[Charge]| guard.charge(charges, Arrival::now()).await.verdict.unwrap();
     assert!(!charge_all(&[charge_hits("alice", 5, 5)]).await.denied);
     let limit = Limit::new(5, Unit::Year, 100).unwrap();
     let refund = [charge("alice", Hits::Refund(1), &Arc::new(limit))];

@@ -10,7 +10,7 @@ use std::{
 
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Verdict},
+        ledger::{Charge, Fit},
         request::Hits,
         rule::{Algorithm, Limit, Unit, WhenDenied},
         time::Timestamp,
@@ -62,8 +62,8 @@ fn remembered(
     now: Timestamp,
 ) -> usize {
     let used = |user: &usize| {
-        let look = charge(&user.to_string(), Hits::Look, limit);
-        store.charge_at(&[look], now).tallies[0].verdict == Verdict::Fits { remaining: 9 }
+        let no_hits = charge(&user.to_string(), Hits::Check, limit);
+        store.charge_at(&[no_hits], now).tallies[0].fit == Fit::Fits { remaining: 9 }
     };
     users.filter(used).count()
 }
@@ -100,7 +100,7 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_dead
                 let mut dice = Dice(seed);
                 for _ in 0..CALLS {
                     let tallies = store.charge_at(&call(&mut dice), BEGIN).tallies;
-                    if tallies.iter().all(|tally| tally.verdict != Verdict::Over) {
+                    if tallies.iter().all(|tally| tally.fit != Fit::Over) {
                         admitted.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -109,9 +109,9 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_dead
     });
     assert_eq!(admitted.into_inner(), u64::from(ADMITTED));
     for (user, limit) in plenty.iter().enumerate() {
-        let look = charge(&user.to_string(), Hits::Look, limit);
-        let left = Verdict::Fits { remaining: 100_000 - ADMITTED };
-        assert_eq!(store.charge_at(&[look], BEGIN).tallies[0].verdict, left, "{limit:?}");
+        let no_hits = charge(&user.to_string(), Hits::Check, limit);
+        let left = Fit::Fits { remaining: 100_000 - ADMITTED };
+        assert_eq!(store.charge_at(&[no_hits], BEGIN).tallies[0].fit, left, "{limit:?}");
     }
     assert_eq!(store.counters(), plenty.len() + 1);
 }
@@ -174,8 +174,8 @@ fn charge_each(store: &MemoryStore, users: std::ops::Range<usize>, hits: u64, li
 /// How many of these users have no hit left.
 fn exhausted(store: &MemoryStore, users: std::ops::Range<usize>, limit: &Arc<Limit>) -> usize {
     let over = |user: &usize| {
-        let look = charge(&user.to_string(), Hits::Look, limit);
-        store.charge_at(&[look], BEGIN).tallies[0].verdict == Verdict::Over
+        let no_hits = charge(&user.to_string(), Hits::Check, limit);
+        store.charge_at(&[no_hits], BEGIN).tallies[0].fit == Fit::Over
     };
     users.filter(over).count()
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tollkeeper::{
     engine::{
-        ledger::{self, Charge, Verdict},
+        ledger::{self, Charge, Fit},
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
@@ -216,7 +216,7 @@ fn the_cache_denies_nothing_that_the_store_would_admit() {
         let charge = |_| {
             let hits = match dice.below(12) {
                 0..=7 => Hits::Charge(1 + dice.below(4)),
-                8..=10 => Hits::Look,
+                8..=10 => Hits::Check,
                 _ => Hits::Refund(dice.below(4)),
             };
             charge("a", hits, &limits[dice.below(limits.len() as u64) as usize])
@@ -231,9 +231,9 @@ fn the_cache_denies_nothing_that_the_store_would_admit() {
             continue;
         };
         cached += 1;
-        let is_over = |verdict| verdict == Verdict::Over;
+        let is_over = |fit| fit == Fit::Over;
         for (ours, theirs) in tallies.iter().zip(&real.tallies) {
-            let right = !is_over(ours.verdict) || is_over(theirs.verdict);
+            let right = !is_over(ours.fit) || is_over(theirs.fit);
             assert!(right, "step {step}: {charges:?}: {tallies:?}, {real:?}");
         }
         let free = charges

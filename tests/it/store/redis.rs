@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Judgement, Verdict},
+        ledger::{Charge, Fit, Verdict},
         request::Hits,
         rule::{Limit, Unit, WhenDenied},
         time::Timestamp,
@@ -45,12 +45,12 @@ fn charge_by(user: &str, hits: Hits, limit: Limit) -> Charge {
     charges::charge(user, hits, &Arc::new(limit))
 }
 
-fn verdicts(judgement: Judgement) -> Vec<Verdict> {
-    judgement.tallies.into_iter().map(|tally| tally.verdict).collect()
+fn verdicts(verdict: Verdict) -> Vec<Fit> {
+    verdict.tallies.into_iter().map(|tally| tally.fit).collect()
 }
 
-fn fits(remaining: u32) -> Vec<Verdict> {
-    vec![Verdict::Fits { remaining }]
+fn fits(remaining: u32) -> Vec<Fit> {
+    vec![Fit::Fits { remaining }]
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn a_key_is_readable_and_ends_after_its_window() {
 }
 
 #[tokio::test]
-async fn looks_refunds_and_denied_calls_create_no_key() {
+async fn checks_refunds_and_denied_calls_create_no_key() {
     let redis = Redis::start();
     let service = Service::start(Options { store: &redis.url(), ..Options::default() });
     let user = || descriptor(&[("user", "alice")]);
@@ -119,7 +119,7 @@ async fn redis_time_decides_whatever_the_services_clock_shows() {
     let (right, wrong) = (store(&redis, system_clock), store(&redis, three_hours_fast));
     // A new window between two of these calls would start another count, which is rare with weeks.
     let week = |hits| [charge("alice", Unit::Week, hits, 10)];
-    let hour = [charge("bob", Unit::Hour, Hits::Look, 10)];
+    let hour = [charge("bob", Unit::Hour, Hits::Check, 10)];
     assert_eq!(
         verdicts(right.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
         fits(7)
@@ -134,7 +134,7 @@ async fn redis_time_decides_whatever_the_services_clock_shows() {
     );
     assert_eq!(
         verdicts(wrong.charge(&week(Hits::Charge(3)), redis_store::soon()).await.unwrap()),
-        [Verdict::Over]
+        [Fit::Over]
     );
 
     let reset = wrong.charge(&hour, redis_store::soon()).await.unwrap().tallies[0].reset;
@@ -242,7 +242,7 @@ async fn a_corrupt_counter_affects_only_its_own_call() {
         assert_eq!(spell(&alone), "OK: OK 10/10 YEAR", "for {plant:?}");
     }
     let metrics = service.get("/metrics");
-    assert!(metrics.contains(r#"ratelimit_counters_unreadable_total{rule="user"} 6"#), "{metrics}");
+    assert!(metrics.contains(r#"ratelimit_counters_corrupt_total{rule="user"} 6"#), "{metrics}");
     assert!(!service.log().contains("planted"), "{}", service.log());
 }
 
@@ -401,7 +401,7 @@ async fn a_call_given_up_half_way_leaves_no_reply_to_the_next() {
     let redis = Redis::start();
     let store = store(&redis, system_clock);
     let big = [charge("big", Unit::Year, Hits::Charge(1), 1_000_000)];
-    let small = [charge("small", Unit::Year, Hits::Look, 7)];
+    let small = [charge("small", Unit::Year, Hits::Check, 7)];
     for _ in 0..200 {
         tokio::select! {
             biased;
@@ -546,11 +546,11 @@ fn a_window_in_memory_ends_by_the_time_that_is_passed_in() {
         let tallies = store
             .charge_at(&[charge("a", Unit::Second, hits, 2)], Timestamp::from_millis(ms))
             .tallies;
-        (tallies[0].verdict, tallies[0].reset.as_millis())
+        (tallies[0].fit, tallies[0].reset.as_millis())
     };
-    assert_eq!(at(5_000, Hits::Charge(2)), (Verdict::Fits { remaining: 0 }, 1000));
-    assert_eq!(at(5_999, Hits::Charge(1)), (Verdict::Over, 1));
-    assert_eq!(at(6_000, Hits::Charge(1)), (Verdict::Fits { remaining: 1 }, 1000));
+    assert_eq!(at(5_000, Hits::Charge(2)), (Fit::Fits { remaining: 0 }, 1000));
+    assert_eq!(at(5_999, Hits::Charge(1)), (Fit::Over, 1));
+    assert_eq!(at(6_000, Hits::Charge(1)), (Fit::Fits { remaining: 1 }, 1000));
 }
 
 #[test]
@@ -569,7 +569,7 @@ fn any_charge() -> impl Strategy<Value = Charge> {
     let hits = prop_oneof![
         5 => (1..6_u64).prop_map(Hits::Charge),
         1 => Just(Hits::Charge(Hits::MAX)),
-        2 => Just(Hits::Look),
+        2 => Just(Hits::Check),
         2 => (0..6_u64).prop_map(Hits::Refund),
         1 => Just(Hits::Refund(Hits::MAX)),
     ];

@@ -118,7 +118,7 @@ async fn a_certificate_of_an_unknown_ca_is_refused() {
 
 /// As there: `REDIS_TLS_CACERT` is trusted beside the CAs of the system.
 #[tokio::test]
-async fn a_ca_of_the_incumbents_environment_leaves_those_of_the_system_trusted() {
+async fn a_ca_of_envoyproxy_ratelimits_environment_leaves_those_of_the_system_trusted() {
     let (systems, other) = (Authority::new(), Authority::new());
     let (_redis, store) = tls_redis(&systems, &systems.server(&["127.0.0.1"]), "no");
     let start = |variables: &[(&str, &str)]| {

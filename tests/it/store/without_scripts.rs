@@ -299,7 +299,7 @@ async fn transactions_do_what_memory_does() {
             let hits = match dice.below(10) {
                 0..=5 => Hits::Charge(1 + dice.below(4)),
                 6 => Hits::Charge(Hits::MAX),
-                7 => Hits::Look,
+                7 => Hits::Check,
                 _ => Hits::Refund(dice.below(9)),
             };
             charges.push(charges::charge(["a", "b"][dice.below(2) as usize], hits, limit));

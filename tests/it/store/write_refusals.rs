@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Judgement},
+        ledger::{Charge, Verdict},
         request::Hits,
         rule::{Algorithm, Limit, Unit, WhenDenied},
     },
@@ -35,9 +35,9 @@ fn charge_hits(user: &str, hits: u64) -> Charge {
 }
 
 /// `denied`, `admitted`, or the code of the refusal.
-fn spell(answer: &Result<Judgement, StoreError>) -> String {
+fn spell(answer: &Result<Verdict, StoreError>) -> String {
     match answer {
-        Ok(Judgement { denied: true, .. }) => "denied".to_owned(),
+        Ok(Verdict { denied: true, .. }) => "denied".to_owned(),
         Ok(_) => "admitted".to_owned(),
         Err(error) => {
             let text = error.to_string();
@@ -56,7 +56,7 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
             assert_eq!(spell(&store.charge(&call, redis_store::soon()).await), "admitted");
         }
         redis.refuse_writes(code);
-        let look = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Look);
+        let no_hits = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "new", Hits::Check);
         let debit = charge_on(Algorithm::FixedWindow, WhenDenied::Counted, "full", Hits::Charge(1));
         let refund = charge_on(Algorithm::FixedWindow, WhenDenied::Free, "full", Hits::Refund(1));
         let calls = [
@@ -71,7 +71,7 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
             (vec![charge_hits("used", 2)], code),
             (vec![charge_hits("used", 2)], code),
             // Calls for the ledger script.
-            (vec![look], "admitted"),
+            (vec![no_hits], "admitted"),
             (vec![debit], "denied"),
             (vec![charge_hits("new", 6)], "denied"),
             (vec![refund], code),
@@ -105,7 +105,7 @@ async fn every_algorithm_denies_without_a_write() {
         let call = |algorithm: &Algorithm, user: &str, hits| {
             let charge =
                 |user: &str, hits| charge_on(algorithm.clone(), WhenDenied::Free, user, hits);
-            [charge(user, Hits::Charge(hits)), charge("looked at", Hits::Look)]
+            [charge(user, Hits::Charge(hits)), charge("looked at", Hits::Check)]
         };
         for algorithm in &algorithms {
             assert_eq!(

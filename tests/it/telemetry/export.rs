@@ -284,7 +284,7 @@ async fn a_refused_debit_names_its_rule_wherever_a_reload_moved_it() {
     ask("looked", 0).await;
     service.reload(&format!("{head}{plain}{looked}"));
     ask("plain", 2).await;
-    assert_eq!(refused(), [""; 0], "it has had no look");
+    assert_eq!(refused(), [""; 0], "it has had no check");
     ask("looked", 2).await;
     assert_eq!(refused(), [r#"ratelimit_debits_refused_total{rule="looked"} 1"#]);
     let line = eventually("a warning", || {

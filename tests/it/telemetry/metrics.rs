@@ -237,7 +237,7 @@ async fn memory_and_the_process_are_measured() {
 
 /// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_names_of_the_incumbent_have_the_numbers_of_the_calls() {
+async fn the_names_of_envoyproxy_ratelimit_have_the_numbers_of_the_calls() {
     let rules = "
 domain: shop:eu
 descriptors:
@@ -330,7 +330,7 @@ fn stats(service: &Service) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stats_of_the_incumbent_have_its_names_for_statsd_with_all_levels() {
+async fn the_stats_of_envoyproxy_ratelimit_have_its_names_for_statsd_with_all_levels() {
     let rules = "
 domain: shop:eu
 descriptors:
@@ -368,7 +368,7 @@ descriptors:
 
 /// As envoyproxy/ratelimit's own script `value-included-in-stats-key-when-unspecified` checks it.
 #[tokio::test]
-async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_the_incumbent() {
+async fn a_detailed_metric_counts_an_unspecified_value_under_the_names_of_envoyproxy_ratelimit() {
     let rules = "
 domain: rl
 descriptors:
@@ -393,7 +393,7 @@ descriptors:
 }
 
 #[test]
-fn the_names_of_the_incumbent_are_absent_unless_asked_for() {
+fn the_names_of_envoyproxy_ratelimit_are_absent_unless_asked_for() {
     let service = Service::start(Options::default());
     assert!(!service.get("/metrics").contains("ratelimit_service_"));
     let (status, _, body) = service.exchange_at(service.admin, "GET", "/stats", b"");

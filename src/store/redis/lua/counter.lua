@@ -1,8 +1,8 @@
--- Looks at one counter, and clears it on request, with no hit in between.
+-- Reads one counter, and clears it on request, with no hit in between.
 --
 -- KEYS     the counter, and of a sliding window the one before
--- ARGV     1 and one look, see charge.lua; 'show' or 'clear'
--- Returns  TIME's seconds and microseconds; 1, or -1 if the look is stale, or -2 if the counter holds
+-- ARGV     1 and one check, see charge.lua; 'show' or 'clear'
+-- Returns  TIME's seconds and microseconds; 1, or -1 if the check is stale, or -2 if the counter holds
 --          no count; what is used and what remains; the reset in milliseconds; and what a log remembers,
 --          each as in its key
 

@@ -1,4 +1,4 @@
--- The keys are declared, in KEYS: any on a single server, those of one slot on a cluster. A server that does not
+-- The keys are declared, in KEYS: any on a single server, keys of one slot on a cluster. A server that does not
 -- have them refuses the whole run.
 
 local last_argument = #ARGV

@@ -138,10 +138,10 @@ local function try_items(layout, hits, limits, filled)
       for charge = 1, charges do
         local slot, asked = layout[first + charge - 1], hits[charge]
         local before = absent and absent[slot] and 0 or add(slot, asked * calls)
-        local left = before and limits[charge] - before or CORRUPT
-        if before and left < 0 then left = 0 end
-        if left < asked * admitted then admitted = left > 0 and floor(left / asked) or 0 end
-        reply[filled + charge] = left
+        local remaining = before and limits[charge] - before or CORRUPT
+        if before and remaining < 0 then remaining = 0 end
+        if remaining < asked * admitted then admitted = remaining > 0 and floor(remaining / asked) or 0 end
+        reply[filled + charge] = remaining
       end
       if absent or refusal or admitted < calls then take_back(layout, hits, first, filled, admitted) end
     end

@@ -30,7 +30,7 @@ end
 -- Reads the account of each charge, once for each key; a charge on a corrupt counter gets none. Returns
 -- the accounts by their keys, and the failure modes of the corrupt counters.
 local function read_accounts(charges, answers)
-  local accounts, failures = {}, {}
+  local accounts, failure_modes = {}, {}
   for i, charge in ipairs(charges) do
     local account = accounts[charge.key]
     if account == nil then
@@ -42,11 +42,11 @@ local function read_accounts(charges, answers)
     if not account then
       answers[2 * i - 1] = CORRUPT
       -- A refund denies nothing, but a caller must hear that it is lost.
-      local is_lost = charge.kind == 'refund' and charge.failure == 'deny'
-      failures[is_lost and 'error' or charge.failure] = true
+      local is_lost = charge.kind == 'refund' and charge.failure_mode == 'deny'
+      failure_modes[is_lost and 'error' or charge.failure_mode] = true
     end
   end
-  return accounts, failures
+  return accounts, failure_modes
 end
 
 local function refund_and_sum(charges)
@@ -54,7 +54,7 @@ local function refund_and_sum(charges)
     local account = charge.account
     if account and charge.kind == 'refund' then
       charge.algorithm.refund(account, charge.hits, charge)
-    elseif account and charge.kind == 'return' then
+    elseif account and charge.kind == 'give_back' then
       charge.algorithm.give_back(account, charge.hits, charge)
     elseif account and charge.kind == 'charge' then
       account.sum = account.sum + charge.hits
@@ -62,18 +62,18 @@ local function refund_and_sum(charges)
   end
 end
 
--- Judges every charge before any is made, and answers looks by the state before. Returns whether the call is
+-- Judges every charge before any is made, and answers checks by the state before. Returns whether the call is
 -- denied, and whether a limit denies it that does not charge denied calls.
 local function vote(charges, answers)
   local denied, denied_uncharged, quotas, quotas_fit = false, false, false, false
   for i, charge in ipairs(charges) do
     local denies = false
     if not charge.account then
-      denies = is_judged(charge) and charge.failure == 'deny'
+      denies = is_judged(charge) and charge.failure_mode == 'deny'
     elseif is_judged(charge) then
       charge.asked = charge.kind == 'charge' and charge.account.sum or charge.hits
       charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
-      if charge.kind == 'look' then answer(charge, answers, i) end
+      if charge.kind == 'check' then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
       if charge.mode == 'quota' then quotas, quotas_fit = true, quotas_fit or charge.fits end
     else
@@ -106,11 +106,11 @@ local function judge(charges, answers)
     if is_stale(charge) then return STALE end
     if is_elsewhere(charge.key) or charge.previous and is_elsewhere(charge.previous) then return ELSEWHERE end
   end
-  local accounts, failures = read_accounts(charges, answers)
-  if failures['local'] then return CORRUPT end
+  local accounts, failure_modes = read_accounts(charges, answers)
+  if failure_modes['local'] then return CORRUPT end
   refund_and_sum(charges)
   local denied, denied_uncharged = vote(charges, answers)
-  if failures['error'] and not denied then return CORRUPT end
+  if failure_modes['error'] and not denied then return CORRUPT end
   charge_all(charges, denied, denied_uncharged)
 
   local written, problem = pcall(write_all, accounts)
@@ -120,7 +120,7 @@ local function judge(charges, answers)
     if not denied then return refusal end
   end
   for i, charge in ipairs(charges) do
-    if charge.kind ~= 'look' or not charge.account then answer(charge, answers, i) end
+    if charge.kind ~= 'check' or not charge.account then answer(charge, answers, i) end
   end
   return denied and DENIED or ADMITTED
 end

@@ -11,7 +11,7 @@ local function log_entry(key, index)
   local value = redis.pcall('LINDEX', key, index)
   local at, sum, hits, rest = string.match(type(value) == 'string' and value or '', '^(%d+) (%d+) (%d+)(.*)$')
   at, sum, hits = count(at), count(sum), count(hits)
-  -- A sum of ours stays far below 2^52: that many hits take a log ten thousand years.
+  -- A sum that we write stays far below 2^52: that many hits take a log ten thousand years.
   local ours = at and sum and hits and hits > 0 and hits <= sum and sum < 4503599627370496
     and at <= now + MAX_AHEAD_MS and (rest == '' or string.find(rest, '^ %S+$'))
   return ours and { at = at, sum = sum, hits = hits, rest = rest } or nil

@@ -22,7 +22,7 @@ local function survey()
 end
 
 -- Whether a counter without hits is removed. A later call of the run that cannot create it again, since its slot is
--- being moved, is asked elsewhere.
+-- being moved, is decided elsewhere.
 local REMOVES = true
 
 -- Whether another server of the cluster has the key.

@@ -10,7 +10,7 @@ use crate::{
     store::metrics::{StoreMetrics, redis_error_type},
     store::redis::{
         script::{
-            KeyDeclaration, RedisOutcome, Reply, Scripts, WriteRefusal, counter, fixed,
+            KeyDeclaration, Reply, ScriptVerdict, Scripts, WriteRefusal, counter, fixed,
             is_unknown_script, ledger::LedgerRun, unexpected_reply, work::NodeWork,
         },
         transactions,
@@ -259,7 +259,7 @@ impl<'prefix> Batch<'prefix> {
 }
 
 /// What one run replies: Redis's time, and what it says of each call.
-type RunReply = RedisResult<(Timestamp, vec::IntoIter<RedisOutcome>)>;
+type RunReply = RedisResult<(Timestamp, vec::IntoIter<ScriptVerdict>)>;
 
 /// The replies of all runs, in the order of the calls.
 fn in_order(calls: &[usize], mut by_run: Vec<RunReply>) -> Vec<RedisResult<Reply>> {
@@ -267,7 +267,7 @@ fn in_order(calls: &[usize], mut by_run: Vec<RunReply>) -> Vec<RedisResult<Reply
     for run in calls {
         replies.push(match by_run.get_mut(*run) {
             Some(Ok((now, of_run))) => match of_run.next() {
-                Some(outcome) => Ok(Reply { now: *now, outcome }),
+                Some(verdict) => Ok(Reply { now: *now, verdict }),
                 None => Err(unexpected_reply()),
             },
             Some(Err(error)) => Err(error.clone()),
@@ -294,21 +294,21 @@ impl Run {
     fn read(&self, reply: &[u8]) -> RunReply {
         if self.script == ScriptKind::Counter {
             let reply = counter::read(resp::value(reply)?).ok_or_else(unexpected_reply)?;
-            return Ok((reply.now, vec![reply.outcome].into_iter()));
+            return Ok((reply.now, vec![reply.verdict].into_iter()));
         }
         let reply = resp::integers(reply)?;
         let read = match &self.calls {
             RunCalls::Fixed(run) => run.read(&reply),
             RunCalls::Ledger(run) => run.read(&reply),
         };
-        let (now, outcomes) = read.ok_or_else(unexpected_reply)?;
-        Ok((now, outcomes.into_iter()))
+        let (now, verdicts) = read.ok_or_else(unexpected_reply)?;
+        Ok((now, verdicts.into_iter()))
     }
 }
 
 pub(crate) fn refusal(reply: &RedisResult<Reply>) -> Option<WriteRefusal> {
     match reply {
-        Ok(Reply { outcome: RedisOutcome::WriteRefused(refusal), .. }) => Some(*refusal),
+        Ok(Reply { verdict: ScriptVerdict::WriteRefused(refusal), .. }) => Some(*refusal),
         _ => None,
     }
 }

@@ -87,7 +87,7 @@ impl Batcher {
         self.decide_in_batch(work, until, SentAs::Call).await
     }
 
-    /// Like [`decide`](Self::decide), for a part of a call or a give-back, whose answer is waited for nevertheless.
+    /// Like [`decide`](Self::decide), for a part of a call or a give-back, whose answer the caller still waits for.
     pub(crate) async fn decide_part(&self, work: NodeWork, until: Instant) -> CallAnswer {
         self.decide_in_batch(work, until, SentAs::Part).await
     }

@@ -49,24 +49,24 @@ impl RedisClock {
         Sent { at: Instant::now(), clock: (self.clock)() }
     }
 
-    /// Learns from an answer that has just arrived: Redis's clock showed `told` after the request was
+    /// Learns from an answer that has just arrived: Redis's clock showed `shown` after the request was
     /// sent and before now.
-    pub(crate) fn learn(&self, told: Timestamp, sent: Sent) {
-        self.learned.lock().learn(told, sent, (self.clock)());
+    pub(crate) fn learn(&self, shown: Timestamp, sent: Sent) {
+        self.learned.lock().learn(shown, sent, (self.clock)());
     }
 }
 
 impl Learned {
     /// The offset changes only if the answer proves it wrong, so one that took long to arrive does not
     /// move it; and answers that are older than the last one say nothing.
-    fn learn(&mut self, told: Timestamp, sent: Sent, received: Timestamp) {
+    fn learn(&mut self, shown: Timestamp, sent: Sent, received: Timestamp) {
         if self.sent.is_some_and(|last| sent.at < last) {
             return;
         }
         self.sent = Some(sent.at);
-        let least = told.millis_since(received);
+        let least = shown.millis_since(received);
         // Redis's time is cut to milliseconds.
-        let most = told.millis_since(sent.clock).saturating_add(1).max(least);
+        let most = shown.millis_since(sent.clock).saturating_add(1).max(least);
         if !(least..=most).contains(&self.offset_ms) {
             self.offset_ms = least.midpoint(most);
         }
@@ -79,15 +79,15 @@ mod tests {
 
     use super::*;
 
-    /// Learns from answers `(sent, received, told)` in milliseconds, of which `sent` also orders them.
+    /// Learns from answers `(sent, received, shown)` in milliseconds, of which `sent` also orders them.
     #[track_caller]
     fn check(answers: &[(u64, u64, u64)], offset_ms: i64) {
         let (began, mut learned) = (Instant::now(), Learned::default());
-        for (sent, received, told) in answers {
+        for (sent, received, shown) in answers {
             let at = began + Duration::from_millis(*sent);
             let sent = Sent { at, clock: Timestamp::from_millis(*sent) };
-            let [told, received] = [*told, *received].map(Timestamp::from_millis);
-            learned.learn(told, sent, received);
+            let [shown, received] = [*shown, *received].map(Timestamp::from_millis);
+            learned.learn(shown, sent, received);
         }
         assert_eq!(learned.offset_ms, offset_ms, "{answers:?}");
     }

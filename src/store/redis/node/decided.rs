@@ -4,7 +4,7 @@ use redis::RedisError;
 
 use crate::{
     engine::{
-        ledger::{CounterState, Judgement},
+        ledger::{CounterState, Verdict},
         time::Timestamp,
     },
     store::StoreError,
@@ -17,7 +17,7 @@ pub(crate) const ATTEMPTS_MAX: u8 = 3;
 /// What a server has decided.
 #[derive(Debug, Clone)]
 pub(crate) struct Decided {
-    pub(crate) judgement: Judgement,
+    pub(crate) verdict: Verdict,
     /// The counter's state, if it was to be read.
     pub(crate) state: Option<CounterState>,
     /// The server's time when it decided.

@@ -11,7 +11,7 @@ use std::{
 
 use super::{clock::RedisClock, pool::Connected, server_state::ServerState};
 use crate::{
-    engine::ledger::Judgement,
+    engine::ledger::Verdict,
     store::{Clock, StoreError, lateness, metrics::StoreMetrics},
 };
 
@@ -36,8 +36,8 @@ impl Link {
     }
 
     /// Counts the charges of a call that the server has admitted. Returns their number.
-    pub(crate) fn acknowledge(&self, judgement: &Judgement) -> u64 {
-        let charges = if judgement.denied { 0 } else { judgement.tallies.len() };
+    pub(crate) fn acknowledge(&self, verdict: &Verdict) -> u64 {
+        let charges = if verdict.denied { 0 } else { verdict.tallies.len() };
         let charges = u64::try_from(charges).unwrap_or(u64::MAX);
         self.acknowledged.fetch_add(charges, Ordering::Relaxed);
         charges

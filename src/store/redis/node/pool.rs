@@ -184,7 +184,7 @@ impl Pool {
     /// Opens a connection that does not belong to the pool.
     ///
     /// # Errors
-    /// Those of Redis and of the network.
+    /// Errors of Redis and of the network.
     pub(crate) async fn open(&self) -> RedisResult<Connection> {
         self.0.manager().open().await
     }

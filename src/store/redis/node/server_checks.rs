@@ -142,7 +142,7 @@ impl Checks {
     /// Checks the server behind a new connection.
     ///
     /// # Errors
-    /// A sentence if it cannot be used; and those of the network, and of a server that does not answer INFO.
+    /// A sentence if it cannot be used; errors of the network, and of a server that does not answer INFO.
     pub(crate) async fn run(&self, connection: &mut Connection) -> RedisResult<()> {
         let found = self.find(connection).await?;
         let fatal = found.iter().find(|(check, _)| check.is_fatal());
@@ -242,7 +242,7 @@ impl Checks {
         }
         if let Some(policy) = info.evicts() {
             let sentence = format!(
-                "it may evict counters, and then limits begin anew: its maxmemory-policy is \
+                "it may evict counters, and then limits start again from zero: its maxmemory-policy is \
                  {policy}; set it to noeviction"
             );
             found.insert(Check::Eviction, sentence);

@@ -64,8 +64,8 @@ pub(crate) struct ServerState {
     shown: AtomicU8,
     pub(crate) probe: ProbeWrite,
     is_probed: AtomicBool,
-    /// Cancelled when the server is left.
-    left: CancellationToken,
+    /// Cancelled when the server is retired.
+    retired: CancellationToken,
     probes: TaskTracker,
 }
 
@@ -89,7 +89,7 @@ impl ServerState {
             shown: AtomicU8::new(ShownState::Nothing as u8),
             probe,
             is_probed: AtomicBool::new(false),
-            left: CancellationToken::new(),
+            retired: CancellationToken::new(),
             probes: TaskTracker::new(),
         }
     }
@@ -135,12 +135,12 @@ impl ServerState {
         is_reached
     }
 
-    /// Ends the probing of a server that is left, and its outage, which does not matter any more.
+    /// Ends the probing of a server that is retired, and its outage, which does not matter any more.
     pub(crate) async fn leave(&self) {
-        self.left.cancel();
+        self.retired.cancel();
         self.probes.close();
         self.probes.wait().await;
-        self.outage.left();
+        self.outage.retired();
         // The SDK cannot end a series.
         self.metrics.server(&self.label, true, false);
     }
@@ -182,7 +182,7 @@ impl ServerState {
     fn start_probing(self: &Arc<Self>) {
         // A call may be dropped after its runtime.
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.left.is_cancelled() || self.is_probed.swap(true, Ordering::AcqRel) {
+        if self.retired.is_cancelled() || self.is_probed.swap(true, Ordering::AcqRel) {
             return;
         }
         let probing = Probing(Arc::clone(self));
@@ -223,26 +223,27 @@ enum ShownState {
 struct Probing(Arc<ServerState>);
 
 impl Probing {
-    /// Probes until the outage is over, or the server is left.
+    /// Probes until the outage is over, or the server is retired.
     async fn run(self) {
         let Self(state) = &self;
-        let left = state.left.clone();
-        left.run_until_cancelled(async {
-            let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
-            let mut next = Instant::now() + pause.time();
-            let mut probes = FuturesUnordered::new();
-            while state.outage.lasts() {
-                select! {
-                    Some(probed) = probes.next() => state.probed(probed),
-                    () = time::sleep_until(next), if probes.len() < PROBES_MAX => {
-                        probes.push(state.probe());
-                        pause.longer();
-                        next = Instant::now() + pause.time();
+        let retired = state.retired.clone();
+        retired
+            .run_until_cancelled(async {
+                let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
+                let mut next = Instant::now() + pause.time();
+                let mut probes = FuturesUnordered::new();
+                while state.outage.lasts() {
+                    select! {
+                        Some(probed) = probes.next() => state.probed(probed),
+                        () = time::sleep_until(next), if probes.len() < PROBES_MAX => {
+                            probes.push(state.probe());
+                            pause.longer();
+                            next = Instant::now() + pause.time();
+                        }
                     }
                 }
-            }
-        })
-        .await;
+            })
+            .await;
     }
 }
 

@@ -75,8 +75,9 @@ impl Unsent {
     /// clock.
     pub(crate) fn keep(&self, work: NodeWork, made: Timestamp) {
         for work in work.outliving() {
-            let left = work.counters().map(|counter| counter.limit.left_of_window(made)).max();
-            let until = Instant::now() + left.unwrap_or_default();
+            let remaining =
+                work.counters().map(|counter| counter.limit.remaining_window(made)).max();
+            let until = Instant::now() + remaining.unwrap_or_default();
             self.push(UnsentWork { work, made, until });
         }
     }

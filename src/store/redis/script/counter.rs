@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Value, from_redis_value};
 
-use super::{RedisOutcome, Reply, timestamp};
+use super::{Reply, ScriptVerdict, timestamp};
 use crate::engine::{
     ledger::{CounterState, Remembered},
     time::Timestamp,
@@ -25,17 +25,17 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
         }
     }
     let [seconds, micros, verdict, used, remaining, reset] = numbers[..] else { return None };
-    let outcome = match verdict {
-        -1 => RedisOutcome::Stale,
-        -2 => RedisOutcome::Corrupt(vec![0]),
-        _ => RedisOutcome::Read(CounterState {
+    let verdict = match verdict {
+        -1 => ScriptVerdict::Stale,
+        -2 => ScriptVerdict::Corrupt(vec![0]),
+        _ => ScriptVerdict::Read(CounterState {
             used: u64::try_from(used).ok()?,
             remaining: u32::try_from(remaining).ok()?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
         }),
     };
-    Some(Reply { now: timestamp(seconds, micros)?, outcome })
+    Some(Reply { now: timestamp(seconds, micros)?, verdict })
 }
 
 /// `at sum hits` and perhaps the caller, as `lua/sliding_log.lua` writes it.

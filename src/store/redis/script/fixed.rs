@@ -6,9 +6,9 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, RedisOutcome, WriteRefusal, timestamp};
+use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, timestamp};
 use crate::engine::{
-    ledger::{Charge, Judgement, Tally, Verdict},
+    ledger::{Charge, Fit, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::{Span, Timestamp},
@@ -126,21 +126,21 @@ impl FixedRun {
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
-    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)> {
+    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<ScriptVerdict>)> {
         let [seconds, micros, rest @ ..] = reply else { return None };
         let mut rest = rest;
         let now = timestamp(*seconds, *micros)?;
-        let mut left_by_group = Vec::with_capacity(self.groups.len());
+        let mut remaining_by_group = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            left_by_group.push(rest.split_off(..group.calls.len() * group.terms.len())?);
+            remaining_by_group.push(rest.split_off(..group.calls.len() * group.terms.len())?);
         }
-        let mut outcomes = Vec::with_capacity(self.calls.len());
+        let mut verdicts = Vec::with_capacity(self.calls.len());
         for Position { group, item, turn } in &self.calls {
-            let (left, group) = (left_by_group.get(*group)?, self.groups.get(*group)?);
-            let left = left.chunks(group.terms.len()).nth(*item)?;
-            outcomes.push(group.outcome(left, *group.calls.get(*item)?, *turn, now)?);
+            let (remaining, group) = (remaining_by_group.get(*group)?, self.groups.get(*group)?);
+            let remaining = remaining.chunks(group.terms.len()).nth(*item)?;
+            verdicts.push(group.verdict(remaining, *group.calls.get(*item)?, *turn, now)?);
         }
-        rest.is_empty().then_some((now, outcomes))
+        rest.is_empty().then_some((now, verdicts))
     }
 
     /// The slot of a charge's key in KEYS.
@@ -191,38 +191,44 @@ impl Group {
     }
 
     /// The outcome of the `turn`-th of `calls` equal calls, by what their counters had left before the first.
-    fn outcome(&self, left: &[i64], calls: u8, turn: u8, now: Timestamp) -> Option<RedisOutcome> {
-        if left.contains(&-1) {
-            return Some(RedisOutcome::Stale);
+    fn verdict(
+        &self,
+        remaining: &[i64],
+        calls: u8,
+        turn: u8,
+        now: Timestamp,
+    ) -> Option<ScriptVerdict> {
+        if remaining.contains(&-1) {
+            return Some(ScriptVerdict::Stale);
         }
-        if left.contains(&ELSEWHERE) {
-            return Some(RedisOutcome::Elsewhere);
+        if remaining.contains(&ELSEWHERE) {
+            return Some(ScriptVerdict::Elsewhere);
         }
-        if left.contains(&-2) {
-            let corrupt = left.iter().enumerate().filter(|(_, left)| **left == -2);
-            return Some(RedisOutcome::Corrupt(corrupt.map(|(charge, _)| charge).collect()));
+        if remaining.contains(&-2) {
+            let corrupt = remaining.iter().enumerate().filter(|(_, remaining)| **remaining == -2);
+            return Some(ScriptVerdict::Corrupt(corrupt.map(|(charge, _)| charge).collect()));
         }
-        if let Some(refusal) = left.first().copied().and_then(WriteRefusal::from_reply) {
-            return Some(RedisOutcome::WriteRefused(refusal));
+        if let Some(refusal) = remaining.first().copied().and_then(WriteRefusal::from_reply) {
+            return Some(ScriptVerdict::WriteRefused(refusal));
         }
         let mut admitted = u64::from(calls);
-        for (terms, left) in self.terms.iter().zip(left) {
-            admitted = admitted.min(u64::try_from(*left).ok()? / terms.hits.max(1));
+        for (terms, remaining) in self.terms.iter().zip(remaining) {
+            admitted = admitted.min(u64::try_from(*remaining).ok()? / terms.hits.max(1));
         }
         let turn = u64::from(turn);
         let is_admitted = turn < admitted;
-        let mut judgement = Judgement { denied: !is_admitted, ..Judgement::default() };
-        for (terms, left) in self.terms.iter().zip(left) {
-            let left = u64::try_from(*left).ok()? - turn.min(admitted) * terms.hits;
-            let verdict = match left.checked_sub(terms.hits) {
-                None => Verdict::Over,
+        let mut verdict = Verdict { denied: !is_admitted, ..Verdict::default() };
+        for (terms, remaining) in self.terms.iter().zip(remaining) {
+            let remaining = u64::try_from(*remaining).ok()? - turn.min(admitted) * terms.hits;
+            let fit = match remaining.checked_sub(terms.hits) {
+                None => Fit::Over,
                 Some(rest) => {
-                    let remaining = if is_admitted { rest } else { left };
-                    Verdict::Fits { remaining: u32::try_from(remaining).unwrap_or(u32::MAX) }
+                    let remaining = if is_admitted { rest } else { remaining };
+                    Fit::Fits { remaining: u32::try_from(remaining).unwrap_or(u32::MAX) }
                 }
             };
-            judgement.tallies.push(Tally { verdict, reset: now.until(terms.span.end) });
+            verdict.tallies.push(Tally { fit, reset: now.until(terms.span.end) });
         }
-        Some(RedisOutcome::Decided(judgement))
+        Some(ScriptVerdict::Decided(verdict))
     }
 }

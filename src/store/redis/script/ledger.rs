@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, RedisOutcome, WriteRefusal, timestamp, work::NodeWork};
+use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, timestamp, work::NodeWork};
 use crate::{
     engine::{
         key::Counter,
-        ledger::{Charge, GiveBack, Judgement, Tally, Verdict},
+        ledger::{Charge, Fit, GiveBack, Tally, Verdict},
         request::Hits,
-        rule::{Algorithm, Mode, OnStoreFailure, WhenDenied},
+        rule::{Algorithm, FailureMode, Mode, WhenDenied},
         time::{Span, Timestamp},
     },
     store::Clear,
@@ -28,7 +28,7 @@ pub struct LedgerRun {
 struct Columns<'call> {
     kind: &'static str,
     hits: u64,
-    failure: OnStoreFailure,
+    failure_mode: FailureMode,
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
     caller: Option<&'call str>,
@@ -51,9 +51,9 @@ impl LedgerRun {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
             NodeWork::Read(counter, clear) => {
-                let look =
-                    Charge { counter: Counter::clone(counter), hits: Hits::Look, caller: None };
-                self.add(&Arc::from([look]), assumed_now, prefix);
+                let read =
+                    Charge { counter: Counter::clone(counter), hits: Hits::Check, caller: None };
+                self.add(&Arc::from([read]), assumed_now, prefix);
                 self.arguments.push(match clear {
                     Clear::No => "show".to_owned(),
                     Clear::Yes => "clear".to_owned(),
@@ -71,29 +71,34 @@ impl LedgerRun {
             let span = limit.window.at(assumed_now);
             let (kind, hits) = match *hits {
                 Hits::Charge(hits) => ("charge", hits),
-                Hits::Look => ("look", limit.exhausted_looks.asked()),
+                Hits::Check => ("check", limit.exhausted_checks.asked()),
                 Hits::Refund(hits) => ("refund", hits),
             };
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
-            let (failure, caller) = (limit.failure_mode(), caller.as_deref());
-            self.add_charge(counter, span, Columns { kind, hits, failure, time, caller }, prefix);
+            let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
+            self.add_charge(
+                counter,
+                span,
+                Columns { kind, hits, failure_mode, time, caller },
+                prefix,
+            );
         }
     }
 
-    /// Adds a give-back as a call of its own, on keys that begin with `prefix`. Its outcome is that of a refund
+    /// Adds a give-back as a call of its own, on keys that begin with `prefix`. Its verdict is the verdict of a refund
     /// whose counter's `on_store_failure` is `error`: decided with one tally, or
-    /// [`Corrupt`](RedisOutcome::Corrupt), or [`WriteRefused`](RedisOutcome::WriteRefused). It is never
-    /// [`Stale`](RedisOutcome::Stale).
+    /// [`Corrupt`](ScriptVerdict::Corrupt), or [`WriteRefused`](ScriptVerdict::WriteRefused). It is never
+    /// [`Stale`](ScriptVerdict::Stale).
     pub fn add_give_back(&mut self, give_back: &GiveBack, prefix: &str) {
         let GiveBack { counter, hits, made, caller } = give_back;
         let refund = Hits::Refund(*hits);
         self.calls.push([Charge { counter: counter.clone(), hits: refund, caller: None }].into());
         self.arguments.push("1".to_owned());
         let columns = Columns {
-            kind: "return",
+            kind: "give_back",
             hits: *hits,
-            failure: OnStoreFailure::Error,
+            failure_mode: FailureMode::Error,
             time: *made,
             caller: caller.as_deref(),
         };
@@ -134,7 +139,7 @@ impl LedgerRun {
                 Mode::Shadow => "shadow".to_owned(),
                 Mode::Quota => "quota".to_owned(),
             },
-            columns.failure.name().to_owned(),
+            columns.failure_mode.name().to_owned(),
             columns.time.as_millis().to_string(),
             extra,
         ]);
@@ -156,19 +161,19 @@ impl LedgerRun {
 
     /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
-    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<RedisOutcome>)> {
+    pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<ScriptVerdict>)> {
         let [seconds, micros, rest @ ..] = reply else { return None };
         let now = timestamp(*seconds, *micros)?;
         let mut rest = rest;
-        let mut outcomes = Vec::with_capacity(self.calls.len());
+        let mut verdicts = Vec::with_capacity(self.calls.len());
         for charges in &self.calls {
             let verdict = *rest.split_off_first()?;
             let (answers, []) = rest.split_off(..2 * charges.len())?.as_chunks::<2>() else {
                 return None;
             };
-            outcomes.push(read_call(verdict, charges, answers)?);
+            verdicts.push(read_call(verdict, charges, answers)?);
         }
-        rest.is_empty().then_some((now, outcomes))
+        rest.is_empty().then_some((now, verdicts))
     }
 
     /// The slot of a counter's key in KEYS, counted from 1 as Lua does.
@@ -184,36 +189,36 @@ impl LedgerRun {
     }
 }
 
-fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<RedisOutcome> {
+fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<ScriptVerdict> {
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
     let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
     let denied = match verdict {
         1 => false,
         0 => true,
-        -1 => return Some(RedisOutcome::Stale),
-        ELSEWHERE => return Some(RedisOutcome::Elsewhere),
+        -1 => return Some(ScriptVerdict::Stale),
+        ELSEWHERE => return Some(ScriptVerdict::Elsewhere),
         -2 if corrupt.is_empty() => return None,
-        -2 => return Some(RedisOutcome::Corrupt(corrupt)),
-        code => return WriteRefusal::from_reply(code).map(RedisOutcome::WriteRefused),
+        -2 => return Some(ScriptVerdict::Corrupt(corrupt)),
+        code => return WriteRefusal::from_reply(code).map(ScriptVerdict::WriteRefused),
     };
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, answer) in charges.iter().zip(answers) {
         tallies.push(match answer {
-            [-2, _] => Tally::without_counter(charge),
+            [-2, _] => Tally::by_failure_mode(charge),
             answer => one_tally(*answer)?,
         });
     }
     let absent = Vec::new();
-    Some(RedisOutcome::Decided(Judgement { denied, tallies, corrupt, absent }))
+    Some(ScriptVerdict::Decided(Verdict { denied, tallies, corrupt, absent }))
 }
 
 fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
     let reset = Duration::from_millis(u64::try_from(reset).ok()?);
-    let verdict = match answer {
-        -1 => Verdict::Over,
-        remaining => Verdict::Fits { remaining: u32::try_from(remaining).ok()? },
+    let fit = match answer {
+        -1 => Fit::Over,
+        remaining => Fit::Fits { remaining: u32::try_from(remaining).ok()? },
     };
-    Some(Tally { verdict, reset })
+    Some(Tally { fit, reset })
 }
 
 #[cfg(test)]
@@ -258,18 +263,18 @@ mod tests {
     fn a_reply_holds_redis_time_in_milliseconds_and_the_verdict() {
         let (now, answer) =
             run(2).read(&[1_795_215_600, 123_999, 0, -1, 1500, 7, 20]).expect("a good reply");
-        let tally = |verdict, ms| Tally { verdict, reset: Duration::from_millis(ms) };
+        let tally = |fit, ms| Tally { fit, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
-        let tallies = vec![tally(Verdict::Over, 1500), tally(Verdict::Fits { remaining: 7 }, 20)];
-        let judgement = Judgement { denied: true, tallies, ..Judgement::default() };
-        assert_eq!(answer, [RedisOutcome::Decided(judgement)]);
+        let tallies = vec![tally(Fit::Over, 1500), tally(Fit::Fits { remaining: 7 }, 20)];
+        let verdict = Verdict { denied: true, tallies, ..Verdict::default() };
+        assert_eq!(answer, [ScriptVerdict::Decided(verdict)]);
     }
 
     #[test]
     fn a_reply_names_the_charges_whose_counters_are_corrupt() {
         let read = |verdict| run(2).read(&[1_795_215_600, 0, verdict, 7, 20, -2, 0]).unwrap().1;
-        assert_eq!(read(-2), [RedisOutcome::Corrupt(vec![1])]);
-        let [RedisOutcome::Decided(Judgement { denied: false, corrupt, .. })] = &read(1)[..] else {
+        assert_eq!(read(-2), [ScriptVerdict::Corrupt(vec![1])]);
+        let [ScriptVerdict::Decided(Verdict { denied: false, corrupt, .. })] = &read(1)[..] else {
             panic!("{:?}", read(1));
         };
         assert_eq!(*corrupt, [1]);

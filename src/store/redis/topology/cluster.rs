@@ -145,7 +145,7 @@ fn is_complete(ranges: &[SlotRange]) -> bool {
     owned >= usize::from(HashSlot::COUNT)
 }
 
-/// What a node answers that is asked for the map.
+/// A node's answer to a request for the map.
 enum MapAnswer {
     Map(Vec<SlotRange>),
     /// It considers the cluster down.
@@ -156,7 +156,7 @@ enum MapAnswer {
 
 async fn ask_for_map(server: &Server) -> RedisResult<MapAnswer> {
     let mut connection = connection::open(server).await?;
-    // A user without the right to INFO may be served nevertheless.
+    // A user without the right to INFO may still be served.
     if let Ok(info) = connection.query::<String>(&redis::cmd("INFO")).await
         && let Err(problem) = ServerInfo(&info).check_mode(ServerMode::Cluster, server)
     {

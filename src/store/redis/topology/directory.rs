@@ -174,7 +174,7 @@ impl Directory {
     }
 
     async fn replace(&self, next: impl FnOnce(&dyn Fn(&Server) -> Arc<RedisNode>) -> NodeMap) {
-        let left = {
+        let retired = {
             let _change = self.change.lock();
             let old = self.map();
             let known = |server: &Server| match old.find(&server.address) {
@@ -184,20 +184,21 @@ impl Directory {
             let new = Arc::new(next(&known));
             new.aim_probes();
             self.current.store(Arc::clone(&new));
-            let left: Vec<_> = old.nodes().iter().filter(|node| !new.has(node)).cloned().collect();
-            left
+            let retired: Vec<_> =
+                old.nodes().iter().filter(|node| !new.has(node)).cloned().collect();
+            retired
         };
         self.problem.lock().clear();
         self.searched.send_replace(true);
         if self.map().is_complete() {
             self.outage.ended();
         }
-        for node in &left {
+        for node in &retired {
             for call in node.batcher.close() {
                 self.take_over(call);
             }
         }
-        for node in left {
+        for node in retired {
             node.batcher.ended().await;
             node.link.state.leave().await;
         }
@@ -212,11 +213,11 @@ impl Directory {
         let takes_it =
             |node: &&Arc<RedisNode>| is_in_one_slot || node.batcher.runs() != Runs::PerSlot;
         let node = self.map().owner_of_all(call.work.counters()).filter(takes_it).cloned();
-        let left = match node {
+        let unsent = match node {
             Some(node) => node.batcher.enqueue(call).err(),
             None => Some(call),
         };
-        if let Some(call) = left
+        if let Some(call) = unsent
             && call.answer.send(Err(NotDecided::Elsewhere(None))).is_err()
         {
             self.keep(call.work);

@@ -44,7 +44,7 @@ struct Reading {
     acknowledged: u64,
 }
 
-/// How far the stream moves with our charges. Those of other processes move it too, so each process reports
+/// How far the stream moves with our charges. Charges of other processes move it too, so each process reports
 /// its own share of a loss.
 #[derive(Debug, Clone, Copy)]
 struct StreamPace {
@@ -207,7 +207,7 @@ mod tests {
         pace.learn(8000, 100);
         assert_eq!((pace.bytes_of(100), pace.charges_of(8000)), (8025, 100));
         pace.learn(90, 0);
-        assert_eq!(pace.bytes_of(100), 8025, "without charges of ours nothing is known");
+        assert_eq!(pace.bytes_of(100), 8025, "without our charges nothing is known");
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub(crate) async fn redirected(
     }
 }
 
-/// The address that a redirection names; a missing host is that of the node that answers.
+/// The address that a redirection names; a missing host is the host of the node that answers.
 fn named(error: &RedisError, answering: &Arc<RedisNode>) -> Option<Address> {
     let (address, _) = error.redirect_node()?;
     let (host, port) = address.rsplit_once(':')?;

@@ -14,7 +14,7 @@ use super::{directory::Directory, redirect::decide_alone};
 use crate::{
     engine::{
         ledger::{
-            Charge, GiveBack, Judgement, PartTally, PartsOutcome, Tally, Verdict, given_back,
+            Charge, Fit, GiveBack, PartTally, PartsVerdict, Tally, Verdict, given_back,
             judge_parts, past_corrupt_counter, reservation,
         },
         request::Hits,
@@ -108,7 +108,7 @@ impl Reservation {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub(crate) async fn charge(self, parts: Vec<Part>) -> Result<Judgement, StoreError> {
+    pub(crate) async fn charge(self, parts: Vec<Part>) -> Result<Verdict, StoreError> {
         let began = Instant::now();
         let eighth = self.until.saturating_duration_since(began) / 8;
         let mut asked: FuturesUnordered<_> =
@@ -120,32 +120,32 @@ impl Reservation {
             }
         };
         drop(time::timeout_at(began + RESERVED_WITHIN * eighth, reserve).await);
-        let verdict = judge_parts(&self.charges, &known.tallies, &known.parts);
-        let outcome = verdict.outcome;
-        let given_back = self.give_back(&known, &verdict.gives_back);
+        let judged_parts = judge_parts(&self.charges, &known.tallies, &known.parts);
+        let verdict = judged_parts.verdict;
+        let given_back = self.give_back(&known, &judged_parts.gives_back);
         let given_back = time::timeout_at(began + GIVEN_BACK_WITHIN * eighth, given_back).await;
         let given_back = given_back.unwrap_or_else(|_| vec![None; self.charges.len()]);
-        let judged = match outcome {
+        let answer = match verdict {
             _ if known.none_answered() => Err(known.cause()),
-            PartsOutcome::Admitted | PartsOutcome::Denied => Ok(Judgement {
-                denied: outcome == PartsOutcome::Denied,
-                tallies: known.settled(&self.charges, &verdict.gives_back, &given_back),
+            PartsVerdict::Admitted | PartsVerdict::Denied => Ok(Verdict {
+                denied: verdict == PartsVerdict::Denied,
+                tallies: known.settled(&self.charges, &judged_parts.gives_back, &given_back),
                 corrupt: known.like(PartTally::Corrupt),
                 absent: known.like(PartTally::Unknown),
             }),
-            PartsOutcome::Failed | PartsOutcome::Again => {
-                Err(known.failure(outcome, &self.charges))
+            PartsVerdict::Failed | PartsVerdict::Again => {
+                Err(known.failure(verdict, &self.charges))
             }
         };
         if !asked.is_empty() {
             let tracker = self.directory.outliving.clone();
             drop(tracker.spawn(async move {
                 while let Some(late) = asked.next().await {
-                    self.give_back_late(&mut known, late, outcome).await;
+                    self.give_back_late(&mut known, late, verdict).await;
                 }
             }));
         }
-        judged
+        answer
     }
 
     /// Reserves a part; one that is not where it was sent is reserved by hash slots, wherever they are now.
@@ -192,7 +192,7 @@ impl Reservation {
             let Charge { counter, caller, .. } = charge.clone();
             let give_back = GiveBack { counter, hits, made: reserved.at, caller };
             let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
-            answer.ok()?.judgement.tallies.pop()
+            answer.ok()?.verdict.tallies.pop()
         }))
         .await
     }
@@ -213,11 +213,11 @@ impl Reservation {
         &self,
         known: &mut KnownParts,
         late: Vec<(Part, PartAnswer)>,
-        outcome: PartsOutcome,
+        verdict: PartsVerdict,
     ) {
         let before = known.answers.len();
         known.add(late);
-        let mut gives_back = given_back(&self.charges, &known.tallies, &known.parts, outcome);
+        let mut gives_back = given_back(&self.charges, &known.tallies, &known.parts, verdict);
         for (gives_back, part) in gives_back.iter_mut().zip(&known.parts) {
             *gives_back &= *part >= before;
         }
@@ -285,9 +285,9 @@ impl KnownParts {
     }
 
     /// Why the call is not decided.
-    fn failure(&self, outcome: PartsOutcome, charges: &[Charge]) -> StoreError {
+    fn failure(&self, verdict: PartsVerdict, charges: &[Charge]) -> StoreError {
         let absent = self.like(PartTally::Unknown);
-        if absent.is_empty() && outcome == PartsOutcome::Failed {
+        if absent.is_empty() && verdict == PartsVerdict::Failed {
             return StoreError::Corrupt(self.like(PartTally::Corrupt));
         }
         let cause = match absent.is_empty() {
@@ -296,18 +296,18 @@ impl KnownParts {
         };
         let is_known =
             |index: &usize| matches!(self.tallies.get(*index), Some(PartTally::Known(_)));
-        let (known, without_counter): (Vec<_>, Vec<_>) = (0..charges.len()).partition(is_known);
+        let (known, unknown): (Vec<_>, Vec<_>) = (0..charges.len()).partition(is_known);
         let is_refund =
             |index: &usize| charges.get(*index).is_some_and(|charge| charge.hits.is_refund());
         StoreError::Unreachable {
-            charges: without_counter,
+            charges: unknown,
             refunded: known.into_iter().filter(is_refund).collect(),
             cause: cause.to_string(),
         }
     }
 
     /// The tallies of the call. Where hits of a counter are given back, every charge on it reports the new count,
-    /// except for looks, which see the state before the call.
+    /// except for checks, which see the state before the call.
     fn settled(
         &self,
         charges: &[Charge],
@@ -323,25 +323,22 @@ impl KnownParts {
                 })
             };
             tallies.push(match tally {
-                PartTally::Known(Tally { verdict: Verdict::Fits { remaining }, reset })
-                    if charge.hits != Hits::Look =>
+                PartTally::Known(Tally { fit: Fit::Fits { remaining }, reset })
+                    if charge.hits != Hits::Check =>
                 {
                     let hits = of_counter()
                         .map(|((other, _), _)| match other.hits {
                             Hits::Charge(hits) => hits,
-                            Hits::Look | Hits::Refund(_) => 0,
+                            Hits::Check | Hits::Refund(_) => 0,
                         })
                         .sum();
                     let resets = of_counter().filter_map(|(_, left)| Some(left.as_ref()?.reset));
                     let remaining =
                         with_hits_back(*remaining, hits, charge.counter.limit.capacity());
-                    Tally {
-                        verdict: Verdict::Fits { remaining },
-                        reset: resets.min().unwrap_or(*reset),
-                    }
+                    Tally { fit: Fit::Fits { remaining }, reset: resets.min().unwrap_or(*reset) }
                 }
                 PartTally::Known(tally) => *tally,
-                PartTally::Corrupt | PartTally::Unknown => Tally::without_counter(charge),
+                PartTally::Corrupt | PartTally::Unknown => Tally::by_failure_mode(charge),
             });
         }
         tallies
@@ -350,9 +347,9 @@ impl KnownParts {
 
 fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
     match answer {
-        Ok(decided) if decided.judgement.corrupt.contains(&position) => PartTally::Corrupt,
+        Ok(decided) if decided.verdict.corrupt.contains(&position) => PartTally::Corrupt,
         Ok(decided) => {
-            let tally = decided.judgement.tallies.get(position).copied();
+            let tally = decided.verdict.tallies.get(position).copied();
             tally.map_or(PartTally::Unknown, PartTally::Known)
         }
         Err(_) => PartTally::Unknown,

@@ -11,7 +11,7 @@ use super::{
     reservation::{Part, Reservation, Target, parts},
 };
 use crate::{
-    engine::ledger::{Charge, Judgement},
+    engine::ledger::{Charge, Verdict},
     store::{
         StoreError,
         redis::{
@@ -34,11 +34,11 @@ pub(crate) async fn charge(
     directory: &Arc<Directory>,
     charges: &[Charge],
     until: Instant,
-) -> Result<Judgement, StoreError> {
+) -> Result<Verdict, StoreError> {
     if !directory.options.expected.runs_scripts {
         let work = NodeWork::Charges(charges.into());
-        let Some(slot) = work.slot() else { return Ok(Judgement::default()) };
-        return Ok(Box::pin(decide_alone(directory, slot, work)).await?.judgement);
+        let Some(slot) = work.slot() else { return Ok(Verdict::default()) };
+        return Ok(Box::pin(decide_alone(directory, slot, work)).await?.verdict);
     }
     directory.searched().await;
     for _ in 0..ATTEMPTS_MAX {
@@ -52,7 +52,7 @@ pub(crate) async fn charge(
             None => return Err(directory.no_node()),
         };
         match answer {
-            Ok(decided) => return Ok(decided.judgement),
+            Ok(decided) => return Ok(decided.verdict),
             Err(NotDecided::Elsewhere(_)) if directory.is_cluster() => break,
             // The node has left, and another has taken its place.
             Err(NotDecided::Elsewhere(_)) => {}
@@ -72,7 +72,7 @@ pub(crate) async fn charge_without(
     charges: &[Charge],
     absent: &[usize],
     until: Instant,
-) -> Result<Judgement, StoreError> {
+) -> Result<Verdict, StoreError> {
     let map = directory.map();
     let present = (0..charges.len()).filter(|index| !absent.contains(index));
     let parts = parts(charges, present, |slot| by_node(&map, slot));
@@ -85,7 +85,7 @@ async fn reserve(
     charges: &[Charge],
     parts: Vec<Part>,
     until: Instant,
-) -> Result<Judgement, StoreError> {
+) -> Result<Verdict, StoreError> {
     let reservation =
         Reservation { directory: Arc::clone(directory), charges: charges.into(), until };
     Box::pin(outlive(directory, until, reservation.charge(parts))).await
@@ -96,11 +96,11 @@ async fn charge_by_slot(
     directory: &Arc<Directory>,
     charges: &[Charge],
     until: Instant,
-) -> Result<Judgement, StoreError> {
+) -> Result<Verdict, StoreError> {
     let parts = parts(charges, 0..charges.len(), Target::Slot);
     if let [Part { target: Target::Slot(slot), .. }] = parts[..] {
         let decided = decide_alone(directory, slot, NodeWork::Charges(charges.into())).await?;
-        return Ok(decided.judgement);
+        return Ok(decided.verdict);
     }
     reserve(directory, charges, parts, until).await
 }

@@ -32,7 +32,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What happens within this time is answered by one query.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// How often it is asked which other Sentinels there are, and how many are remembered.
+/// How often it is queried for the other Sentinels, and how many are remembered.
 const OTHERS_EVERY: Duration = Duration::from_secs(10);
 const SENTINELS_MAX: usize = 32;
 
@@ -278,7 +278,7 @@ async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, Str
 /// master. `epoch` is the present master's.
 ///
 /// # Errors
-/// In words, why there is none.
+/// A sentence that says why there is none.
 fn judge<'a>(
     answers: impl Iterator<Item = (&'a Address, Result<Named, NotNamed>)>,
     epoch: u64,
@@ -297,7 +297,7 @@ fn judge<'a>(
     let (answered, asked) = (named.len(), named.len() + unknown + failures.len());
     // While the leader of a failover has not ended it, it names the old master in the new epoch.
     match named.into_iter().max_by_key(|named| (named.epoch, !named.is_being_replaced)) {
-        // Most Sentinels may begin anew, as after SENTINEL REMOVE and MONITOR.
+        // Most Sentinels may start again from zero, as after SENTINEL REMOVE and MONITOR.
         Some(named) if named.epoch >= epoch || 2 * answered > asked => Ok(named),
         Some(_) => Err("only Sentinels answer that have not heard of the last failover".to_owned()),
         None if unknown > 0 => Err(format!("the Sentinels know no master named `{name}`")),

@@ -14,7 +14,7 @@ use crate::{
     store::{
         metrics::StoreMetrics,
         redis::{
-            script::{RedisOutcome, Reply, WriteRefusal},
+            script::{Reply, ScriptVerdict, WriteRefusal},
             wire::connection::Connection,
         },
     },
@@ -40,7 +40,7 @@ struct CountedKey {
 
 /// What a call comes to.
 struct Settlement {
-    outcome: RedisOutcome,
+    verdict: ScriptVerdict,
     /// What each counter is to hold.
     wanted: Vec<u64>,
 }
@@ -135,12 +135,12 @@ impl<'call> TransactionCall<'call> {
         let counters = self.counters.iter().zip(&answers);
         let before: Vec<_> = counters.map(|(counter, answer)| counter.before(answer)).collect();
         let is_negative = before.iter().flatten().any(|count| *count < 0);
-        let verdict = if is_negative { None } else { Some(self.judge(&before, now)) };
+        let settlement = if is_negative { None } else { Some(self.judge(&before, now)) };
 
         let mut correct = transaction();
         for (index, (counter, answer)) in self.counters.iter().zip(&answers).enumerate() {
             let before = before.get(index).copied().flatten();
-            let wanted = verdict.as_ref().and_then(|verdict| verdict.wanted.get(index));
+            let wanted = settlement.as_ref().and_then(|settlement| settlement.wanted.get(index));
             let added = match (before, wanted, answer) {
                 // Nothing was added to a value that is not a number.
                 (None, _, Value::ServerError(_)) => 0,
@@ -154,7 +154,7 @@ impl<'call> TransactionCall<'call> {
         if !correct.is_empty() {
             metrics.round_trip("MULTI", connection.pipeline(&correct)).await?;
         }
-        Ok(verdict.map(|verdict| Reply { now, outcome: verdict.outcome }))
+        Ok(settlement.map(|settlement| Reply { now, verdict: settlement.verdict }))
     }
 
     /// Reads, judges, and writes if nothing has changed meanwhile; else again.
@@ -182,19 +182,19 @@ impl<'call> TransactionCall<'call> {
         connection: &mut Connection,
         metrics: &StoreMetrics,
     ) -> RedisResult<Option<Reply>> {
-        let mut look = redis::pipe();
-        look.ignore_errors();
-        look.cmd("WATCH").arg(self.keys()).ignore();
+        let mut reads = redis::pipe();
+        reads.ignore_errors();
+        reads.cmd("WATCH").arg(self.keys()).ignore();
         for key in self.keys() {
-            look.cmd("GET").arg(key);
+            reads.cmd("GET").arg(key);
         }
-        look.cmd("TIME");
-        let (now, answers) = exchange("WATCH", &look, connection, metrics).await?;
+        reads.cmd("TIME");
+        let (now, answers) = exchange("WATCH", &reads, connection, metrics).await?;
         let before: Vec<Option<i64>> = answers.iter().map(count).collect();
-        let Settlement { outcome, wanted } = self.judge(&before, now);
+        let Settlement { verdict, wanted } = self.judge(&before, now);
 
         let mut write = transaction();
-        if matches!(outcome, RedisOutcome::Decided(_)) {
+        if matches!(verdict, ScriptVerdict::Decided(_)) {
             for ((counter, before), wanted) in self.counters.iter().zip(&before).zip(wanted) {
                 if let Some(before) = before {
                     counter.add(&mut write, i128::from(wanted) - i128::from(*before));
@@ -204,7 +204,7 @@ impl<'call> TransactionCall<'call> {
         // It also ends the watch where there is nothing to write.
         write.cmd("TIME");
         let written = metrics.round_trip("MULTI", connection.pipeline(&write)).await?;
-        Ok(written.map(|_| Reply { now, outcome }))
+        Ok(written.map(|_| Reply { now, verdict }))
     }
 
     /// Judges a call where the server takes no writes: one that is denied, or that writes nothing, has an
@@ -216,22 +216,22 @@ impl<'call> TransactionCall<'call> {
         metrics: &StoreMetrics,
     ) -> RedisResult<Reply> {
         // Without memory a server refuses every command inside of a transaction.
-        let mut look = redis::pipe();
-        look.ignore_errors();
+        let mut reads = redis::pipe();
+        reads.ignore_errors();
         for key in self.keys() {
-            look.cmd("GET").arg(key);
+            reads.cmd("GET").arg(key);
         }
-        look.cmd("TIME");
-        let (now, answers) = exchange("GET", &look, connection, metrics).await?;
+        reads.cmd("TIME");
+        let (now, answers) = exchange("GET", &reads, connection, metrics).await?;
         let before: Vec<Option<i64>> = answers.iter().map(count).collect();
-        let Settlement { outcome, wanted } = self.judge(&before, now);
-        let outcome = match outcome {
-            RedisOutcome::Decided(judgement) if !judgement.denied && used(&before) != wanted => {
-                RedisOutcome::WriteRefused(refusal)
+        let Settlement { verdict, wanted } = self.judge(&before, now);
+        let verdict = match verdict {
+            ScriptVerdict::Decided(verdict) if !verdict.denied && used(&before) != wanted => {
+                ScriptVerdict::WriteRefused(refusal)
             }
-            outcome => outcome,
+            verdict => verdict,
         };
-        Ok(Reply { now, outcome })
+        Ok(Reply { now, verdict })
     }
 
     fn keys(&self) -> Vec<&str> {
@@ -242,7 +242,7 @@ impl<'call> TransactionCall<'call> {
     /// read as 0.
     fn judge(&self, before: &[Option<i64>], now: Timestamp) -> Settlement {
         if self.charges.iter().any(|charge| self.is_stale(charge, now)) {
-            return Settlement { outcome: RedisOutcome::Stale, wanted: used(before) };
+            return Settlement { verdict: ScriptVerdict::Stale, wanted: used(before) };
         }
         let mut accounts: Vec<AnyAccount> =
             before.iter().map(|count| account(count.unwrap_or(0))).collect();
@@ -256,15 +256,15 @@ impl<'call> TransactionCall<'call> {
             let terms = charge.counter.limit.terms(now);
             postings.push(Posting { account: is_readable.then_some(*counter), charge, terms });
         }
-        let Some(judgement) = ledger::judge(&postings, &mut accounts) else {
-            return Settlement { outcome: RedisOutcome::Corrupt(corrupt), wanted: used(before) };
+        let Some(verdict) = ledger::judge(&postings, &mut accounts) else {
+            return Settlement { verdict: ScriptVerdict::Corrupt(corrupt), wanted: used(before) };
         };
         let wanted = accounts.iter().map(|account| match account {
             AnyAccount::FixedWindow(account) => account.used,
             // The rules hold no others where scripts are off.
             _ => 0,
         });
-        Settlement { outcome: RedisOutcome::Decided(judgement), wanted: wanted.collect() }
+        Settlement { verdict: ScriptVerdict::Decided(verdict), wanted: wanted.collect() }
     }
 
     fn is_stale(&self, charge: &Charge, now: Timestamp) -> bool {

@@ -63,7 +63,7 @@ impl fmt::Debug for Connection {
 /// Connects, and logs in where the settings say so. The caller bounds the time that it takes.
 ///
 /// # Errors
-/// Those of Redis and of the network, of TLS and of the files that it needs.
+/// Errors of Redis and of the network, of TLS and of the files that it needs.
 pub async fn open(server: &Server) -> RedisResult<Connection> {
     let mut connection = Connection::new(connect(server).await?);
     connection.log_in(&server.access).await?;
@@ -225,7 +225,7 @@ impl Connection {
     /// Sends one command and reads its answer, with the same care.
     ///
     /// # Errors
-    /// Those of Redis and of the network.
+    /// Errors of Redis and of the network.
     pub async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
         self.one(&command.get_packed_command()).await
     }
@@ -244,7 +244,7 @@ impl Connection {
     /// transaction that did not run, because a watched key has changed.
     ///
     /// # Errors
-    /// Those of the network, and of Redis where it ran none of them; a server that refuses the commands
+    /// Errors of the network, and of Redis where it ran none of them; a server that refuses the commands
     /// of a transaction leaves the connection as it was.
     pub(crate) async fn pipeline(
         &mut self,
@@ -276,7 +276,7 @@ fn read(password: Option<&Password>) -> RedisResult<String> {
     password.read().map_err(|problem| io::Error::other(problem).into())
 }
 
-/// A refused login, in words that name it; the server's own may tell more than we want to log.
+/// A refused login, in a sentence that names it; the server's text may reveal more than we want to log.
 fn refused(error: RedisError, access: &Access) -> RedisError {
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => {

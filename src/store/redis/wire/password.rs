@@ -130,7 +130,7 @@ impl PasswordFile {
         }
     }
 
-    /// Reads the file again, and returns whether it has a password that is in use, as far as is known.
+    /// Reads the file again, and returns whether its password was not refused.
     pub fn renew(&self) -> bool {
         drop(self.read());
         self.state.lock().problem.is_none()

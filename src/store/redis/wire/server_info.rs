@@ -72,14 +72,14 @@ impl ServerInfo<'_> {
     /// The URL of `server`, which has answered this.
     pub(crate) fn url_of(&self, server: &Server) -> String {
         let tls = if server.access.tls.is_some() { "s" } else { "" };
-        let place = match &server.address {
+        let location = match &server.address {
             Address::Tcp { .. } => server.address.to_string(),
             Address::Unix(_) => "HOST:PORT".to_owned(),
         };
         match self.kind() {
-            ServerKind::Single => format!("redis{tls}://{place}"),
-            ServerKind::Cluster => format!("redis{tls}+cluster://{place}"),
-            ServerKind::Sentinel => format!("redis{tls}+sentinel://{place}/NAME"),
+            ServerKind::Single => format!("redis{tls}://{location}"),
+            ServerKind::Cluster => format!("redis{tls}+cluster://{location}"),
+            ServerKind::Sentinel => format!("redis{tls}+sentinel://{location}/NAME"),
         }
     }
 
@@ -98,7 +98,7 @@ impl ServerInfo<'_> {
         self.field("role:") == Some("slave")
     }
 
-    /// The eviction policy, if the server may evict counters: then limits begin anew without an error.
+    /// The eviction policy, if the server may evict counters: then limits start again from zero without an error.
     pub(crate) fn evicts(&self) -> Option<&str> {
         let policy = self.field("maxmemory_policy:").filter(|policy| *policy != "noeviction");
         policy.filter(|_| self.field("maxmemory:").is_some_and(|bytes| bytes != "0"))

@@ -31,7 +31,7 @@ fn checked(rules: &str) -> (bool, Vec<String>) {
 
 /// The values are from gopkg.in/yaml.v2 2.4.0, which envoyproxy/ratelimit uses.
 #[tokio::test]
-async fn numbers_merge_keys_and_nulls_are_read_as_in_the_incumbent() {
+async fn numbers_merge_keys_and_nulls_are_read_as_in_envoyproxy_ratelimit() {
     let rules = "
 domain: shop
 descriptors:
@@ -77,7 +77,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn metadata_is_read_as_in_the_incumbent() {
+async fn metadata_is_read_as_in_envoyproxy_ratelimit() {
     let rules = "
 domain: shop
 descriptors:
@@ -94,7 +94,7 @@ descriptors:
 
 /// Each case has its message, and a part of the page's row that gives the reason.
 #[test]
-fn the_page_lists_what_is_refused_here_and_accepted_by_the_incumbent() {
+fn the_page_lists_what_is_refused_here_and_accepted_by_envoyproxy_ratelimit() {
     let page = page();
     let descriptor = |rest: &str| format!("domain: d\ndescriptors:\n- {{ key: k, {rest} }}\n");
     let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";

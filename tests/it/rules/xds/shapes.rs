@@ -179,8 +179,8 @@ async fn denied_calls_are_charged_unless_the_flag_or_the_rule_says_otherwise() {
         let path = [(ROUTE, ROUTE), ("rule-0-match--1", "rule-0-match--1")];
         let debit = request(DOMAIN, vec![hits(descriptor(&path), 22)]);
         service.ask(debit).await.unwrap();
-        let look = request(DOMAIN, vec![hits(descriptor(&path), 0)]);
-        let answer = spell(&service.ask(look).await.unwrap());
+        let no_hits = request(DOMAIN, vec![hits(descriptor(&path), 0)]);
+        let answer = spell(&service.ask(no_hits).await.unwrap());
         assert!(answer.starts_with(expected), "{flags:?}: {answer}");
     }
 }

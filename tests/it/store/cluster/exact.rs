@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join_all;
 use tollkeeper::{
     engine::{
-        ledger::{Charge, Tally, Verdict},
+        ledger::{Charge, Fit, Tally},
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
     },
@@ -98,7 +98,7 @@ fn any_call(dice: &mut Dice, limits: &[Arc<Limit>]) -> Vec<Charge> {
         let hits = match dice.below(20) {
             0..=13 => Hits::Charge(1 + dice.below(2)),
             14 => Hits::Charge(1 + dice.below(9)),
-            15..=16 => Hits::Look,
+            15..=16 => Hits::Check,
             _ => Hits::Refund(dice.below(4)),
         };
         charge("user", user, hits, limit)
@@ -109,9 +109,9 @@ fn any_call(dice: &mut Dice, limits: &[Arc<Limit>]) -> Vec<Charge> {
 /// Resets may differ by the time that passes between the two. The reset of a quota that is over its limit may also
 /// differ by the hits that were reserved.
 fn same(charge: &Charge, ours: &Tally, theirs: &Tally) -> bool {
-    let is_over_quota = charge.counter.limit.mode == Mode::Quota && theirs.verdict == Verdict::Over;
+    let is_over_quota = charge.counter.limit.mode == Mode::Quota && theirs.fit == Fit::Over;
     let is_reset_same = ours.reset.abs_diff(theirs.reset) < Duration::from_secs(20);
-    ours.verdict == theirs.verdict && (is_over_quota || is_reset_same)
+    ours.fit == theirs.fit && (is_over_quota || is_reset_same)
 }
 
 /// Makes the same calls one after the other on the cluster and in memory.
@@ -184,10 +184,10 @@ async fn check_node_wide_runs(version: Version) {
     for user in &users[..5] {
         let one = [charge("user", user, Hits::Charge(1), &limit)];
         let key = format!("{:?}", one[0].counter.key(limit.window.at(system_clock()).start));
-        let judgement = ask(&store, &[charge("user", user, Hits::Look, &limit)]).await;
-        let left = match judgement.tallies[0].verdict {
-            Verdict::Fits { remaining } => remaining,
-            Verdict::Over => 0,
+        let verdict = ask(&store, &[charge("user", user, Hits::Check, &limit)]).await;
+        let left = match verdict.tallies[0].fit {
+            Fit::Fits { remaining } => remaining,
+            Fit::Over => 0,
         };
         assert_eq!(left, 20 - admitted[&key], "{user}");
     }

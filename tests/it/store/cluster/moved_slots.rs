@@ -116,8 +116,8 @@ async fn a_slot_that_has_moved_is_searched_once() {
 
 /// What a counter has left.
 async fn left(store: &tollkeeper::store::redis::RedisStore, one: &Charge) -> u32 {
-    let look = [Charge { hits: Hits::Look, ..one.clone() }];
-    crate::support::charges::left(&ask(store, &look).await.tallies[0]).unwrap_or(0)
+    let no_hits = [Charge { hits: Hits::Check, ..one.clone() }];
+    crate::support::charges::left(&ask(store, &no_hits).await.tallies[0]).unwrap_or(0)
 }
 
 /// Keys of a slot that is half moved are at either end: existing ones at the old owner, new ones at the new one, and

@@ -10,7 +10,7 @@ use super::{
     waiting::WaitsFor,
 };
 use crate::{
-    engine::ledger::Judgement,
+    engine::ledger::Verdict,
     store::{
         StoreError, lateness,
         redis::{
@@ -19,7 +19,7 @@ use crate::{
                 decided::{ATTEMPTS_MAX, CallAnswer, Decided, NotDecided},
                 pool::{self, Connected},
             },
-            script::{self, RedisOutcome, Reply},
+            script::{self, Reply, ScriptVerdict},
         },
     },
 };
@@ -80,7 +80,7 @@ impl SharedQueue {
                         let waiting = mem::replace(&mut call.answer, gone);
                         drop(waiting.send(Err(NotDecided::Failed(error.clone()))));
                     }
-                    // The connection may be used again if it is answered nevertheless.
+                    // The connection may be used again if the answer still arrives.
                     lateness::until(until, answer).await
                 }
             }
@@ -94,7 +94,7 @@ impl SharedQueue {
         if let Some(now) = replies.iter().flatten().map(|reply| reply.now).max() {
             self.link.clock.learn(now, sent);
         }
-        let is_stale = |reply: &&Reply| reply.outcome == RedisOutcome::Stale;
+        let is_stale = |reply: &&Reply| reply.verdict == ScriptVerdict::Stale;
         if sent_as != SentAs::Resent {
             self.link.metrics.stale(replies.iter().flatten().filter(is_stale).count());
         }
@@ -133,7 +133,7 @@ impl SharedQueue {
                     failure = Some(pool::unavailable(error));
                 }
                 Ok(decided) => {
-                    charges += self.link.acknowledge(&decided.judgement);
+                    charges += self.link.acknowledge(&decided.verdict);
                     has_answered = true;
                 }
                 Err(_) => has_answered = true,
@@ -157,28 +157,30 @@ impl SentAs {
 impl QueuedCall {
     /// The answer that a reply is. A call that was not decided for a reason that another attempt settles comes back as it
     /// is sent again.
-    fn answer_by(mut self, Reply { now, outcome }: Reply) -> Result<(Self, CallAnswer), Self> {
+    fn answer_by(mut self, Reply { now, verdict }: Reply) -> Result<(Self, CallAnswer), Self> {
         self.redis_now = Some(now);
-        let decided = |judgement, state| Ok(Decided { judgement, state, at: now });
-        let answer = match outcome {
-            RedisOutcome::Decided(judgement) => decided(judgement, None),
-            RedisOutcome::Read(state) => decided(Judgement::default(), Some(state)),
-            RedisOutcome::Stale if self.sent_as == SentAs::Resent => Err(NotDecided::WindowEnded),
-            RedisOutcome::Stale if self.stale + 1 < ATTEMPTS_MAX => {
+        let decided = |verdict, state| Ok(Decided { verdict, state, at: now });
+        let answer = match verdict {
+            ScriptVerdict::Decided(verdict) => decided(verdict, None),
+            ScriptVerdict::Read(state) => decided(Verdict::default(), Some(state)),
+            ScriptVerdict::Stale if self.sent_as == SentAs::Resent => Err(NotDecided::WindowEnded),
+            ScriptVerdict::Stale if self.stale + 1 < ATTEMPTS_MAX => {
                 self.stale += 1;
                 self.waits_for(WaitsFor::Window);
                 return Err(self);
             }
-            RedisOutcome::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
+            ScriptVerdict::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
             // The ledger script applies `on_store_failure`.
-            RedisOutcome::Corrupt(_) if self.kind == ScriptKind::Fixed => {
+            ScriptVerdict::Corrupt(_) if self.kind == ScriptKind::Fixed => {
                 self.kind = ScriptKind::Ledger;
                 self.waits_for(WaitsFor::OtherScript);
                 return Err(self);
             }
-            RedisOutcome::Corrupt(charges) => Err(NotDecided::Failed(StoreError::Corrupt(charges))),
-            RedisOutcome::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
-            RedisOutcome::Elsewhere => Err(NotDecided::Elsewhere(None)),
+            ScriptVerdict::Corrupt(charges) => {
+                Err(NotDecided::Failed(StoreError::Corrupt(charges)))
+            }
+            ScriptVerdict::WriteRefused(refusal) => Err(NotDecided::Failed(refusal.into())),
+            ScriptVerdict::Elsewhere => Err(NotDecided::Elsewhere(None)),
         };
         Ok((self, answer))
     }

@@ -64,7 +64,7 @@ impl Masters {
     /// Takes the masters of a new map. Returns what reports those that have replaced one of the last map: an old one
     /// that does not answer must not hold up the next map. No call may be under way to those that have left.
     pub(super) fn replace(&mut self, map: &NodeMap) -> impl Future<Output = ()> + Send + use<> {
-        let (stay, left): (Vec<_>, Vec<_>) =
+        let (stay, retired): (Vec<_>, Vec<_>) =
             mem::take(&mut self.watched).into_iter().partition(|master| map.has(&master.node));
         self.watched = stay;
         let mut new = Vec::new();
@@ -75,20 +75,20 @@ impl Masters {
                 new.push(WatchedMaster::new(node));
             }
         }
-        report(left, new)
+        report(retired, new)
     }
 }
 
 /// Logs and counts the loss by each failover from a master that has left to a new one.
-async fn report(mut left: Vec<WatchedMaster>, new: Vec<WatchedMaster>) {
-    if left.is_empty() {
+async fn report(mut retired: Vec<WatchedMaster>, new: Vec<WatchedMaster>) {
+    if retired.is_empty() {
         return;
     }
-    let ends = left.iter_mut().map(|old| old.watch.note_end(old.node.link.acknowledged()));
+    let ends = retired.iter_mut().map(|old| old.watch.note_end(old.node.link.acknowledged()));
     let asked = new.into_iter().map(WatchedMaster::replication);
     let (_, new) = join(join_all(ends), join_all(asked)).await;
     for (next, replication) in new.into_iter().flatten() {
-        let mut costs = left
+        let mut costs = retired
             .iter()
             .map(|old| (old, old.watch.cost(old.node.link.acknowledged(), &replication)));
         if let Some((old, Some(cost))) = costs.find(|(_, cost)| cost.is_some()) {

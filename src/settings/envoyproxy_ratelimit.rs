@@ -10,7 +10,7 @@ mod table;
 mod telemetry;
 mod variable;
 
-pub use variable::IncumbentVariable;
+pub use variable::EnvoyproxyRatelimitVariable;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use super::reader::{
 };
 
 /// The file name of its program. A program that is run by this name reads its environment.
-pub const INCUMBENT_PROGRAM: &str = "ratelimit";
+pub const ENVOYPROXY_RATELIMIT_PROGRAM: &str = "ratelimit";
 
 /// Whose environment the service reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Compat {
 }
 
 /// Every variable of envoyproxy/ratelimit, in the order of docs/migrating.md.
-pub fn incumbent_variables() -> &'static [IncumbentVariable] {
+pub fn envoyproxy_ratelimit_variables() -> &'static [EnvoyproxyRatelimitVariable] {
     table::VARIABLES
 }
 
@@ -180,7 +180,7 @@ impl<'a> Translator<'a> {
         self.out.settings.insert(flag, value);
     }
 
-    /// The value of a variable within the bounds of our setting. One beyond them is a warning, since the old service
+    /// The value of a variable within the bounds of our setting. One beyond them is a warning, since envoyproxy/ratelimit
     /// accepts it.
     fn clamp<T: PartialOrd + Copy>(
         &mut self,

@@ -3,7 +3,7 @@
 
 use super::variable::{
     Effect::{AsAsked, Nothing, Sets},
-    IncumbentVariable, VariableForm,
+    EnvoyproxyRatelimitVariable, VariableForm,
 };
 
 const SWITCH: VariableForm = VariableForm::Switch;
@@ -27,13 +27,13 @@ const fn row(
     name: &'static str,
     form: VariableForm,
     effect: super::variable::Effect,
-) -> IncumbentVariable {
-    IncumbentVariable { name, form, effect }
+) -> EnvoyproxyRatelimitVariable {
+    EnvoyproxyRatelimitVariable { name, form, effect }
 }
 
 /// Every variable, in the order of docs/migrating.md. One line each, so that it reads as a table.
 #[rustfmt::skip]
-pub(super) const VARIABLES: &[IncumbentVariable] = &[
+pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("GRPC_HOST", HOST, Sets("`--grpc-addr`, by default 0.0.0.0:8081")),
     row("GRPC_PORT", PORT, Sets("`--grpc-addr`")),
     row("GRPC_UDS", TEXT, Sets("refused: gRPC is served on TCP only")),
@@ -75,7 +75,7 @@ pub(super) const VARIABLES: &[IncumbentVariable] = &[
     row("USE_PROMETHEUS", SWITCH, Sets("a further address of metrics, and `--metrics-compat envoyproxy`")),
     row("PROMETHEUS_ADDR", TEXT, Sets("the address of metrics, by default 0.0.0.0:9090; without a host, HOST")),
     row("PROMETHEUS_PATH", TEXT, Sets("the path on that address, by default /metrics")),
-    row("PROMETHEUS_MAPPER_YAML", TEXT, Nothing("the names and labels are those of the default mapping")),
+    row("PROMETHEUS_MAPPER_YAML", TEXT, Nothing("the names and labels follow the default mapping")),
     row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", SWITCH, AsAsked("false", "durations are in seconds")),
     row("USE_STATSD", SWITCH, AsAsked("false", STATSD)),
     row("STATSD_…", TEXT, Nothing(STATSD)),

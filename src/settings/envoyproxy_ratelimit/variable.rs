@@ -7,7 +7,7 @@ use crate::settings::reader::form::invalid;
 
 /// A variable of envoyproxy/ratelimit.
 #[derive(Debug)]
-pub struct IncumbentVariable {
+pub struct EnvoyproxyRatelimitVariable {
     /// The name. A `…` at its end stands for any characters: all variables of a family.
     pub name: &'static str,
     pub(super) form: VariableForm,
@@ -17,7 +17,7 @@ pub struct IncumbentVariable {
 /// What a variable does here.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// It sets this, in words with the flags.
+    /// It sets this: a phrase with the flags.
     Sets(&'static str),
     /// Nothing, for this reason.
     Nothing(&'static str),
@@ -44,7 +44,7 @@ pub(super) enum VariableForm {
     Text,
 }
 
-impl IncumbentVariable {
+impl EnvoyproxyRatelimitVariable {
     /// Whether this row is about the variable with this name.
     pub(super) fn is_named(&self, name: &str) -> bool {
         match self.name.strip_suffix('…') {

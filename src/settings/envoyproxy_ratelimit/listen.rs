@@ -83,7 +83,7 @@ impl Translator<'_> {
         if !self.is_on(SWITCH) {
             return self.warn("GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_USE_TLS is not true");
         }
-        // The old service has TLS for gRPC alone, and its probes and scrapers rely on that.
+        // envoyproxy/ratelimit has TLS for gRPC alone, and its probes and scrapers rely on that.
         self.set("tls-scope", &[SWITCH], "grpc");
         // If some of them are given, those are named instead.
         if TLS.iter().all(|(flag, name)| self.text(name).is_none() && !self.is_given(flag)) {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Incumbent, Variables, get};
+use super::{EnvoyproxyRatelimit, Variables, get};
 use crate::support::{
     control_plane::ControlPlane,
     eventually,
@@ -38,7 +38,7 @@ fn quota() -> serde_json::Value {
 }
 
 /// Calls of the quota's model with this number of hits.
-async fn ask(service: &Incumbent, count: u64) -> String {
+async fn ask(service: &EnvoyproxyRatelimit, count: u64) -> String {
     let path = [
         ("backend_name", "default/openai"),
         ("model_name_override", "gpt"),
@@ -48,7 +48,7 @@ async fn ask(service: &Incumbent, count: u64) -> String {
 }
 
 /// Starts a service on a control plane that has no quota yet, and calls pass. Then it has one.
-async fn start(variables: &[(&str, &str)]) -> (ControlPlane, Incumbent) {
+async fn start(variables: &[(&str, &str)]) -> (ControlPlane, EnvoyproxyRatelimit) {
     let mut control_plane = ControlPlane::start_for(NODE);
     control_plane.set("1", &[]);
     let variables: Vec<(&str, &str)> = variables
@@ -59,7 +59,7 @@ async fn start(variables: &[(&str, &str)]) -> (ControlPlane, Incumbent) {
             _ => (*name, *value),
         })
         .collect();
-    let service = Incumbent::start(&variables, &[]);
+    let service = EnvoyproxyRatelimit::start(&variables, &[]);
     assert_eq!(ask(&service, 1).await, "OK: OK -");
     control_plane.set("2", &[quota()]);
     eventually("the quota is in force", || {

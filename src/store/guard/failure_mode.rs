@@ -1,5 +1,5 @@
 //! Calls with counters of `local` limits that are corrupt, or that no server answers for: memory judges their
-//! charges, and the store is asked once more with the verdict of memory. The other failure modes are part of the
+//! charges, and the store decides once more with memory's verdict. The other failure modes are part of the
 //! store's own verdict.
 
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{Guard, WithoutCounter};
 use crate::{
     engine::{
-        ledger::{Charge, Judgement, Verdict},
+        ledger::{Charge, Fit, Verdict},
         request::Hits,
-        rule::{Limit, OnStoreFailure, WhenDenied},
+        rule::{FailureMode, Limit, WhenDenied},
         time::Timestamp,
     },
     store::{StoreError, fallback::Fallback},
@@ -23,21 +23,21 @@ struct LocalVerdict<'call> {
     fallback: &'call Fallback,
     charges: Vec<Charge>,
     made: Timestamp,
-    judgement: Judgement,
+    verdict: Verdict,
     is_settled: bool,
 }
 
 impl<'call> LocalVerdict<'call> {
     fn new(fallback: &'call Fallback, charges: Vec<Charge>) -> Self {
         let made = fallback.now();
-        let judgement = fallback.local(&charges, made);
-        Self { fallback, charges, made, judgement, is_settled: false }
+        let verdict = fallback.local(&charges, made);
+        Self { fallback, charges, made, verdict, is_settled: false }
     }
 
-    /// Keeps what was charged. In a call that is `denied` it keeps only hits that count nevertheless.
+    /// Keeps what was charged. In a call that is `denied` it keeps only hits that count when denied.
     fn settle(&mut self, denied: bool) {
         self.is_settled = true;
-        if denied && !self.judgement.denied {
+        if denied && !self.verdict.denied {
             let charged = self.charges.iter().filter(|charge| !counts_if_denied(charge));
             self.fallback.give_back(charged, self.made);
         }
@@ -47,7 +47,7 @@ impl<'call> LocalVerdict<'call> {
 impl Drop for LocalVerdict<'_> {
     fn drop(&mut self) {
         if !self.is_settled {
-            let denied = self.judgement.denied;
+            let denied = self.verdict.denied;
             let charged = self.charges.iter().filter(|charge| !denied || counts_if_denied(charge));
             self.fallback.give_back(charged, self.made);
         }
@@ -65,18 +65,17 @@ impl Guard {
         charges: &[Charge],
         without: WithoutCounter<'_>,
         until: Instant,
-    ) -> Result<Judgement, StoreError> {
-        let is_local =
-            |index: &usize| super::failure_mode(charges, *index) == OnStoreFailure::Local;
+    ) -> Result<Verdict, StoreError> {
+        let is_local = |index: &usize| super::failure_mode(charges, *index) == FailureMode::Local;
         let local: Vec<usize> = without.charges.iter().copied().filter(is_local).collect();
         let corrupt = local.iter().filter_map(|index| charges.get(*index)).cloned().collect();
-        let mut verdict = LocalVerdict::new(&self.fallback, corrupt);
+        let mut in_memory = LocalVerdict::new(&self.fallback, corrupt);
 
         let mut resolved = charges.to_vec();
-        for (index, tally) in local.iter().zip(&verdict.judgement.tallies) {
-            let on_store_failure = match tally.verdict {
-                Verdict::Fits { .. } => OnStoreFailure::Allow,
-                Verdict::Over => OnStoreFailure::Deny,
+        for (index, tally) in local.iter().zip(&in_memory.verdict.tallies) {
+            let on_store_failure = match tally.fit {
+                Fit::Fits { .. } => FailureMode::Allow,
+                Fit::Over => FailureMode::Deny,
             };
             if let Some(charge) = resolved.get_mut(*index) {
                 let limit = Limit { on_store_failure, ..(*charge.counter.limit).clone() };
@@ -88,15 +87,15 @@ impl Guard {
                 charge.hits = Hits::Refund(0);
             }
         }
-        let mut judgement = self.store.charge_without(&resolved, without.absent, until).await?;
+        let mut verdict = self.store.charge_without(&resolved, without.absent, until).await?;
 
-        for (index, tally) in local.iter().zip(&verdict.judgement.tallies) {
-            if let Some(resolved) = judgement.tallies.get_mut(*index) {
+        for (index, tally) in local.iter().zip(&in_memory.verdict.tallies) {
+            if let Some(resolved) = verdict.tallies.get_mut(*index) {
                 *resolved = *tally;
             }
         }
-        verdict.settle(judgement.denied);
-        Ok(judgement)
+        in_memory.settle(verdict.denied);
+        Ok(verdict)
     }
 }
 
@@ -115,11 +114,10 @@ mod tests {
         Charge { counter: Counter::new("shop", &[], Arc::new(limit)), hits, caller: None }
     }
 
-    fn remaining(fallback: &Fallback) -> Verdict {
-        let Judgement { tallies, .. } =
-            fallback.local(&[charge(Hits::Look, WhenDenied::Free)], NOW);
-        let [Tally { verdict, .. }] = tallies[..] else { panic!("one tally: {tallies:?}") };
-        verdict
+    fn remaining(fallback: &Fallback) -> Fit {
+        let Verdict { tallies, .. } = fallback.local(&[charge(Hits::Check, WhenDenied::Free)], NOW);
+        let [Tally { fit, .. }] = tallies[..] else { panic!("one tally: {tallies:?}") };
+        fit
     }
 
     #[test]
@@ -135,12 +133,12 @@ mod tests {
         ] {
             let fallback = Fallback::new(MemoryStore::new(|| NOW), 1);
             let charges = vec![charge(Hits::Charge(hits), when_denied)];
-            let mut verdict = LocalVerdict::new(&fallback, charges);
+            let mut in_memory = LocalVerdict::new(&fallback, charges);
             if let Some(denied) = decided {
-                verdict.settle(denied);
+                in_memory.settle(denied);
             }
-            drop(verdict);
-            let expected = Verdict::Fits { remaining: left };
+            drop(in_memory);
+            let expected = Fit::Fits { remaining: left };
             assert_eq!(remaining(&fallback), expected, "{when_denied:?}, {hits}: {decided:?}");
         }
     }

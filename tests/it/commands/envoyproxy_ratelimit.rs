@@ -49,10 +49,11 @@ fn sample(page: &str) -> Vec<(&str, &str)> {
 }
 
 /// What Envoy Gateway sets. The files are replaced.
-const ENVOY_GATEWAY: &str = include_str!("../../../src/settings/incumbent/envoy-gateway.env");
+const ENVOY_GATEWAY: &str =
+    include_str!("../../../src/settings/envoyproxy_ratelimit/envoy-gateway.env");
 
 /// A service in the place of envoyproxy/ratelimit.
-struct Incumbent {
+struct EnvoyproxyRatelimit {
     grpc: SocketAddr,
     http: SocketAddr,
     metrics: Option<SocketAddr>,
@@ -89,7 +90,7 @@ fn program(folder: &Path) -> Command {
     command
 }
 
-impl Incumbent {
+impl EnvoyproxyRatelimit {
     fn start(variables: Variables<'_>, more: Variables<'_>) -> Self {
         Self::start_on(Redis::start(), variables, more)
     }
@@ -166,7 +167,7 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
 async fn the_environments_of_the_samples_start_the_service_and_it_answers() {
     for name in SAMPLES {
         let page = page(name);
-        let service = Incumbent::start(&sample(&page), &[]);
+        let service = EnvoyproxyRatelimit::start(&sample(&page), &[]);
         let call = || request("shop", vec![descriptor(&[("user", "a")])]);
         assert_eq!(service.ask(call()).await, "OK: OK 1/2 YEAR", "{name}");
         assert_eq!(service.ask(call()).await, "OK: OK 0/2 YEAR", "{name}");
@@ -212,7 +213,7 @@ fn the_environment_of_envoy_gateway_starts_a_service_on_its_control_plane() {
     let variables = gateway(certificates.path(), &control_plane.address);
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, &**value)).collect();
-    let service = Incumbent::start(&variables, &[]);
+    let service = EnvoyproxyRatelimit::start(&variables, &[]);
     assert_eq!(get(service.http, "/healthcheck"), (200, "OK".to_owned()));
     let listed =
         "shop.user: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false\n";
@@ -256,7 +257,7 @@ fn the_environment_of_envoy_gateway_starts_the_service_without_its_control_plane
     let variables = gateway(certificates.path(), "envoy-gateway:18001");
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, &**value)).collect();
-    let service = Incumbent::start(&variables, &[]);
+    let service = EnvoyproxyRatelimit::start(&variables, &[]);
     assert_eq!(get(service.http, "/healthcheck"), (200, "OK".to_owned()));
     assert_eq!(get(service.debug, "/rlconfig"), (200, String::new()));
     let ready = fs::read_to_string(service.folder.path().join("ready")).unwrap();
@@ -300,7 +301,7 @@ async fn nothing_of_redis_auth_is_logged() {
     let redis = Redis::start();
     redis.query::<()>(&["CONFIG", "SET", "requirepass", "s3:cret"]);
     let more = [("REDIS_AUTH", "default:s3:cret"), ("LOG_LEVEL", "debug")];
-    let service = Incumbent::start_on(redis, &sample(&page("contour.md")), &more);
+    let service = EnvoyproxyRatelimit::start_on(redis, &sample(&page("contour.md")), &more);
     let call = request("shop", vec![descriptor(&[("user", "a")])]);
     assert_eq!(service.ask(call).await, "OK: OK 1/2 YEAR");
     let ready = fs::read_to_string(service.folder.path().join("ready")).unwrap();
@@ -311,7 +312,7 @@ async fn nothing_of_redis_auth_is_logged() {
 
 #[test]
 fn healthcheck_is_our_command_under_the_old_name_too() {
-    let service = Incumbent::start(&sample(&page("contour.md")), &[]);
+    let service = EnvoyproxyRatelimit::start(&sample(&page("contour.md")), &[]);
     let mut check = Command::new(service.folder.path().join("bin/ratelimit"));
     check.env_clear().env("GRPC_PORT", service.grpc.port().to_string());
     let serving = (Some(0), "SERVING\n".to_owned(), String::new());
@@ -354,7 +355,8 @@ fn arguments_under_the_old_name_are_ours_if_our_variable_turns_the_old_environme
 fn arguments_under_the_old_name_are_ignored_with_one_warning_that_repeats_none() {
     let page = page("contour.md");
     let warnings = |arguments: &[&str]| {
-        let service = Incumbent::start_with(Redis::start(), arguments, &sample(&page), &[]);
+        let service =
+            EnvoyproxyRatelimit::start_with(Redis::start(), arguments, &sample(&page), &[]);
         let log = service.log();
         assert!(!log.contains("s3cret"), "{log}");
         let warnings = log.lines().filter(|line| line.contains("WARN"));
@@ -379,7 +381,7 @@ fn arguments_under_the_old_name_are_ignored_with_one_warning_that_repeats_none()
 /// a limit of two lets three pass.
 #[tokio::test]
 async fn a_token_quota_of_two_lets_three_through_as_in_envoyproxy_ratelimit() {
-    let service = Incumbent::start(&sample(&page("contour.md")), &[]);
+    let service = EnvoyproxyRatelimit::start(&sample(&page("contour.md")), &[]);
     let tokens = |count| request("shop", vec![hits(descriptor(&[("tokens", "x")]), count)]);
     let mut checks = Vec::new();
     for _ in 0..4 {
@@ -400,7 +402,7 @@ async fn a_token_quota_of_two_lets_three_through_as_in_envoyproxy_ratelimit() {
 
 #[test]
 fn rules_are_loaded_again_when_kubelet_moves_its_link() {
-    let service = Incumbent::start(&sample(&page("kgateway.md")), &[]);
+    let service = EnvoyproxyRatelimit::start(&sample(&page("kgateway.md")), &[]);
     publish(service.folder.path(), "second", &RULES.replace("user", "account"));
     eventually("the new rules are in force", || {
         let rules = get(service.debug, "/rlconfig").1;
@@ -411,7 +413,8 @@ fn rules_are_loaded_again_when_kubelet_moves_its_link() {
 #[test]
 fn sighup_and_sigterm_end_the_service_in_order() {
     for signal in ["HUP", "TERM"] {
-        let mut service = Incumbent::start(&sample(&page("contour.md")), &[("LOG_LEVEL", "info")]);
+        let mut service =
+            EnvoyproxyRatelimit::start(&sample(&page("contour.md")), &[("LOG_LEVEL", "info")]);
         service.process.signal(signal);
         let status = eventually("the service ends", || service.process.0.try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{signal}");

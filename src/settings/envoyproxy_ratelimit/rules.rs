@@ -37,7 +37,7 @@ impl Translator<'_> {
         }
         self.copy_switch("shadow-mode", "SHADOW_MODE");
         self.copy_switch("quota-mode", "QUOTA_MODE");
-        // The old service counts denied calls too, unless this is true.
+        // envoyproxy/ratelimit counts denied calls too, unless this is true.
         const STOPS: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
         let counts = if self.is_on(STOPS) { "off" } else { "on" };
         self.set("count-denied", &[STOPS], counts);

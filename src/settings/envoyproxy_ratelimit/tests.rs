@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    engine::rule::{ExhaustedLooks, ModeOverride, WhenDenied},
+    engine::rule::{ExhaustedChecks, ModeOverride, WhenDenied},
     settings::{
         HangUp, ReadyNeeds, Resolved, RuleSource, RulesNeeded, Settings, StoreUrl, TypedFlags,
         resolve,
@@ -65,7 +65,7 @@ fn without_a_variable_the_defaults_are_those_of_the_old_service() {
     assert_eq!(files(&settings), [folder]);
     assert_eq!(settings.telemetry.log.filter.to_string(), "warn");
     assert_eq!(settings.rules.options.defaults.when_denied, WhenDenied::Counted);
-    assert_eq!(settings.rules.options.defaults.exhausted_looks, ExhaustedLooks::Allowed);
+    assert_eq!(settings.rules.options.defaults.exhausted_checks, ExhaustedChecks::Allowed);
     assert_eq!(settings.process.hang_up, HangUp::Stops);
 }
 
@@ -447,7 +447,7 @@ fn a_value_beyond_our_bound_is_read_as_the_bound_with_a_warning() {
 
 #[test]
 fn each_variable_without_effect_is_one_warning() {
-    for row in incumbent_variables() {
+    for row in envoyproxy_ratelimit_variables() {
         let name = row.name.replace('…', "X_TAGS");
         let why = match row.effect {
             Effect::Nothing(why) | Effect::AsAsked(_, why) => why,
@@ -556,7 +556,7 @@ fn the_variables_of_envoy_gateway_become_the_url_of_a_control_plane() {
     let expected = [
         "GRPC_SERVER_TLS_CA_CERT has no effect: envoyproxy/ratelimit does not read it either; \
          GRPC_CLIENT_TLS_CACERT asks clients for certificates",
-        "PROMETHEUS_MAPPER_YAML has no effect: the names and labels are those of the default \
+        "PROMETHEUS_MAPPER_YAML has no effect: the names and labels follow the default \
          mapping",
         "RUNTIME_ROOT has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
         "RUNTIME_SUBDIRECTORY has no effect: CONFIG_TYPE is GRPC_XDS_SOTW",
