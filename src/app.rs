@@ -12,12 +12,11 @@ pub use self::observe::instruments;
 
 use std::{error::Error, future::pending, pin::Pin, sync::Arc, time::Duration};
 
-use axum::Router;
-use tokio::{net::TcpListener, task::JoinSet, time};
+use tokio::{task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    listeners::Listeners,
+    listeners::{HttpListener, Listeners},
     ready::{ReadyLine, example_call, rule_sources},
     shutdown::Signals,
 };
@@ -29,7 +28,7 @@ use crate::{
         metrics::{CallsInProgress, EdgeMetrics},
         panics,
     },
-    http::{self, Decisions, Reports, admin::Admin},
+    http::{self, Reports},
     limiter::{Limiter, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
     process::workers::Workers,
@@ -39,9 +38,7 @@ use crate::{
         metrics::RuleMetrics,
         xds::{self, ControlPlane},
     },
-    settings::{
-        CallSettings, ListenSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings,
-    },
+    settings::{CallSettings, ReadyNeeds, RuleSettings, RuleSource, RulesNeeded, Settings},
     store::Store,
     telemetry::Telemetry,
     text::printable::printable,
@@ -73,15 +70,6 @@ struct App {
     stop: CancellationToken,
     /// The source of the rules, if that is a control plane.
     control_plane: Option<Arc<ControlPlane>>,
-}
-
-/// An address on which the service answers HTTP.
-struct HttpListener {
-    /// Its name in metrics.
-    name: &'static str,
-    socket: TcpListener,
-    tls: ListenerTls,
-    router: Router,
 }
 
 /// Runs the service until a signal ends it.
@@ -160,8 +148,16 @@ impl App {
         let services = grpc::services(Arc::clone(&service), &self.health, reflection, in_progress)?;
         let mut tasks = Tasks::new();
         let edge = EdgeMetrics::new(&meter);
+        let reports = Reports::new(
+            Arc::clone(&self.telemetry),
+            Arc::clone(&self.rules),
+            self.control_plane.clone(),
+            settings.listen.identifies_clients(TlsUse::Http),
+        );
+        let (grpc, http) =
+            listeners.with_endpoints(&settings.listen, &service, reports, self.health.clone());
         let grpc = rls::Listener {
-            socket: listeners.grpc,
+            socket: grpc,
             services,
             bounds: settings.listen.connections,
             tls: ListenerTls::new(settings.listen.tls_of(TlsUse::Grpc), TlsUse::Grpc),
@@ -172,8 +168,7 @@ impl App {
             rls::serve(grpc, workers, stop).await;
             Ok(())
         });
-        let sockets = (listeners.http, listeners.admin, listeners.metrics, listeners.debug);
-        for listener in self.http_listeners(&settings.listen, &service, sockets) {
+        for listener in http {
             let HttpListener { name, socket, tls, router } = listener;
             let (metrics, stop) = (edge.of_listener(name), self.stop.clone());
             tasks.spawn(async move {
@@ -189,56 +184,6 @@ impl App {
             });
         }
         Ok(tasks)
-    }
-
-    /// The listeners for HTTP whose addresses are set.
-    fn http_listeners(
-        &self,
-        settings: &ListenSettings,
-        service: &Arc<rls::Service>,
-        (http, admin, metrics, debug): (
-            TcpListener,
-            Option<TcpListener>,
-            Option<TcpListener>,
-            Option<TcpListener>,
-        ),
-    ) -> Vec<HttpListener> {
-        let tls = |listener| ListenerTls::new(settings.tls_of(listener), listener);
-        let needs_certificate = settings.identifies_clients(TlsUse::Grpc);
-        let is_tls = settings.tls_of(TlsUse::Http).is_some();
-        let decisions = |service| Decisions::new(service, needs_certificate, is_tls);
-        let reports = Reports::new(
-            Arc::clone(&self.telemetry),
-            Arc::clone(&self.rules),
-            self.control_plane.clone(),
-            settings.identifies_clients(TlsUse::Http),
-        );
-        let health = self.health.clone();
-        let router = http::router(decisions(Arc::clone(service)), reports.clone(), health.clone());
-        let mut listeners =
-            vec![HttpListener { name: "http", socket: http, tls: tls(TlsUse::Http), router }];
-        if let Some(socket) = admin {
-            let identifies_clients = settings.identifies_clients(TlsUse::Admin);
-            let token = settings.admin_token.clone();
-            // Who shows the token is an operator, and so is a local user where nobody is identified.
-            let is_by_domain = identifies_clients && token.is_none();
-            let access = service.access.clone().filter(|_| is_by_domain);
-            let service = rls::Service { access, ..rls::Service::clone(service) };
-            let (decisions, reports) = (decisions(Arc::new(service)), reports.clone());
-            let admin = Admin { decisions, reports, health, token, identifies_clients };
-            let router = http::admin::router(admin);
-            listeners.push(HttpListener { name: "admin", socket, tls: tls(TlsUse::Admin), router });
-        }
-        if let (Some(socket), Some((_, path))) = (metrics, &settings.metrics) {
-            let router = http::metrics_router(reports.clone(), Arc::clone(path));
-            let tls = ListenerTls::none();
-            listeners.push(HttpListener { name: "metrics", socket, tls, router });
-        }
-        if let Some(socket) = debug {
-            let (tls, router) = (ListenerTls::none(), http::debug_router(reports));
-            listeners.push(HttpListener { name: "debug", socket, tls, router });
-        }
-        listeners
     }
 
     /// The tasks beside the listeners.

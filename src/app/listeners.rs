@@ -6,10 +6,14 @@ use std::{
     sync::Arc,
 };
 
+use axum::Router;
 use tokio::net::TcpListener;
 
 use crate::{
-    net::tls::server::{TlsServer, TlsUse},
+    edge::health::Health,
+    http::{self, Decisions, Reports, admin::Admin},
+    net::tls::server::{ListenerTls, TlsServer, TlsUse},
+    rls,
     settings::{Given, ListenSettings},
 };
 
@@ -35,6 +39,15 @@ pub(super) struct Addresses {
     pub call_flags: String,
 }
 
+/// A socket on which the service answers HTTP.
+pub(super) struct HttpListener {
+    /// Its name in metrics.
+    pub name: &'static str,
+    pub socket: TcpListener,
+    pub tls: ListenerTls,
+    pub router: Router,
+}
+
 impl Listeners {
     pub(super) async fn bind(settings: &ListenSettings) -> Result<Self, String> {
         let grpc = bind(&settings.grpc).await?;
@@ -45,6 +58,42 @@ impl Listeners {
         let debug = bind_optional(settings.debug.as_ref()).await?;
         let tls = settings.tls_of(TlsUse::Grpc);
         Ok(Self { grpc, http, admin, metrics, debug, tls })
+    }
+
+    /// The socket of gRPC, and the others with their endpoints.
+    pub(super) fn with_endpoints(
+        self,
+        settings: &ListenSettings,
+        service: &Arc<rls::Service>,
+        reports: Reports,
+        health: Health,
+    ) -> (TcpListener, Vec<HttpListener>) {
+        let tls = |listener| ListenerTls::new(settings.tls_of(listener), listener);
+        let needs_certificate = settings.identifies_clients(TlsUse::Grpc);
+        let is_tls = settings.tls_of(TlsUse::Http).is_some();
+        let decisions = |service| Decisions::new(service, needs_certificate, is_tls);
+        let router = http::router(decisions(Arc::clone(service)), reports.clone(), health.clone());
+        let mut others = vec![("http", self.http, tls(TlsUse::Http), router)];
+        if let Some(socket) = self.admin {
+            let identifies_clients = settings.identifies_clients(TlsUse::Admin);
+            let token = settings.admin_token.clone();
+            // Who shows the token is an operator, and so is a local user where nobody is identified.
+            let is_by_domain = identifies_clients && token.is_none();
+            let access = service.access.clone().filter(|_| is_by_domain);
+            let service = rls::Service { access, ..rls::Service::clone(service) };
+            let (decisions, reports) = (decisions(Arc::new(service)), reports.clone());
+            let admin = Admin { decisions, reports, health, token, identifies_clients };
+            others.push(("admin", socket, tls(TlsUse::Admin), http::admin::router(admin)));
+        }
+        if let (Some(socket), Some((_, path))) = (self.metrics, &settings.metrics) {
+            let router = http::metrics_router(reports.clone(), Arc::clone(path));
+            others.push(("metrics", socket, ListenerTls::none(), router));
+        }
+        if let Some(socket) = self.debug {
+            others.push(("debug", socket, ListenerTls::none(), http::debug_router(reports)));
+        }
+        let listener = |(name, socket, tls, router)| HttpListener { name, socket, tls, router };
+        (self.grpc, others.into_iter().map(listener).collect())
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
