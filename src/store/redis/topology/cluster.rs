@@ -35,7 +35,7 @@ const EVERY: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How many nodes are asked for the map at once.
+/// How many nodes are queried for the map at once.
 const ASKED_AT_ONCE: usize = 6;
 
 /// How long one node may take to answer.
@@ -44,7 +44,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// How long one node may take to connect and to send its map.
 const MAP_WITHIN: Duration = CONNECT_WITHIN.saturating_add(ANSWER_WITHIN);
 
-/// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
+/// Reads the map when something shows that it has changed, and from time to time; never ends. `seeds` are queried if no
 /// known node answers.
 pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
@@ -58,7 +58,7 @@ pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
                 topology.replace_cluster(&ranges).await;
                 topology.outliving.spawn(masters.replace(&topology.map()));
                 probe_nodes(topology).await;
-                // While a slot has no owner, each of its calls asks for a search.
+                // While a slot has no owner, each of its calls requests a search.
                 if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
@@ -67,7 +67,7 @@ pub(crate) async fn follow(topology: &Topology, seeds: &[Server]) {
                 topology.search_due.notify_one();
             }
         }
-        // Whatever asks for one until then is answered by one reading.
+        // One reading answers all requests until then.
         time::sleep_until(began + pause.time()).await;
         select! {
             () = topology.search_due.notified() => {}

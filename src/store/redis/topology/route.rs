@@ -91,7 +91,7 @@ impl Topology {
         Box::pin(self.outlive(until, reservation.charge(parts))).await
     }
 
-    /// Makes the charges of each hash slot by themselves, wherever it is now.
+    /// Makes the charges of each hash slot alone, wherever it is now.
     async fn charge_by_slot(
         self: &Arc<Self>,
         charges: &[Charge],
