@@ -164,7 +164,8 @@ fn architecture_md_names_files_that_exist() {
     assert!(named.len() > 20, "{} files are named", named.len());
     for name in named {
         let ending = format!("/{name}");
-        assert!(files.iter().any(|(file, _)| file.ends_with(&ending)), "{name} does not exist");
+        let exists = files.iter().any(|(file, _)| format!("/{file}").ends_with(&ending));
+        assert!(exists, "{name} does not exist");
     }
 }
 
