@@ -1,4 +1,4 @@
-//! Who may ask what: the domains of each client, and the token of the admin address. Both files are read again while
+//! Who may use what: the domains of each client, and the token of the admin address. Both files are read again while
 //! the service runs.
 
 pub(super) mod clients;
@@ -47,7 +47,7 @@ impl<T: Clone + PartialEq> OfFile<T> {
 /// The domains that each client may use.
 pub struct DomainAccess(OfFile<ClientDomains>);
 
-/// A client asked about a domain that it may not ask about.
+/// A client named a domain that it may not use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("domain: this client may not ask about `{0}`")]
 pub struct ForbiddenDomain(pub String);

@@ -64,7 +64,7 @@ pub fn debug_router(reports: Reports) -> Router {
     Router::new().route("/rlconfig", get(rlconfig::list)).with_state(reports)
 }
 
-/// Where clients identify themselves, one without a certificate may only ask about health.
+/// Where clients identify themselves, one without a certificate may only query health.
 async fn refuse_strangers(State(needed): State<bool>, request: Request, next: Next) -> Response {
     if needed && request.extensions().get::<Identity>().is_none() {
         return (StatusCode::FORBIDDEN, "a client certificate is required").into_response();

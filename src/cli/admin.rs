@@ -37,7 +37,7 @@ pub(super) const ADDR_DEFAULT: &str = "127.0.0.1:6070";
 /// How long to wait for a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most bytes of an answer.
+/// Upper bound on an answer's size in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// How a command reaches an admin address that is not open.
@@ -168,7 +168,7 @@ pub(super) fn incomplete(answer: &Value) -> Option<&str> {
 enum Failure {
     /// The service refused the request, for the reason in the text.
     Refused(String),
-    /// The service asks for another token, as the text says.
+    /// The service requires another token; the text explains it.
     Unauthorized(String),
     NotTollkeeper,
     Peer(PeerError),

@@ -1,4 +1,4 @@
-//! `tollkeeper healthcheck`: asks a service for its gRPC health, for probes that run a command in the container.
+//! `tollkeeper healthcheck`: requests a service's gRPC health, for probes that run a command in the container.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

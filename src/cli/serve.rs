@@ -23,7 +23,7 @@ pub(super) fn main(ServeFlags(flags): &ServeFlags, environment: &Environment) ->
     start(prepare(flags, environment))
 }
 
-/// Runs the service by its environment alone, and says that its arguments are ignored.
+/// Runs the service by its environment alone, and logs that its arguments are ignored.
 pub(super) fn main_without_arguments(environment: &Environment) -> ExitCode {
     let mut prepared = prepare(&TypedFlags::new(), environment);
     let lines = match &mut prepared {

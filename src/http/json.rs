@@ -70,7 +70,7 @@ impl Decisions {
 
     async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
         let bytes_max = self.service.message_bytes_max;
-        // What `content-length` says; 0 without one.
+        // The value of `content-length`; 0 without one.
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(Refusal::TooLongAt(bytes_max));
         }

@@ -1,4 +1,4 @@
-//! The rules in force as envoyproxy/ratelimit lists them, for its users' scripts. What that form cannot say, such as
+//! The rules in force as envoyproxy/ratelimit lists them, for its users' scripts. What that form cannot express, such as
 //! algorithms, is on `/rules`.
 
 use std::sync::Arc;

@@ -48,7 +48,7 @@ pub enum PeerError {
     /// It speaks another protocol than the admin API needs.
     #[error("the server does not speak HTTP/1 on this port")]
     NotHttp1,
-    /// It wants to see our certificate.
+    /// It demands our certificate.
     #[error("the server demands a client certificate")]
     DemandsCertificate,
     /// It ended the connection before it showed HTTP/2, as a server may do that expects TLS.
@@ -57,7 +57,7 @@ pub enum PeerError {
     /// It ended the connection early.
     #[error("the server ended the connection before it answered")]
     Ended,
-    /// It said nothing for this time, as a server may do that expects TLS.
+    /// It sent nothing for this time, as a server may do that expects TLS.
     #[error("no answer within {0:?}")]
     Silent(Duration),
     /// The network failed, or TLS; the text also says what to try.
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a server that sends these parts and ends the connection.
+    /// The message about a server that sends these parts and ends the connection.
     async fn said_of(protocol: Protocol, parts: &[&[u8]]) -> String {
         let (mut server, mut client) = duplex(64);
         let serve = async {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// This time, or up to an eighth longer, so that replicas do not all ask at once.
+/// This time, or up to an eighth longer, so that replicas do not all try at once.
 pub(crate) fn jittered(time: Duration) -> Duration {
     between(time, time + time / 8)
 }

@@ -52,7 +52,7 @@ pub enum Refusal {
     /// Too many requests are in progress.
     #[error("too many concurrent requests")]
     TooMany,
-    /// The client may not ask about this domain.
+    /// The client may not use this domain.
     #[error(transparent)]
     Forbidden(#[from] ForbiddenDomain),
     /// A web page made the request.

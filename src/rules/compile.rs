@@ -74,7 +74,7 @@ impl Compiler<'_> {
         path.shared.push(shared.map(Arc::from));
         path.values.push(written.value_to_metric);
         path.steps.push((written.key.clone(), written.value.clone()));
-        let here = origin.place(location);
+        let here = origin.location(location);
         let first = self.seen.insert((domain.to_owned(), path.steps.clone()), here.clone());
         if let Some(first) = first {
             let message = format!("`{}` is already defined at {first}", spell(&path.steps));

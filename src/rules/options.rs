@@ -1,4 +1,4 @@
-//! How rules are loaded, as the settings say.
+//! How rules are loaded, by the settings.
 
 use crate::engine::rule::Defaults;
 

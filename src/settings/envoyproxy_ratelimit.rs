@@ -41,7 +41,7 @@ const COMPATS: OneOf<Compat> =
     OneOf(&[(NO_COMPAT, Compat::Off), (ENVOYPROXY_RATELIMIT, Compat::EnvoyproxyRatelimit)]);
 
 impl Compat {
-    /// Reads the setting, and if it says so, the environment of envoyproxy/ratelimit, which gives other settings.
+    /// Reads the setting, and if it is on, the environment of envoyproxy/ratelimit, which gives other settings.
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let compat = reader.read(&Setting {
             flag: COMPAT,

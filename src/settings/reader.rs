@@ -29,7 +29,7 @@ pub(super) struct SettingReader<'a> {
     flags: &'a TypedFlags,
     file: SettingsFile,
     pub environment: &'a Environment,
-    /// What the environment of envoyproxy/ratelimit says; empty unless it is read.
+    /// The settings from the environment of envoyproxy/ratelimit; empty unless it is read.
     pub translated: Translated,
     pub rows: Vec<Row>,
     /// With line and column if they are in the file.
@@ -79,7 +79,7 @@ impl<'a> SettingReader<'a> {
         self.problems.into_iter().map(|(_, problem)| problem).collect()
     }
 
-    /// Adds what another environment says, to read the settings that nothing else gives.
+    /// Adds the values of another environment, for settings that nothing else gives.
     pub(super) fn add(&mut self, mut translated: Translated) {
         self.add_problems(std::mem::take(&mut translated.problems));
         self.warnings.append(&mut translated.warnings);

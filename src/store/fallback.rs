@@ -1,4 +1,4 @@
-//! The answer if the store gives none: as the `on_store_failure` of each limit says.
+//! The answer if the store gives none: by the `on_store_failure` of each limit.
 
 use std::sync::Arc;
 

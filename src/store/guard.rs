@@ -21,7 +21,7 @@ use crate::engine::{
     rule::FailureMode,
 };
 
-/// When a call arrived, and how long its caller waits if it says so.
+/// When a call arrived, and how long its caller waits, if that is announced.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// When its message was there.
@@ -116,7 +116,7 @@ impl Guard {
             return Ok(Verdict::default());
         }
         let now = Instant::now();
-        // The cache's answer says nothing about the store's health.
+        // The cache's answer proves nothing about the store's health.
         if let Some(tallies) = self.over_limit.answer(charges, now) {
             return Ok(Verdict { denied: true, tallies, ..Verdict::default() });
         }
@@ -187,11 +187,11 @@ impl Guard {
     }
 }
 
-/// What a store says of the charges whose counters give no answer.
+/// The store's report of the charges whose counters give no answer.
 struct WithoutCounter<'answer> {
     /// Their indices.
     charges: &'answer [usize],
-    /// Those whose counters need not be asked again.
+    /// The charges whose counters need no second request.
     absent: &'answer [usize],
     /// The indices of refunds that have been applied.
     refunded: &'answer [usize],

@@ -1,4 +1,4 @@
-//! Waiting with a limit on a machine that may be short of CPU: a timer that fires late says nothing about a server.
+//! Waiting with a limit on a machine that may be short of CPU: a timer that fires late proves nothing about a server.
 
 use std::{
     pin::Pin,

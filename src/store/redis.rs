@@ -1,6 +1,6 @@
 //! Counters in Redis, shared by all replicas. Redis's own clock decides which window is the present one.
 //!
-//! Five rooms, each of which uses only those before it: `wire` (connections, bytes, what a server says of itself),
+//! Five rooms, each of which uses only those before it: `wire` (connections, bytes, a server's report of itself),
 //! `script` (work as arguments of Lua scripts, and their replies), `transactions` (the same work for a server that runs no
 //! scripts), `node` (one server: its state, and the calls that wait for it), `topology` (which server has a counter).
 
@@ -38,7 +38,7 @@ const REACH_EVERY: Duration = Duration::from_millis(250);
 /// How long what was kept may take to be sent when the service stops.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often servers are asked how much memory and how many clients they have.
+/// How often servers are queried for their memory and the number of their clients.
 const USAGE_EVERY: Duration = Duration::from_secs(10);
 
 /// Counters in Redis servers. Those that run scripts decide waiting calls in batches.
@@ -49,7 +49,7 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store on the servers that `finder` finds. It connects when it is first asked, and a cluster or Sentinels
+    /// A store on the servers that `finder` finds. It connects when it is first used, and a cluster or Sentinels
     /// must be [followed](Self::follow).
     pub fn new(options: NodeOptions, finder: Finder) -> Self {
         let directory = Directory::new(options);

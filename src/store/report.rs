@@ -86,11 +86,11 @@ pub struct ServerReport {
     pub queued: u64,
     /// Its clock minus ours, in milliseconds.
     pub clock_offset_ms: i64,
-    /// What it says of itself, if it was asked.
+    /// Its own report, if it was queried.
     pub usage: Option<ServerUsage>,
 }
 
-/// What a server says of its own use.
+/// A server's report of its own use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerUsage {
     /// Bytes of memory.

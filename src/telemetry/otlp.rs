@@ -20,7 +20,7 @@ use crate::net::{
     tls::client::TlsClient,
 };
 
-/// The most bytes of a collector's answer, which says how much it has rejected.
+/// Upper bound on a collector's response body, which reports how much it has rejected.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// A collector, as the standard variables describe it.

@@ -54,8 +54,8 @@ impl Origin {
         }
     }
 
-    /// A place to look at: `file:line`, or the name of the resource.
-    pub(crate) fn place(&self, location: Location) -> String {
+    /// The location for messages: `file:line`, or the name of the resource.
+    pub(crate) fn location(&self, location: Location) -> String {
         match self.kind {
             OriginKind::Text => format!("{}:{}", self.name, location.0),
             OriginKind::Resource(_) => self.name.clone(),
@@ -63,7 +63,7 @@ impl Origin {
     }
 
     /// The same for a message about another location of this origin.
-    pub(crate) fn place_within(&self, location: Location) -> String {
+    pub(crate) fn location_within(&self, location: Location) -> String {
         match self.kind {
             OriginKind::Text => format!("in line {}", location.0),
             OriginKind::Resource(_) => "beside it".to_owned(),

@@ -287,8 +287,8 @@ impl Reader<'_> {
 
 /// The message for a key that its table does not have: the level where it belongs, or the nearest key.
 fn unknown(name: &str, table: &'static KeyTable) -> String {
-    if let Some(place) = (table.elsewhere)(name) {
-        return format!("unknown key `{name}` here; it belongs {place}");
+    if let Some(level) = (table.elsewhere)(name) {
+        return format!("unknown key `{name}` here; it belongs {level}");
     }
     let suggestion = hint(name, table.names());
     if suggestion.is_empty() {

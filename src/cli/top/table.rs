@@ -2,7 +2,7 @@
 
 use crate::top_keys::{TopKey, TopReport};
 
-/// What becomes of long texts.
+/// How long texts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextWidth {
     /// They are shown whole.

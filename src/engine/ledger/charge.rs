@@ -34,7 +34,7 @@ impl Charge {
     }
 }
 
-/// What becomes of a call if the counter of this charge gives no answer.
+/// The failure mode that applies to a call if the counter of this charge gives no answer.
 pub(super) fn applied_failure_mode(charge: &Charge) -> FailureMode {
     match charge.counter.limit.failure_mode() {
         // A refund denies nothing, but its loss must not go unnoticed.

@@ -1,5 +1,5 @@
 //! Calls that are judged in parts, because no single step reaches all of their counters. Each part is reserved as
-//! a call of its own; when all parts are known, the verdict on the whole call says which hits stay.
+//! a call of its own; when all parts are known, the verdict on the whole call decides which hits stay.
 
 use super::{
     charge::{Charge, applied_failure_mode},
@@ -23,16 +23,16 @@ pub enum PartTally {
     Unknown,
 }
 
-/// The verdict on a call in parts.
+/// A call in parts, judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JudgedParts {
-    /// What becomes of the call.
+    /// The verdict.
     pub verdict: PartsVerdict,
     /// For each charge: whether its part has charged hits that do not stay.
     pub gives_back: Vec<bool>,
 }
 
-/// What becomes of a call in parts.
+/// The verdict on a call in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartsVerdict {
     /// Every part that is known was admitted, and no part denies.
@@ -45,7 +45,7 @@ pub enum PartsVerdict {
     Again,
 }
 
-/// A charge as its part asks for it. A part does not know whether quotas of other parts fit, so that quotas
+/// A charge as its part makes it. A part does not know whether quotas of other parts fit, so that quotas
 /// neither admit nor deny it, and are charged in full; see rule 3 of [`judge`](super::judge).
 #[must_use]
 pub fn reservation(charge: &Charge) -> Charge {
@@ -58,7 +58,7 @@ pub fn reservation(charge: &Charge) -> Charge {
     Charge { counter: charge.counter.with_limit(Arc::new(limit)), ..charge.clone() }
 }
 
-/// A charge of a part that has a corrupt counter. What that means for the call is said when all parts are known, so
+/// A charge of a part that has a corrupt counter. What that means for the call is decided when all parts are known, so
 /// it fails no part; one that denies the call denies its part too.
 #[must_use]
 pub fn past_corrupt_counter(charge: &Charge) -> Charge {

@@ -67,7 +67,7 @@ pub(super) struct RuleDecisions {
 pub(super) struct ServerStatus {
     /// Its address.
     address: String,
-    /// Whether it answers and takes writes; `None` until it was asked.
+    /// Whether it answers and takes writes; `None` until it was queried.
     up: Option<bool>,
     /// Whether calls are answered without it.
     breaker_open: bool,
@@ -75,7 +75,7 @@ pub(super) struct ServerStatus {
     connections: u64,
     /// Calls that wait to be sent.
     queued: u64,
-    /// Bytes of memory that it uses, if it says so.
+    /// Bytes of memory that it uses, if it reports them.
     memory_used: Option<u64>,
     /// Most bytes of memory, if it has a bound.
     memory_limit: Option<u64>,

@@ -1,4 +1,4 @@
-//! The label of a rule: its path as configured, or with values of requests if the rule asks for them, which are
+//! The label of a rule: its path as configured, or with values of requests if the rule includes them, which are
 //! bounded in number.
 
 use std::{

@@ -35,7 +35,7 @@ struct KnownRule {
     domain: Arc<str>,
     /// Held, so that no other rule can have its address.
     rule: Arc<Rule>,
-    /// Most rules of a large set are never asked for.
+    /// Most rules of a large set are never matched.
     bound: OnceLock<Box<BoundCounters>>,
 }
 

@@ -12,11 +12,11 @@ use crate::net::{
     tls::{client::TlsClient, root_cause},
 };
 
-/// After this silence the system asks whether the server's host is alive, and as often again. HTTP/2's own ping would
+/// After this silence the system checks whether the server's host is alive, and as often again. HTTP/2's own ping would
 /// end the connection: Go's servers take one in less than five minutes for an attack.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
 
-/// A host that leaves this many questions unanswered is gone.
+/// A host that leaves this many checks unanswered is gone.
 const UNANSWERED_MAX: u32 = 3;
 
 /// Connects to the host and port of an endpoint: TCP, and TLS if there is some. A connection that ends is not made again.

@@ -25,7 +25,7 @@ use crate::process::clock::unix_seconds;
 
 pub use super::words::TlsAdvice;
 
-/// Usual upper bound on a handshake. A Redis without TLS says nothing when it is sent one.
+/// Usual upper bound on a handshake. A Redis without TLS sends nothing in reply to one.
 const HANDSHAKE_WITHIN: Duration = Duration::from_millis(800);
 
 /// Whom to trust, and how to identify ourselves.

@@ -21,7 +21,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// What is said about a file with a certificate whose content cannot be read.
+/// The message about a certificate file whose content cannot be read.
 pub(super) const BROKEN: &str = "a certificate in it cannot be read";
 
 impl Pem {

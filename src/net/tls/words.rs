@@ -71,13 +71,13 @@ pub(super) fn of_key(error: &rustls::Error) -> String {
     }
 }
 
-/// Whether an error says that the other side has ended the connection. Which one it is depends on what it had not read.
+/// Whether the error is that the other side has ended the connection. Which one it is depends on what it had not read.
 pub(crate) fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether an error says that the server wants to see our certificate.
+/// Whether the error is that the server demands our certificate.
 pub(crate) fn demands_certificate(error: &io::Error) -> bool {
     let demanded = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
     of_rustls(error) == Some(&demanded)

@@ -6,7 +6,7 @@ use tokio::time;
 
 use crate::process::pause;
 
-/// How long a connection may go on after it was asked to end: its calls take less.
+/// How long a connection may continue after its end was requested: its calls take less.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
 /// Ends when a connection that begins now has reached its age, which is within a tenth of `age`. Without the

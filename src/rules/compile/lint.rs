@@ -48,9 +48,9 @@ pub(super) fn siblings(
     let mut problems = Problems { origin, findings };
     for (index, Located { location, value: written }) in level.iter().enumerate() {
         if let Some(Patterned { text, location: other, .. }) = siblings.hides(index, written) {
-            let place = origin.place_within(*other);
+            let other = origin.location_within(*other);
             let message =
-                format!("never matches: all its values match the pattern `{text}` {place} first");
+                format!("never matches: all its values match the pattern `{text}` {other} first");
             problems.warn(*location, message);
         }
         if siblings.is_idle(index, written) {

@@ -67,7 +67,7 @@ pub(super) enum ResponseOutcome {
 }
 
 impl ControlPlane {
-    /// A control plane that was not asked yet.
+    /// A control plane to which no connection was tried yet.
     pub fn new(target: Arc<XdsTarget>) -> Self {
         let (report, accepted) = (Mutex::default(), CancellationToken::new());
         Self { target, report, accepted }

@@ -46,7 +46,7 @@ const STREAM_RESOURCES: GrpcMethod = GrpcMethod {
     name: "envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
 };
 
-/// What a request says about a response.
+/// The acknowledgement or refusal of a response in a request.
 struct StreamReply {
     nonce: String,
     /// Every problem, if the response is refused.

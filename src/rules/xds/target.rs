@@ -1,4 +1,4 @@
-//! Which control plane to ask, and who asks.
+//! Which control plane to use, and as which node.
 
 use std::{fmt, sync::Arc};
 

@@ -105,7 +105,7 @@ impl Translator<'_> {
         Ok(format!("redis+unix://{}", path.join("/")))
     }
 
-    /// What a variable with `password` or `user:password` says, unless one of our own settings does.
+    /// The login in a variable with `password` or `user:password`, unless one of our own settings gives it.
     fn login(&mut self, variable: &'static str, password_file: &str) -> Option<Login> {
         let text = self.text(variable)?;
         if let Some(ours) = (self.given)(STORE).or_else(|| (self.given)(password_file)) {

@@ -1,4 +1,4 @@
-//! What the environment of another program says in our terms.
+//! The environment of another program in our terms.
 
 use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, sync::Arc};
 

@@ -75,7 +75,7 @@ const NODE_BYTES_MAX: usize = 256;
 /// What an id must be.
 pub(crate) const NODE_FORM: &str = "must be at most 256 bytes without control characters";
 
-/// Whether a control plane can be asked by this id.
+/// Whether a control plane accepts this node id.
 pub(crate) fn is_node(id: &str) -> bool {
     id.len() <= NODE_BYTES_MAX && !id.chars().any(char::is_control)
 }

@@ -30,7 +30,7 @@ pub enum StoreUrl {
     Redis(RedisUrl),
 }
 
-/// Which servers to ask, and how they are found.
+/// Which servers to use, and how they are found.
 #[derive(Clone)]
 pub struct RedisUrl {
     /// How the servers are found.

@@ -14,7 +14,7 @@ use crate::engine::{
 };
 
 /// Buckets by which a new counter advances the clock hand: the hand goes round once while a sixteenth of the
-/// table is filled anew.
+/// table is refilled.
 const STEP: usize = 16;
 
 /// Buckets among whose counters one is chosen if a live one must be evicted.

@@ -70,7 +70,7 @@ pub(crate) struct RedisNode {
 }
 
 impl RedisNode {
-    /// A node that connects when it is first asked. It notifies `search_due` when it fails.
+    /// A node that connects when it is first used. It notifies `search_due` when it fails.
     pub(super) fn new(options: &NodeOptions, server: Server, search_due: Arc<Notify>) -> Self {
         let outage = Outage::at(&server.address);
         let runs = match options.expected {

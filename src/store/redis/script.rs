@@ -1,4 +1,4 @@
-//! The scripts, how they are run, and what a run says. One file for each: its arguments and its reply.
+//! The scripts, how they are run, and what a run replies. One file for each: its arguments and its reply.
 //!
 //! The Lua itself is in `lua/`. Which server a script runs on, and when, is left to `node` and `topology`.
 
@@ -115,7 +115,7 @@ pub(crate) struct Script {
     hash: String,
 }
 
-/// What Redis says of one call, or of a counter that was to be read. Unless it is decided, nothing was charged.
+/// Redis's verdict on one call, or its reading of a counter. Unless it is decided, nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptVerdict {
     /// It was decided.
@@ -132,12 +132,12 @@ pub enum ScriptVerdict {
     Elsewhere,
 }
 
-/// What Redis says, and the time by its clock.
+/// Redis's reply, and the time by its clock.
 #[derive(Debug)]
 pub struct Reply {
     /// Redis's time.
     pub now: Timestamp,
-    /// What it says.
+    /// Its verdict.
     pub verdict: ScriptVerdict,
 }
 
@@ -157,7 +157,7 @@ pub enum WriteRefusal {
 }
 
 impl WriteRefusal {
-    /// Those that an error of the server says of itself.
+    /// The refusals that an error of the server names by itself.
     const OF_SERVER: [Self; 4] = [Self::Memory, Self::Replicas, Self::Disk, Self::Replica];
 
     /// The refusal that `lua/refusal.lua` writes as this integer.
@@ -172,7 +172,7 @@ impl WriteRefusal {
         }
     }
 
-    /// The refusal that an error of Redis's says.
+    /// The refusal that an error of Redis means.
     pub(super) fn from_error(error: &RedisError) -> Option<Self> {
         Self::OF_SERVER.into_iter().find(|refusal| error.code() == Some(refusal.code()))
     }
@@ -241,12 +241,12 @@ pub(super) fn is_elsewhere(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
     match error.kind() {
         ErrorKind::Server(Ask | ClusterDown | Moved | TryAgain) => true,
-        // So says a serverless cluster while it scales.
+        // A serverless cluster replies so while it scales.
         _ => error.detail().is_some_and(|detail| detail.contains("non local key")),
     }
 }
 
-/// Whether a node of a cluster says that it serves no hash slot at all, and not only that one has no owner.
+/// Whether a node of a cluster serves no hash slot at all, and not only one has no owner.
 pub(super) fn is_cluster_down(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ClusterDown)
         && error.detail().is_some_and(|detail| detail.starts_with("The cluster is down"))

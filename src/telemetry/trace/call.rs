@@ -1,4 +1,4 @@
-//! The server span of one call, by the RPC or the HTTP conventions, and what it says about the decision.
+//! The server span of one call, by the RPC or the HTTP conventions, and what it records about the decision.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ struct CallDetails {
 /// How a call waited for a script run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait {
-    /// The time from the question to the run, in seconds.
+    /// The time from the call's arrival in the queue to the run, in seconds.
     pub(crate) seconds: f64,
     /// What it waited for, as a value of an attribute.
     pub(crate) reason: &'static str,

@@ -13,7 +13,7 @@ pub enum Propagator {
     B3,
 }
 
-/// What the headers of a call say about its trace.
+/// The trace that the headers of a call name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Caller {
     /// The caller's span.

@@ -150,7 +150,7 @@ fn a_server_that_speaks_http_1_does_not_speak_grpc() {
 #[test]
 fn another_address_of_a_service_is_not_its_admin_address() {
     let peer = Service::start(Options::default());
-    fail(ADMIN, peer.http, None, &format!("the answer is not that of tollkeeper; {IS_ADMIN}"));
+    fail(ADMIN, peer.http, None, &format!("the answer is not tollkeeper's; {IS_ADMIN}"));
     fail(ADMIN, peer.grpc, None, &format!("{NO_HTTP1}; {IS_ADMIN}"));
 }
 

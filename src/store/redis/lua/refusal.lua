@@ -1,4 +1,4 @@
--- The refusal of a write that an error says, as replies spell it; nil if it says anything else. A server
+-- The refusal of a write that an error means, as replies spell it; nil for any other error. A server
 -- refuses all writes of a run, or none, but for commands that the user may not run, for which few have a code.
 -- Servers before 7.0 put the script's line in front of the code.
 local function refusal_of(problem)

@@ -154,7 +154,7 @@ function sliding_log.ends(account, charge)
   return newest and newest.at + charge.window or now
 end
 
--- Only a denied call asks, and that has pushed nothing.
+-- Only a denied call needs it, and that has pushed nothing.
 function sliding_log.admits_at(account, hits, charge)
   local surplus = account.used + hits - charge.limit
   if hits > charge.limit or surplus <= 0 then return sliding_log.ends(account, charge) end

@@ -10,13 +10,13 @@ local COUNT_MAX = 9007199254740991
 -- in milliseconds. A clock is set back by less.
 local MAX_AHEAD_MS = 3153600000000
 
--- The number that some digits say; nil if they say more than COUNT_MAX, or nothing.
+-- The number that some digits mean; nil if it exceeds COUNT_MAX, or if there are none.
 local function count(digits)
   local number = tonumber(digits or '')
   return number and number <= COUNT_MAX and number or nil
 end
 
--- The text of a whole number: Lua's own would say 1e+14.
+-- The text of a whole number: Lua's own would be 1e+14.
 local function text(number)
   return string.format('%.0f', number)
 end

@@ -209,7 +209,7 @@ impl<'prefix> Batch<'prefix> {
         let error_type = error_type.or(refused.map(|refusal| refusal.code().to_owned()));
         metrics.record("EVALSHA", took, error_type);
         if refused == Some(WriteRefusal::Replica) {
-            // A demoted server must not be asked again on this connection.
+            // A demoted server must not be used again on this connection.
             connection.retire();
         }
         replies
@@ -258,7 +258,7 @@ impl<'prefix> Batch<'prefix> {
     }
 }
 
-/// What one run replies: Redis's time, and what it says of each call.
+/// The reply of one run: Redis's time, and the verdict on each call.
 type RunReply = RedisResult<(Timestamp, vec::IntoIter<ScriptVerdict>)>;
 
 /// The replies of all runs, in the order of the calls.

@@ -58,7 +58,7 @@ impl RedisClock {
 
 impl Learned {
     /// The offset changes only if the answer proves it wrong, so one that took long to arrive does not
-    /// move it; and answers that are older than the last one say nothing.
+    /// move it; and answers that are older than the last one change nothing.
     fn learn(&mut self, shown: Timestamp, sent: Sent, received: Timestamp) {
         if self.sent.is_some_and(|last| sent.at < last) {
             return;

@@ -41,7 +41,7 @@ pub(crate) enum NotDecided {
 }
 
 impl NotDecided {
-    /// The store's error; `no_node` says it where no node has the keys.
+    /// The store's error; `no_node` is the text where no node has the keys.
     pub(crate) fn or(self, no_node: impl FnOnce() -> StoreError) -> StoreError {
         match self {
             Self::Failed(error) | Self::NotSent(error) => error,

@@ -88,7 +88,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool that connects when it is first asked.
+    /// A pool that connects when it is first used.
     pub fn new(options: PoolOptions, metrics: StoreMetrics) -> Self {
         let most = usize::try_from(options.connections_max).unwrap_or(usize::MAX);
         let parts = (most / PART_MIN).clamp(1, options.workers + 1);
@@ -171,7 +171,7 @@ impl Pool {
         report
     }
 
-    /// Asks the server how much memory and how many clients it has. What it said before stays if it does not say it.
+    /// Queries how much memory and how many clients the server has. The last report stays if it gives none.
     pub(crate) async fn learn_usage(&self) {
         let Ok(mut connection) = self.get().await else { return };
         let info = redis::cmd("INFO");

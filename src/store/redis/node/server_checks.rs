@@ -40,7 +40,7 @@ const IN_SCRIPTS: [&str; 13] = [
 /// The commands that count without scripts. EXEC ends what WATCH and MULTI begin.
 const WITHOUT_SCRIPTS: [&str; 7] = ["GET", "SET", "INCRBY", "DEL", "WATCH", "MULTI", "EXEC"];
 
-/// Asks which commands the user may not run on a key. Redis 6.2 cannot say it, and the reply is nil.
+/// Queries which commands the user may not run on a key. Redis 6.2 cannot report it, and the reply is nil.
 const REFUSED: &str = "if not redis.acl_check_cmd then return false end \
     local refused = {} \
     if not redis.acl_check_cmd('EVALSHA', '', '0') then refused[1] = 'EVALSHA' end \
@@ -104,7 +104,7 @@ type ServerFindings = BTreeMap<Check, String>;
 struct Seen {
     /// What the last connection found.
     found: ServerFindings,
-    /// How much memory and how many clients it has, if it says that.
+    /// How much memory and how many clients it has, if it reports that.
     usage: Option<ServerUsage>,
 }
 
@@ -263,7 +263,7 @@ impl Checks {
         self.seen.lock().usage = Some(info.usage());
     }
 
-    /// What the server last said of its use; `None` if it was not asked, or does not say it.
+    /// The server's last report of its use; `None` if it was not queried, or gives none.
     pub(crate) fn usage(&self) -> Option<ServerUsage> {
         self.seen.lock().usage
     }

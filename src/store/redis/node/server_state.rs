@@ -247,7 +247,7 @@ impl Probing {
     }
 }
 
-/// Also runs when the runtime ends: nothing probes the server then, so calls have to ask it.
+/// Also runs when the runtime ends: nothing probes the server then, so calls have to try it.
 impl Drop for Probing {
     fn drop(&mut self) {
         let Self(state) = self;

@@ -60,7 +60,7 @@ struct UnsentQueue {
 #[derive(Debug)]
 struct UnsentWork {
     work: NodeWork,
-    /// Redis's time when it arrived, which says into which window it goes.
+    /// Redis's time when it arrived, which decides its window.
     made: Timestamp,
     until: Instant,
 }

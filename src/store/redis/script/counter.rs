@@ -10,7 +10,7 @@ use crate::engine::{
     time::Timestamp,
 };
 
-/// What the reply says of the counter; `None` if it has another form.
+/// The counter's state by the reply; `None` if it has another form.
 pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
     let mut numbers = Vec::new();
     let mut remembered = Vec::new();

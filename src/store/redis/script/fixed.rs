@@ -124,7 +124,7 @@ impl FixedRun {
         command
     }
 
-    /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
+    /// The verdict on each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
     pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<ScriptVerdict>)> {
         let [seconds, micros, rest @ ..] = reply else { return None };
@@ -190,7 +190,7 @@ impl Group {
         (self.calls.len() - 1, 0)
     }
 
-    /// The outcome of the `turn`-th of `calls` equal calls, by what their counters had left before the first.
+    /// The verdict on the `turn`-th of `calls` equal calls, by the remaining hits of their counters before the first.
     fn verdict(
         &self,
         remaining: &[i64],

@@ -159,7 +159,7 @@ impl LedgerRun {
         &self.keys
     }
 
-    /// What the reply says of each call, in the order in which they were added, and Redis's time; `None`
+    /// The verdict on each call, in the order in which they were added, and Redis's time; `None`
     /// if it has another form.
     pub fn read(&self, reply: &[i64]) -> Option<(Timestamp, Vec<ScriptVerdict>)> {
         let [seconds, micros, rest @ ..] = reply else { return None };

@@ -39,7 +39,7 @@ const EVERY: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How many nodes are asked for the map at once.
+/// How many nodes are queried for the map at once.
 const ASKED_AT_ONCE: usize = 6;
 
 /// How long one node may take to answer.
@@ -48,7 +48,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// How long one node may take to connect and to send its map.
 const MAP_WITHIN: Duration = CONNECT_WITHIN.saturating_add(ANSWER_WITHIN);
 
-/// Reads the map when something says that it has changed, and now and then; never ends. `seeds` are asked if no
+/// Reads the map when something shows that it has changed, and from time to time; never ends. `seeds` are queried if no
 /// known node answers.
 pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
@@ -62,7 +62,7 @@ pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
                 directory.replace_cluster(&ranges).await;
                 directory.outliving.spawn(masters.replace(&directory.map()));
                 probe_nodes(directory).await;
-                // While a slot has no owner, each of its calls asks for a search.
+                // While a slot has no owner, each of its calls requests a search.
                 if is_complete(&ranges) { pause.shortest() } else { pause.longer() }
             }
             Err(problem) => {
@@ -71,7 +71,7 @@ pub(crate) async fn follow(directory: &Directory, seeds: &[Server]) {
                 directory.search_due.notify_one();
             }
         }
-        // Whatever asks for one until then is answered by one reading.
+        // One reading answers all requests until then.
         time::sleep_until(began + pause.time()).await;
         select! {
             () = directory.search_due.notified() => {}

@@ -168,7 +168,7 @@ impl Directory {
         *self.moved_to.lock() = Some(node.server.clone());
     }
 
-    /// The server to which a hash slot has moved since this was asked last.
+    /// The server to which a hash slot has moved since the last call of this function.
     pub(crate) fn take_moved_to(&self) -> Option<Server> {
         self.moved_to.lock().take()
     }
@@ -209,7 +209,7 @@ impl Directory {
         // This thread hands out the answer: a dispatcher of the call's own thread can be started only there.
         call.mailbox = 0;
         let is_in_one_slot = call.work.is_in_one_slot();
-        // A new node may not be known yet to take several slots at once: then the caller asks for each by itself.
+        // A new node may not be known yet to take several slots at once: then the caller sends each alone.
         let takes_it =
             |node: &&Arc<RedisNode>| is_in_one_slot || node.batcher.runs() != Runs::PerSlot;
         let node = self.map().owner_of_all(call.work.counters()).filter(takes_it).cloned();

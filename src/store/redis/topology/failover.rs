@@ -14,7 +14,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(300);
 /// What a charge takes in the stream at least. The stream also has a PING of 14 bytes now and then.
 const CHARGE_BYTES_MIN: u64 = 50;
 
-/// A master, and how far its replication stream was when it was last asked.
+/// A master, and how far its replication stream was when it was last queried.
 pub(crate) struct MasterWatch {
     pub(crate) server: Server,
     connection: KeptConnection,
@@ -22,7 +22,7 @@ pub(crate) struct MasterWatch {
     pace: StreamPace,
 }
 
-/// What a server says of its replication.
+/// A server's report of its replication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Replication {
     pub(super) is_master: bool,
@@ -68,7 +68,7 @@ pub(crate) fn in_words(cost: Option<Cost>) -> String {
         Some(Cost { bytes, charges }) => format!(
             "about {bytes} bytes of acknowledged writes were lost, about {charges} charges of this process"
         ),
-        None => "whether acknowledged writes were lost is not known".to_owned(),
+        None => "loss of acknowledged writes unknown".to_owned(),
     }
 }
 

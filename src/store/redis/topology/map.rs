@@ -20,7 +20,7 @@ pub(crate) struct NodeMap {
     nodes: Vec<Arc<RedisNode>>,
     /// By hash slot: an index into the nodes, or [`NO_OWNER`]. Empty if the first node has all counters.
     owners: Vec<u16>,
-    /// Masters and replicas as the map of a cluster named them. A redirection says an address only.
+    /// Masters and replicas as the map of a cluster named them. A redirection names an address only.
     announced: HashMap<Address, Server>,
 }
 

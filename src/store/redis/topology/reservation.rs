@@ -74,7 +74,7 @@ impl PartialEq for Target {
     }
 }
 
-/// What becomes of a part.
+/// The fate of a part.
 type PartAnswer = Result<Decided, StoreError>;
 
 /// The charges at these indices, by where they go.
@@ -237,7 +237,7 @@ impl Reservation {
     }
 }
 
-/// What the parts' answers say of each charge.
+/// The parts' answers for each charge.
 struct KnownParts {
     tallies: Vec<PartTally>,
     /// The index of each charge's part among the answers; [`NO_PART`] without an answer.

@@ -62,7 +62,7 @@ pub(crate) async fn charge(
     Box::pin(charge_by_slot(directory, charges, until)).await
 }
 
-/// Like [`charge`](charge), without the counters of the charges at the indices `absent`: their
+/// Like [`charge`], without the counters of the charges at the indices `absent`: their
 /// `on_store_failure` applies.
 ///
 /// # Errors
@@ -91,7 +91,7 @@ async fn reserve(
     Box::pin(outlive(directory, until, reservation.charge(parts))).await
 }
 
-/// Makes the charges of each hash slot by themselves, wherever it is now.
+/// Makes the charges of each hash slot alone, wherever it is now.
 async fn charge_by_slot(
     directory: &Arc<Directory>,
     charges: &[Charge],

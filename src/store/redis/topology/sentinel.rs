@@ -1,4 +1,4 @@
-//! The master that Sentinels name. One task asks them and replaces the node: READONLY comes ten seconds too late,
+//! The master that Sentinels name. One task queries them and replaces the node: READONLY comes ten seconds too late,
 //! and what a client writes to a demoted master until then is lost.
 //! <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// How often one Sentinel and the master are asked while all is well.
+/// How often one Sentinel and the master are queried while all is well.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What happens within this time is answered by one query.
@@ -47,7 +47,7 @@ pub struct Monitored {
     pub access: Arc<Access>,
 }
 
-/// Asks for the master when something says that it has changed, and now and then; never ends.
+/// Queries the master when something shows that it has changed, and from time to time; never ends.
 pub(crate) async fn follow(directory: &Directory, monitored: &Monitored) {
     let mut resolver = Resolver::new(directory, monitored);
     let mut cause = SearchCause::Announcement;
@@ -58,7 +58,7 @@ pub(crate) async fn follow(directory: &Directory, monitored: &Monitored) {
     }
 }
 
-/// Why the Sentinels are asked.
+/// Why the Sentinels are queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SearchCause {
     /// A Sentinel has announced a new master, or may have.
@@ -265,7 +265,7 @@ async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, Str
     match asked {
         Ok(replication) if replication.is_master => Ok(Some(replication)),
         Ok(_) => Err(format!("{address}, which the Sentinels name, is not a master now")),
-        // A user who may not ask trusts the Sentinels.
+        // A user without the right to query it trusts the Sentinels.
         Err(error) if error.code() == Some("NOPERM") => Ok(None),
         Err(error) => {
             let error = pool::unavailable(&error);
@@ -278,7 +278,7 @@ async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, Str
 /// master. `epoch` is the present master's.
 ///
 /// # Errors
-/// A sentence that says why there is none.
+/// A sentence with the reason why there is none.
 fn judge<'a>(
     answers: impl Iterator<Item = (&'a Address, Result<Named, NotNamed>)>,
     epoch: u64,

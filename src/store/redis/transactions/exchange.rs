@@ -1,4 +1,4 @@
-//! Commands that are sent together, and what their answers say.
+//! Commands that are sent together, and their answers.
 
 use redis::{ErrorKind, Pipeline, RedisResult, Value, from_redis_value};
 

@@ -36,7 +36,7 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 /// continues when those that wait have given up.
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long a connection is idle before the kernel asks whether the server is still there.
+/// How long a connection is idle before the kernel checks whether the server is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 
 /// The longest time until a refused password is read again. It differs from connection to connection.
@@ -60,7 +60,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Connects, and logs in where the settings say so. The caller bounds the time that it takes.
+/// Connects, and logs in if the settings have a login. The caller bounds the time that it takes.
 ///
 /// # Errors
 /// Errors of Redis and of the network, of TLS and of the files that it needs.
@@ -138,7 +138,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Fails if the server requires a login. A short command asks, since Redis 7 closes the connection of a client that
+    /// Fails if the server requires a login. A short command shows it, since Redis 7 closes the connection of a client that
     /// has not logged in and sends more than ten arguments. Other refusals are for the checks to explain.
     async fn check_no_login_required(&mut self) -> RedisResult<()> {
         match self.query::<()>(&redis::cmd("PING")).await {
@@ -165,7 +165,7 @@ impl Connection {
         self.usable = false;
     }
 
-    /// Whether the server has closed it, or has sent something without being asked.
+    /// Whether the server has closed it, or has sent something without a request.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.stream.read(&mut [0]).now_or_never().is_some()
     }
@@ -230,7 +230,7 @@ impl Connection {
         self.one(&command.get_packed_command()).await
     }
 
-    /// Reads what the server sends without being asked, as after SUBSCRIBE.
+    /// Reads what the server sends without a request, as after SUBSCRIBE.
     pub(crate) async fn next_reply<T: FromRedisValue>(&mut self) -> RedisResult<T> {
         self.one(&[]).await
     }
@@ -260,7 +260,7 @@ impl Connection {
     }
 }
 
-/// Whether an error says nothing about the connection and the server's role: the next command may succeed.
+/// Whether an error does not concern the connection and the server's role: the next command may succeed.
 /// Other errors are not Redis's answers, or come from a server that may have been replaced by now.
 fn is_harmless(error: &RedisError) -> bool {
     match error.code() {
@@ -270,7 +270,7 @@ fn is_harmless(error: &RedisError) -> bool {
     }
 }
 
-/// The password that is sent. A user without one may still log in if the server asks for none.
+/// The password that is sent. A user without one may still log in if the server requires none.
 fn read(password: Option<&Password>) -> RedisResult<String> {
     let Some(password) = password else { return Ok(String::new()) };
     password.read().map_err(|problem| io::Error::other(problem).into())

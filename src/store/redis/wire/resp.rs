@@ -1,4 +1,4 @@
-//! Redis's wire, RESP 2: where a reply ends, and what it says.
+//! Redis's wire, RESP 2: where a reply ends, and its value.
 //! <https://redis.io/docs/latest/develop/reference/protocol-spec/>
 
 use redis::{ErrorKind, RedisResult, Value, from_redis_value, parse_redis_value};

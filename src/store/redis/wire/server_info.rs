@@ -1,4 +1,4 @@
-//! What a server says of itself when we connect: whether we can work with it, and what its operator
+//! A server's report of itself when we connect: whether we can work with it, and what its operator
 //! should know.
 
 use super::endpoint::{Address, Server};
@@ -28,7 +28,7 @@ pub enum ServerMode {
     Cluster,
 }
 
-/// What a server says that it is.
+/// The kind of server, by its own report.
 enum ServerKind {
     Single,
     Cluster,
@@ -55,7 +55,7 @@ impl ServerInfo<'_> {
         Err(format!("{server} `{version}` is older than {major}.{minor}"))
     }
 
-    /// Refuses a server that is not of the mode that the URL says, in a sentence with the right URL for it.
+    /// Refuses a server whose mode differs from the URL's, in a sentence with the right URL for it.
     pub(crate) fn check_mode(&self, mode: ServerMode, server: &Server) -> Result<(), String> {
         let found = match (mode, self.kind()) {
             (ServerMode::Single, ServerKind::Single)

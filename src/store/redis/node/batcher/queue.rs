@@ -104,7 +104,7 @@ pub(crate) struct QueuedCall {
 pub(super) enum SentAs {
     /// In a batch.
     Call,
-    /// In a batch. Its answer is of use after its caller has gone: it says what is to be given back.
+    /// In a batch. Its answer is of use after its caller has gone: it shows what is to be given back.
     Part,
     /// By itself.
     Lone,

@@ -14,13 +14,13 @@ use crate::store::redis::{
     },
 };
 
-/// How often the masters are asked.
+/// How often the masters are queried.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The masters that the last map named.
 pub(super) struct Masters {
     watched: Vec<WatchedMaster>,
-    /// When they are asked next.
+    /// When they are queried next.
     due: Instant,
 }
 

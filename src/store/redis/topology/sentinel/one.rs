@@ -122,7 +122,7 @@ fn address(fields: &HashMap<String, String>) -> Option<Address> {
     Some(Address::Tcp { host: fields.get("ip")?.clone(), port: fields.get("port")?.parse().ok()? })
 }
 
-/// A connection on which a Sentinel announces new masters. What it says of them is not used: a Sentinel that was
+/// A connection on which a Sentinel announces new masters. Its announcement itself is not used: a Sentinel that was
 /// restarted may repeat an old announcement.
 struct Subscription {
     server: Server,
