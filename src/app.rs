@@ -1,4 +1,4 @@
-//! The wiring: builds the parts, starts them, and ends them in order. Only this folder names concrete stores.
+//! The wiring: builds the parts, starts them, and ends them in order. Only this folder builds the store of the service.
 
 mod grpc;
 mod listeners;
@@ -12,7 +12,10 @@ pub use self::observe::instruments;
 
 use std::{error::Error, future::pending, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::{task::JoinSet, time};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -46,7 +49,7 @@ use crate::{
 };
 
 /// After this time the service is ready even if the store has not answered, and `on_store_failure` applies; and even
-/// if a control plane has sent no rules, and nothing is limited.
+/// if a control plane has sent no rules, and nothing is limited; unless the settings require either.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest time for calls in progress after the listeners have closed.
@@ -55,10 +58,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// How often readiness follows what it needs.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
-/// Tasks that run until the service stops, or until they fail.
-type Tasks = JoinSet<TaskResult>;
-
-type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
+/// Tasks that run until the service stops.
+type Tasks = JoinSet<()>;
 
 /// The parts that start and end with the service.
 struct App {
@@ -164,23 +165,16 @@ impl App {
             metrics: edge.of_listener("grpc"),
         };
         let (workers, stop) = (Arc::clone(&self.workers), self.stop.clone());
-        tasks.spawn(async move {
-            rls::serve(grpc, workers, stop).await;
-            Ok(())
-        });
+        tasks.spawn(rls::serve(grpc, workers, stop));
         for listener in http {
             let HttpListener { name, socket, tls, router } = listener;
             let (metrics, stop) = (edge.of_listener(name), self.stop.clone());
-            tasks.spawn(async move {
-                http::serve(socket, router, tls, metrics, stop).await;
-                Ok(())
-            });
+            tasks.spawn(http::serve(socket, router, tls, metrics, stop));
         }
         for task in self.background(settings, Arc::clone(&service.limiter)) {
             let stop = self.stop.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled_owned(task).await;
-                Ok(())
             });
         }
         Ok(tasks)
@@ -222,7 +216,8 @@ impl App {
     }
 
     /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
-    /// passed, prints the ready line, and never returns. It waits for what is needed, and follows it.
+    /// passed, prints the ready line, and never returns. From then on the phase
+    /// follows what the settings require.
     async fn be_ready(&self, line: &str, store: ReadyNeeds, rules: RulesNeeded) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);
@@ -239,7 +234,7 @@ impl App {
                 ReadyNeeds::Store => reached.await,
             }
         };
-        // A control plane without rules never answers.
+        // A control plane without rules never sends any.
         let has_rules = async {
             let Some(control_plane) = &self.control_plane else { return };
             if time::timeout(READY_WITHIN, control_plane.accepted()).await.is_err() {
@@ -329,13 +324,10 @@ async fn all_ended(tasks: &mut Tasks) {
     while tasks.join_next().await.is_some() {}
 }
 
-type Ended = Option<Result<TaskResult, tokio::task::JoinError>>;
-
 /// Why a task ended before the service was to stop.
-fn failure(ended: Ended) -> Box<dyn Error> {
+fn failure(ended: Option<Result<(), JoinError>>) -> Box<dyn Error> {
     match ended {
-        Some(Ok(Err(error))) => error,
         Some(Err(error)) => error.into(),
-        Some(Ok(Ok(()))) | None => "a listener ended without a signal".into(),
+        Some(Ok(())) | None => "a listener ended without a signal".into(),
     }
 }

@@ -28,7 +28,7 @@ use crate::{edge::health::Health, net::tls::server::Identity};
 
 /// The endpoints of the HTTP address.
 pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router {
-    let needs_certificate = |needed| middleware::from_fn_with_state(needed, refuse_strangers);
+    let needs_certificate = |needed| middleware::from_fn_with_state(needed, require_certificate);
     let json_needs_certificate = needs_certificate(decisions.needs_certificate);
     let reports_need_certificate = needs_certificate(reports.needs_certificate);
     let json = Router::new().route("/json", post(json::decide)).with_state(decisions);
@@ -65,7 +65,7 @@ pub fn debug_router(reports: Reports) -> Router {
 }
 
 /// Where clients identify themselves, one without a certificate may only query health.
-async fn refuse_strangers(State(needed): State<bool>, request: Request, next: Next) -> Response {
+async fn require_certificate(State(needed): State<bool>, request: Request, next: Next) -> Response {
     if needed && request.extensions().get::<Identity>().is_none() {
         return (StatusCode::FORBIDDEN, "a client certificate is required").into_response();
     }

@@ -37,11 +37,11 @@ pub mod settings;
 
 // What is shown of it.
 pub mod explain;
-pub mod telemetry;
 pub mod top_keys;
 
 // The ground floor, which all use.
 pub mod net;
 pub mod process;
+pub mod telemetry;
 mod text;
 pub mod yaml;

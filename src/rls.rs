@@ -1,5 +1,5 @@
-//! The wire: Envoy's rate limit service, version 3. Apart from our clients, only this folder uses the
-//! generated types.
+//! The wire: Envoy's rate limit service, version 3. Apart from our clients, only this folder uses
+//! the generated types of this service.
 
 mod connection;
 pub mod decode;

@@ -280,8 +280,8 @@ async fn refuse_parameters(request: Request<Body>, next: Next) -> Response {
     }
 }
 
-/// Only who shows the token, if there is one, may pass. A web page in an operator's browser may not: without a token
-/// or a certificate, it is recognized by its headers.
+/// Lets only clients pass that show the token, if there is one. Web pages are recognized by their headers; without a token
+/// or certificates, `Host` must be an IP address or localhost too.
 async fn refuse_strangers(
     State((admin, pages)): State<(Admin, WebPages)>,
     request: Request<Body>,

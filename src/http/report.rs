@@ -26,7 +26,7 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// Most answers of `/metrics` and `/rules` that are being sent at a time: they may be large, and their client slow.
+/// Most reports that are being sent at a time: they may be large, and their client slow.
 const REPORTS_MAX: usize = 32;
 
 /// One report is made at a time, so that decisions and probes have the other threads.

@@ -1,4 +1,4 @@
-//! Metrics of the round trips to Redis.
+//! Metrics of the store: its round trips and its failures.
 
 use std::{
     io,

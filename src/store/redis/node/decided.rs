@@ -29,9 +29,9 @@ pub(crate) type CallAnswer = Result<Decided, NotDecided>;
 /// Why a node has not decided a call.
 #[derive(Debug, Clone)]
 pub(crate) enum NotDecided {
-    /// The store failed.
+    /// The store failed. The call may have been charged; if it was not sent, the batcher has kept its debits.
     Failed(StoreError),
-    /// The store failed before the call was sent.
+    /// The store failed before the call was sent. Keeping its debits is left to the caller.
     NotSent(StoreError),
     /// The windows of a call that is sent once more have ended.
     WindowEnded,
@@ -41,8 +41,8 @@ pub(crate) enum NotDecided {
 }
 
 impl NotDecided {
-    /// The store's error; `no_node` is the text where no node has the keys.
-    pub(crate) fn or(self, no_node: impl FnOnce() -> StoreError) -> StoreError {
+    /// The store's error; `no_node` makes it where no node has the keys.
+    pub(crate) fn into_store_error(self, no_node: impl FnOnce() -> StoreError) -> StoreError {
         match self {
             Self::Failed(error) | Self::NotSent(error) => error,
             Self::WindowEnded => StoreError::ClockUnsteady,

@@ -1,4 +1,4 @@
-//! Which nodes there are: they are read by every call, and replaced by the task that finds them.
+//! Which nodes there are.
 
 use std::{fmt, sync::Arc};
 
@@ -21,13 +21,14 @@ use crate::{
     },
 };
 
-/// The nodes of a store. Every call reads which they are; one task replaces them.
+/// The nodes of a store. Every call reads which they are. A task replaces them, and a call that is redirected adds one or
+/// moves a hash slot.
 pub(crate) struct Directory {
     pub(crate) options: NodeOptions,
     current: ArcSwap<NodeMap>,
     /// Held during a change.
     change: Mutex<()>,
-    /// Why there is no node, and whether that has been logged.
+    /// Why nodes could not be found; empty after a search that found them.
     problem: Mutex<String>,
     outage: Outage,
     /// The server to which a hash slot has moved: it knows that before others do.
@@ -120,7 +121,7 @@ impl Directory {
     }
 
     /// Notes that a node considers the whole cluster down, until a map with an owner for each slot is read.
-    pub(crate) fn is_down(&self) {
+    pub(crate) fn report_down(&self) {
         self.outage.failed(&StoreError::Unavailable(DOWN.to_owned()));
     }
 

@@ -25,13 +25,13 @@ use crate::{
     telemetry::in_span_of_caller,
 };
 
-/// How often a call follows a redirection.
+/// Most redirections that a call follows.
 const REDIRECTIONS_MAX: usize = 3;
 
 /// How long work may take that goes on although its caller has gone.
 const OUTLIVES_BY: Duration = Duration::from_secs(1);
 
-/// How long a call waits for keys that are being moved, or for a cluster that is down.
+/// Pause before another attempt while keys are being moved, or the cluster is down.
 const WAIT: Duration = Duration::from_millis(3);
 
 /// Does work by itself on the node that has its hash slot. What [outlives its
@@ -46,7 +46,7 @@ pub(crate) async fn decide_alone(
 ) -> Result<Decided, StoreError> {
     if !work.outlives_caller() {
         let answer = redirected(directory, slot, &work, None).await;
-        return answer.map_err(|not_decided| not_decided.or(|| directory.no_node()));
+        return answer.map_err(|not_decided| not_decided.into_store_error(|| directory.no_node()));
     }
     let owned = Arc::clone(directory);
     outlive(directory, Instant::now(), async move {
@@ -55,7 +55,7 @@ pub(crate) async fn decide_alone(
         if let Err(NotDecided::NotSent(_)) = &answer {
             owned.options.unsent.keep(work, made);
         }
-        answer.map_err(|not_decided| not_decided.or(|| owned.no_node()))
+        answer.map_err(|not_decided| not_decided.into_store_error(|| owned.no_node()))
     })
     .await
 }
@@ -83,7 +83,7 @@ pub(crate) async fn redirected(
     let mut node = directory.owner(slot).map_err(NotDecided::NotSent)?;
     let mut keys = KeyDeclaration::Declared;
     let mut redirections = 0;
-    // Its script takes declared keys only.
+    // The script that reads a counter takes declared keys only.
     let is_reading = matches!(work, NodeWork::Read(..));
     loop {
         let error = match Box::pin(node.batcher.decide_alone(work, keys, made)).await {
@@ -115,7 +115,7 @@ pub(crate) async fn redirected(
             }
             None => {
                 if kind == Some(Server(ClusterDown)) {
-                    directory.is_down();
+                    directory.report_down();
                 }
                 directory.search_due.notify_one();
                 time::sleep(WAIT).await;

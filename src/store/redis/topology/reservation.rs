@@ -157,14 +157,18 @@ impl Reservation {
                     let answer = self.reserve_at(&part).await;
                     (
                         part,
-                        answer.map_err(|not_decided| not_decided.or(|| self.directory.no_node())),
+                        answer.map_err(|not_decided| {
+                            not_decided.into_store_error(|| self.directory.no_node())
+                        }),
                     )
                 }))
                 .await
             }
             answer => vec![(
                 part,
-                answer.map_err(|not_decided| not_decided.or(|| self.directory.no_node())),
+                answer.map_err(|not_decided| {
+                    not_decided.into_store_error(|| self.directory.no_node())
+                }),
             )],
         }
     }

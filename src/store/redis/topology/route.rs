@@ -56,7 +56,7 @@ pub(crate) async fn charge(
             Err(NotDecided::Elsewhere(_)) if directory.is_cluster() => break,
             // The node has left, and another has taken its place.
             Err(NotDecided::Elsewhere(_)) => {}
-            Err(not_decided) => return Err(not_decided.or(|| directory.no_node())),
+            Err(not_decided) => return Err(not_decided.into_store_error(|| directory.no_node())),
         }
     }
     Box::pin(charge_by_slot(directory, charges, until)).await
