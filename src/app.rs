@@ -10,8 +10,9 @@ pub mod stores;
 
 pub use self::observe::instruments;
 
-use std::{error::Error, future::pending, pin::Pin, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::{
     task::{JoinError, JoinSet},
     time,
@@ -185,9 +186,8 @@ impl App {
         &self,
         settings: &Settings,
         limiter: Arc<Limiter>,
-    ) -> Vec<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    ) -> Vec<BoxFuture<'static, ()>> {
         let meter = self.telemetry.meter();
-        let store = Arc::clone(&self.store);
         let metrics = RuleMetrics::new(&meter);
         let on_load = move |loaded| {
             metrics.loaded(loaded);
@@ -195,15 +195,17 @@ impl App {
         };
         let rules = Arc::clone(&self.rules);
         let RuleSettings { source, options, .. } = settings.rules.clone();
-        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
-            Box::pin(renewal::renew(Arc::new(settings.clone()), renewal::FileMetrics::new(&meter))),
-            Box::pin(async move {
-                match store.servers() {
-                    Some(servers) => servers.follow().await,
-                    None => pending().await,
+        let files = renewal::FileMetrics::new(&meter);
+        let mut tasks: Vec<BoxFuture<'static, ()>> =
+            vec![Box::pin(renewal::renew(Arc::new(settings.clone()), files))];
+        if self.store.servers().is_some() {
+            let store = Arc::clone(&self.store);
+            tasks.push(Box::pin(async move {
+                if let Some(servers) = store.servers() {
+                    servers.follow().await;
                 }
-            }),
-        ];
+            }));
+        }
         if let Some(control_plane) = self.control_plane.clone() {
             tasks.push(Box::pin(xds::follow(rules, control_plane, options, on_load)));
         } else if let RuleSource::Files(paths) = source.value
@@ -216,8 +218,7 @@ impl App {
     }
 
     /// Enters [`Phase::Ready`] once the store has answered and a control plane has sent rules, or [`READY_WITHIN`] has
-    /// passed, prints the ready line, and never returns. From then on the phase
-    /// follows what the settings require.
+    /// passed, prints the ready line, and never returns. From then on the phase follows what the settings require.
     async fn be_ready(&self, line: &str, store: ReadyNeeds, rules: RulesNeeded) {
         let reached = self.workers.each(|| {
             let store = Arc::clone(&self.store);

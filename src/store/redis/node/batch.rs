@@ -7,14 +7,16 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
 use crate::{
     engine::time::Timestamp,
-    store::metrics::{StoreMetrics, redis_error_type},
-    store::redis::{
-        script::{
-            KeyDeclaration, Reply, ScriptVerdict, Scripts, WriteRefusal, counter, fixed,
-            is_unknown_script, ledger::LedgerRun, unexpected_reply, work::NodeWork,
+    store::{
+        metrics::{StoreMetrics, redis_error_type},
+        redis::{
+            script::{
+                KeyDeclaration, Reply, ScriptVerdict, Scripts, WriteRefusal, counter, fixed,
+                is_unknown_script, ledger::LedgerRun, unexpected_reply, work::NodeWork,
+            },
+            transactions,
+            wire::{connection::Connection, hash_slot::HashSlot, resp},
         },
-        transactions,
-        wire::{connection::Connection, hash_slot::HashSlot, resp},
     },
 };
 
@@ -30,7 +32,7 @@ const RUN_WEIGHT: usize = 3;
 /// How the calls of a batch are put into runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// One run for all, with declared keys: on a server that is no part of a cluster.
+    /// One run for all, with declared keys: on a server outside of a cluster.
     Single,
     /// One run for all, with undeclared keys.
     NodeWide,
@@ -166,6 +168,14 @@ impl<'prefix> Batch<'prefix> {
     /// The index of each call's run.
     pub(super) fn runs_of_calls(&self) -> &[usize] {
         &self.calls
+    }
+
+    /// The operation of its round trip, as metrics name it.
+    pub(crate) const fn operation(&self) -> &'static str {
+        match self.kind {
+            Runs::Single | Runs::NodeWide | Runs::PerSlot => "EVALSHA",
+            Runs::Transactions => "MULTI",
+        }
     }
 
     /// The script of each run, by the order in which they are sent.

@@ -13,8 +13,7 @@ use tokio::{
 use super::decided::NotDecided;
 use crate::{
     engine::time::Timestamp,
-    store::metrics::StoreMetrics,
-    store::redis::script::work::NodeWork,
+    store::{metrics::StoreMetrics, redis::script::work::NodeWork},
     telemetry::{LogCause, due_line},
 };
 

@@ -67,7 +67,7 @@ impl SharedQueue {
         }
         let address = &self.link.state.pool.server().address;
         let spans = RunSpans::begin(&calls, &batch, address, for_connection);
-        let sent = self.link.clock.send();
+        let (operation, sent) = (batch.operation(), self.link.clock.send());
         let answered = {
             let run = pin!(batch.run(connection, &self.link.metrics));
             let mut answer = pin!(self.link.owed(run, self.owed_within(sent_as)));
@@ -86,7 +86,7 @@ impl SharedQueue {
             }
         };
         let Ok(replies) = answered else {
-            self.link.metrics.lost("EVALSHA", now.elapsed());
+            self.link.metrics.lost(operation, now.elapsed());
             return None;
         };
         spans.end(&replies);
