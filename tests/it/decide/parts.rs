@@ -50,7 +50,7 @@ struct Call {
 /// Limits of every algorithm, mode, failure mode and way to count denied calls.
 fn limits() -> Vec<Arc<Limit>> {
     let mut limits = Vec::new();
-    for algorithm in Algorithm::all(6, None) {
+    for algorithm in Algorithm::of_time(6, None) {
         for mode in [Mode::Enforced, Mode::Enforced, Mode::Shadow, Mode::Quota] {
             for when_denied in [WhenDenied::Free, WhenDenied::Counted] {
                 for on_store_failure in FailureMode::ALL {

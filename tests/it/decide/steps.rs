@@ -49,7 +49,7 @@ fn limits() -> Vec<Arc<Limit>> {
     let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
     let bucket = |burst| Algorithm::TokenBucket { burst };
     let fixed = Algorithm::FixedWindow;
-    let algorithms = Algorithm::all(7, None);
+    let algorithms = Algorithm::of_time(7, None);
     let mut limits = Vec::new();
     for algorithm in &algorithms {
         limits.extend([per(7, 1, Unit::Second, algorithm), per(13, 1, Unit::Minute, algorithm)]);
