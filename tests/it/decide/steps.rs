@@ -126,10 +126,10 @@ impl Reservations {
         if ledger::denies(charges, tallies) {
             return;
         }
-        for (Charge { counter, hits, caller }, tally) in charges.iter().zip(tallies) {
+        for (Charge { counter, hits, caller, .. }, tally) in charges.iter().zip(tallies) {
             if let (Hits::Charge(hits), Fit::Fits { .. }) = (*hits, tally.fit) {
                 let (counter, caller) = (counter.clone(), caller.clone());
-                self.0.push(GiveBack { counter, hits, made, caller });
+                self.0.push(GiveBack { counter, hits, made, caller, hold: None });
             }
         }
         self.0.drain(..self.0.len().saturating_sub(RESERVATIONS));

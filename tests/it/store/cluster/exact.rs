@@ -187,7 +187,7 @@ async fn check_node_wide_runs(version: Version) {
         let verdict = ask(&store, &[charge("user", user, Hits::Check, &limit)]).await;
         let left = match verdict.tallies[0].fit {
             Fit::Fits { remaining } => remaining,
-            Fit::Over => 0,
+            Fit::Over | Fit::Commit(_) => 0,
         };
         assert_eq!(left, 20 - admitted[&key], "{user}");
     }
