@@ -32,7 +32,7 @@ pub enum Algorithm {
     /// A bucket that refills at an even rate.
     TokenBucket {
         /// The most hits that an unused counter admits at once, at least 1 unless the limit admits none.
-        burst: u32,
+        burst: u64,
     },
 }
 
@@ -49,7 +49,7 @@ struct AlgorithmRow {
 
 impl Algorithm {
     /// Every algorithm, with these parameters where it takes them.
-    pub fn all(burst: u32, remember: Option<Arc<str>>) -> [Self; 5] {
+    pub fn all(burst: u64, remember: Option<Arc<str>>) -> [Self; 5] {
         [
             Self::FixedWindow,
             Self::FirstHitWindow,

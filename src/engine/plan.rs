@@ -239,7 +239,7 @@ mod tests {
         rules
     }
 
-    fn limit(requests: u32, unit: Unit) -> Arc<Limit> {
+    fn limit(requests: u64, unit: Unit) -> Arc<Limit> {
         Arc::new(Limit::new(requests, unit, 1).unwrap())
     }
 
@@ -256,7 +256,7 @@ mod tests {
         Tally { fit: Fit::Over, reset: Duration::from_secs(seconds) }
     }
 
-    fn fits(remaining: u32, seconds: u64) -> Tally {
+    fn fits(remaining: u64, seconds: u64) -> Tally {
         Tally { fit: Fit::Fits { remaining }, reset: Duration::from_secs(seconds) }
     }
 

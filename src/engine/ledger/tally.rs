@@ -26,7 +26,7 @@ pub enum Fit {
     /// It fits.
     Fits {
         /// Number of hits that would still pass after this call.
-        remaining: u32,
+        remaining: u64,
     },
     /// It does not fit.
     Over,

@@ -325,7 +325,7 @@ fn refunds_sums_and_checks_work_alike_in_every_algorithm() {
         for limit in one_of_each() {
             backend.clear();
             // One call of these hits; the hits that each charge leaves, or `None` if it is over.
-            let mut check = |call: &[Hits], expected: &[Option<u32>]| {
+            let mut check = |call: &[Hits], expected: &[Option<u64>]| {
                 let call: Vec<_> = call.iter().map(|hits| charge("a", *hits, &limit)).collect();
                 let tallies = backend.charge(&call, BEGIN);
                 let actual: Vec<_> = tallies.iter().map(left).collect();
