@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use super::keys::{DESCRIPTOR, FILE, LIMIT, REPLACED};
 use crate::{
     engine::{
+        hold::{HoldPolicy, Parameters},
         key::SlotBy,
         rule::{Algorithm, FailureMode, Metadata, Unit},
     },
@@ -59,6 +60,7 @@ pub(super) struct RateLimit {
     pub(super) on_store_failure: Option<FailureMode>,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
+    pub(super) hold: Option<Located<HoldPolicy>>,
 }
 
 /// Reads one file. `None` if it has no valid domain.
@@ -110,8 +112,13 @@ impl Reader<'_> {
         if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
             self.problem(location, "share_threshold: needs a `value` with a `*`");
         }
+        let key = fields.text("key")?;
+        if Parameters::is_parameter_key(&key.value) {
+            let message = "key: must not begin with `hold.`: such entries are parameters of holds";
+            self.problem(key.location, message);
+        }
         let value = WrittenDescriptor {
-            key: fields.text("key")?.value,
+            key: key.value,
             value,
             limits,
             shadow_mode: fields.is_on("shadow_mode"),
@@ -167,6 +174,7 @@ impl Reader<'_> {
             time_zone: fields.text("time_zone"),
             remember: fields.text("remember"),
             on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
+            hold: self.hold(&fields),
             replaces: self.replaces(&fields, name.as_deref()),
             name,
         };
