@@ -20,6 +20,11 @@ pub(crate) static FILE: KeyTable = KeyTable {
         required("domain", TEXT, "Name by which requests select these rules"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
         key(
+            "defaults",
+            Shape::Other(|| reference("defaults")),
+            "Keys of `rate_limit` for all limits of the domain that do not have them",
+        ),
+        key(
             "slot_by",
             Shape::OneOf(|| vec![SlotBy::DOMAIN]),
             "`domain`: in a Redis Cluster, all counters of the domain are in one slot, and calls are judged as a \
@@ -92,6 +97,14 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
         ),
     ],
 };
+
+/// Keys of a limit that need a certain algorithm.
+pub(super) const OF_ONE_ALGORITHM: [(&str, &str); 3] =
+    [("burst", "token_bucket"), ("time_zone", "fixed_window"), ("remember", "sliding_log")];
+
+/// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.
+pub(super) const OF_A_LIMIT: [&str; 6] =
+    ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces"];
 
 /// The keys of a limit.
 pub(super) static LIMIT: KeyTable = KeyTable {
