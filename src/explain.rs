@@ -7,7 +7,7 @@ use crate::{
     engine::{
         decision::Code,
         key,
-        ledger::{self, Charge},
+        ledger::{self, Charge, Verdict},
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
@@ -210,10 +210,11 @@ impl Explanation {
         }
         let tallies = ledger::foresee(&plan.charges, &states);
         let denied = ledger::denies(&plan.charges, &tallies);
-        self.verdict = Some(match plan.settle(tallies, denied).code {
-            Code::Ok => ForeseenCode::Ok,
-            Code::OverLimit => ForeseenCode::OverLimit,
-        });
+        self.verdict =
+            Some(match plan.settle(Verdict { denied, tallies, ..Verdict::default() }).code {
+                Code::Ok => ForeseenCode::Ok,
+                Code::OverLimit => ForeseenCode::OverLimit,
+            });
     }
 
     /// Whether the rules do not know the domain, a key or a value of the request.

@@ -68,8 +68,7 @@ impl Limiter {
         }
         let verdict = verdict?;
         self.top_keys.record(&plan, &verdict, arrival.at);
-        let Verdict { tallies, denied, .. } = verdict;
-        let decision = plan.settle(tallies, denied);
+        let decision = plan.settle(verdict);
         with_call(|call| call.record(span::decided(&decision)));
         log_decision(request, &decision);
         self.report(request, &decision);

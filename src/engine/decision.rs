@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::engine::rule::{Limit, Rule};
+use crate::engine::{
+    hold::{CommitOutcome, TakenHold},
+    rule::{Limit, Rule},
+};
 
 /// The answer to one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +14,23 @@ pub struct Decision {
     pub code: Code,
     /// One for each descriptor, in the request's order.
     pub statuses: Vec<Status>,
+    /// What was charged for work under way, for a token in the answer.
+    pub taken: Option<TakenHold>,
+    /// What has become of the commits.
+    pub commits: Vec<Committed>,
+}
+
+/// One counter's part of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What has become of it; `None` if the store gave no answer, and the commit may be kept.
+    pub outcome: Option<CommitOutcome>,
+    /// The hits that the take charged, if the commit says so.
+    pub held: Option<u64>,
+    /// The true number, if it is known.
+    pub used: Option<u64>,
 }
 
 /// Whether a call or a descriptor may pass.

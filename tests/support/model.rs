@@ -225,6 +225,7 @@ impl Model {
                 let present = self.in_window(&counter.name, counter.start);
                 before + (present + hits) * counter.window <= counter.limit * counter.window
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 self.debt(&counter, now).0 + hits * counter.window
                     <= counter.capacity * counter.window
@@ -251,6 +252,7 @@ impl Model {
                     _ => counter.end + counter.window,
                 }
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
                 (0, _) => now,
                 (_, at) if counter.limit == 0 => at + counter.window,
@@ -293,6 +295,7 @@ impl Model {
                 log.extend((0..hits).map(|_| at));
                 self.logs.insert(counter.name, log);
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 self.buckets
@@ -304,7 +307,7 @@ impl Model {
     /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
     pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
         let GiveBack { counter, hits, made, .. } = give_back;
-        let charge = Charge { counter: counter.clone(), hits: Hits::Refund(0), caller: None };
+        let charge = Charge::new(counter.clone(), Hits::Refund(0));
         let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
         let now = i128::from(now.as_millis());
         let counter = Counter::of(&charge, made);
@@ -337,6 +340,7 @@ impl Model {
                     self.logs.insert(counter.name, log.into_iter().filter(is_kept).collect());
                 }
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 let refilled = (at - made).max(0) * counter.limit;
@@ -370,6 +374,7 @@ impl Model {
                     self.logs.insert(counter.name, log);
                 }
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 if debt > 0 {

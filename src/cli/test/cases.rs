@@ -203,7 +203,7 @@ impl Reader<'_> {
             if let Err(refusal) = check_entries(index, entries.len()) {
                 self.problem(*location, refusal);
             }
-            descriptors.push(Descriptor { entries, hits, limit: None });
+            descriptors.push(Descriptor { entries, hits, states_hits: false, limit: None });
         }
         descriptors
     }

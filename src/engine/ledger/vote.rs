@@ -63,7 +63,7 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 impl<'call> Vote<'call> {
     fn new(charge: &'call Charge, tally: &Tally) -> Self {
         let fit = match tally.fit {
-            Fit::Fits { .. } => FitKind::Fits,
+            Fit::Fits { .. } | Fit::Commit(_) => FitKind::Fits,
             Fit::Over => FitKind::Over,
         };
         Self { charge, fit }
@@ -96,7 +96,11 @@ impl<'call> Vote<'call> {
 
     /// Whether the hits of this charge are charged in a call with this result of its votes.
     pub(super) fn is_charged(self, result: VoteResult) -> bool {
-        (result == VoteResult::Admitted && self.fit == FitKind::Fits)
+        let is_taken = result == VoteResult::Admitted && self.fit == FitKind::Fits;
+        if self.charge.is_take() {
+            return is_taken;
+        }
+        is_taken
             || self.when_denied() == WhenDenied::Counted
             || (self.mode() == Mode::Quota && result != VoteResult::DeniedUncharged)
     }

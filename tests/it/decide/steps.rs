@@ -49,7 +49,7 @@ fn limits() -> Vec<Arc<Limit>> {
     let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
     let bucket = |burst| Algorithm::TokenBucket { burst };
     let fixed = Algorithm::FixedWindow;
-    let algorithms = Algorithm::all(7, None);
+    let algorithms = Algorithm::of_time(7, None);
     let mut limits = Vec::new();
     for algorithm in &algorithms {
         limits.extend([per(7, 1, Unit::Second, algorithm), per(13, 1, Unit::Minute, algorithm)]);
@@ -126,10 +126,10 @@ impl Reservations {
         if ledger::denies(charges, tallies) {
             return;
         }
-        for (Charge { counter, hits, caller }, tally) in charges.iter().zip(tallies) {
+        for (Charge { counter, hits, caller, .. }, tally) in charges.iter().zip(tallies) {
             if let (Hits::Charge(hits), Fit::Fits { .. }) = (*hits, tally.fit) {
                 let (counter, caller) = (counter.clone(), caller.clone());
-                self.0.push(GiveBack { counter, hits, made, caller });
+                self.0.push(GiveBack { counter, hits, made, caller, hold: None });
             }
         }
         self.0.drain(..self.0.len().saturating_sub(RESERVATIONS));

@@ -51,8 +51,7 @@ impl LedgerRun {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
             NodeWork::Read(counter, clear) => {
-                let read =
-                    Charge { counter: Counter::clone(counter), hits: Hits::Check, caller: None };
+                let read = Charge::new(Counter::clone(counter), Hits::Check);
                 self.add(&Arc::from([read]), assumed_now, prefix);
                 self.arguments.push(match clear {
                     Clear::No => "show".to_owned(),
@@ -66,7 +65,7 @@ impl LedgerRun {
     pub fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, prefix: &str) {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
-        for Charge { counter, hits, caller } in charges.iter() {
+        for Charge { counter, hits, caller, hold: _ } in charges.iter() {
             let limit = &*counter.limit;
             let span = limit.window.at(assumed_now);
             let (kind, hits) = match *hits {
@@ -91,9 +90,9 @@ impl LedgerRun {
     /// [`Corrupt`](ScriptVerdict::Corrupt), or [`WriteRefused`](ScriptVerdict::WriteRefused). It is never
     /// [`Stale`](ScriptVerdict::Stale).
     pub fn add_give_back(&mut self, give_back: &GiveBack, prefix: &str) {
-        let GiveBack { counter, hits, made, caller } = give_back;
+        let GiveBack { counter, hits, made, caller, hold: _ } = give_back;
         let refund = Hits::Refund(*hits);
-        self.calls.push([Charge { counter: counter.clone(), hits: refund, caller: None }].into());
+        self.calls.push([Charge::new(counter.clone(), refund)].into());
         self.arguments.push("1".to_owned());
         let columns = Columns {
             kind: "give_back",
@@ -208,8 +207,8 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<S
             answer => one_tally(*answer)?,
         });
     }
-    let absent = Vec::new();
-    Some(ScriptVerdict::Decided(Verdict { denied, tallies, corrupt, absent }))
+    let verdict = Verdict { denied, tallies, corrupt, ..Verdict::default() };
+    Some(ScriptVerdict::Decided(verdict))
 }
 
 fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
@@ -232,7 +231,7 @@ mod tests {
         let limit = Arc::new(Limit::new(10, Unit::Hour, 1).unwrap());
         let charge = |_| {
             let counter = Counter::new("shop", &[], Arc::clone(&limit));
-            Charge { counter, hits: Hits::Charge(1), caller: None }
+            Charge::new(counter, Hits::Charge(1))
         };
         LedgerRun { calls: vec![(0..charges).map(charge).collect()], ..LedgerRun::default() }
     }
