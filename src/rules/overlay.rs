@@ -176,7 +176,6 @@ fn limits_mut(descriptor: &mut YamlNode) -> Vec<&mut YamlNode> {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use crate::{
         engine::rule::{Limit, Policy, Rule, WhenDenied},
         rules::{
