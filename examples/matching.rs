@@ -64,7 +64,7 @@ impl Backend {
 }
 
 fn rule() -> Option<Arc<Rule>> {
-    let limit = Limit::new(u32::MAX, Unit::Year, 1).expect("a year is a window");
+    let limit = Limit::new(u32::MAX.into(), Unit::Year, 1).expect("a year is a window");
     let policy = Policy::Limited(vec![Arc::new(limit)]);
     Some(Arc::new(Rule::new("a rule".to_owned(), "here".to_owned(), policy)))
 }

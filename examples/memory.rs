@@ -27,7 +27,7 @@ const ROUNDS: usize = 5;
 const STRIDE: usize = 7919;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let limit = Arc::new(Limit::new(u32::MAX, Unit::Year, 1).ok_or("a year is a window")?);
+    let limit = Arc::new(Limit::new(u32::MAX.into(), Unit::Year, 1).ok_or("a year is a window")?);
     bytes(&limit)?;
     println!("\n| counters | charges of a call | threads | ns of a decision |");
     println!("| --- | --- | --- | --- |");

@@ -133,7 +133,7 @@ pub struct ChargeExplanation {
     pub used: Option<u64>,
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
     /// Why the counter has no state, if it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

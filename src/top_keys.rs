@@ -24,6 +24,7 @@ use self::{
 };
 use crate::{
     engine::{
+        algorithm::account::real,
         ledger::{Charge, Fit, Tally, Verdict},
         plan::Plan,
         rule::{Limit, Mode},
@@ -79,9 +80,9 @@ pub struct TopKey {
     /// How many too many `count` may be.
     pub error: u64,
     /// Remaining hits after the last decision.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Hits that an unused counter admits.
-    pub capacity: u32,
+    pub capacity: u64,
     /// The limit, such as `10 per minute`.
     pub limit: String,
     /// The algorithm of the limit.
@@ -219,10 +220,10 @@ fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
     LastTally { at_ms, remaining, capacity: limit.capacity(), resets_at_ms }
 }
 
-fn is_near(limit: &Limit, remaining: u32, near_ratio: f64) -> bool {
+fn is_near(limit: &Limit, remaining: u64, near_ratio: f64) -> bool {
     let capacity = limit.capacity();
     let used = capacity.saturating_sub(remaining);
-    used > 0 && f64::from(used) >= f64::from(capacity) * near_ratio
+    used > 0 && real(used) >= real(capacity) * near_ratio
 }
 
 #[cfg(test)]
@@ -262,7 +263,7 @@ mod tests {
         record(keys, Mode::Enforced, user, fit, after_s);
     }
 
-    fn fits(remaining: u32) -> Fit {
+    fn fits(remaining: u64) -> Fit {
         Fit::Fits { remaining }
     }
 

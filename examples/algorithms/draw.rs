@@ -18,7 +18,7 @@ const CALLS: [u64; 22] = [
     700, 750, 800, 850, 900, 950, 1050, 1100, 1150, 1200, 1250, 1450, 1700, 1850, 2000, 2200, 2400,
     2600, 2800, 3000, 3200, 3400,
 ];
-const LIMIT: u32 = 4;
+const LIMIT: u64 = 4;
 const SPAN_MS: u64 = 4000;
 
 const WIDTH: u64 = 720;
@@ -57,7 +57,7 @@ fn picture(algorithm: Algorithm) -> String {
             Some(Fit::Fits { remaining }) => remaining,
             _ => 0,
         };
-        let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / u64::from(LIMIT);
+        let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / LIMIT;
         write!(line, "{},{y} ", x(ms)).expect("writing to a String cannot fail");
     }
     frame(name, passed, &marks, line.trim_end())

@@ -14,7 +14,7 @@ use tollkeeper::{
 };
 
 /// Hits per minute of each user.
-const LIMIT: u32 = 100;
+const LIMIT: u64 = 100;
 const WINDOW_MS: u64 = 60_000;
 
 /// One call: its time in milliseconds, and its user.
@@ -33,7 +33,7 @@ pub(crate) fn measure() {
             calls.len(),
             log.admitted,
             window.admitted,
-            f64::from(window.most) / f64::from(LIMIT),
+            f64::from(window.most) / LIMIT as f64,
         );
     }
 }

@@ -133,7 +133,7 @@ fn actual(call: &TestCall, decision: &Decision) -> String {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
     };
-    let remaining: Vec<u32> = decision.statuses.iter().map(remaining).collect();
+    let remaining: Vec<u64> = decision.statuses.iter().map(remaining).collect();
     let rules: Vec<String> =
         decision.statuses.iter().map(|status| matched(status).to_owned()).collect();
     spell(
@@ -143,9 +143,9 @@ fn actual(call: &TestCall, decision: &Decision) -> String {
     )
 }
 
-fn remaining(status: &Status) -> u32 {
+fn remaining(status: &Status) -> u64 {
     match status.outcome {
-        Outcome::Unlimited => u32::MAX,
+        Outcome::Unlimited => u64::from(u32::MAX),
         Outcome::Within { remaining, .. } => remaining,
         Outcome::NoLimit | Outcome::Shadowed { .. } | Outcome::Over { .. } => 0,
     }
@@ -161,7 +161,7 @@ fn matched(status: &Status) -> &str {
     }
 }
 
-fn spell(code: Option<&str>, remaining: Option<&[u32]>, rules: Option<&[String]>) -> String {
+fn spell(code: Option<&str>, remaining: Option<&[u64]>, rules: Option<&[String]>) -> String {
     let mut parts = Vec::new();
     parts.extend(code.map(str::to_owned));
     if let Some(remaining) = remaining {

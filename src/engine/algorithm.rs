@@ -35,7 +35,7 @@ pub enum Algorithm {
     /// A bucket that refills at an even rate.
     TokenBucket {
         /// The most hits that an unused counter admits at once, at least 1 unless the limit admits none.
-        burst: u32,
+        burst: u64,
     },
     /// Calls that have begun and not ended.
     InFlight {
@@ -57,14 +57,14 @@ struct AlgorithmRow {
 
 impl Algorithm {
     /// Every algorithm, with these parameters where it takes them.
-    pub fn all(burst: u32, remember: Option<Arc<str>>) -> [Self; 6] {
+    pub fn all(burst: u64, remember: Option<Arc<str>>) -> [Self; 6] {
         let in_flight = Self::InFlight { remember: remember.clone() };
         let [one, two, three, four, five] = Self::of_time(burst, remember);
         [one, two, three, four, five, in_flight]
     }
 
     /// The algorithms whose hits cease to count with time alone.
-    pub fn of_time(burst: u32, remember: Option<Arc<str>>) -> [Self; 5] {
+    pub fn of_time(burst: u64, remember: Option<Arc<str>>) -> [Self; 5] {
         [
             Self::FixedWindow,
             Self::FirstHitWindow,

@@ -78,7 +78,7 @@ pub enum Outcome {
         /// The limit; of several, the one with the fewest remaining hits.
         limit: Arc<Limit>,
         /// Number of further hits that would pass.
-        remaining: u32,
+        remaining: u64,
         /// See [`Tally::reset`](crate::engine::ledger::Tally::reset).
         reset: Duration,
     },

@@ -278,7 +278,7 @@ impl<'call> Asked<'call> {
             None => (None, None),
         };
         let own = if let Hits::Charge(hits) = hits { hits } else { 1 };
-        let estimate = policy.estimate(asked, own, charge.counter.limit.capacity().into()).max(1);
+        let estimate = policy.estimate(asked, own, charge.counter.limit.capacity()).max(1);
         let abandoned = policy.abandoned;
         let is_in_flight = matches!(charge.counter.limit.algorithm, Algorithm::InFlight { .. });
         (charge.hits, charge.hold) = match (policy.by, hits, id) {
@@ -423,7 +423,7 @@ mod tests {
         rules
     }
 
-    fn limit(requests: u32, unit: Unit) -> Arc<Limit> {
+    fn limit(requests: u64, unit: Unit) -> Arc<Limit> {
         Arc::new(Limit::new(requests, unit, 1).unwrap())
     }
 
@@ -449,7 +449,7 @@ mod tests {
         Tally { fit: Fit::Over, reset: Duration::from_secs(seconds) }
     }
 
-    fn fits(remaining: u32, seconds: u64) -> Tally {
+    fn fits(remaining: u64, seconds: u64) -> Tally {
         Tally { fit: Fit::Fits { remaining }, reset: Duration::from_secs(seconds) }
     }
 

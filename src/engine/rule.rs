@@ -9,8 +9,8 @@ use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// The most hits that one window admits, or a bucket's rate; 0 admits none.
-    pub requests_per_unit: u32,
+    /// The most hits that one window admits, or a bucket's rate, up to 2^53 - 1; 0 admits none.
+    pub requests_per_unit: u64,
     /// The unit of the window.
     pub unit: Unit,
     /// Units per window, at least 1.
@@ -38,7 +38,7 @@ pub struct Limit {
 impl Limit {
     /// A limit on fixed windows of `unit_multiplier` units, with the defaults of everything else;
     /// `None` if there is no such [`Window`].
-    pub fn new(requests_per_unit: u32, unit: Unit, unit_multiplier: u32) -> Option<Self> {
+    pub fn new(requests_per_unit: u64, unit: Unit, unit_multiplier: u32) -> Option<Self> {
         Some(Self {
             requests_per_unit,
             unit,
@@ -56,7 +56,7 @@ impl Limit {
     }
 
     /// The most hits that an unused counter admits at once.
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.requests_per_unit,

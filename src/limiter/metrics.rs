@@ -23,9 +23,10 @@ use self::{
 use super::matched::DecidedCode;
 use crate::{
     engine::{
+        algorithm::account::real,
         decision::{Decision, Matched, Outcome},
         request::{Entry, Hits, Request},
-        rule::{FailureMode, Rule},
+        rule::{FailureMode, Limit, Rule},
         rule_set::RuleSet,
     },
     net::grpc::{self, is_server_error},
@@ -85,8 +86,8 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
 /// Number of gRPC statuses.
 const STATUSES: usize = 17;
 
-/// The most hits of one descriptor that are counted. Callers may send up to 2^53 at once, and Prometheus
-/// reads counters as floats, which lose single hits beyond 2^53.
+/// The most hits of one descriptor that are counted beyond its limit. Callers may send up to 2^53 at once, and
+/// Prometheus reads counters as floats, which lose single hits beyond 2^53.
 const HITS_MAX: u64 = u32::MAX as u64;
 
 /// Metrics of calls.
@@ -145,9 +146,7 @@ impl CallMetrics {
             let counts = Counts {
                 code: DecidedCode::of(&status.outcome),
                 hits: match descriptor.hits {
-                    Hits::Charge(hits) => {
-                        hits_by_standing(&status.outcome, hits.min(HITS_MAX), self.near_ratio)
-                    }
+                    Hits::Charge(hits) => hits_by_standing(&status.outcome, hits, self.near_ratio),
                     _ => [0; STANDINGS.len()],
                 },
             };
@@ -233,18 +232,19 @@ fn attributes(code: Code) -> Vec<KeyValue> {
 /// The hits of a charge, by how near they came to the limit: in the order of [`STANDINGS`].
 fn hits_by_standing(outcome: &Outcome, hits: u64, near_ratio: f64) -> [u64; STANDINGS.len()] {
     let (mut within, mut near, mut over, mut shadow) = (0, 0, 0, 0);
+    let counted = |limit: &Limit| hits.min(HITS_MAX.max(limit.capacity()));
     match outcome {
         Outcome::NoLimit | Outcome::Unlimited => {}
-        Outcome::Over { .. } => over = hits,
-        Outcome::Shadowed { .. } => shadow = hits,
+        Outcome::Over { limit, .. } => over = counted(limit),
+        Outcome::Shadowed { limit, .. } => shadow = counted(limit),
         Outcome::Within { limit, remaining, .. } => {
-            let used = u64::from(limit.capacity().saturating_sub(*remaining));
+            let (hits, used) = (counted(limit), limit.capacity().saturating_sub(*remaining));
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "0 to 2^32"
+                reason = "0 to 2^53"
             )]
-            let threshold = (f64::from(limit.capacity()) * near_ratio).floor() as u64;
+            let threshold = (real(limit.capacity()) * near_ratio).floor() as u64;
             near = used.saturating_sub(threshold.max(used.saturating_sub(hits)));
             within = hits.saturating_sub(near);
         }
@@ -257,10 +257,10 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use super::*;
-    use crate::engine::rule::{Limit, Unit};
+    use crate::engine::rule::Unit;
 
     #[track_caller]
-    fn check(limit: u32, used: u32, hits: u64, expected: [u64; 2]) {
+    fn check(limit: u64, used: u64, hits: u64, expected: [u64; 2]) {
         let limit = Arc::new(Limit::new(limit, Unit::Hour, 1).expect("a window"));
         let remaining = limit.requests_per_unit - used;
         let within = Outcome::Within { limit, remaining, reset: Duration::ZERO };

@@ -138,5 +138,5 @@ fn limit_override(limit: &pb::RateLimitOverride) -> Option<Limit> {
         WireUnit::Month => Unit::Month,
         WireUnit::Year => Unit::Year,
     };
-    Limit::new(limit.requests_per_unit, unit, limit.unit_multiplier.unwrap_or(1))
+    Limit::new(limit.requests_per_unit.into(), unit, limit.unit_multiplier.unwrap_or(1))
 }

@@ -48,10 +48,15 @@ fn descriptor_status(outcome: &Outcome) -> DescriptorStatus {
     status
 }
 
-fn set_limit(status: &mut DescriptorStatus, limit: &Limit, remaining: u32, reset: Duration) {
+fn set_limit(status: &mut DescriptorStatus, limit: &Limit, remaining: u64, reset: Duration) {
     status.current_limit = Some(current_limit(limit));
-    status.limit_remaining = remaining;
+    status.limit_remaining = saturated(remaining);
     status.duration_until_reset = Some(prost_types::Duration { seconds: seconds(reset), nanos: 0 });
+}
+
+/// A number as the protocol's fields of 32 bits show it; headers show the true one.
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn code(code: Code) -> WireCode {
@@ -73,7 +78,7 @@ fn current_limit(limit: &Limit) -> RateLimit {
     };
     RateLimit {
         name: limit.name.as_deref().unwrap_or_default().to_owned(),
-        requests_per_unit: limit.requests_per_unit,
+        requests_per_unit: saturated(limit.requests_per_unit),
         unit: unit.into(),
         unit_multiplier: (limit.unit_multiplier > 1).then_some(limit.unit_multiplier),
     }

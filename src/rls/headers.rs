@@ -26,7 +26,7 @@ pub struct Headers {
 struct LimitedStatus<'decision> {
     name: String,
     limit: &'decision Limit,
-    remaining: u32,
+    remaining: u64,
     /// In seconds.
     reset: i64,
     is_over: bool,

@@ -72,7 +72,7 @@ fn limit_conditions() -> Vec<Value> {
         when(&is_set("burst"), &json!({ "allOf": [bucket, refills] })),
         when(&is_set("remember"), &log),
         when(&is_set("time_zone"), &days),
-        when(&log, &at_most("requests_per_unit", u64::from(LOG_HITS_MAX))),
+        when(&log, &at_most("requests_per_unit", LOG_HITS_MAX)),
         when(&log, &admitted_only),
     ];
     for unit in Unit::ALL {
@@ -81,9 +81,6 @@ fn limit_conditions() -> Vec<Value> {
         conditions.push(when(&is_unit, &at_most("unit_multiplier", units_max)));
         // A `unit_multiplier` lowers the maximum, which a schema cannot compute.
         let hits_max = Hits::MAX / (unit.seconds() * 1000);
-        if hits_max >= u64::from(u32::MAX) {
-            continue;
-        }
         let weighed = json!({ "anyOf": [algorithm("sliding_window"), {
             "allOf": [bucket, { "not": is_set("burst") }],
         }] });

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     engine::{
         key::SlotBy,
-        request::KEY_BYTES_MAX,
+        request::{Hits, KEY_BYTES_MAX},
         rule::{Algorithm, FailureMode, Unit},
     },
     yaml::keys::{KeyTable, Shape, TEXT, key, required},
@@ -118,13 +118,13 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         ),
         key(
             "unit_multiplier",
-            Shape::Whole { min: 1 },
+            Shape::Whole { min: 1, max: u32::MAX as u64 },
             "Number of units in a window; 1 if absent. `unit: minute` with 5 is five minutes",
         ),
         key(
             "requests_per_unit",
-            Shape::Whole { min: 0 },
-            "Hits admitted per window, 0 to 4294967295; absent counts as 0, which denies every call",
+            Shape::Whole { min: 0, max: Hits::MAX },
+            "Hits admitted per window, 0 to 9007199254740991; absent counts as 0, which denies every call",
         ),
         key("unlimited", Shape::Switch, "true: no limit and no counter; goes without `unit`"),
         key(
@@ -139,7 +139,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         ),
         key(
             "burst",
-            Shape::Whole { min: 1 },
+            Shape::Whole { min: 1, max: Hits::MAX },
             "For token_bucket: most hits that an unused bucket admits at once; `requests_per_unit` if absent",
         ),
         key(

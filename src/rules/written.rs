@@ -50,7 +50,7 @@ pub(super) struct WrittenDescriptor {
 #[derive(Debug)]
 pub(super) struct RateLimit {
     /// Absent counts as 0, as in envoyproxy/ratelimit: every call is over the limit.
-    pub(super) requests_per_unit: Option<u32>,
+    pub(super) requests_per_unit: Option<u64>,
     pub(super) unit: Option<Located<Unit>>,
     /// Number of units in a window; absent counts as 1.
     pub(super) unit_multiplier: u32,
@@ -59,7 +59,7 @@ pub(super) struct RateLimit {
     pub(super) count_denied: Option<bool>,
     /// One of [`Algorithm::names`].
     pub(super) algorithm: &'static str,
-    pub(super) burst: Option<Located<u32>>,
+    pub(super) burst: Option<Located<u64>>,
     pub(super) time_zone: Option<Located<String>>,
     pub(super) remember: Option<Located<String>>,
     pub(super) on_store_failure: Option<FailureMode>,
@@ -207,7 +207,7 @@ impl Reader<'_> {
         let value = RateLimit {
             requests_per_unit: fields.whole("requests_per_unit").map(|whole| whole.value),
             unit,
-            unit_multiplier: fields.whole("unit_multiplier").map_or(1, |whole| whole.value),
+            unit_multiplier: fields.whole_u32("unit_multiplier").unwrap_or(1),
             unlimited,
             count_denied: fields.switch("count_denied").map(|switch| switch.value),
             algorithm: fields

@@ -84,10 +84,10 @@ impl Fallback {
         let limit = &*charge.counter.limit;
         let limit = Limit {
             // The share of a limit of 0 is 0.
-            requests_per_unit: limit.requests_per_unit.div_ceil(self.replicas),
+            requests_per_unit: limit.requests_per_unit.div_ceil(self.replicas.into()),
             algorithm: match &limit.algorithm {
                 Algorithm::TokenBucket { burst } => {
-                    Algorithm::TokenBucket { burst: burst.div_ceil(self.replicas) }
+                    Algorithm::TokenBucket { burst: burst.div_ceil(self.replicas.into()) }
                 }
                 other => other.clone(),
             },

@@ -6,6 +6,8 @@
 
 use hashbrown::HashTable;
 
+use crate::engine::algorithm::account::real;
+
 /// The most frequent of all keys that were added. A key is known by a 64-bit hash; `N` is what else is kept of it.
 #[derive(Debug)]
 pub(super) struct SpaceSaving<N> {
@@ -37,9 +39,9 @@ struct Slot<N> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LastTally {
     pub(super) at_ms: u64,
-    pub(super) remaining: u32,
+    pub(super) remaining: u64,
     /// Hits that an unused counter admits.
-    pub(super) capacity: u32,
+    pub(super) capacity: u64,
     pub(super) resets_at_ms: u64,
 }
 
@@ -57,7 +59,7 @@ pub(super) struct KeyCount {
 impl LastTally {
     /// The remaining part of the limit.
     pub(super) fn part_remaining(&self) -> f64 {
-        f64::from(self.remaining) / f64::from(self.capacity.max(1))
+        real(self.remaining) / real(self.capacity.max(1))
     }
 }
 

@@ -44,8 +44,8 @@ fn property(key: &Key) -> Value {
             }
             text
         }
-        Shape::Whole { min } => {
-            json!({ "type": ["integer", "null"], "minimum": min, "maximum": u32::MAX })
+        Shape::Whole { min, max } => {
+            json!({ "type": ["integer", "null"], "minimum": min, "maximum": max })
         }
         Shape::Switch => json!({ "type": ["boolean", "null"] }),
         Shape::OneOf(words) => {

@@ -36,9 +36,10 @@ pub(crate) enum Shape {
     Text {
         bytes_max: usize,
     },
-    /// A whole number from `min` to `u32::MAX`.
+    /// A whole number from `min` to `max`.
     Whole {
-        min: u32,
+        min: u64,
+        max: u64,
     },
     Switch,
     /// One of these words, in any case.

@@ -41,7 +41,7 @@ struct Field<'node> {
 #[derive(Debug, Clone)]
 enum Value<'node> {
     Text(String),
-    Whole(u32),
+    Whole(u64),
     Switch(bool),
     Word(&'static str),
     Other(&'node YamlNode),
@@ -68,9 +68,14 @@ impl<'node> Fields<'node> {
         Some(Located { location, value }).filter(|text| !text.value.is_empty())
     }
 
-    pub(crate) fn whole(&self, name: &str) -> Option<Located<u32>> {
+    pub(crate) fn whole(&self, name: &str) -> Option<Located<u64>> {
         let Located { location, value: Value::Whole(value) } = self.get(name)? else { return None };
         Some(Located { location, value })
+    }
+
+    /// A whole number of a key whose maximum is at most `u32::MAX`.
+    pub(crate) fn whole_u32(&self, name: &str) -> Option<u32> {
+        self.whole(name).and_then(|whole| u32::try_from(whole.value).ok())
     }
 
     pub(crate) fn switch(&self, name: &str) -> Option<Located<bool>> {
@@ -208,7 +213,7 @@ impl Reader<'_> {
                 }
                 Some(Value::Text(text.to_owned()))
             }
-            Shape::Whole { min } => self.whole(node, key.name, min).map(Value::Whole),
+            Shape::Whole { min, max } => self.whole(node, key.name, min, max).map(Value::Whole),
             Shape::Switch => self.switch(node, key.name).map(Value::Switch),
             Shape::OneOf(words) => self.one_of(node, key.name, &words()).map(Value::Word),
             Shape::Other(_) => Some(Value::Other(node)),
@@ -251,13 +256,13 @@ impl Reader<'_> {
         word
     }
 
-    /// A whole number as envoyproxy/ratelimit reads it, from `min` to `u32::MAX`.
-    pub(crate) fn whole(&mut self, node: &YamlNode, name: &str, min: u32) -> Option<u32> {
+    /// A whole number as envoyproxy/ratelimit reads it, from `min` to `max`.
+    pub(crate) fn whole(&mut self, node: &YamlNode, name: &str, min: u64, max: u64) -> Option<u64> {
         let whole = self.integer(node, name);
-        let number =
-            whole.and_then(|whole| u32::try_from(whole).ok()).filter(|number| *number >= min);
+        let number = whole.and_then(|whole| u64::try_from(whole).ok());
+        let number = number.filter(|number| (min..=max).contains(number));
         if number.is_none() {
-            let message = format!("{name}: must be a whole number from {min} to {}", u32::MAX);
+            let message = format!("{name}: must be a whole number from {min} to {max}");
             self.problem(node.location, message);
         }
         number

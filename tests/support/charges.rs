@@ -18,7 +18,7 @@ pub fn charge(user: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
     Charge::new(Counter::new("shop", &entries, Arc::clone(limit)), hits)
 }
 
-pub fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
+pub fn limit(requests: u64, unit: Unit, algorithm: Algorithm) -> Limit {
     Limit { algorithm, ..Limit::new(requests, unit, 1).unwrap() }
 }
 
@@ -31,7 +31,7 @@ pub fn one_of_each() -> Vec<Arc<Limit>> {
 }
 
 /// What a tally leaves; `None` if it is over.
-pub fn left(tally: &Tally) -> Option<u32> {
+pub fn left(tally: &Tally) -> Option<u64> {
     match tally.fit {
         Fit::Fits { remaining } => Some(remaining),
         Fit::Over | Fit::Commit(_) => None,

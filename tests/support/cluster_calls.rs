@@ -84,7 +84,7 @@ pub fn values_on(
 }
 
 /// A limit a year of each algorithm.
-pub fn years(requests: u32) -> Vec<Arc<Limit>> {
+pub fn years(requests: u64) -> Vec<Arc<Limit>> {
     let year = |algorithm| Limit { algorithm, ..Limit::new(requests, Unit::Year, 1).unwrap() };
     Algorithm::of_time(requests, None).into_iter().map(year).map(Arc::new).collect()
 }

@@ -150,8 +150,8 @@ impl Model {
     }
 
     /// The most hits that would pass, by binary search.
-    fn left(&self, charge: &Charge, now: i128) -> u32 {
-        let (mut fit, mut over) = (0_u64, u64::from(u32::MAX) + 1);
+    fn left(&self, charge: &Charge, now: i128) -> u64 {
+        let (mut fit, mut over) = (0_u64, 1 << 53);
         while over - fit > 1 {
             let middle = fit.midpoint(over);
             if self.fits(charge, middle.into(), now) {
@@ -160,7 +160,7 @@ impl Model {
                 over = middle;
             }
         }
-        fit as u32
+        fit
     }
 
     /// The first instant at which these hits would pass, by binary search.

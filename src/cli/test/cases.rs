@@ -8,6 +8,7 @@ use std::{
 use super::keys::{CALL, SUITE, TEST};
 use crate::{
     engine::{
+        algorithm::account::COUNT_MAX,
         descriptor_syntax,
         request::{
             DESCRIPTORS_MAX_DEFAULT, Descriptor, Hits, Request, check_descriptors, check_entries,
@@ -63,7 +64,7 @@ pub(crate) struct TestCall {
     /// The overall code: `OK` or `OVER_LIMIT`.
     pub code: Option<&'static str>,
     /// Remaining hits for each descriptor.
-    pub remaining: Option<Vec<u32>>,
+    pub remaining: Option<Vec<u64>>,
     /// The rule that each descriptor matches, by its path, or `none`.
     pub rules: Option<Vec<String>>,
 }
@@ -274,12 +275,12 @@ impl Reader<'_> {
     }
 
     /// One number for each of `count` descriptors.
-    fn numbers(&mut self, fields: &Fields<'_>, name: &str, count: usize) -> Option<Vec<u32>> {
+    fn numbers(&mut self, fields: &Fields<'_>, name: &str, count: usize) -> Option<Vec<u64>> {
         let nodes = self.one_or_more(fields, name)?;
         self.check_count(fields, name, (nodes.len(), "number"), count);
         let mut numbers = Vec::new();
         for node in nodes {
-            numbers.extend(self.whole(node, name, 0));
+            numbers.extend(self.whole(node, name, 0, COUNT_MAX));
         }
         Some(numbers)
     }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::engine::algorithm::account::COUNT_MAX;
 use crate::yaml::{
     json_schema::{document, mapping},
     keys::{Key, KeyTable, Shape, TEXT, key, required},
@@ -109,6 +110,6 @@ fn nullable_texts() -> Value {
 }
 
 fn numbers() -> Value {
-    let number = json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
+    let number = json!({ "type": "integer", "minimum": 0, "maximum": COUNT_MAX });
     json!({ "anyOf": [{ "type": "null" }, number, { "type": "array", "minItems": 1, "items": number }] })
 }

@@ -91,7 +91,7 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 7] {
 mod tests {
     use super::*;
 
-    fn key(domain: &str, count: u64, error: u64, remaining: u32) -> TopKey {
+    fn key(domain: &str, count: u64, error: u64, remaining: u64) -> TopKey {
         TopKey {
             domain: domain.into(),
             rule: "path=/login|user".into(),

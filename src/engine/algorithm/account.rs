@@ -5,13 +5,19 @@ use crate::engine::time::{Span, Timestamp};
 /// The largest count, 2^53 - 1: up to here Lua computes whole numbers exactly.
 pub const COUNT_MAX: u64 = (1 << 53) - 1;
 
+/// A count as a float, which is exact up to [`COUNT_MAX`].
+#[expect(clippy::cast_precision_loss, reason = "no count exceeds COUNT_MAX")]
+pub const fn real(count: u64) -> f64 {
+    count as f64
+}
+
 /// The numbers of a limit, at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// The most hits that one window admits, or a bucket's rate; 0 admits none.
-    pub requests_per_unit: u32,
-    /// The most hits that an unused counter admits at once.
-    pub capacity: u32,
+    /// The most hits that one window admits, or a bucket's rate, up to [`COUNT_MAX`]; 0 admits none.
+    pub requests_per_unit: u64,
+    /// The most hits that an unused counter admits at once, up to [`COUNT_MAX`].
+    pub capacity: u64,
     /// The length of the limit's window in milliseconds, from 1,000 to below 2^42.
     pub window_ms: u64,
     /// The store's time.
@@ -52,7 +58,7 @@ pub trait Account {
     fn used(&self, terms: &Terms) -> u64;
 
     /// Number of hits that would pass now.
-    fn remaining(&self, terms: &Terms) -> u32;
+    fn remaining(&self, terms: &Terms) -> u64;
 
     /// The end of the window, or the time from which no hit counts any more.
     fn ends(&self, terms: &Terms) -> Timestamp;
@@ -67,9 +73,4 @@ pub trait Account {
 /// hits, so it remains.
 pub(super) fn given_back(used: u64, hits: u64) -> u64 {
     if used < COUNT_MAX { used.saturating_sub(hits) } else { used }
-}
-
-/// The remaining hits of a limit.
-pub(super) fn remaining(limit: u32, used: u64) -> u32 {
-    u32::try_from(u64::from(limit).saturating_sub(used)).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,6 @@
 //! A window that opens at its first hit and closes one window length later.
 
-use super::account::{Account, COUNT_MAX, Terms, given_back, remaining};
+use super::account::{Account, COUNT_MAX, Terms, given_back};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter: its last window.
@@ -36,7 +36,7 @@ impl Account for FirstHitWindow {
     }
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used(terms).saturating_add(hits) <= u64::from(terms.requests_per_unit)
+        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
     }
 
     fn charge(&mut self, hits: u64, _: Option<&str>, terms: &Terms) {
@@ -52,8 +52,8 @@ impl Account for FirstHitWindow {
         if self.is_open(terms) { self.used } else { 0 }
     }
 
-    fn remaining(&self, terms: &Terms) -> u32 {
-        remaining(terms.requests_per_unit, self.used(terms))
+    fn remaining(&self, terms: &Terms) -> u64 {
+        terms.requests_per_unit.saturating_sub(self.used(terms))
     }
 
     /// If no window is open, the end of one that would open now.

@@ -1,6 +1,6 @@
 //! A counter for each clock-aligned window. Its key names the window, so each window has a new counter.
 
-use super::account::{Account, COUNT_MAX, Terms, given_back, remaining};
+use super::account::{Account, COUNT_MAX, Terms, given_back};
 use crate::engine::time::Timestamp;
 
 /// The state of one counter in one window.
@@ -20,7 +20,7 @@ impl Account for FixedWindow {
     }
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used.saturating_add(hits) <= u64::from(terms.requests_per_unit)
+        self.used.saturating_add(hits) <= terms.requests_per_unit
     }
 
     fn charge(&mut self, hits: u64, _: Option<&str>, _: &Terms) {
@@ -35,8 +35,8 @@ impl Account for FixedWindow {
         self.used
     }
 
-    fn remaining(&self, terms: &Terms) -> u32 {
-        remaining(terms.requests_per_unit, self.used)
+    fn remaining(&self, terms: &Terms) -> u64 {
+        terms.requests_per_unit.saturating_sub(self.used)
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {

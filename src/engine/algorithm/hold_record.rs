@@ -48,7 +48,7 @@ impl Account for HoldRecord {
         u64::MAX
     }
 
-    fn remaining(&self, _: &Terms) -> u32 {
+    fn remaining(&self, _: &Terms) -> u64 {
         0
     }
 

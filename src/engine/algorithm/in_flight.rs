@@ -1,7 +1,7 @@
 //! Calls in flight: each occupies places until it is committed, or until its deadline. Also the holds without ids that
 //! are open on a counter of another algorithm, see [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
 
-use super::account::{Account, Terms, remaining};
+use super::account::{Account, Terms};
 use crate::engine::{hold::HoldId, time::Timestamp};
 
 /// The calls in flight on one counter, by ascending deadline.
@@ -72,7 +72,7 @@ impl Account for InFlight {
     fn give_back(&mut self, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used(terms).saturating_add(hits) <= u64::from(terms.requests_per_unit)
+        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
     }
 
     /// A call without a hold of its own occupies its places for the time of the limit's holds.
@@ -95,8 +95,8 @@ impl Account for InFlight {
         self.occupants(terms.now).fold(0, |sum, occupant| sum.saturating_add(occupant.hits))
     }
 
-    fn remaining(&self, terms: &Terms) -> u32 {
-        remaining(terms.requests_per_unit, self.used(terms))
+    fn remaining(&self, terms: &Terms) -> u64 {
+        terms.requests_per_unit.saturating_sub(self.used(terms))
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
@@ -105,7 +105,7 @@ impl Account for InFlight {
 
     /// The deadline by which enough calls have ended.
     fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
-        let limit = u64::from(terms.requests_per_unit);
+        let limit = terms.requests_per_unit;
         let mut surplus = self.used(terms).saturating_add(hits).saturating_sub(limit);
         for occupant in self.occupants(terms.now).filter(|_| hits <= limit) {
             surplus = surplus.saturating_sub(occupant.hits);

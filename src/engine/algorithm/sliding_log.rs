@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::account::{Account, Terms, remaining};
+use super::account::{Account, Terms};
 use crate::engine::time::Timestamp;
 
 /// Number of the newest entries among which a give-back looks for its own: in Redis the later ones are written
@@ -127,7 +127,7 @@ impl Account for SlidingLog {
     }
 
     fn fits(&self, hits: u64, terms: &Terms) -> bool {
-        self.used(terms).saturating_add(hits) <= u64::from(terms.requests_per_unit)
+        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
     }
 
     fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms) {
@@ -148,8 +148,8 @@ impl Account for SlidingLog {
         after - before
     }
 
-    fn remaining(&self, terms: &Terms) -> u32 {
-        remaining(terms.requests_per_unit, self.used(terms))
+    fn remaining(&self, terms: &Terms) -> u64 {
+        terms.requests_per_unit.saturating_sub(self.used(terms))
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
@@ -160,7 +160,7 @@ impl Account for SlidingLog {
     }
 
     fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
-        let limit = u64::from(terms.requests_per_unit);
+        let limit = terms.requests_per_unit;
         let (before, after) = self.sums(terms);
         let surplus = (after - before).saturating_add(hits).saturating_sub(limit);
         let freed = before.saturating_add(surplus);

@@ -31,7 +31,7 @@ fn until_end(terms: &Terms) -> u64 {
 }
 
 fn weighted_max(terms: &Terms) -> u64 {
-    u64::from(terms.requests_per_unit).saturating_mul(terms.window_ms)
+    terms.requests_per_unit.saturating_mul(terms.window_ms)
 }
 
 /// Milliseconds before a window's end from which on `hits` of the window before it weigh at most `room`.
@@ -68,9 +68,8 @@ impl Account for SlidingWindow {
         self.current.saturating_add(u64::try_from(previous).unwrap_or(u64::MAX)).min(COUNT_MAX)
     }
 
-    fn remaining(&self, terms: &Terms) -> u32 {
-        let remaining = weighted_max(terms).saturating_sub(self.weighted(terms)) / terms.window_ms;
-        u32::try_from(remaining).unwrap_or(u32::MAX)
+    fn remaining(&self, terms: &Terms) -> u64 {
+        weighted_max(terms).saturating_sub(self.weighted(terms)) / terms.window_ms
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
@@ -82,7 +81,7 @@ impl Account for SlidingWindow {
     }
 
     fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
-        let limit = u64::from(terms.requests_per_unit);
+        let limit = terms.requests_per_unit;
         let Some(room) = limit.checked_sub(hits) else { return self.ends(terms) };
         let (end, margin) = match room.checked_sub(self.current) {
             Some(room) => (terms.span.end, margin(room, self.previous, terms)),

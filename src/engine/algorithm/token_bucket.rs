@@ -20,7 +20,7 @@ impl TokenBucket {
     /// The debt now. After the clock was set back by up to a window, nothing is paid until it has caught up.
     fn now(&self, terms: &Terms) -> Self {
         let elapsed = terms.now.as_millis().saturating_sub(self.at.as_millis());
-        let paid = elapsed.saturating_mul(u64::from(terms.requests_per_unit));
+        let paid = elapsed.saturating_mul(terms.requests_per_unit);
         Self { debt: self.debt.saturating_sub(paid), at: self.at.max(terms.now) }
     }
 
@@ -28,7 +28,7 @@ impl TokenBucket {
         match terms.requests_per_unit {
             // It never refills. The answer needs a reset time, so it reports one window.
             0 => self.at.plus_millis(terms.window_ms),
-            rate => self.at.plus_millis(debt.div_ceil(u64::from(rate))),
+            rate => self.at.plus_millis(debt.div_ceil(rate)),
         }
     }
 }
@@ -38,7 +38,7 @@ fn debt_of(hits: u64, terms: &Terms) -> u64 {
 }
 
 fn debt_max(terms: &Terms) -> u64 {
-    debt_of(u64::from(terms.capacity), terms)
+    debt_of(terms.capacity, terms)
 }
 
 impl Account for TokenBucket {
@@ -59,7 +59,7 @@ impl Account for TokenBucket {
     fn give_back(&mut self, hits: u64, made: Timestamp, _: Option<&str>, terms: &Terms) {
         let Self { debt, at } = self.now(terms);
         let elapsed = at.as_millis().saturating_sub(made.as_millis());
-        let refilled = elapsed.saturating_mul(u64::from(terms.requests_per_unit));
+        let refilled = elapsed.saturating_mul(terms.requests_per_unit);
         let owed = debt_of(hits, terms).saturating_sub(refilled);
         // A debt that has stopped at its maximum has lost hits of others.
         if debt > 0 && owed > 0 && debt.saturating_add(refilled) < COUNT_MAX {
@@ -84,9 +84,8 @@ impl Account for TokenBucket {
         self.now(terms).debt.div_ceil(terms.window_ms)
     }
 
-    fn remaining(&self, terms: &Terms) -> u32 {
-        let remaining = debt_max(terms).saturating_sub(self.now(terms).debt) / terms.window_ms;
-        u32::try_from(remaining).unwrap_or(u32::MAX)
+    fn remaining(&self, terms: &Terms) -> u64 {
+        debt_max(terms).saturating_sub(self.now(terms).debt) / terms.window_ms
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
     use crate::engine::rule::{Algorithm, Limit, Unit};
 
-    fn per_second(requests: u32, burst: u32) -> Limit {
+    fn per_second(requests: u64, burst: u64) -> Limit {
         let limit = Limit::new(requests, Unit::Second, 1).unwrap();
         Limit { algorithm: Algorithm::TokenBucket { burst }, ..limit }
     }

@@ -14,7 +14,7 @@ pub struct CounterState {
     /// Hits that count, rounded up.
     pub used: u64,
     /// Number of hits that would pass.
-    pub remaining: u32,
+    pub remaining: u64,
     /// The time until the window ends, or until no hit counts any more.
     pub reset: Duration,
     /// The hits in a log, the oldest first.
@@ -44,24 +44,20 @@ pub fn foresee(charges: &[Charge], states: &[CounterState]) -> Vec<Tally> {
     let mut tallies = Vec::with_capacity(charges.len());
     for (charge, state) in charges.iter().zip(states) {
         let remaining = remaining_after_refunds(charge, charges, state);
-        let fit = if asked(charge, charges) <= u64::from(remaining) {
-            Fit::Fits { remaining }
-        } else {
-            Fit::Over
-        };
+        let fit =
+            if asked(charge, charges) <= remaining { Fit::Fits { remaining } } else { Fit::Over };
         tallies.push(Tally { fit, reset: state.reset });
     }
     tallies
 }
 
-fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterState) -> u32 {
+fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterState) -> u64 {
     match refunded(charges, &charge.counter) {
         // More exact than capacity less used hits, which are rounded up.
         0 => state.remaining,
         hits => {
             let used = state.used.saturating_sub(hits);
-            let remaining = u64::from(charge.counter.limit.capacity()).saturating_sub(used);
-            u32::try_from(remaining).unwrap_or(u32::MAX)
+            charge.counter.limit.capacity().saturating_sub(used)
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum Fit {
     /// It fits.
     Fits {
         /// Number of hits that would still pass after this call.
-        remaining: u32,
+        remaining: u64,
     },
     /// It does not fit.
     Over,
@@ -56,7 +56,7 @@ impl Tally {
     /// The tally with fewer remaining hits, since others hold them.
     pub(super) fn less(mut self, held: u64) -> Self {
         if let Fit::Fits { remaining } = &mut self.fit {
-            *remaining = remaining.saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
+            *remaining = remaining.saturating_sub(held);
         }
         self
     }

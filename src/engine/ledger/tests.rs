@@ -48,7 +48,7 @@ fn account(used: u64) -> AnyAccount {
 }
 
 /// A limit of this many hits a year.
-fn limit(requests: u32) -> Limit {
+fn limit(requests: u64) -> Limit {
     Limit::new(requests, Unit::Year, 1).unwrap()
 }
 
@@ -195,7 +195,7 @@ fn any_charge() -> impl Strategy<Value = IndexedCharge> {
         Just(Hits::Check),
         (0..9_u64).prop_map(Hits::Refund),
     ];
-    (0..2_usize, hits, 0..20_u32, any::<bool>()).prop_map(|(account, hits, requests, counted)| {
+    (0..2_usize, hits, 0..20_u64, any::<bool>()).prop_map(|(account, hits, requests, counted)| {
         let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
         (Some(account), charge_of(hits, Limit { when_denied, ..limit(requests) }))
     })
@@ -275,7 +275,7 @@ proptest! {
 
     /// P17: what passes, passes under a higher limit too.
     #[test]
-    fn a_higher_limit_denies_nothing_more((mut call, before) in any_call(), more in 0..9_u32) {
+    fn a_higher_limit_denies_nothing_more((mut call, before) in any_call(), more in 0..9_u64) {
         let passes_before = pass(&tallies(&call, &mut before.clone()));
         for (_, charge) in &mut call {
             let limit = (*charge.counter.limit).clone();
@@ -288,7 +288,7 @@ proptest! {
 
     /// P18.
     #[test]
-    fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, requests in 0..20_u32) {
+    fn more_hits_are_never_admitted_instead(used in 0..25_u64, hits in 1..25_u64, requests in 0..20_u64) {
         let [fewer, more] = [hits, hits + 1].map(|hits| {
             let call = [(Some(0), charge_of(Hits::Charge(hits), limit(requests)))];
             pass(&tallies(&call, &mut [account(used)]))

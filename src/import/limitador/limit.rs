@@ -7,7 +7,7 @@ use serde_json::json;
 use super::cel::{self, Relation};
 use crate::{
     engine::{
-        request::{ENTRIES_MAX, KEY_BYTES_MAX},
+        request::{ENTRIES_MAX, Hits, KEY_BYTES_MAX},
         time::Unit,
         window::Window,
     },
@@ -24,8 +24,8 @@ static LIMITADOR_LIMIT: KeyTable = KeyTable {
     elsewhere: |_| None,
     keys: &[
         required("namespace", TEXT, "Domain of the calls"),
-        required("max_value", Shape::Whole { min: 0 }, "Hits admitted per window"),
-        required("seconds", Shape::Whole { min: 1 }, "Length of the window"),
+        required("max_value", Shape::Whole { min: 0, max: Hits::MAX }, "Hits admitted per window"),
+        required("seconds", Shape::Whole { min: 1, max: u32::MAX as u64 }, "Length of the window"),
         key("conditions", Shape::Other(|| json!({})), "Expressions that must all be true"),
         key("variables", Shape::Other(|| json!({})), "Expressions whose values have own counters"),
         key("name", TEXT, "Name of the limit"),
@@ -37,7 +37,7 @@ static LIMITADOR_LIMIT: KeyTable = KeyTable {
 #[derive(Debug)]
 pub(super) struct EntryLimit {
     pub(super) location: Location,
-    pub(super) requests: u32,
+    pub(super) requests: u64,
     pub(super) unit: Unit,
     pub(super) unit_multiplier: u32,
     pub(super) name: Option<String>,
@@ -102,7 +102,7 @@ pub(super) fn read(
     }
     let (requests, seconds) = (fields.whole("max_value"), fields.whole("seconds"));
     if let Some(seconds) = &seconds
-        && u64::from(seconds.value) > Window::SECONDS_MAX
+        && seconds.value > Window::SECONDS_MAX
     {
         let message = format!("seconds: {} exceed 100 years", seconds.value);
         reader.problem(seconds.location, message);
@@ -111,7 +111,7 @@ pub(super) fn read(
     if reader.findings.problems.len() > before {
         return None;
     }
-    let (requests, seconds) = (requests?.value, seconds?.value);
+    let (requests, seconds) = (requests?.value, fields.whole_u32("seconds")?);
     let texts = |expressions: Vec<(Location, &str)>| {
         expressions.into_iter().map(|(_, text)| text.to_owned()).collect()
     };

@@ -327,8 +327,8 @@ fn a_bad_number_or_key_refuses_its_limit_alone() {
     let good = "- { namespace: shop, max_value: 1, seconds: 1, conditions: [], variables: ['descriptors[0].a'] }\n";
     for (bad, expected) in [
         (
-            "max_value: 4294967296, seconds: 1",
-            "max_value: must be a whole number from 0 to 4294967295",
+            "max_value: 9007199254740992, seconds: 1",
+            "max_value: must be a whole number from 0 to 9007199254740991",
         ),
         ("max_value: 1, seconds: 0", "seconds: must be a whole number from 1 to 4294967295"),
         ("max_value: 1, seconds: 3153600001", "seconds: 3153600001 exceed 100 years"),

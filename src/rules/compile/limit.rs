@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Most hits that a log stores.
-pub(in crate::rules) const LOG_HITS_MAX: u32 = 10_000;
+pub(in crate::rules) const LOG_HITS_MAX: u64 = 10_000;
 
 /// Compiles a limit; `None` if its unit or window is missing or invalid.
 pub(super) fn compile(
@@ -136,7 +136,7 @@ fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
         _ => return,
     };
     let (hits, hits_max) = (limit.capacity(), Hits::MAX / limit.window.millis());
-    if u64::from(hits) > hits_max {
+    if hits > hits_max {
         let name = limit.algorithm.name();
         let message =
             format!("{key}: {hits} exceeds {hits_max}, the largest for a {name} with this window");

@@ -24,12 +24,12 @@ pub(super) struct Rank(u64);
 impl Rank {
     /// The rank of `account`, with its end.
     pub(super) fn of(account: &dyn Account, terms: &Terms) -> Self {
-        let (used, capacity) = (account.used(terms), u64::from(terms.capacity));
+        let (used, capacity) = (account.used(terms), terms.capacity);
         let part = match capacity {
             // It denies even without a counter.
             0 => 0,
             1.. if used >= capacity => EXHAUSTED,
-            1.. => used * (EXHAUSTED - 1) / capacity,
+            1.. => part_of(used, capacity),
         };
         let end = account.keep_until(terms).as_millis().min(END_MAX);
         Self(part << END_BITS | end)
@@ -44,15 +44,21 @@ impl Rank {
     }
 }
 
+/// The used part of a limit, below [`EXHAUSTED`]. A limit and that maximum together have more than 64 bits.
+fn part_of(used: u64, capacity: u64) -> u64 {
+    let part = u128::from(used) * u128::from(EXHAUSTED - 1) / u128::from(capacity);
+    u64::try_from(part).unwrap_or(EXHAUSTED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::{
-        algorithm::fixed_window::FixedWindow,
+        algorithm::{account::COUNT_MAX, fixed_window::FixedWindow},
         rule::{Limit, Unit},
     };
 
-    fn rank(used: u64, most: u32, unit: Unit) -> Rank {
+    fn rank(used: u64, most: u64, unit: Unit) -> Rank {
         let limit = Limit::new(most, unit, 1).unwrap();
         Rank::of(&FixedWindow { used }, &limit.terms(Timestamp::from_secs(60)))
     }
@@ -65,9 +71,9 @@ mod tests {
             rank(1, 1_000_000, Unit::Day),
             rank(2, 1_000_000, Unit::Second),
             rank(1, 10, Unit::Day),
-            rank(u64::from(u32::MAX) - 1, u32::MAX, Unit::Second),
+            rank(COUNT_MAX - 1, COUNT_MAX, Unit::Second),
             rank(1, 1, Unit::Second),
-            rank(1 << 53, u32::MAX, Unit::Minute),
+            rank(1 << 53, COUNT_MAX, Unit::Minute),
             rank(10, 10, Unit::Day),
         ];
         assert!(order.is_sorted_by(|one, next| one < next), "{order:?}");

@@ -45,7 +45,7 @@ pub(super) struct CachedTally {
 #[derive(Debug, Clone, Copy)]
 enum CachedFit {
     Fits {
-        remaining: u32,
+        remaining: u64,
     },
     /// At most this many hits were left. With any algorithm, no more will be left until the reset, which is
     /// when the hits that did not fit will.
@@ -80,8 +80,8 @@ impl CachedTally {
             CachedFit::Fits { remaining } => Fit::Fits { remaining },
             CachedFit::Over { remaining } => {
                 // More than the capacity never fits.
-                let remaining = u32::try_from(remaining).unwrap_or(u32::MAX).min(limit.capacity());
-                if asked() > u64::from(remaining) { Fit::Over } else { Fit::Fits { remaining } }
+                let remaining = remaining.min(limit.capacity());
+                if asked() > remaining { Fit::Over } else { Fit::Fits { remaining } }
             }
         };
         Tally { fit, reset: self.reset.saturating_sub(self.age(now)) }

@@ -13,6 +13,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 
 use crate::{
     engine::{
+        algorithm::account::COUNT_MAX,
         ledger::{CounterState, Verdict},
         time::Timestamp,
     },
@@ -264,6 +265,11 @@ pub(super) fn unexpected_reply() -> RedisError {
 fn timestamp(seconds: i64, micros: i64) -> Option<Timestamp> {
     let millis = seconds.checked_mul(1000)?.checked_add(micros / 1000)?;
     Some(Timestamp::from_millis(u64::try_from(millis).ok()?))
+}
+
+/// A count that a script replies.
+fn count(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|count| *count <= COUNT_MAX)
 }
 
 #[cfg(test)]

@@ -75,7 +75,9 @@ fn time(begin: Timestamp, seconds: &str) -> Timestamp {
 fn spell(tally: Tally) -> String {
     match tally.fit {
         Fit::Fits { remaining } => format!("ok {remaining} left"),
-        Fit::Over | Fit::Commit(_) => format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0),
+        Fit::Over | Fit::Commit(_) => {
+            format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0)
+        }
     }
 }
 
@@ -328,7 +330,7 @@ fn refunds_sums_and_checks_work_alike_in_every_algorithm() {
         for limit in one_of_each() {
             backend.clear();
             // One call of these hits; the hits that each charge leaves, or `None` if it is over.
-            let mut check = |call: &[Hits], expected: &[Option<u32>]| {
+            let mut check = |call: &[Hits], expected: &[Option<u64>]| {
                 let call: Vec<_> = call.iter().map(|hits| charge("a", *hits, &limit)).collect();
                 let tallies = backend.charge(&call, BEGIN);
                 let actual: Vec<_> = tallies.iter().map(left).collect();

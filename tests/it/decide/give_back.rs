@@ -177,7 +177,7 @@ impl History {
         let one = [charge("a", Hits::Charge(hits), limit)];
         match dice.below(6) {
             0 | 1 => {
-                let is_free = remaining(&self.without, limit, now) >= hits as u32;
+                let is_free = remaining(&self.without, limit, now) >= hits;
                 if !self.with.charge_at(&one, now).denied {
                     assert!(!self.without.charge_at(&one, now).denied, "{limit:?}");
                     self.net.charge_at(&[charge("a", Hits::Charge(hits), &net())], now);
@@ -209,8 +209,8 @@ impl History {
                 // A bucket's are rounded up.
                 let is_bucket = matches!(limit.algorithm, Algorithm::TokenBucket { .. });
                 let used = used.saturating_sub(is_bucket.into());
-                let charged = u32::MAX - remaining(&self.net, &net(), now);
-                let hits = hits.min(used.min(charged).into());
+                let charged = Hits::MAX - remaining(&self.net, &net(), now);
+                let hits = hits.min(used.min(charged));
                 for (store, limit) in
                     [(&self.with, limit), (&self.without, limit), (&self.net, &net())]
                 {
@@ -223,9 +223,9 @@ impl History {
 
 /// A limit without bound, which only counts.
 fn net() -> Arc<Limit> {
-    Arc::new(limit(u32::MAX, Unit::Second, Algorithm::FixedWindow))
+    Arc::new(limit(Hits::MAX, Unit::Second, Algorithm::FixedWindow))
 }
 
-fn remaining(store: &MemoryStore, limit: &Arc<Limit>, now: Timestamp) -> u32 {
+fn remaining(store: &MemoryStore, limit: &Arc<Limit>, now: Timestamp) -> u64 {
     left(&store.charge_at(&[charge("a", Hits::Check, limit)], now).tallies[0]).unwrap_or(0)
 }

@@ -190,7 +190,7 @@ fn checked(store: &MemoryStore, charge: &Charge, now: Timestamp) -> Tally {
     store.charge_at(&[Charge { hits: Hits::Check, ..charge.clone() }], now).tallies[0]
 }
 
-fn remaining(tally: Tally) -> u32 {
+fn remaining(tally: Tally) -> u64 {
     match tally.fit {
         Fit::Fits { remaining } => remaining,
         Fit::Over | Fit::Commit(_) => 0,

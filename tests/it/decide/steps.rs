@@ -61,7 +61,7 @@ fn limits() -> Vec<Arc<Limit>> {
     limits.extend([
         per(0, 1, Unit::Day, &fixed),
         per(0, 1, Unit::Day, &bucket(0)),
-        counted(per(u32::MAX, 1, Unit::Day, &fixed)),
+        counted(per(Hits::MAX, 1, Unit::Day, &fixed)),
         per(1_000_000, 2, Unit::Day, &Algorithm::SlidingWindow),
         per(2_000_000, 2, Unit::Second, &Algorithm::SlidingWindow),
         counted(per(3, 2, Unit::Second, &bucket(2_000_000_000))),

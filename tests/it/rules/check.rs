@@ -91,7 +91,7 @@ descriptors:
   - key: user
     rate_limit: { unit: minute, requests_per_unit: 1.5 }
   - key: user
-    rate_limit: { requests_per_unit: 4294967296 }
+    rate_limit: { requests_per_unit: 9007199254740992 }
   - key: free
     rate_limit: { unlimited: maybe, unit: day }
   - key: free
@@ -106,13 +106,13 @@ limits: []
         "\
 rules.yaml:4:5: unknown key `valu`; did you mean `value`?
 rules.yaml:6:13: unit: must be one of: second, minute, hour, day, week, month, year; not `fortnight`
-rules.yaml:7:26: requests_per_unit: must be a whole number from 0 to 4294967295
+rules.yaml:7:26: requests_per_unit: must be a whole number from 0 to 9007199254740991
 rules.yaml:8:5: key: missing
 rules.yaml:9:5: `user` is already defined at rules.yaml:3
-rules.yaml:10:52: requests_per_unit: must be a whole number from 0 to 4294967295
+rules.yaml:10:52: requests_per_unit: must be a whole number from 0 to 9007199254740991
 rules.yaml:11:5: `user` is already defined at rules.yaml:9
 rules.yaml:12:17: unit: missing; must be one of: second, minute, hour, day, week, month, year
-rules.yaml:12:38: requests_per_unit: must be a whole number from 0 to 4294967295
+rules.yaml:12:38: requests_per_unit: must be a whole number from 0 to 9007199254740991
 rules.yaml:14:30: unlimited: must be true or false
 rules.yaml:17:41: unit: not allowed with `unlimited: true`
 rules.yaml:19:17: unit_multiplier: 101 years exceed 100 years
@@ -183,7 +183,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     );
     check_limit(
         "unit: day, algorithm: token_bucket, requests_per_unit: 5, burst: 0",
-        "burst: must be a whole number from 1 to 4294967295",
+        "burst: must be a whole number from 1 to 9007199254740991",
     );
     check_limit(
         "unit: day, algorithm: token_bucket, burst: 5",
@@ -227,12 +227,13 @@ fn a_name_that_headers_cannot_hold_is_refused() {
 
 #[test]
 fn numbers_must_be_whole_and_units_known() {
-    let number = "requests_per_unit: must be a whole number from 0 to 4294967295";
-    for wrong in ["-1", "1.5", "1e9", "'5'", "4294967296", "[]", "many", "08", "_1", "1:30", ".inf"]
+    let number = "requests_per_unit: must be a whole number from 0 to 9007199254740991";
+    for wrong in
+        ["-1", "1.5", "1e9", "'5'", "9007199254740992", "[]", "many", "08", "_1", "1:30", ".inf"]
     {
         check_limit(&format!("unit: day, requests_per_unit: {wrong}"), number);
     }
-    for right in ["0", "4294967295"] {
+    for right in ["0", "9007199254740991"] {
         check_limit(&format!("unit: SECOND, requests_per_unit: {right}"), "ok");
     }
     let units = "unit: must be one of: second, minute, hour, day, week, month, year; not";

@@ -133,7 +133,7 @@ const DESCRIPTORS: [&str; 48] = [
     "key: k, domain: d",
 ];
 
-const LIMITS: [&str; 66] = [
+const LIMITS: [&str; 69] = [
     "",
     "unit: day",
     "unit: DAY",
@@ -144,8 +144,8 @@ const LIMITS: [&str; 66] = [
     "requests_per_unit: 5",
     "unit: day, requests_per_unit: 0",
     "unit: day, requests_per_unit: 010",
-    "unit: day, requests_per_unit: 4294967295",
-    "unit: day, requests_per_unit: 4294967296",
+    "unit: day, requests_per_unit: 9007199254740991",
+    "unit: day, requests_per_unit: 9007199254740992",
     "unit: day, requests_per_unit: -1",
     "unit: day, requests_per_unit: 1.5",
     "unit: day, requests_per_unit: '5'",
@@ -181,7 +181,10 @@ const LIMITS: [&str; 66] = [
     "unit: year, algorithm: token_bucket, requests_per_unit: 1, burst: 285617",
     "unit: year, algorithm: sliding_window, requests_per_unit: 285616",
     "unit: year, algorithm: sliding_window, requests_per_unit: 285617",
-    "unit: minute, algorithm: sliding_window, requests_per_unit: 4294967295",
+    "unit: minute, algorithm: sliding_window, requests_per_unit: 150119987579",
+    "unit: minute, algorithm: sliding_window, requests_per_unit: 150119987580",
+    "unit: second, algorithm: token_bucket, requests_per_unit: 1, burst: 9007199254740",
+    "unit: second, algorithm: token_bucket, requests_per_unit: 1, burst: 9007199254741",
     "unit: day, algorithm: sliding_log, requests_per_unit: 10000, remember: k",
     "unit: day, algorithm: sliding_log, requests_per_unit: 10001",
     "unit: day, algorithm: sliding_log, count_denied: true",

@@ -49,7 +49,7 @@ fn charge_on(user: &str, hits: u64, limit: Limit) -> Charge {
 }
 
 /// A charge on a limit of `requests` in a hundred years: no window ends while a test runs.
-fn charge_hits(user: &str, hits: u64, requests: u32) -> Charge {
+fn charge_hits(user: &str, hits: u64, requests: u64) -> Charge {
     charge_on(user, hits, Limit::new(requests, Unit::Year, 100).unwrap())
 }
 
@@ -58,7 +58,7 @@ fn bucket_of_3() -> Limit {
     Limit { algorithm, ..Limit::new(1, Unit::Year, 100).unwrap() }
 }
 
-fn fits(remaining: u32) -> Fit {
+fn fits(remaining: u64) -> Fit {
     Fit::Fits { remaining }
 }
 
@@ -210,7 +210,7 @@ async fn a_script_run_has_at_most_96_keys_and_equal_calls_are_sent_once() {
 }
 
 /// The limit of each user.
-const LIMITS: [u32; 4] = [3, 5, 8, 20];
+const LIMITS: [u64; 4] = [3, 5, 8, 20];
 
 /// A call: users and their hits.
 type Asked = Vec<(usize, u64)>;
@@ -287,11 +287,11 @@ fn next(state: &mut u64) -> u64 {
 async fn calls_given_up_at_any_moment_mix_up_no_answers_and_leak_no_connection() {
     let calls: u64 = std::env::var("CANCELLED_CALLS").map_or(20_000, |text| text.parse().unwrap());
     const USERS: u64 = 50;
-    const ROOM: u32 = 20_000_000;
+    const ROOM: u64 = 20_000_000;
     let redis = Redis::start();
     let store = Arc::new(store(&redis, system_clock, TIMEOUT));
     // Each user has another limit, so that an answer shows whose it is.
-    let limit = |user: u64| (u32::try_from(user).unwrap() + 1) * ROOM;
+    let limit = |user: u64| (user + 1) * ROOM;
     let mut random = 0x9e37_79b9_7f4a_7c15;
     let mut admitted = vec![0_u64; usize::try_from(USERS).unwrap()];
     let mut given_up = 0;
@@ -347,7 +347,7 @@ fn calls_of_all_workers_share_batches_and_get_their_own_answers() {
                 let mut admitted = 0;
                 for _ in 0..300 {
                     let answer = store.charge(&call, redis_store::soon()).await;
-                    admitted += u32::from(fit(&answer) != Fit::Over);
+                    admitted += u64::from(fit(&answer) != Fit::Over);
                 }
                 (user, admitted)
             });

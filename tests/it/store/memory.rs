@@ -73,7 +73,7 @@ fn remembered(
 #[test]
 fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_deadlock() {
     const CALLS: u64 = 5_000;
-    const ADMITTED: u32 = 1_000;
+    const ADMITTED: u64 = 1_000;
     let scarce = Arc::new(limit(ADMITTED, Unit::Year, Algorithm::FixedWindow));
     let algorithms = [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG];
     let slides = [Algorithm::SlidingWindow, Algorithm::TokenBucket { burst: 100_000 }];

@@ -37,7 +37,7 @@ fn store(redis: &Redis, clock: Clock) -> RedisStore {
     redis_store::store(&redis.url(), 0, clock, Duration::from_secs(10))
 }
 
-fn charge(user: &str, unit: Unit, hits: Hits, requests: u32) -> Charge {
+fn charge(user: &str, unit: Unit, hits: Hits, requests: u64) -> Charge {
     charge_by(user, hits, Limit::new(requests, unit, 1).unwrap())
 }
 
@@ -49,7 +49,7 @@ fn verdicts(verdict: Verdict) -> Vec<Fit> {
     verdict.tallies.into_iter().map(|tally| tally.fit).collect()
 }
 
-fn fits(remaining: u32) -> Vec<Fit> {
+fn fits(remaining: u64) -> Vec<Fit> {
     vec![Fit::Fits { remaining }]
 }
 
@@ -573,7 +573,7 @@ fn any_charge() -> impl Strategy<Value = Charge> {
         2 => (0..6_u64).prop_map(Hits::Refund),
         1 => Just(Hits::Refund(Hits::MAX)),
     ];
-    ("[abc]", hits, prop_oneof![0..12_u32, Just(u32::MAX)], prop::bool::weighted(0.2)).prop_map(
+    ("[abc]", hits, prop_oneof![0..12_u64, Just(Hits::MAX)], prop::bool::weighted(0.2)).prop_map(
         |(user, hits, limit, counted)| {
             let when_denied = if counted { WhenDenied::Counted } else { WhenDenied::Free };
             let limit = Limit { when_denied, ..Limit::new(limit, Unit::Year, 1).unwrap() };

@@ -5,7 +5,7 @@
 --   stop       first after it; of one that the clock does not align, 0 and its length
 --   kind       'charge', 'check', 'refund', or 'give_back' for what a reservation charged: a call of its own
 --   hits       0 to 2^53 - 1; of a 'check' those that must fit, which are not charged
---   limit      0 to 2^32 - 1
+--   limit      0 to 2^53 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
 --   mode       'enforced', 'shadow' or 'quota'
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'

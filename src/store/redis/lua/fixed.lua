@@ -11,7 +11,7 @@
 --            item     | slot of charge 1 | slot of charge 2 | ... | calls          slots in KEYS, none twice
 --          and then for each charge of the group four arguments:
 --            hits     1 to the limit
---            limit    1 to 2^32 - 1
+--            limit    1 to 2^53 - 1
 --            start    first millisecond of the window
 --            stop     first millisecond after it
 -- Returns  integers: TIME's seconds and microseconds; then for each item and charge what the counter had

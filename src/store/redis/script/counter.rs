@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Value, from_redis_value};
 
-use super::{Reply, ScriptVerdict, timestamp};
+use super::{Reply, ScriptVerdict, count, timestamp};
 use crate::engine::{
     ledger::{CounterState, Remembered},
     time::Timestamp,
@@ -29,8 +29,8 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
         -1 => ScriptVerdict::Stale,
         -2 => ScriptVerdict::Corrupt(vec![0]),
         _ => ScriptVerdict::Read(CounterState {
-            used: u64::try_from(used).ok()?,
-            remaining: u32::try_from(remaining).ok()?,
+            used: count(used)?,
+            remaining: count(remaining)?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
         }),

@@ -44,7 +44,7 @@ struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FixedTerms {
     hits: u64,
-    limit: u32,
+    limit: u64,
     span: Span,
 }
 
@@ -71,7 +71,7 @@ fn is_plain(charge: &Charge) -> bool {
     limit.algorithm == Algorithm::FixedWindow
         && limit.mode == Mode::Enforced
         && limit.when_denied == WhenDenied::Free
-        && matches!(charge.hits, Hits::Charge(hits) if hits <= u64::from(limit.requests_per_unit))
+        && matches!(charge.hits, Hits::Charge(hits) if hits <= limit.requests_per_unit)
 }
 
 /// A count of keys, calls or charges, which [`KEYS_MAX`] bounds.
@@ -178,9 +178,12 @@ impl Group {
 
     /// Adds a call; returns its item, and how many equal calls came before it.
     fn add(&mut self, slots: &[u8]) -> (usize, u8) {
+        let hits_max = self.terms.iter().map(|terms| terms.hits).max().unwrap_or(0);
+        // The script adds the hits of all of them at once.
+        let calls_max = Hits::MAX.checked_div(hits_max).unwrap_or(u64::MAX).min(u8::MAX.into());
         let mut items = self.slots.chunks(self.terms.len()).zip(&mut self.calls).enumerate();
         if let Some((item, (_, calls))) =
-            items.find(|(_, (item, calls))| *item == slots && **calls < u8::MAX)
+            items.find(|(_, (item, calls))| *item == slots && u64::from(**calls) < calls_max)
         {
             *calls += 1;
             return (item, *calls - 1);
@@ -222,10 +225,7 @@ impl Group {
             let remaining = u64::try_from(*remaining).ok()? - turn.min(admitted) * terms.hits;
             let fit = match remaining.checked_sub(terms.hits) {
                 None => Fit::Over,
-                Some(rest) => {
-                    let remaining = if is_admitted { rest } else { remaining };
-                    Fit::Fits { remaining: u32::try_from(remaining).unwrap_or(u32::MAX) }
-                }
+                Some(rest) => Fit::Fits { remaining: if is_admitted { rest } else { remaining } },
             };
             verdict.tallies.push(Tally { fit, reset: now.until(terms.span.end) });
         }

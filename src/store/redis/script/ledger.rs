@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, timestamp, work::NodeWork};
+use super::{
+    ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, count, timestamp, work::NodeWork,
+};
 use crate::{
     engine::{
         key::Counter,
@@ -215,7 +217,7 @@ fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
     let reset = Duration::from_millis(u64::try_from(reset).ok()?);
     let fit = match answer {
         -1 => Fit::Over,
-        remaining => Fit::Fits { remaining: u32::try_from(remaining).ok()? },
+        remaining => Fit::Fits { remaining: count(remaining)? },
     };
     Some(Tally { fit, reset })
 }

@@ -370,7 +370,6 @@ fn part_tally(answer: &PartAnswer, position: usize) -> PartTally {
     }
 }
 
-fn with_hits_back(remaining: u32, hits: u64, capacity: u32) -> u32 {
-    let remaining = u64::from(remaining).saturating_add(hits).min(u64::from(capacity));
-    u32::try_from(remaining).unwrap_or(u32::MAX)
+fn with_hits_back(remaining: u64, hits: u64, capacity: u64) -> u64 {
+    remaining.saturating_add(hits).min(capacity)
 }

@@ -115,7 +115,7 @@ async fn a_slot_that_has_moved_is_searched_once() {
 }
 
 /// What a counter has left.
-async fn left(store: &tollkeeper::store::redis::RedisStore, one: &Charge) -> u32 {
+async fn left(store: &tollkeeper::store::redis::RedisStore, one: &Charge) -> u64 {
     let no_hits = [Charge { hits: Hits::Check, ..one.clone() }];
     crate::support::charges::left(&ask(store, &no_hits).await.tallies[0]).unwrap_or(0)
 }

@@ -244,52 +244,52 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "negative_requests",
         Text::Limit("unit: day, requests_per_unit: -1"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "a_fraction_of_requests",
         Text::Limit("unit: day, requests_per_unit: 1.5"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "exponential_requests",
         Text::Limit("unit: day, requests_per_unit: 1e9"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
-        "requests_over_32_bits",
-        Text::Limit("unit: day, requests_per_unit: 4294967296"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "requests_over_53_bits",
+        Text::Limit("unit: day, requests_per_unit: 9007199254740992"),
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "quoted_requests",
         Text::Limit("unit: day, requests_per_unit: '5'"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "requests_in_words",
         Text::Limit("unit: day, requests_per_unit: many"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "infinite_requests",
         Text::Limit("unit: day, requests_per_unit: .inf"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "requests_that_are_no_number",
         Text::Limit("unit: day, requests_per_unit: .nan"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "a_list_of_requests",
         Text::Limit("unit: day, requests_per_unit: [5]"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "requests_with_a_unit",
         Text::Limit("unit: day, requests_per_unit: 5k"),
-        "3:59: requests_per_unit: must be a whole number from 0 to 4294967295",
+        "3:59: requests_per_unit: must be a whole number from 0 to 9007199254740991",
     ),
     (
         "a_multiplier_of_0",
@@ -324,12 +324,14 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_burst_of_0",
         Text::Limit("unit: day, algorithm: token_bucket, requests_per_unit: 1, burst: 0"),
-        "3:94: burst: must be a whole number from 1 to 4294967295",
+        "3:94: burst: must be a whole number from 1 to 9007199254740991",
     ),
     (
-        "a_burst_over_32_bits",
-        Text::Limit("unit: day, algorithm: token_bucket, requests_per_unit: 1, burst: 4294967296"),
-        "3:94: burst: must be a whole number from 1 to 4294967295",
+        "a_burst_over_53_bits",
+        Text::Limit(
+            "unit: day, algorithm: token_bucket, requests_per_unit: 1, burst: 9007199254740992",
+        ),
+        "3:94: burst: must be a whole number from 1 to 9007199254740991",
     ),
     (
         "a_burst_without_a_bucket",
