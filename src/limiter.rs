@@ -15,6 +15,7 @@ use crate::{
         ledger::{Charge, Verdict},
         plan::Plan,
         request::Request,
+        rule_set::RequireMode,
         time::Timestamp,
     },
     explain::Explanation,
@@ -54,6 +55,9 @@ impl Limiter {
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
         let plan = Plan::draw(&self.rules.current().rules, request);
+        if let Some((domain, mode)) = &plan.lacking {
+            self.report_incomplete(domain, *mode);
+        }
         let Answered { verdict, by_failure_mode } = self.store.charge(&plan.charges, arrival).await;
         self.report_fallbacks(&plan, &by_failure_mode);
         if self.store.is_late(arrival) {
@@ -66,7 +70,7 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(*charge));
         }
-        let verdict = verdict?;
+        let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at);
         let decision = plan.settle(verdict);
         with_call(|call| call.record(span::decided(&decision)));
@@ -134,6 +138,31 @@ impl Limiter {
             self.metrics.failure_mode_applied(rule.clone(), *mode);
         }
         with_call(|call| call.record(span::fell_back(rules)));
+    }
+
+    fn report_incomplete(&self, domain: &Arc<str>, mode: RequireMode) {
+        self.metrics.incomplete(Arc::clone(domain), mode);
+        if let Some(line) = due_line(LogCause::Incomplete, domain) {
+            tracing::warn!(
+                %domain,
+                require_mode = mode.name(),
+                suppressed = line.suppressed,
+                "no descriptor of a call has the entries that `require` names"
+            );
+        }
+    }
+
+    /// Records a gRPC call without descriptors, which is refused.
+    pub fn empty_call(&self, peer: String) {
+        if let Some(line) = due_line(LogCause::EmptyCall, &peer) {
+            tracing::warn!(
+                peer,
+                suppressed = line.suppressed,
+                "a call has no descriptors, and was refused: agentgateway sends such calls when the expression of a \
+                 cost or of all descriptors fails"
+            );
+        }
+        self.metrics.empty_call(peer);
     }
 
     /// The domain is a configured one: others have no counters.

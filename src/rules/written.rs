@@ -6,7 +6,9 @@ use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
 use crate::{
     engine::{
         key::SlotBy,
+        request::Hits,
         rule::{Algorithm, FailureMode, Metadata, Unit},
+        rule_set::{RequireMode, Requirement},
     },
     yaml::{
         files::Source,
@@ -29,6 +31,8 @@ pub(super) struct File {
     pub(super) origin: Arc<Origin>,
     pub(super) domain: String,
     pub(super) slot_by: SlotBy,
+    pub(super) requirement: Requirement,
+    pub(super) quota_group: Vec<String>,
     pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
 
@@ -107,7 +111,16 @@ impl Reader<'_> {
             Some(_) => SlotBy::Domain,
             None => SlotBy::BusinessId,
         };
-        Some(File { origin: Arc::clone(origin), domain, slot_by, descriptors })
+        let mode = fields.word("require_mode").map(|word| word.value);
+        let mode = RequireMode::ALL.into_iter().find(|known| Some(known.name()) == mode);
+        let mut keys = |name| {
+            let texts = self.texts(&fields, name).unwrap_or_default();
+            texts.into_iter().map(|(_, text)| text).collect()
+        };
+        let (required, quota_group) = (keys("require"), keys("quota_group"));
+        let requirement = Requirement { keys: required, mode: mode.unwrap_or_default() };
+        let origin = Arc::clone(origin);
+        Some(File { origin, domain, slot_by, requirement, quota_group, descriptors })
     }
 
     fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
@@ -205,7 +218,7 @@ impl Reader<'_> {
         let mode = fields.word("on_store_failure").map(|word| word.value);
         let name = self.limit_name(&fields);
         let value = RateLimit {
-            requests_per_unit: fields.whole("requests_per_unit").map(|whole| whole.value),
+            requests_per_unit: self.requests_per_unit(&fields),
             unit,
             unit_multiplier: fields.whole_u32("unit_multiplier").unwrap_or(1),
             unlimited,
@@ -221,6 +234,17 @@ impl Reader<'_> {
             name,
         };
         Some(Located { location: fields.location, value })
+    }
+
+    fn requests_per_unit(&mut self, fields: &Fields<'_>) -> Option<u64> {
+        let Located { location, value } = fields.whole("requests_per_unit")?;
+        let scale = fields.whole("scale").map_or(1, |scale| scale.value);
+        let product = value.checked_mul(scale).filter(|product| *product <= Hits::MAX);
+        if product.is_none() {
+            let message = format!("scale: {value} times {scale} exceeds {}", Hits::MAX);
+            self.problem(location, message);
+        }
+        product
     }
 
     fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {

@@ -7,7 +7,7 @@
 --   hits       0 to 2^53 - 1; of a 'check' those that must fit, which are not charged
 --   limit      0 to 2^53 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
---   mode       'enforced', 'shadow' or 'quota'
+--   mode       'enforced', 'shadow' or 'quota', with the number of its group if that has several
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
@@ -22,6 +22,7 @@ local function parse(at)
   for i = 1, count do
     local base = at + ARGUMENTS * (i - 1)
     local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 12]
+    local group = tonumber(ARGV[base + 9]:sub(6))
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
       key = KEYS[tonumber(ARGV[base + 2])],
@@ -32,7 +33,8 @@ local function parse(at)
       hits = tonumber(ARGV[base + 6]),
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
-      mode = ARGV[base + 9],
+      mode = group and 'quota' or ARGV[base + 9],
+      group = group,
       failure_mode = ARGV[base + 10],
       expiry = ARGV[base + 11],
       made = tonumber(ARGV[base + 11]),

@@ -34,6 +34,7 @@ struct Columns<'call> {
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
     caller: Option<&'call str>,
+    quota_group: usize,
 }
 
 impl LedgerRun {
@@ -67,7 +68,7 @@ impl LedgerRun {
     pub fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, prefix: &str) {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
-        for Charge { counter, hits, caller, hold: _ } in charges.iter() {
+        for Charge { counter, hits, caller, hold: _, quota_group } in charges.iter() {
             let limit = &*counter.limit;
             let span = limit.window.at(assumed_now);
             let (kind, hits) = match *hits {
@@ -78,10 +79,11 @@ impl LedgerRun {
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
             let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
+            let quota_group = *quota_group;
             self.add_charge(
                 counter,
                 span,
-                Columns { kind, hits, failure_mode, time, caller },
+                Columns { kind, hits, failure_mode, time, caller, quota_group },
                 prefix,
             );
         }
@@ -102,6 +104,7 @@ impl LedgerRun {
             failure_mode: FailureMode::Error,
             time: *made,
             caller: caller.as_deref(),
+            quota_group: 0,
         };
         self.add_charge(counter, counter.limit.window.at(*made), columns, prefix);
     }
@@ -138,6 +141,7 @@ impl LedgerRun {
             match limit.mode {
                 Mode::Enforced => "enforced".to_owned(),
                 Mode::Shadow => "shadow".to_owned(),
+                Mode::Quota if columns.quota_group > 0 => format!("quota{}", columns.quota_group),
                 Mode::Quota => "quota".to_owned(),
             },
             columns.failure_mode.name().to_owned(),
