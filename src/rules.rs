@@ -2,6 +2,7 @@
 //! changes. The YAML itself is read by `yaml`; a rule is found by the engine.
 
 mod compile;
+mod hold;
 mod json_schema;
 mod keys;
 mod load;

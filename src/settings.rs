@@ -14,7 +14,7 @@ mod store;
 mod telemetry;
 mod tls;
 
-pub(crate) use self::reader::form::{duration, whole_number};
+pub(crate) use self::reader::form::whole_number;
 pub use self::{
     calls::CallSettings,
     envoyproxy_ratelimit::{

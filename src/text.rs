@@ -1,4 +1,5 @@
-//! Text for people: escaping what comes from outside, and near names.
+//! Text for people: escaping what comes from outside, near names, and lengths of time.
 
 pub(crate) mod did_you_mean;
+pub(crate) mod duration;
 pub(crate) mod printable;

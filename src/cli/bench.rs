@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     bench::{self, BenchError, Calls, Distribution, Load, Pace},
-    settings::{self, Environment},
-    text::printable::printable,
+    settings::Environment,
+    text::{duration, printable::printable},
 };
 
 #[derive(Debug, clap::Args)]
@@ -127,11 +127,11 @@ fn size(number: u64) -> usize {
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn duration(text: &str) -> Result<Duration, String> {
-    settings::duration(text, Duration::from_millis(10), HOUR)
+    duration::duration(text, Duration::from_millis(10), HOUR)
 }
 
 fn warmup(text: &str) -> Result<Duration, String> {
-    settings::duration(text, Duration::ZERO, HOUR)
+    duration::duration(text, Duration::ZERO, HOUR)
 }
 
 /// Waits for Ctrl-C; without end if the system cannot report it.

@@ -19,8 +19,8 @@ use super::{
     output::{USAGE, complain, say},
 };
 use crate::{
-    settings::{self, Environment},
-    text::printable::printable_lines,
+    settings::Environment,
+    text::{duration, printable::printable_lines},
     top_keys::TopReport,
 };
 
@@ -46,7 +46,7 @@ pub(super) struct TopFlags {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    settings::duration(text, Duration::from_millis(100), Duration::from_secs(3600))
+    duration::duration(text, Duration::from_millis(100), Duration::from_secs(3600))
 }
 
 pub(super) fn main(flags: &TopFlags, environment: &Environment) -> ExitCode {

@@ -32,7 +32,7 @@ pub struct HoldPolicy {
     /// What becomes of a hold that no commit ends.
     pub abandoned: Abandoned,
     /// Identifies the limit in tokens, across reloads and replicas: see [`limit_number`].
-    pub rule: u32,
+    pub number: u32,
 }
 
 /// How a commit finds its take.
@@ -100,7 +100,7 @@ impl HoldPolicy {
             weights: Vec::new(),
             unused_on: Self::UNUSED_ON.map(Into::into).into(),
             abandoned: Abandoned::Keep,
-            rule: 0,
+            number: 0,
         }
     }
 

@@ -10,10 +10,11 @@ use std::{
 };
 
 use crate::engine::{
+    hold::HoldBy,
     key::SlotBy,
     pattern::Pattern,
     request::Entry,
-    rule::{Defaults, Rule, RuleId},
+    rule::{Defaults, Limit, Rule, RuleId},
 };
 
 /// All domains and their rules. Immutable once built: a reload builds another.
@@ -22,6 +23,19 @@ pub struct RuleSet {
     /// For limits that do not set these themselves.
     pub defaults: Defaults,
     domains: HashMap<String, Domain>,
+    /// By [`HoldPolicy::number`](crate::engine::hold::HoldPolicy::number).
+    holds: HashMap<u32, HoldingLimit>,
+}
+
+/// A limit that holds hits, and the labels of its rule.
+#[derive(Debug, Clone)]
+pub struct HoldingLimit {
+    /// The configured domain.
+    pub domain: Arc<str>,
+    /// [`Rule::path`].
+    pub rule: Arc<str>,
+    /// The limit.
+    pub limit: Arc<Limit>,
 }
 
 /// The rules of one domain.
@@ -172,7 +186,38 @@ impl<'rules> Found<'rules> {
 impl RuleSet {
     /// A rule set without rules.
     pub fn new(defaults: Defaults) -> Self {
-        Self { defaults, domains: HashMap::new() }
+        Self { defaults, ..Self::default() }
+    }
+
+    /// Notes a limit that holds hits, and puts the domain's counters into one slot if holds are found by counter: a take
+    /// may be open on several.
+    pub fn add_hold(&mut self, domain: &str, rule: &str, limit: &Arc<Limit>) {
+        let Some(policy) = &limit.hold else { return };
+        let domain = self.domain_mut(domain);
+        if policy.by == HoldBy::Counter {
+            domain.slot_by = SlotBy::Domain;
+        }
+        let domain = Arc::clone(&domain.name);
+        let holding = HoldingLimit { domain, rule: rule.into(), limit: Arc::clone(limit) };
+        self.holds.insert(policy.number, holding);
+    }
+
+    /// The limit that holds hits with this number.
+    pub fn holding_limit(&self, number: u32) -> Option<&HoldingLimit> {
+        self.holds.get(&number)
+    }
+
+    /// Takes over what the commits of the limits of another rule set have shown.
+    pub fn inherit(&self, previous: &Self) {
+        let learned =
+            |holding: &HoldingLimit| holding.limit.hold.as_ref()?.estimate.learned.clone();
+        for (number, holding) in &self.holds {
+            if let (Some(learned), Some(before)) =
+                (learned(holding), previous.holds.get(number).and_then(learned))
+            {
+                learned.inherit(&before);
+            }
+        }
     }
 
     /// The rules of the domain `name`.

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::hold;
 use crate::{
     engine::{
         key::SlotBy,
@@ -179,6 +180,12 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "on_store_failure",
             Shape::OneOf(failure_names),
             "Decision when the store does not answer: error, deny, allow or local",
+        ),
+        key(
+            "hold",
+            Shape::Other(hold::schema),
+            "Hits are held until a commit tells the true number: a time such as `10m`, or a mapping; see \
+             docs/budgets.md",
         ),
         key("name", TEXT, "Name of the limit in answers, and in the `replaces` of other limits"),
         key(

@@ -38,6 +38,7 @@ impl Rules {
 
     /// Puts the next rules in force.
     pub fn replace(&self, next: InForce) {
+        next.rules.inherit(&self.current().rules);
         self.current.store(Arc::new(next));
         self.set_problems(Vec::new());
     }

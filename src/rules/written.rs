@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
 use crate::{
     engine::{
+        hold::{HoldPolicy, Parameters},
         key::SlotBy,
         request::Hits,
         rule::{Algorithm, FailureMode, Metadata, Unit},
@@ -69,6 +70,7 @@ pub(super) struct RateLimit {
     pub(super) on_store_failure: Option<FailureMode>,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
+    pub(super) hold: Option<Located<HoldPolicy>>,
 }
 
 /// Parses these files.
@@ -173,8 +175,13 @@ impl Reader<'_> {
         if share_threshold && !value.as_ref().is_some_and(|value| value.contains('*')) {
             self.problem(location, "share_threshold: needs a `value` with a `*`");
         }
+        let key = fields.text("key")?;
+        if Parameters::is_parameter_key(&key.value) {
+            let message = "key: must not begin with `hold.`: such entries are parameters of holds";
+            self.problem(key.location, message);
+        }
         let value = WrittenDescriptor {
-            key: fields.text("key")?.value,
+            key: key.value,
             value,
             limits,
             shadow_mode: fields.is_on("shadow_mode"),
@@ -230,6 +237,7 @@ impl Reader<'_> {
             time_zone: fields.text("time_zone"),
             remember: fields.text("remember"),
             on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
+            hold: self.hold(&fields),
             replaces: self.replaces(&fields, name.as_deref()),
             name,
         };

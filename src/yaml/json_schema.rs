@@ -47,6 +47,10 @@ fn property(key: &Key) -> Value {
         Shape::Whole { min, max } => {
             json!({ "type": ["integer", "null"], "minimum": min, "maximum": max })
         }
+        Shape::Time { .. } => {
+            let pattern = "^(?=.)(\\d+h)?(\\d+m)?(\\d+s)?(\\d+ms)?$";
+            json!({ "type": ["string", "null"], "pattern": pattern })
+        }
         Shape::Switch => json!({ "type": ["boolean", "null"] }),
         Shape::OneOf(words) => {
             json!({ "anyOf": [{ "type": "null" }, offered_in_any_case(&words())] })

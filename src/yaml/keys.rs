@@ -1,5 +1,7 @@
 //! The keys of a mapping as a table: the reader, "did you mean" and a JSON Schema follow from it.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 /// The keys of one kind of mapping.
@@ -40,6 +42,11 @@ pub(crate) enum Shape {
     Whole {
         min: u64,
         max: u64,
+    },
+    /// A duration from `min` to `max`, such as `1h30m`.
+    Time {
+        min: Duration,
+        max: Duration,
     },
     Switch,
     /// One of these words, in any case.

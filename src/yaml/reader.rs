@@ -2,6 +2,8 @@
 //!
 //! Reading goes on after a problem, so that all problems of a file are reported at once.
 
+use std::time::Duration;
+
 use super::{
     keys::{Key, KeyTable, Need, Shape},
     origin::Origin,
@@ -9,7 +11,7 @@ use super::{
     scalar::{self, Plain},
     tree::{self, Content, Location, Style, YamlNode},
 };
-use crate::text::did_you_mean::hint;
+use crate::text::{did_you_mean::hint, duration::duration};
 
 /// A value and its location.
 #[derive(Debug, Clone)]
@@ -42,6 +44,7 @@ struct Field<'node> {
 enum Value<'node> {
     Text(String),
     Whole(u64),
+    Time(Duration),
     Switch(bool),
     Word(&'static str),
     Other(&'node YamlNode),
@@ -76,6 +79,11 @@ impl<'node> Fields<'node> {
     /// A whole number of a key whose maximum is at most `u32::MAX`.
     pub(crate) fn whole_u32(&self, name: &str) -> Option<u32> {
         self.whole(name).and_then(|whole| u32::try_from(whole.value).ok())
+    }
+
+    pub(crate) fn time(&self, name: &str) -> Option<Located<Duration>> {
+        let Located { location, value: Value::Time(value) } = self.get(name)? else { return None };
+        Some(Located { location, value })
     }
 
     pub(crate) fn switch(&self, name: &str) -> Option<Located<bool>> {
@@ -214,6 +222,12 @@ impl Reader<'_> {
                 Some(Value::Text(text.to_owned()))
             }
             Shape::Whole { min, max } => self.whole(node, key.name, min, max).map(Value::Whole),
+            Shape::Time { min, max } => {
+                let read = duration(self.scalar(node, key.name)?, min, max);
+                let problem =
+                    |problem| self.problem(node.location, format!("{}: {problem}", key.name));
+                read.map_err(problem).ok().map(Value::Time)
+            }
             Shape::Switch => self.switch(node, key.name).map(Value::Switch),
             Shape::OneOf(words) => self.one_of(node, key.name, &words()).map(Value::Word),
             Shape::Other(_) => Some(Value::Other(node)),

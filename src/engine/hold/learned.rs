@@ -33,6 +33,12 @@ impl LearnedEstimate {
         self.deviation.store(deviation, Ordering::Relaxed);
     }
 
+    /// Takes over what another has learned.
+    pub fn inherit(&self, other: &Self) {
+        self.mean.store(other.mean.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.deviation.store(other.deviation.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// The estimate in hits; `None` as long as nothing is known.
     pub fn estimate(&self) -> Option<u64> {
         let mean = self.mean.load(Ordering::Relaxed);

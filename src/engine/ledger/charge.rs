@@ -52,6 +52,14 @@ impl Charge {
         self.hold.take_if(|hold| !matches!(hold, HoldAction::EndOldest { .. }));
     }
 
+    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged.
+    pub fn when_denied(&self) -> WhenDenied {
+        match self.hold {
+            Some(HoldAction::EndOldest { .. }) => WhenDenied::Counted,
+            _ => self.counter.limit.when_denied,
+        }
+    }
+
     /// Whether it charges an estimate, and so only a call that is admitted.
     pub fn is_take(&self) -> bool {
         let by = self.counter.limit.hold.as_ref().map(|policy| policy.by);
@@ -61,7 +69,7 @@ impl Charge {
     /// Whether it changes its counter even if an enforced limit denies the call uncharged.
     pub fn applies_when_denied(&self) -> bool {
         match self.hits {
-            Hits::Charge(_) => self.counter.limit.when_denied == WhenDenied::Counted,
+            Hits::Charge(_) => self.when_denied() == WhenDenied::Counted,
             Hits::Refund(_) => true,
             Hits::Check => false,
         }

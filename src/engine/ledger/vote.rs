@@ -82,7 +82,7 @@ impl<'call> Vote<'call> {
     }
 
     fn when_denied(self) -> WhenDenied {
-        self.charge.counter.limit.when_denied
+        self.charge.when_denied()
     }
 
     /// Whether this charge alone denies the call.

@@ -6,10 +6,9 @@ use std::{
 };
 
 use super::{Translator, go, variable::host};
-use crate::settings::reader::{
-    environment::Given,
-    form::{invalid, spelled},
-    row,
+use crate::{
+    settings::reader::{environment::Given, form::invalid, row},
+    text::duration::spelled,
 };
 
 const AGES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3600));

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use crate::net::tls::client::is_certificate_name;
+use crate::{
+    net::tls::client::is_certificate_name,
+    text::duration::{duration, spelled},
+};
 
 /// How a flag is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,36 +183,6 @@ impl Form for Time {
     fn range(&self) -> Option<(String, String)> {
         Some((spelled(self.min), spelled(self.max)))
     }
-}
-
-/// Reads a duration such as `15ms`, `5s`, `2m` or `1h`.
-///
-/// # Errors
-/// A sentence with the allowed durations, without `text`.
-pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit = UNITS.into_iter().find(|(name, _)| *name == unit);
-    let millis = unit.and_then(|(_, millis)| number.parse::<u64>().ok()?.checked_mul(millis));
-    let duration = millis.map(Duration::from_millis);
-    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| {
-        let (min, max) = (spelled(min), spelled(max));
-        format!("must be a duration from {min} to {max}")
-    })
-}
-
-/// Units of time in milliseconds, longest first.
-const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-
-/// Writes a duration of whole milliseconds as `duration` reads it.
-pub(crate) fn spelled(duration: Duration) -> String {
-    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    for (name, unit) in UNITS {
-        if millis >= unit && millis.is_multiple_of(unit) {
-            return format!("{}{name}", millis / unit);
-        }
-    }
-    "0s".to_owned()
 }
 
 /// A number of bytes, such as `512`, `64KiB` or `4MiB`.
