@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     engine::{
-        hold::{Abandoned, HoldAction},
+        hold::Abandoned,
         key::Counter,
-        ledger::{Charge, Fit, GiveBack, Tally, Verdict},
+        ledger::{Charge, Fit, GiveBack, HoldAction, Tally, Verdict},
         request::Hits,
         rule::{Algorithm, FailureMode, Mode, WhenDenied},
         time::{Span, Timestamp},
