@@ -5,7 +5,7 @@
 //!  |  |   |   |                            the start of the window, in Unix seconds; only with
 //!  |  |   |   |                            clock-aligned algorithms (fixed_window, sliding_window)
 //!  |  |   |   the business ID, in a hash tag: the domain, then each entry
-//!  |  |   the window: its length, or a calendar's unit and zone
+//!  |  |   the window: its length, or a calendar's unit, start and zone
 //!  |  the algorithm
 //!  the version of this format
 //! ```
@@ -299,6 +299,16 @@ mod tests {
             limits.push(Limit { algorithm, ..(*per(Unit::Minute)).clone() });
         }
         limits.push(day);
+        for (unit, starts) in [
+            (Unit::Day, "06:00"),
+            (Unit::Week, "Friday"),
+            (Unit::Month, "15"),
+            (Unit::Year, "04-01"),
+            (Unit::Month, "1"),
+        ] {
+            let calendar = Calendar::new(unit, "europe/berlin").unwrap().starting(starts).unwrap();
+            limits.push(Limit { window: Window::of_calendar(calendar), ..(*per(unit)).clone() });
+        }
         for limit in limits {
             let alice = entries(&[(b"user", b"alice")]);
             keys += &(Counter::new("shop", &alice, Arc::new(limit)).key(start) + "\n");

@@ -136,6 +136,12 @@ pub(super) static LIMIT: KeyTable = KeyTable {
              as Europe/Berlin",
         ),
         key(
+            "starts",
+            TEXT,
+            "With `time_zone`: start of the windows: a time such as \"06:00\" for a day, a weekday such as friday \
+             for a week, a day from 1 to 31 for a month, a month and day such as \"04-01\" for a year",
+        ),
+        key(
             "remember",
             TEXT,
             "For sliding_log: key of the entry whose value is stored with each hit",

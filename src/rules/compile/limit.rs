@@ -105,12 +105,17 @@ fn algorithm(written: &RateLimit) -> Algorithm {
 
 /// The window of a time zone's calendar, if there is a valid time zone.
 fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
-    let Located { location, value: zone } = written.time_zone.as_ref()?;
+    let Some(Located { location, value: zone }) = &written.time_zone else {
+        if let Some(starts) = &written.starts {
+            problems.add(starts.location, "starts: needs a `time_zone`");
+        }
+        return None;
+    };
     if written.unit_multiplier != 1 {
         problems.add(*location, "time_zone: needs a unit_multiplier of 1");
     }
     match Calendar::new(unit, zone) {
-        Ok(calendar) => return Some(Window::of_calendar(calendar)),
+        Ok(calendar) => return starting(calendar, written, problems).map(Window::of_calendar),
         Err(CalendarError::Unit) => {
             let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
             problems.add(*location, message);
@@ -124,6 +129,28 @@ fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Optio
         }
     }
     None
+}
+
+/// The calendar, with its spans where `starts` says.
+fn starting(
+    calendar: Calendar,
+    written: &RateLimit,
+    problems: &mut Problems<'_>,
+) -> Option<Calendar> {
+    let Some(Located { location, value: starts }) = &written.starts else { return Some(calendar) };
+    let unit = calendar.unit();
+    let moved = calendar.starting(starts);
+    if moved.is_none() {
+        let form = match unit {
+            Unit::Week => "a weekday such as friday",
+            Unit::Month => "a day from 1 to 31",
+            Unit::Year => "a month and day such as \"04-01\"",
+            _ => "a time such as \"06:00\"",
+        };
+        let (starts, unit) = (shown(starts), unit.name());
+        problems.add(*location, format!("starts: `{starts}` is not {form}, for unit {unit}"));
+    }
+    moved
 }
 
 /// Scripts multiply hits by milliseconds, and Lua's numbers are exact below 2^53 only.
