@@ -21,7 +21,10 @@ pub enum Algorithm {
     /// A counter for each clock-aligned window.
     FixedWindow,
     /// A window that opens at the first hit.
-    FirstHitWindow,
+    FirstHitWindow {
+        /// It ends when nothing was charged for this long, shorter than the window; in milliseconds.
+        idle_ms: Option<u64>,
+    },
     /// The time of each hit.
     SlidingLog {
         /// The key of the entry whose value is stored with each hit.
@@ -48,11 +51,11 @@ struct AlgorithmRow {
 }
 
 impl Algorithm {
-    /// Every algorithm, with these parameters where it takes them.
+    /// Every algorithm, with these parameters where it takes them, and no optional ones.
     pub fn all(burst: u64, remember: Option<Arc<str>>) -> [Self; 5] {
         [
             Self::FixedWindow,
-            Self::FirstHitWindow,
+            Self::FirstHitWindow { idle_ms: None },
             Self::SlidingLog { remember },
             Self::SlidingWindow,
             Self::TokenBucket { burst },
@@ -67,11 +70,11 @@ impl Algorithm {
                 is_aligned: true,
                 new_account: || AnyAccount::FixedWindow(FixedWindow::default()),
             },
-            Self::FirstHitWindow => AlgorithmRow {
+            Self::FirstHitWindow { .. } => AlgorithmRow {
                 name: "first_hit_window",
                 short_name: "fh",
                 is_aligned: false,
-                new_account: || AnyAccount::FirstHitWindow(FirstHitWindow::default()),
+                new_account: || AnyAccount::FirstHitWindow(Box::default()),
             },
             Self::SlidingLog { .. } => AlgorithmRow {
                 name: "sliding_log",
@@ -125,8 +128,8 @@ impl Algorithm {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum AnyAccount {
     FixedWindow(FixedWindow),
-    FirstHitWindow(FirstHitWindow),
-    /// In a box: the others are half as large, and more common.
+    /// In a box, as the log: the others are smaller, and more common.
+    FirstHitWindow(Box<FirstHitWindow>),
     SlidingLog(Box<SlidingLog>),
     SlidingWindow(SlidingWindow),
     TokenBucket(TokenBucket),
@@ -137,7 +140,7 @@ impl AnyAccount {
     pub fn read(&self) -> &dyn Account {
         match self {
             Self::FixedWindow(account) => account,
-            Self::FirstHitWindow(account) => account,
+            Self::FirstHitWindow(account) => account.as_ref(),
             Self::SlidingLog(account) => account.as_ref(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
@@ -148,7 +151,7 @@ impl AnyAccount {
     pub fn write(&mut self) -> &mut dyn Account {
         match self {
             Self::FixedWindow(account) => account,
-            Self::FirstHitWindow(account) => account,
+            Self::FirstHitWindow(account) => account.as_mut(),
             Self::SlidingLog(account) => account.as_mut(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,

@@ -323,7 +323,10 @@ mod tests {
             assert_eq!(counter.hash_tag(), "a%7Cb");
             keys += &(counter.key(start) + "\n");
         }
-        let login = Limit { algorithm: Algorithm::FirstHitWindow, ..(*per(Unit::Minute)).clone() };
+        let login = Limit {
+            algorithm: Algorithm::FirstHitWindow { idle_ms: None },
+            ..(*per(Unit::Minute)).clone()
+        };
         let login = counter("shop", &[(b"path", b"/login")]).with_limit(Arc::new(login));
         keys += &(login.with_slot_by(SlotBy::Domain).key(start) + "\n");
         assert_eq!(keys, include_str!("key.golden"));
@@ -376,7 +379,7 @@ mod tests {
             let are_equal =
                 (&domain_a, &a) == (&domain_b, &b) && (slot_by_a == slot_by_b || a.is_empty());
             let algorithm =
-                if is_aligned { Algorithm::FixedWindow } else { Algorithm::FirstHitWindow };
+                if is_aligned { Algorithm::FixedWindow } else { Algorithm::FirstHitWindow { idle_ms: None } };
             let limit = Arc::new(Limit { algorithm, ..(*per(Unit::Minute)).clone() });
             let key = |domain: &str, pairs: &[_], slot_by| {
                 let counter = counter_of(domain, pairs).with_limit(Arc::clone(&limit));

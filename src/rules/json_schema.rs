@@ -66,6 +66,7 @@ fn limit_conditions() -> Vec<Value> {
         is("unit", &in_any_case(&Unit::ALL.map(Unit::name))),
         when(&is_set("burst"), &json!({ "allOf": [bucket, refills] })),
         when(&is_set("remember"), &log),
+        when(&is_set("idle"), &algorithm("first_hit_window")),
         when(&is_set("time_zone"), &days),
         when(&is_set("starts"), &starts()),
         when(&log, &at_most("requests_per_unit", LOG_HITS_MAX)),

@@ -1,6 +1,8 @@
 //! The keys of rule files, each written once: the reader, "did you mean", the JSON Schema and the tables of
 //! docs/rules.md follow from here.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -8,6 +10,7 @@ use crate::{
         key::SlotBy,
         request::{Hits, KEY_BYTES_MAX},
         rule::{Algorithm, FailureMode, Unit},
+        window::Window,
     },
     yaml::keys::{KeyTable, Shape, TEXT, key, required},
 };
@@ -128,6 +131,15 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "burst",
             Shape::Whole { min: 1, max: Hits::MAX },
             "For token_bucket: most hits that an unused bucket admits at once; `requests_per_unit` if absent",
+        ),
+        key(
+            "idle",
+            Shape::Time {
+                min: Duration::from_secs(1),
+                max: Duration::from_secs(Window::SECONDS_MAX),
+            },
+            "For first_hit_window: the window also ends when nothing was charged for this long, such as 30m; \
+             shorter than the window",
         ),
         key(
             "time_zone",

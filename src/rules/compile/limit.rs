@@ -75,6 +75,11 @@ pub(super) fn compile(
         }
         _ => {}
     }
+    if let Some(idle) = &value.idle
+        && idle_ms(value) >= Some(limit.window.millis())
+    {
+        problems.add(idle.location, "idle: must be shorter than the window");
+    }
     Some(limit)
 }
 
@@ -82,6 +87,7 @@ pub(super) fn compile(
 fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
     for (key, location, algorithm) in [
         ("burst", written.burst.as_ref().map(|burst| burst.location), "token_bucket"),
+        ("idle", written.idle.as_ref().map(|idle| idle.location), "first_hit_window"),
         ("time_zone", written.time_zone.as_ref().map(|zone| zone.location), "fixed_window"),
         ("remember", written.remember.as_ref().map(|key| key.location), "sliding_log"),
     ] {
@@ -100,7 +106,14 @@ fn algorithm(written: &RateLimit) -> Algorithm {
     let burst = written.burst.as_ref().map(|burst| burst.value).or(written.requests_per_unit);
     let all = Algorithm::all(burst.unwrap_or(0), remember);
     let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
-    named.expect("the reader accepts only these names")
+    match named.expect("the reader accepts only these names") {
+        Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow { idle_ms: idle_ms(written) },
+        other => other,
+    }
+}
+
+fn idle_ms(written: &RateLimit) -> Option<u64> {
+    u64::try_from(written.idle.as_ref()?.value.as_millis()).ok()
 }
 
 /// The window of a time zone's calendar, if there is a valid time zone.

@@ -460,6 +460,22 @@ fn the_keys_of_a_descriptor_are_checked_too() {
 }
 
 #[test]
+fn an_idle_time_is_shorter_than_the_first_hit_window_that_it_ends() {
+    let limit = |keys: &str| format!("unit: hour, algorithm: first_hit_window, {keys}");
+    check_limit(&limit("idle: 30m"), "ok");
+    check_limit(&limit("idle: 59m59s"), "ok");
+    check_limit(&limit("idle: 1h"), "idle: must be shorter than the window");
+    for wrong in ["30", "soon", "500ms", "''", "-1m"] {
+        let expected = "idle: must be a duration from 1s to 876000h";
+        check_limit(&limit(&format!("idle: {wrong}")), expected);
+    }
+    check_limit(
+        "unit: hour, idle: 30m",
+        "idle: only for algorithm first_hit_window, not fixed_window",
+    );
+}
+
+#[test]
 fn a_start_needs_a_time_zone_and_the_form_of_its_unit() {
     check_limit("unit: month, time_zone: UTC, starts: 15", "ok");
     check_limit("unit: WEEK, time_zone: UTC, starts: Friday", "ok");

@@ -133,7 +133,7 @@ const DESCRIPTORS: [&str; 48] = [
     "key: k, domain: d",
 ];
 
-const LIMITS: [&str; 88] = [
+const LIMITS: [&str; 95] = [
     "",
     "unit: day",
     "unit: DAY",
@@ -197,6 +197,13 @@ const LIMITS: [&str; 88] = [
     "unit: day, unit_multiplier: 2, time_zone: UTC",
     "unit: day, algorithm: sliding_window, time_zone: UTC",
     "unit: day, time_zone: []",
+    "unit: day, idle: 30m",
+    "unit: day, algorithm: first_hit_window, idle: 30m",
+    "unit: day, algorithm: first_hit_window, idle: 1h30m",
+    "unit: day, algorithm: first_hit_window, idle: ~",
+    "unit: day, algorithm: first_hit_window, idle: 30",
+    "unit: day, algorithm: first_hit_window, idle: ''",
+    "unit: day, algorithm: first_hit_window, idle: 1m1h",
     "unit: day, starts: '06:00'",
     "unit: day, time_zone: UTC, starts: '06:00'",
     "unit: day, time_zone: UTC, starts: '23:59'",

@@ -12,7 +12,7 @@
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
 --   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
---              'sl': the caller
+--              'fh': the idle time in milliseconds, empty if there is none; 'sl': the caller
 local ARGUMENTS = 12
 
 -- The charges from `at` on, which holds their number; and the place behind them.
@@ -38,6 +38,7 @@ local function parse(at)
       made = tonumber(ARGV[base + 11]),
       previous = ARGV[base + 1] == 'sw' and extra ~= '' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
+      idle = tonumber(extra),
       caller = extra,
     }
   end
