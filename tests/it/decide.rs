@@ -4,6 +4,7 @@ mod algorithms;
 mod clocks;
 mod corrupt_counters;
 mod decisions;
+mod domain_keys;
 mod exactness;
 mod give_back;
 mod migrating;
