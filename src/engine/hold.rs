@@ -12,7 +12,11 @@ use sha2::{Digest as _, Sha256};
 
 pub use self::{learned::LearnedEstimate, parameters::Parameters};
 use crate::engine::{
-    algorithm::account::COUNT_MAX, key::Counter, ledger::Charge, request::Hits, time::Timestamp,
+    algorithm::{Algorithm, account::COUNT_MAX},
+    key::Counter,
+    ledger::Charge,
+    request::Hits,
+    time::Timestamp,
 };
 
 /// How a limit holds hits.
@@ -132,6 +136,11 @@ impl HoldId {
     /// Number of bytes of a nonce.
     pub const NONCE_BYTES: usize = 12;
 
+    /// An id with these bits.
+    pub const fn new(bits: u128) -> Self {
+        Self(bits)
+    }
+
     /// The id of this nonce.
     pub fn from_nonce(nonce: [u8; Self::NONCE_BYTES]) -> Self {
         Self(nonce.iter().fold(0, |id, byte| id << 8 | u128::from(*byte)))
@@ -144,6 +153,13 @@ impl HoldId {
             *byte = of_id;
         }
         nonce
+    }
+
+    /// The nonce that comes this many after it.
+    #[must_use]
+    pub const fn plus(self, count: u64) -> Self {
+        let nonces = u128::MAX >> (128 - 8 * Self::NONCE_BYTES);
+        Self(self.0.wrapping_add(count as u128) & nonces)
     }
 
     /// The id that a caller gives.
@@ -213,6 +229,18 @@ pub enum HoldAction {
     },
 }
 
+impl HoldAction {
+    /// The key of what is known of holds on a counter, if it is not part of the counter itself.
+    pub fn key_beside(&self, counter: &Counter) -> Option<String> {
+        match (*self, &counter.limit.algorithm) {
+            (Self::ById { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Occupy { .. }, _) | (_, Algorithm::InFlight { .. }) => None,
+            (Self::Commit { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Open { .. } | Self::EndOldest { .. }, _) => Some(counter.open_holds_key()),
+        }
+    }
+}
+
 /// What has become of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
@@ -227,8 +255,6 @@ pub enum CommitOutcome {
 /// A hold that a token names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenHold {
-    /// The domain of the call.
-    pub domain: Arc<str>,
     /// The nonce.
     pub id: HoldId,
     /// What was charged, at least one.

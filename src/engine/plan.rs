@@ -295,7 +295,7 @@ impl Plan {
         }
         let is_over = is_refused || verdict.denied && !is_quota_without_limit;
         let code = if is_over { Code::OverLimit } else { Code::Ok };
-        Decision { code, statuses, taken, commits: committed, passed_groups }
+        Decision { code, statuses, taken, token: None, commits: committed, passed_groups }
     }
 
     /// The numbers of the groups of which a quota is over.
@@ -320,12 +320,7 @@ impl Plan {
                 charges.push(HeldCharge { counter: charge.counter.clone(), hits, made: *made });
             }
         }
-        let matched = self.items.iter().find_map(|item| match item {
-            Item::Charged(Matched::Rule(domain, _), _) => Some(Arc::clone(domain)),
-            _ => None,
-        });
-        let domain = matched.filter(|_| !charges.is_empty())?;
-        Some(TakenHold { domain, id: self.hold_id, charges })
+        (!charges.is_empty()).then_some(TakenHold { id: self.hold_id, charges })
     }
 }
 
