@@ -5,6 +5,7 @@ mod calendars;
 mod clocks;
 mod corrupt_counters;
 mod decisions;
+mod domain_keys;
 mod exactness;
 mod give_back;
 mod migrating;

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 use crate::support::{
+    pages::{blocks, page},
     root, run, run_with_input,
     service::{serve, tollkeeper},
 };
@@ -739,4 +740,54 @@ fn explain_knows_overlays() {
     ]));
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("local"), "{stdout}");
+}
+
+#[test]
+fn the_overlays_of_the_pages_match_rules_as_the_gateways_send_them() {
+    let quota = "domain: ai-gateway-quota\ndescriptors: [{ key: backend_name, value: default/openai, descriptors: [{ key: model_name_override, value: gpt, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 5000 } }] }]";
+    let route = "httproute/default/backend/rule/0/match/0/*";
+    let policy = format!(
+        "domain: default/eg/http\ndescriptors: [{{ key: '{route}', value: '{route}', descriptors: [{{ key: rule-0-match-0, rate_limit: {{ unit: hour, requests_per_unit: 3 }} }}] }}]"
+    );
+    let quota_path = "backend_name=default/openai,model_name_override=gpt";
+    let policy_path = format!("{route}={route},rule-0-match-0=alice");
+    for (name, rules, domain, path, expected) in [
+        (
+            "ai-gateway.md",
+            quota,
+            "ai-gateway-quota",
+            quota_path,
+            "5000000 per day by fixed_window (quota, on_store_failure local",
+        ),
+        (
+            "rules.md",
+            quota,
+            "ai-gateway-quota",
+            quota_path,
+            "5000000 per day by sliding_window (quota",
+        ),
+        (
+            "envoy-gateway.md",
+            &policy,
+            "default/eg/http",
+            &policy_path,
+            "3 per hour by first_hit_window (enforced, on_store_failure deny",
+        ),
+    ] {
+        let (folder, page) = (TempDir::new().unwrap(), page(name));
+        let overlay = blocks(&page, "text").into_iter().find(|block| block.starts_with("domain:"));
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        std::fs::write(folder.path().join("overlay.yaml"), overlay.unwrap()).unwrap();
+        let run = |args: &[&str]| {
+            run(tollkeeper()
+                .current_dir(&folder)
+                .args(args)
+                .args(["--rules-overlay", "overlay.yaml"]))
+        };
+        let (code, _, warnings) = run(&["check", "rules.yaml"]);
+        assert_eq!((code, warnings.as_str()), (Some(0), ""), "{name}");
+        let (_, explained, _) =
+            run(&["explain", "--rules", "rules.yaml", "--domain", domain, path]);
+        assert!(explained.contains(expected), "{name}: {explained}");
+    }
 }

@@ -63,7 +63,7 @@ fn the_schema_and_the_check_agree() {
     assert!(good > 40 && bad > 60, "{good} good files, {bad} bad ones");
 }
 
-const TOP: [&str; 16] = [
+const TOP: [&str; 29] = [
     "{}",
     "domain: a",
     "domain: 5",
@@ -79,6 +79,19 @@ const TOP: [&str; 16] = [
     "domain: a\nslot_by: Domain",
     "domain: a\nslot_by: ~",
     "domain: a\nslot_by: business_id",
+    "domain: a\ndefaults: { algorithm: sliding_window, count_denied: true, scale: 7 }",
+    "domain: a\ndefaults:",
+    "domain: a\ndefaults: 5",
+    "domain: a\ndefaults: { unit: day }",
+    "domain: a\ndefaults: { burst: 0 }",
+    "domain: a\ndefaults: { name: a }",
+    "domain: a\nrequire: [user, 5]",
+    "domain: a\nrequire: user",
+    "domain: a\nrequire: []",
+    "domain: a\nrequire: ['']",
+    "domain: a\nrequire: { user: 1 }",
+    "domain: a\nrequire: [a]\nrequire_mode: REPORT\nquota_group: [a, b]",
+    "domain: a\nrequire: [a]\nrequire_mode: allow",
     "[]",
 ];
 
