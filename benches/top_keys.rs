@@ -54,7 +54,8 @@ fn requests(keys: usize, distribution: Distribution) -> Vec<Request> {
     for _ in 0..CALLS {
         let value = format!("user-{}", numbers.draw());
         let entries = vec![Entry { key: "user".into(), value: value.into() }];
-        let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
+        let descriptors =
+            vec![Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None }];
         requests.push(Request { domain: "shop".into(), descriptors });
     }
     requests

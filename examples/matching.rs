@@ -57,7 +57,7 @@ impl Backend {
         for request in self.requests.iter().cycle().take(CALLS as usize) {
             let plan = Plan::draw(&self.rules, request);
             let verdict = store.charge_at(&plan.charges, now);
-            black_box(plan.settle(verdict.tallies, verdict.denied));
+            black_box(plan.settle(verdict));
         }
         began.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
     }
@@ -74,7 +74,8 @@ fn request(number: usize) -> Request {
         Entry { key: "path".into(), value: format!("/path/{number}").into() },
         Entry { key: "user".into(), value: "alice".into() },
     ];
-    let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
+    let descriptors =
+        vec![Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None }];
     Request { domain: "shop".to_owned(), descriptors }
 }
 

@@ -107,5 +107,5 @@ fn round(store: &MemoryStore, calls: &[Vec<Charge>], now: Timestamp, threads: us
 fn charge(user: usize, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: "user".into(), value: format!("user-{user:08}").into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
-    Charge { counter, hits: Hits::Charge(1), caller: None }
+    Charge::new(counter, Hits::Charge(1))
 }

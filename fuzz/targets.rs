@@ -119,7 +119,7 @@ fn decide(Decoded { request, echo, .. }: Decoded) {
         let plan = Plan::draw(&IN_FORCE.rules, &request);
         let judged = store.charge_at(&plan.charges, NOW);
         assert_eq!(judged.tallies.len(), plan.charges.len());
-        let decision = plan.settle(judged.tallies, judged.denied);
+        let decision = plan.settle(judged);
         let headers = Headers { draft: true, ..Headers::default() };
         let answer = encode::response(&decision, &headers, echo.clone());
         assert_eq!(answer.statuses.len(), request.descriptors.len());
@@ -166,13 +166,17 @@ pub fn rules(input: &[u8]) {
                 key: Bytes::copy_from_slice(part.split('_').next().unwrap_or(part).as_bytes()),
                 value: Bytes::copy_from_slice(part.as_bytes()),
             });
-            let descriptor =
-                Descriptor { entries: entries.collect(), hits: Hits::Charge(1), limit: None };
+            let descriptor = Descriptor {
+                entries: entries.collect(),
+                hits: Hits::Charge(1),
+                states_hits: false,
+                limit: None,
+            };
             let request =
                 Request { domain: domain.name.to_string(), descriptors: vec![descriptor; 2] };
             let plan = Plan::draw(&in_force.rules, &request);
             let judged = MemoryStore::new(|| NOW).charge_at(&plan.charges, NOW);
-            plan.settle(judged.tallies, judged.denied);
+            plan.settle(judged);
         }
     }
 }
@@ -239,7 +243,7 @@ fn counter(input: &mut Reader<'_>) -> (Counter, Identity) {
     };
     let entries: Vec<Entry> = pairs.iter().map(entry).collect();
     let unit = Unit::ALL[usize::from(unit)];
-    let algorithm = Algorithm::all(1, None)[usize::from(algorithm)].clone();
+    let algorithm = Algorithm::of_time(1, None)[usize::from(algorithm)].clone();
     let name = algorithm.short_name();
     let limit = Limit { algorithm, ..Limit::new(1, unit, 1).expect("a valid window") };
     let identity = (domain, pairs, name, unit.seconds());
@@ -292,8 +296,12 @@ static RUNS: LazyLock<Vec<(FixedRun, LedgerRun)>> = LazyLock::new(|| {
     let charges = |keys: &[&str]| -> Arc<[Charge]> {
         let entry =
             |key: &&str| Entry { key: Bytes::copy_from_slice(key.as_bytes()), value: "x".into() };
-        let descriptor =
-            |key| Descriptor { entries: vec![entry(key)], hits: Hits::Charge(1), limit: None };
+        let descriptor = |key| Descriptor {
+            entries: vec![entry(key)],
+            hits: Hits::Charge(1),
+            states_hits: false,
+            limit: None,
+        };
         let descriptors = keys.iter().map(descriptor).collect();
         let request = Request { domain: "d".to_owned(), descriptors };
         Plan::draw(&IN_FORCE.rules, &request).charges.into()

@@ -8,6 +8,7 @@ pub mod algorithm;
 pub mod calendar;
 pub mod decision;
 pub mod descriptor_syntax;
+pub mod hold;
 pub mod key;
 pub mod ledger;
 pub mod pattern;

@@ -7,7 +7,7 @@ use crate::{
     engine::{
         decision::Code,
         key,
-        ledger::{self, Charge},
+        ledger::{self, Charge, Verdict},
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
@@ -23,7 +23,7 @@ use crate::{
 pub struct Explanation {
     /// The domain of the request.
     pub domain: String,
-    /// The problem with the domain, with which every call passes.
+    /// The problem with the domain, with which every call passes, or what the call lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// One for each descriptor of the request; empty if the domain is unknown.
@@ -165,6 +165,12 @@ impl Explanation {
                 Some(format!("no rule file has this domain, so every call passes{near}"));
             return explanation;
         };
+        if let Some((_, mode)) = &plan.lacking {
+            let (keys, mode) = (domain.requirement.keys.join(", "), mode.name());
+            let problem =
+                format!("no descriptor has the entries that `require` names ({keys}): {mode}");
+            explanation.problem = Some(problem);
+        }
         let mut found_by_each = Vec::new();
         let mut charges = plan.charges.iter();
         for (descriptor, count) in request.descriptors.iter().zip(plan.charges_of_each()) {
@@ -210,10 +216,11 @@ impl Explanation {
         }
         let tallies = ledger::foresee(&plan.charges, &states);
         let denied = ledger::denies(&plan.charges, &tallies);
-        self.verdict = Some(match plan.settle(tallies, denied).code {
-            Code::Ok => ForeseenCode::Ok,
-            Code::OverLimit => ForeseenCode::OverLimit,
-        });
+        self.verdict =
+            Some(match plan.settle(Verdict { denied, tallies, ..Verdict::default() }).code {
+                Code::Ok => ForeseenCode::Ok,
+                Code::OverLimit => ForeseenCode::OverLimit,
+            });
     }
 
     /// Whether the rules do not know the domain, a key or a value of the request.

@@ -1,6 +1,7 @@
 //! Decides one call: find the rules, charge the store, settle.
 
 mod decision_line;
+pub mod holds;
 mod matched;
 pub mod metrics;
 mod refused_debits;
@@ -8,13 +9,16 @@ mod span;
 
 use std::sync::Arc;
 
-use self::{decision_line::log_decision, metrics::CallMetrics, refused_debits::RefusedDebits};
+use self::{
+    decision_line::log_decision, holds::Holds, metrics::CallMetrics, refused_debits::RefusedDebits,
+};
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
         ledger::{Charge, Verdict},
         plan::Plan,
         request::Request,
+        rule_set::RequireMode,
         time::Timestamp,
     },
     explain::Explanation,
@@ -34,14 +38,21 @@ pub struct Limiter {
     store: Guard,
     metrics: CallMetrics,
     top_keys: TopKeys,
+    holds: Holds,
     refused_debits: RefusedDebits,
 }
 
 impl Limiter {
     /// A limiter with these rules, on this store.
-    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics, top_keys: TopKeys) -> Self {
+    pub fn new(
+        rules: Arc<Rules>,
+        store: Guard,
+        metrics: CallMetrics,
+        top_keys: TopKeys,
+        holds: Holds,
+    ) -> Self {
         metrics.rules_in_force(&rules.current().rules);
-        Self { rules, store, metrics, top_keys, refused_debits: RefusedDebits::default() }
+        Self { rules, store, metrics, top_keys, holds, refused_debits: RefusedDebits::default() }
     }
 
     /// Decides one call.
@@ -53,7 +64,12 @@ impl Limiter {
         request: &Request,
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
-        let plan = Plan::draw(&self.rules.current().rules, request);
+        let in_force = self.rules.current();
+        let mut plan = Plan::draw(&in_force.rules, request);
+        self.holds.prepare(&mut plan, request);
+        if let Some((domain, mode)) = &plan.lacking {
+            self.report_incomplete(domain, *mode);
+        }
         let Answered { verdict, by_failure_mode } = self.store.charge(&plan.charges, arrival).await;
         self.report_fallbacks(&plan, &by_failure_mode);
         if self.store.is_late(arrival) {
@@ -66,10 +82,10 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(*charge));
         }
-        let verdict = verdict?;
+        let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at);
-        let Verdict { tallies, denied, .. } = verdict;
-        let decision = plan.settle(tallies, denied);
+        let mut decision = plan.settle(verdict);
+        decision.token = self.holds.settle(&in_force.rules, &decision);
         with_call(|call| call.record(span::decided(&decision)));
         log_decision(request, &decision);
         self.report(request, &decision);
@@ -135,6 +151,31 @@ impl Limiter {
             self.metrics.failure_mode_applied(rule.clone(), *mode);
         }
         with_call(|call| call.record(span::fell_back(rules)));
+    }
+
+    fn report_incomplete(&self, domain: &Arc<str>, mode: RequireMode) {
+        self.metrics.incomplete(Arc::clone(domain), mode);
+        if let Some(line) = due_line(LogCause::Incomplete, domain) {
+            tracing::warn!(
+                %domain,
+                require_mode = mode.name(),
+                suppressed = line.suppressed,
+                "no descriptor of a call has the entries that `require` names"
+            );
+        }
+    }
+
+    /// Records a gRPC call without descriptors, which is refused.
+    pub fn empty_call(&self, peer: String) {
+        if let Some(line) = due_line(LogCause::EmptyCall, &peer) {
+            tracing::warn!(
+                peer,
+                suppressed = line.suppressed,
+                "a call has no descriptors, and was refused: agentgateway sends such calls when the expression of a \
+                 cost or of all descriptors fails"
+            );
+        }
+        self.metrics.empty_call(peer);
     }
 
     /// The domain is a configured one: others have no counters.

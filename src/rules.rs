@@ -2,11 +2,13 @@
 //! changes. The YAML itself is read by `yaml`; a rule is found by the engine.
 
 mod compile;
+mod hold;
 mod json_schema;
 mod keys;
 mod load;
 pub(crate) mod metrics;
 mod options;
+mod overlay;
 mod watch;
 mod written;
 pub mod xds;

@@ -161,7 +161,7 @@ impl TopKeys {
             Fit::Fits { remaining } if is_near(limit, remaining, self.near_ratio) => {
                 Some(TopList::Nearest)
             }
-            Fit::Over | Fit::Fits { .. } => None,
+            Fit::Over | Fit::Fits { .. } | Fit::Commit(_) => None,
         }
     }
 
@@ -213,7 +213,7 @@ impl TopKeys {
 fn last_tally(limit: &Limit, tally: &Tally, at_ms: u64) -> LastTally {
     let remaining = match tally.fit {
         Fit::Fits { remaining } => remaining,
-        Fit::Over => 0,
+        Fit::Over | Fit::Commit(_) => 0,
     };
     let reset_ms = u64::try_from(tally.reset.as_millis()).unwrap_or(u64::MAX);
     let resets_at_ms = at_ms.saturating_add(reset_ms);
@@ -250,7 +250,8 @@ mod tests {
     /// Records a decision about one user, `after_s` seconds after the beginning.
     fn record(keys: &TopKeys, mode: Mode, user: &'static str, fit: Fit, after_s: u64) {
         let entries = vec![Entry { key: "user".into(), value: user.into() }];
-        let descriptors = vec![Descriptor { entries, hits: Hits::Charge(1), limit: None }];
+        let descriptors =
+            vec![Descriptor { entries, hits: Hits::Charge(1), states_hits: false, limit: None }];
         let plan = Plan::draw(&rules(mode), &Request { domain: "shop".into(), descriptors });
         let tally = Tally { fit, reset: Duration::from_secs(20) };
         let denied = fit == Fit::Over && mode != Mode::Shadow;

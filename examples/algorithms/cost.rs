@@ -98,7 +98,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
 fn charge(user: u64, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: "user".into(), value: format!("user-{user:08}").into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
-    Charge { counter, hits: Hits::Charge(1), caller: None }
+    Charge::new(counter, Hits::Charge(1))
 }
 
 fn ledger_run(user: u64, limit: &Arc<Limit>) -> LedgerRun {

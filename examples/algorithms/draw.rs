@@ -67,7 +67,7 @@ fn picture(algorithm: Algorithm) -> String {
 fn ask(store: &MemoryStore, limit: &Arc<Limit>, ms: u64, hits: Hits) -> Option<Fit> {
     let entries = [Entry { key: "user".into(), value: "alice".into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
-    let charge = Charge { counter, hits, caller: None };
+    let charge = Charge::new(counter, hits);
     let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
     store.charge_at(&[charge], now).tallies.first().map(|tally| tally.fit)
 }

@@ -54,7 +54,7 @@ fn run(calls: &[Call], algorithm: Algorithm) -> Outcome {
     for &(ms, user) in calls {
         let entries = [Entry { key: "user".into(), value: user.to_string().into() }];
         let counter = Counter::new("shop", &entries, Arc::clone(&limit));
-        let charge = Charge { counter, hits: Hits::Charge(1), caller: None };
+        let charge = Charge::new(counter, Hits::Charge(1));
         let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
         let tallies = store.charge_at(&[charge], now).tallies;
         if tallies.first().is_none_or(|tally| tally.fit == Fit::Over) {

@@ -20,7 +20,6 @@ use super::output::{complain, say};
 use crate::{
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
-        ledger::Verdict,
         plan::Plan,
         rule_set::RuleSet,
         time::Timestamp,
@@ -81,7 +80,7 @@ pub(super) fn main(flags: &TestFlags) -> ExitCode {
 
 fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
     let suite = cases::read(file)?;
-    let loaded = rules::load(&suite.rules, LoadOptions::default())?;
+    let loaded = rules::load(&suite.rules, &[], LoadOptions::default())?;
     Ok((loaded.rules, suite.cases))
 }
 
@@ -90,8 +89,8 @@ fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     for call in &case.calls {
         let plan = Plan::draw(rules, &call.request);
-        let Verdict { tallies, denied, .. } = store.charge_at(&plan.charges, call.now);
-        let decision = plan.settle(tallies, denied);
+        let verdict = store.charge_at(&plan.charges, call.now);
+        let decision = plan.settle(verdict);
         let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
         if let Some(difference) = difference {
             let TestCall { location, at, written, .. } = call;

@@ -4,6 +4,8 @@
 pub mod account;
 pub mod first_hit_window;
 pub mod fixed_window;
+pub mod hold_record;
+pub mod in_flight;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
@@ -12,7 +14,8 @@ use std::sync::Arc;
 
 use self::{
     account::Account, first_hit_window::FirstHitWindow, fixed_window::FixedWindow,
-    sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
+    hold_record::HoldRecord, in_flight::InFlight, sliding_log::SlidingLog,
+    sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 
 /// How hits are counted.
@@ -37,6 +40,11 @@ pub enum Algorithm {
         /// The most hits that an unused counter admits at once, at least 1 unless the limit admits none.
         burst: u64,
     },
+    /// Calls that have begun and not ended.
+    InFlight {
+        /// The key of the entry whose value is stored with each call.
+        remember: Option<Arc<str>>,
+    },
 }
 
 /// What distinguishes an algorithm outside of its own file.
@@ -52,7 +60,14 @@ struct AlgorithmRow {
 
 impl Algorithm {
     /// Every algorithm, with these parameters where it takes them, and no optional ones.
-    pub fn all(burst: u64, remember: Option<Arc<str>>) -> [Self; 5] {
+    pub fn all(burst: u64, remember: Option<Arc<str>>) -> [Self; 6] {
+        let in_flight = Self::InFlight { remember: remember.clone() };
+        let [one, two, three, four, five] = Self::of_time(burst, remember);
+        [one, two, three, four, five, in_flight]
+    }
+
+    /// The algorithms whose hits cease to count with time alone.
+    pub fn of_time(burst: u64, remember: Option<Arc<str>>) -> [Self; 5] {
         [
             Self::FixedWindow,
             Self::FirstHitWindow { idle_ms: None },
@@ -94,6 +109,12 @@ impl Algorithm {
                 is_aligned: false,
                 new_account: || AnyAccount::TokenBucket(TokenBucket::default()),
             },
+            Self::InFlight { .. } => AlgorithmRow {
+                name: "in_flight",
+                short_name: "fl",
+                is_aligned: false,
+                new_account: || AnyAccount::InFlight(InFlight::default()),
+            },
         }
     }
 
@@ -119,7 +140,12 @@ impl Algorithm {
 
     /// An account without hits.
     pub fn new_account(&self) -> AnyAccount {
-        (self.row().new_account)()
+        self.new_account_of()()
+    }
+
+    /// What makes an account without hits.
+    pub const fn new_account_of(&self) -> fn() -> AnyAccount {
+        self.row().new_account
     }
 }
 
@@ -133,6 +159,9 @@ pub enum AnyAccount {
     SlidingLog(Box<SlidingLog>),
     SlidingWindow(SlidingWindow),
     TokenBucket(TokenBucket),
+    InFlight(InFlight),
+    /// In a box: it is larger than the others.
+    HoldRecord(Box<HoldRecord>),
 }
 
 impl AnyAccount {
@@ -144,6 +173,8 @@ impl AnyAccount {
             Self::SlidingLog(account) => account.as_ref(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
+            Self::InFlight(account) => account,
+            Self::HoldRecord(account) => account.as_ref(),
         }
     }
 
@@ -155,6 +186,8 @@ impl AnyAccount {
             Self::SlidingLog(account) => account.as_mut(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
+            Self::InFlight(account) => account,
+            Self::HoldRecord(account) => account.as_mut(),
         }
     }
 }

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::engine::rule::{Limit, Rule};
+use crate::engine::{
+    hold::{CommitOutcome, TakenHold},
+    request::Entry,
+    rule::{Limit, Rule},
+};
 
 /// The answer to one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +15,27 @@ pub struct Decision {
     pub code: Code,
     /// One for each descriptor, in the request's order.
     pub statuses: Vec<Status>,
+    /// What was charged for work under way.
+    pub taken: Option<TakenHold>,
+    /// Its token, for the answer.
+    pub token: Option<String>,
+    /// What has become of the commits.
+    pub commits: Vec<Committed>,
+    /// The groups of quotas with room, by their entries; `None` if the call has no quota in a group.
+    pub passed_groups: Option<Vec<Vec<Entry>>>,
+}
+
+/// One counter's part of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What has become of it; `None` if the store gave no answer, and the commit may be kept.
+    pub outcome: Option<CommitOutcome>,
+    /// The hits that the take charged, if the commit says so.
+    pub held: Option<u64>,
+    /// The true number, if it is known.
+    pub used: Option<u64>,
 }
 
 /// Whether a call or a descriptor may pass.
@@ -29,6 +54,8 @@ pub struct Status {
     pub matched: Matched,
     /// How it was judged.
     pub outcome: Outcome,
+    /// Whether it is a quota in a group that has no room.
+    pub is_of_full_group: bool,
 }
 
 /// What a descriptor matched: the labels of its decision, all from the configuration.

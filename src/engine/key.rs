@@ -27,6 +27,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::{
+    hold::HoldId,
     request::Entry,
     rule::{Algorithm, Limit},
     time::Timestamp,
@@ -107,6 +108,22 @@ impl Counter {
         Self { slot_by, ..self }
     }
 
+    /// The counter of a business ID that [`business_id`](Self::business_id) has returned.
+    pub fn of_business_id(business_id: String, slot_by: SlotBy, limit: Arc<Limit>) -> Self {
+        Self { business_id, slot_by, limit }
+    }
+
+    /// The domain, in the form of the key.
+    pub fn domain_part(&self) -> &str {
+        // A bar in the domain itself is escaped.
+        self.business_id.split('|').next().unwrap_or_default()
+    }
+
+    /// The domain and the entries, in the form of the key. It holds values of requests.
+    pub fn business_id(&self) -> (&str, SlotBy) {
+        (&self.business_id, self.slot_by)
+    }
+
     /// The counter of the same business ID under another limit.
     pub fn with_limit(&self, limit: Arc<Limit>) -> Self {
         Self { business_id: self.business_id.clone(), slot_by: self.slot_by, limit }
@@ -126,8 +143,7 @@ impl Counter {
     pub fn hash_tag(&self) -> &str {
         match self.slot_by {
             SlotBy::BusinessId => &self.business_id,
-            // A bar in the domain itself is escaped.
-            SlotBy::Domain => self.business_id.split('|').next().unwrap_or_default(),
+            SlotBy::Domain => self.domain_part(),
         }
     }
 
@@ -155,20 +171,40 @@ impl Counter {
 
     /// Appends the key to `text`.
     pub fn write_key(&self, text: &mut String, start: Timestamp) {
+        self.write_identity(text, "tk1:");
+        if self.limit.algorithm.is_aligned() {
+            text.push(':');
+            write(text, start.as_secs());
+        }
+    }
+
+    /// The key of the holds without ids that are open on this counter, in any window.
+    pub fn open_holds_key(&self) -> String {
+        let mut key = String::with_capacity(self.business_id.len() + 40);
+        self.write_identity(&mut key, "tk1:ho:");
+        key
+    }
+
+    /// The key of what is known of one hold on this counter.
+    pub fn hold_record_key(&self, hold: HoldId) -> String {
+        let mut key = String::with_capacity(self.business_id.len() + 64);
+        self.write_identity(&mut key, "tk1:hr:");
+        // An id has no colon, so that the last colon ends the counter's part.
+        write(&mut key, format_args!(":{hold}"));
+        key
+    }
+
+    fn write_identity(&self, text: &mut String, prefix: &str) {
         let Limit { algorithm, window, .. } = &*self.limit;
         let (name, tag) = (algorithm.short_name(), self.hash_tag());
         let untagged = self.business_id.strip_prefix(tag).unwrap_or_default();
         // Every call writes a key; pushing is faster than formatting.
-        for part in ["tk1:", name, ":"] {
+        for part in [prefix, name, ":"] {
             text.push_str(part);
         }
         write(text, window);
         for part in [":{", tag, "}", untagged] {
             text.push_str(part);
-        }
-        if algorithm.is_aligned() {
-            text.push(':');
-            write(text, start.as_secs());
         }
     }
 

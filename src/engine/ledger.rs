@@ -6,6 +6,7 @@
 mod charge;
 mod counter_state;
 mod give_back;
+mod holds;
 mod parts;
 mod tally;
 mod vote;
@@ -30,8 +31,10 @@ use crate::engine::{
         AnyAccount,
         account::{Account, Terms},
     },
+    hold::{CommitOutcome, HoldAction, HoldId},
     request::Hits,
     rule::FailureMode,
+    time::Timestamp,
 };
 
 /// A list that needs no allocation for most calls, since they are short.
@@ -42,6 +45,8 @@ pub type Few<T> = SmallVec<[T; 4]>;
 pub struct Posting<'call> {
     /// An index into the accounts; `None` if the counter is corrupt.
     pub account: Option<usize>,
+    /// The index of what is known of its hold: the record of its id, or the open holds of its counter.
+    pub hold: Option<usize>,
     /// The charge.
     pub charge: &'call Charge,
     /// The numbers of its limit, at the time of the call.
@@ -55,6 +60,10 @@ pub struct Verdict {
     pub denied: bool,
     /// One for each charge, in their order.
     pub tallies: Vec<Tally>,
+    /// The store's times of the charges, in their order; one for all if they are equal.
+    pub at: Few<Timestamp>,
+    /// The holds without ids that were ended, and that may be open on other counters too.
+    pub ended: Vec<HoldId>,
     /// The indices of charges on corrupt counters; the `on_store_failure` of their limits was applied.
     pub corrupt: Vec<usize>,
     /// The indices of charges on counters that gave no answer; the `on_store_failure` of their limits was applied.
@@ -93,12 +102,16 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
 }
 
 fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
+    let mut verdict = Verdict::default();
+    let commits = holds::begin(postings, accounts, &mut verdict.ended);
     refund(postings, accounts);
-    let assessments = assess(postings, accounts);
-    let result = vote::decide(assessments.iter().map(Assessment::vote));
+    let assessments = assess(postings, &commits, accounts);
+    let judged = assessments.iter().filter(|assessment| assessment.commit.is_none());
+    let result = vote::decide(judged.map(Assessment::vote));
     charge(&assessments, result, accounts);
 
-    let mut verdict = Verdict { denied: result != VoteResult::Admitted, ..Verdict::default() };
+    verdict.denied = result != VoteResult::Admitted;
+    verdict.at.extend(postings.first().map(|posting| posting.terms.now));
     for (index, assessment) in assessments.iter().enumerate() {
         verdict.tallies.push(match assessment.checked {
             Some(tally) => tally,
@@ -123,26 +136,32 @@ fn refund(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) {
 
 fn assess<'call>(
     postings: &'call [Posting<'call>],
+    commits: &[Option<CommitOutcome>],
     accounts: &[AnyAccount],
 ) -> Few<Assessment<'call>> {
-    let sums = sums(postings, accounts.len());
+    let sums = sums(postings, commits, accounts.len());
     let mut assessments = Few::new();
-    for posting in postings {
+    for (posting, commit) in postings.iter().zip(commits) {
         let asked = match posting.charge.hits {
+            _ if posting.opens_hold() => {
+                let own = posting.account.and_then(|index| sums.get(index)).copied();
+                own.map(|own| own.saturating_add(holds::asked(posting, postings, accounts)))
+            }
             Hits::Charge(_) => posting.account.and_then(|index| sums.get(index)).copied(),
             Hits::Check => Some(posting.charge.counter.limit.exhausted_checks.asked()),
             Hits::Refund(_) => Some(0),
         };
-        assessments.push(Assessment::new(posting, asked.unwrap_or(0), accounts));
+        assessments.push(Assessment::new(posting, *commit, asked.unwrap_or(0), accounts));
     }
     assessments
 }
 
 /// The sum of the hits that are to be charged to each account.
-fn sums(postings: &[Posting<'_>], accounts: usize) -> Few<u64> {
+fn sums(postings: &[Posting<'_>], commits: &[Option<CommitOutcome>], accounts: usize) -> Few<u64> {
     let mut sums: Few<u64> = smallvec![0; accounts];
-    for posting in postings {
+    for (posting, commit) in postings.iter().zip(commits) {
         if let Hits::Charge(hits) = posting.charge.hits
+            && commit.is_none()
             && let Some(sum) = posting.account.and_then(|index| sums.get_mut(index))
         {
             *sum = sum.saturating_add(hits);
@@ -153,17 +172,27 @@ fn sums(postings: &[Posting<'_>], accounts: usize) -> Few<u64> {
 
 fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [AnyAccount]) {
     for assessment in assessments {
-        let Posting { account, charge, terms } = assessment.posting;
-        if let Hits::Charge(hits) = charge.hits
+        let posting = assessment.posting;
+        if assessment.commit.is_some() {
+            continue;
+        }
+        if let Hits::Charge(hits) = posting.charge.hits
             && assessment.vote().is_charged(result)
-            && let Some(account) = account.and_then(|index| accounts.get_mut(index))
+            && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
         {
-            account.write().charge(hits, charge.caller.as_deref(), terms);
+            holds::charge(posting, hits, account);
+        }
+        if result == VoteResult::Admitted && assessment.fit == FitKind::Fits {
+            holds::take(posting, accounts);
         }
     }
 }
 
 impl Posting<'_> {
+    fn opens_hold(&self) -> bool {
+        matches!(self.charge.hold, Some(HoldAction::Open { .. }))
+    }
+
     /// The failure mode of a charge on a corrupt counter; `None` if the counter is not corrupt.
     fn failure_mode(&self) -> Option<FailureMode> {
         if self.account.is_some() {
@@ -180,6 +209,8 @@ impl Posting<'_> {
 /// A posting, compared with its limit.
 struct Assessment<'call> {
     posting: &'call Posting<'call>,
+    /// What has become of it, if it is a commit.
+    commit: Option<CommitOutcome>,
     /// The hits that must fit.
     asked: u64,
     fit: FitKind,
@@ -188,15 +219,20 @@ struct Assessment<'call> {
 }
 
 impl<'call> Assessment<'call> {
-    fn new(posting: &'call Posting<'call>, asked: u64, accounts: &[AnyAccount]) -> Self {
+    fn new(
+        posting: &'call Posting<'call>,
+        commit: Option<CommitOutcome>,
+        asked: u64,
+        accounts: &[AnyAccount],
+    ) -> Self {
         let fit = match posting.read(accounts) {
             None => FitKind::Corrupt,
-            Some(_) if posting.charge.hits.is_refund() => FitKind::Fits,
+            Some(_) if posting.charge.hits.is_refund() || commit.is_some() => FitKind::Fits,
             Some(account) if account.fits(asked, &posting.terms) => FitKind::Fits,
             Some(_) => FitKind::Over,
         };
-        let mut assessment = Self { posting, asked, fit, checked: None };
-        if posting.charge.hits == Hits::Check {
+        let mut assessment = Self { posting, commit, asked, fit, checked: None };
+        if posting.charge.hits == Hits::Check && !posting.opens_hold() {
             assessment.checked = Some(assessment.tally(accounts));
         }
         assessment
@@ -209,7 +245,12 @@ impl<'call> Assessment<'call> {
     fn tally(&self, accounts: &[AnyAccount]) -> Tally {
         match self.posting.read(accounts) {
             Some(account) => {
-                Tally::of(account, self.fit == FitKind::Fits, self.asked, &self.posting.terms)
+                let fits = self.fit == FitKind::Fits;
+                let tally = Tally::of(account, fits, self.asked, &self.posting.terms);
+                match self.commit {
+                    Some(outcome) => Tally { fit: Fit::Commit(outcome), ..tally },
+                    None => tally.less(holds::held(self.posting, accounts)),
+                }
             }
             None => Tally::by_failure_mode(self.posting.charge),
         }

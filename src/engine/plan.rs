@@ -1,14 +1,17 @@
 //! From a request to charges, and from tallies to a decision.
 
-use std::{iter, sync::Arc};
+use std::{borrow::Cow, iter, sync::Arc};
 
 use crate::engine::{
-    decision::{Code, Decision, Matched, Outcome, Status},
+    decision::{Code, Committed, Decision, Matched, Outcome, Status},
+    hold::{
+        CommitOutcome, HeldCharge, HoldAction, HoldBy, HoldId, HoldPolicy, Parameters, TakenHold,
+    },
     key::{self, Counter},
-    ledger::{Charge, Fit, Tally},
-    request::{Descriptor, Entry, Request},
+    ledger::{Charge, Fit, Tally, Verdict},
+    request::{Descriptor, Entry, Hits, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
-    rule_set::{Domain, Found, RuleSet},
+    rule_set::{Domain, Found, RequireMode, RuleSet},
 };
 
 /// The charges of one call, and which of them belong to each descriptor.
@@ -17,7 +20,23 @@ pub struct Plan {
     /// What the store must charge, all or nothing.
     pub charges: Vec<Charge>,
     items: Vec<Item>,
+    /// The number of charges behind those of the items: they commit holds of earlier calls.
+    commits: usize,
+    /// Common to all holds that this call takes.
+    hold_id: HoldId,
     mode_override: ModeOverride,
+    /// The domain whose required entries the call lacks, and what that means.
+    pub lacking: Option<(Arc<str>, RequireMode)>,
+    /// The groups of quotas; the first has the number 1.
+    groups: Vec<QuotaGroup>,
+}
+
+/// Quotas of a call that have room together.
+#[derive(Debug, PartialEq, Eq)]
+struct QuotaGroup {
+    /// The entries of `quota_group`; without any, all entries.
+    entries: Vec<Entry>,
+    is_named: bool,
 }
 
 /// One descriptor's part of a plan.
@@ -33,7 +52,15 @@ impl Plan {
     /// Finds the rule of each descriptor.
     pub fn draw(rules: &RuleSet, request: &Request) -> Self {
         let mode_override = rules.defaults.mode_override;
-        let mut plan = Self { charges: Vec::new(), items: Vec::new(), mode_override };
+        let mut plan = Self {
+            charges: Vec::new(),
+            items: Vec::new(),
+            commits: 0,
+            hold_id: HoldId::default(),
+            mode_override,
+            lacking: None,
+            groups: Vec::new(),
+        };
         let Some(domain) = rules.domain(&request.domain) else {
             for _ in &request.descriptors {
                 plan.settle_at_once(Matched::NoDomain, Outcome::NoLimit);
@@ -42,37 +69,94 @@ impl Plan {
         };
         let mut found_by_each = Vec::with_capacity(request.descriptors.len());
         for descriptor in &request.descriptors {
-            found_by_each.push(match descriptor.limit {
+            let asked = Asked::new(descriptor);
+            let found = match descriptor.limit {
                 Some(_) => Found::NoLimit,
-                None => domain.find(&descriptor.entries),
-            });
+                // Its rule may have gone.
+                None if asked.is_commit() => Found::NoLimit,
+                None => domain.find(&asked.path),
+            };
+            found_by_each.push((asked, found));
         }
-        let replaced: Vec<&Arc<str>> = found_by_each.iter().flat_map(Found::replaces).collect();
-        for (descriptor, found) in request.descriptors.iter().zip(&found_by_each) {
-            match &descriptor.limit {
-                Some(limit) => plan.add_override(domain, descriptor, limit, rules.defaults),
-                None => plan.add(domain, descriptor, found, &replaced),
+        let replaced = found_by_each.iter().flat_map(|(_, found)| found.replaces());
+        let replaced: Vec<&Arc<str>> = replaced.collect();
+        for (asked, found) in &found_by_each {
+            match &asked.descriptor.limit {
+                Some(limit) => plan.add_override(domain, asked, limit, rules.defaults),
+                None => plan.add(domain, asked, found, &replaced),
             }
         }
+        let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit()).peekable();
+        if others.peek().is_some()
+            && !others.any(|(asked, _)| domain.requirement.is_met(&asked.path))
+        {
+            plan.lacking = Some((Arc::clone(&domain.name), domain.requirement.mode));
+        }
+        if plan.is_refused() {
+            plan.charges.iter_mut().for_each(Charge::refuse);
+        }
         plan
+    }
+
+    /// Whether the call is denied, since it lacks required entries.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.lacking, Some((_, RequireMode::Deny)))
+    }
+
+    /// The verdict on a call that is denied even if the store gives none.
+    pub fn refusal(&self) -> Option<Verdict> {
+        let tallies = || self.charges.iter().map(Tally::by_failure_mode).collect();
+        self.is_refused().then(|| Verdict {
+            denied: true,
+            tallies: tallies(),
+            ..Verdict::default()
+        })
+    }
+
+    /// Adds the commit of a hold, whose true number these parameters tell.
+    pub fn commit(&mut self, hold: &TakenHold, parameters: Parameters<'_>) {
+        let before = self.charges.len();
+        self.charges.extend(hold.commit(parameters));
+        self.commits += self.charges.len() - before;
+    }
+
+    /// Whether it takes holds that need an id.
+    pub fn takes_holds(&self) -> bool {
+        self.charges.iter().any(|charge| match charge.hold {
+            Some(HoldAction::Open { .. } | HoldAction::Occupy { .. }) => true,
+            Some(_) => false,
+            None => is_by_token(charge) && charge.is_take(),
+        })
+    }
+
+    /// Gives the holds that it takes their id.
+    pub fn set_hold_id(&mut self, taken: HoldId) {
+        self.hold_id = taken;
+        for charge in &mut self.charges {
+            if let Some(HoldAction::Open { id, .. } | HoldAction::Occupy { id, .. }) =
+                &mut charge.hold
+            {
+                *id = taken;
+            }
+        }
     }
 
     fn add_override(
         &mut self,
         domain: &Domain,
-        descriptor: &Descriptor,
+        asked: &Asked<'_>,
         limit: &Limit,
         defaults: Defaults,
     ) {
         let limit = Arc::new(defaults.complete(limit.clone()));
-        self.charge(domain, descriptor, &[], &limit);
+        self.charge(domain, asked, &[], &limit);
         self.items.push(Item::Charged(Matched::Override(Arc::clone(&domain.name)), 1));
     }
 
     fn add(
         &mut self,
         domain: &Domain,
-        descriptor: &Descriptor,
+        asked: &Asked<'_>,
         found: &Found<'_>,
         replaced: &[&Arc<str>],
     ) {
@@ -90,7 +174,7 @@ impl Plan {
         for limit in limits {
             let is_replaced = limit.name.as_ref().is_some_and(|name| replaced.contains(&name));
             if !is_replaced {
-                self.charge(domain, descriptor, &rule.shared, limit);
+                self.charge(domain, asked, &rule.shared, limit);
                 count += 1;
             }
         }
@@ -103,21 +187,47 @@ impl Plan {
     fn charge(
         &mut self,
         domain: &Domain,
-        descriptor: &Descriptor,
+        asked: &Asked<'_>,
         shared: &[Option<Arc<str>>],
         limit: &Arc<Limit>,
     ) {
-        let entries = &descriptor.entries;
+        let entries = &asked.path;
         let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
-        self.charges.push(Charge {
+        let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
-            hits: descriptor.hits,
+            hits: asked.descriptor.hits,
             caller: caller(entries, &limit.algorithm),
-        });
+            hold: None,
+            quota_group: 0,
+        };
+        if let Some(policy) = &limit.hold {
+            asked.hold(policy, &mut charge);
+        }
+        if limit.mode == Mode::Quota && !domain.quota_group.is_empty() {
+            charge.quota_group = self.group(&domain.quota_group, entries);
+        }
+        self.charges.push(charge);
+    }
+
+    /// The number of the group of a quota on this path.
+    fn group(&mut self, keys: &[String], path: &[Entry]) -> usize {
+        let of_key = |key: &String| path.iter().find(|entry| *entry.key == *key.as_bytes());
+        let mut group = QuotaGroup {
+            entries: keys.iter().filter_map(of_key).cloned().collect(),
+            is_named: true,
+        };
+        if group.entries.is_empty() {
+            group = QuotaGroup { entries: path.to_vec(), is_named: false };
+        }
+        let known = self.groups.iter().position(|known| *known == group);
+        known.unwrap_or_else(|| {
+            self.groups.push(group);
+            self.groups.len() - 1
+        }) + 1
     }
 
     fn settle_at_once(&mut self, matched: Matched, outcome: Outcome) {
-        self.items.push(Item::Settled(Status { matched, outcome }));
+        self.items.push(Item::Settled(Status { matched, outcome, is_of_full_group: false }));
     }
 
     /// The number of charges of each descriptor, in their order.
@@ -147,24 +257,172 @@ impl Plan {
         matched.zip(&self.charges)
     }
 
-    /// The decision, from one tally for each charge, in their order, and whether they deny the call.
-    pub fn settle(self, tallies: Vec<Tally>, denied: bool) -> Decision {
+    /// The decision, from the store's verdict, which has one tally for each charge, in their order.
+    pub fn settle(mut self, verdict: Verdict) -> Decision {
+        let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
+        let taken = if *denied { None } else { self.taken(&verdict) };
+        let commits = self.charges.split_off(self.charges.len() - self.commits);
+        let of_commits = tallies.iter().skip(self.charges.len());
+        let mut committed: Vec<_> =
+            commits.iter().zip(of_commits).filter_map(Committed::new).collect();
+        committed.extend(self.charges.iter().zip(tallies).filter_map(Committed::new));
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
-        let mut outcomes = self.charges.into_iter().zip(tallies).map(outcome);
+        let is_refused = self.is_refused();
+        let full = self.full_groups(&verdict.tallies);
+        let passed =
+            self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
+        let passed = passed.filter(|(_, group)| group.is_named);
+        let passed_groups = passed.map(|(_, group)| group.entries.clone()).collect();
+        let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
+        let groups: Vec<usize> = self.charges.iter().map(|charge| charge.quota_group).collect();
+        let mut groups = groups.into_iter();
+        let mut outcomes = self.charges.into_iter().zip(verdict.tallies).map(outcome);
         let mut statuses = Vec::with_capacity(self.items.len());
         for item in self.items {
             match item {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count) => {
                     let outcome = outcomes.by_ref().take(count).reduce(tighter);
-                    statuses.extend(outcome.map(|outcome| Status { matched, outcome }));
+                    let mut groups = groups.by_ref().take(count);
+                    let is_of_full_group = groups.any(|group| full.contains(&group));
+                    groups.for_each(drop);
+                    let status = |outcome| Status { matched, outcome, is_of_full_group };
+                    statuses.extend(outcome.map(status));
                 }
             }
         }
-        let is_over = denied && !is_quota_without_limit;
-        Decision { code: if is_over { Code::OverLimit } else { Code::Ok }, statuses }
+        let is_over = is_refused || verdict.denied && !is_quota_without_limit;
+        let code = if is_over { Code::OverLimit } else { Code::Ok };
+        Decision { code, statuses, taken, token: None, commits: committed, passed_groups }
+    }
+
+    /// The numbers of the groups of which a quota is over.
+    fn full_groups(&self, tallies: &[Tally]) -> Vec<usize> {
+        let charges = self.charges.iter().zip(tallies);
+        let over =
+            charges.filter(|(charge, tally)| charge.quota_group > 0 && tally.fit == Fit::Over);
+        over.map(|(charge, _)| charge.quota_group).collect()
+    }
+
+    /// What the call has charged for work under way.
+    fn taken(&self, verdict: &Verdict) -> Option<TakenHold> {
+        let mut charges = Vec::new();
+        for (index, (charge, tally)) in self.charges.iter().zip(&verdict.tallies).enumerate() {
+            let without_counter = [&verdict.corrupt, &verdict.absent];
+            if let Hits::Charge(hits) = charge.hits
+                && is_by_token(charge)
+                && matches!(tally.fit, Fit::Fits { .. })
+                && !without_counter.iter().any(|without| without.contains(&index))
+                && let Some(made) = verdict.at.get(index).or(verdict.at.first())
+            {
+                charges.push(HeldCharge { counter: charge.counter.clone(), hits, made: *made });
+            }
+        }
+        (!charges.is_empty()).then_some(TakenHold { id: self.hold_id, charges })
+    }
+}
+
+/// A descriptor, its parameters apart from its path.
+struct Asked<'call> {
+    descriptor: &'call Descriptor,
+    path: Cow<'call, [Entry]>,
+    parameters: Option<Parameters<'call>>,
+}
+
+impl<'call> Asked<'call> {
+    fn new(descriptor: &'call Descriptor) -> Self {
+        let parameters = Parameters::of(&descriptor.entries);
+        let path = match parameters {
+            Some(parameters) => Cow::Owned(parameters.path()),
+            None => Cow::Borrowed(&descriptor.entries[..]),
+        };
+        Self { descriptor, path, parameters }
+    }
+
+    fn is_commit(&self) -> bool {
+        self.parameters.is_some_and(|parameters| parameters.commit().is_some())
+    }
+
+    /// Makes a charge hold hits, by the policy of its limit.
+    fn hold(&self, policy: &HoldPolicy, charge: &mut Charge) {
+        let (hits, lifetime_ms) = (self.descriptor.hits, policy.lifetime_ms);
+        let (asked, id) = match self.parameters {
+            Some(parameters) => (parameters.estimate(&policy.weights), parameters.id()),
+            None => (None, None),
+        };
+        let own = if let Hits::Charge(hits) = hits { hits } else { 1 };
+        let estimate = policy.estimate(asked, own, charge.counter.limit.capacity()).max(1);
+        let abandoned = policy.abandoned;
+        let is_in_flight = matches!(charge.counter.limit.algorithm, Algorithm::InFlight { .. });
+        (charge.hits, charge.hold) = match (policy.by, hits, id) {
+            (_, Hits::Refund(_), _) | (HoldBy::Token, Hits::Check, _) => (hits, None),
+            (HoldBy::Token, _, _) => {
+                let occupies = is_in_flight
+                    .then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
+                (Hits::Charge(estimate), occupies)
+            }
+            (HoldBy::Id, _, Some(id)) => {
+                let hold = HoldAction::ById {
+                    id: HoldId::from_caller(id),
+                    used: self.used_by_id(policy),
+                    lifetime_ms,
+                };
+                (Hits::Charge(estimate), Some(hold))
+            }
+            (HoldBy::Id, _, None) => (hits, None),
+            (HoldBy::Counter, Hits::Charge(_), _) if self.descriptor.states_hits => {
+                (hits, Some(HoldAction::EndOldest { estimate, abandoned }))
+            }
+            (HoldBy::Counter, _, _) if is_in_flight => (
+                Hits::Charge(estimate),
+                Some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms }),
+            ),
+            (HoldBy::Counter, _, _) => (
+                hits,
+                Some(HoldAction::Open { id: HoldId::default(), estimate, lifetime_ms, abandoned }),
+            ),
+        };
+    }
+
+    /// The true number that this call would have as a commit: its parameter, or its hits.
+    fn used_by_id(&self, policy: &HoldPolicy) -> Option<u64> {
+        let parameters = self.parameters?;
+        let hits = match self.descriptor.hits {
+            Hits::Charge(hits) if self.descriptor.states_hits => Some(hits),
+            _ => None,
+        };
+        let is_unused = || parameters.ended_in(&policy.unused_on).then_some(0);
+        parameters.used(&policy.weights).or(hits).or_else(is_unused)
+    }
+}
+
+/// Whether a token names this charge.
+fn is_by_token(charge: &Charge) -> bool {
+    charge.counter.limit.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Token)
+        && !matches!(charge.hold, Some(HoldAction::Commit { .. }))
+}
+
+impl Committed {
+    fn new((charge, tally): (&Charge, &Tally)) -> Option<Self> {
+        let (held, used) = match charge.hold? {
+            HoldAction::Commit { held, used, .. } => (Some(held), Some(used)),
+            HoldAction::ById { used, .. } => (None, used),
+            HoldAction::EndOldest { .. } => {
+                let Hits::Charge(hits) = charge.hits else { return None };
+                (None, Some(hits))
+            }
+            HoldAction::Open { .. } | HoldAction::Occupy { .. } => return None,
+        };
+        let outcome = match (tally.fit, charge.hold?) {
+            (Fit::Commit(outcome), _) => Some(outcome),
+            (_, HoldAction::EndOldest { .. }) => Some(CommitOutcome::Applied),
+            // The first sight of an id.
+            (_, HoldAction::ById { .. }) => return None,
+            _ => None,
+        };
+        Some(Self { limit: Arc::clone(&charge.counter.limit), outcome, held, used })
     }
 }
 
@@ -195,6 +453,7 @@ fn outcome((charge, Tally { fit, reset }): (Charge, Tally)) -> Outcome {
         Fit::Over if limit.mode_written == Mode::Shadow => Outcome::Shadowed { limit, reset },
         Fit::Fits { remaining } => Outcome::Within { limit, remaining, reset },
         Fit::Over => Outcome::Over { limit, reset },
+        Fit::Commit(_) => Outcome::NoLimit,
     }
 }
 
@@ -247,9 +506,18 @@ mod tests {
         let mut descriptors = Vec::new();
         for key in keys.iter().copied() {
             let entries = vec![Entry { key: key.into(), value: "x".into() }];
-            descriptors.push(Descriptor { entries, hits: Hits::Charge(1), limit: None });
+            descriptors.push(Descriptor {
+                entries,
+                hits: Hits::Charge(1),
+                states_hits: false,
+                limit: None,
+            });
         }
         Request { domain: domain.into(), descriptors }
+    }
+
+    fn verdict(denied: bool, tallies: Vec<Tally>) -> Verdict {
+        Verdict { denied, tallies, ..Verdict::default() }
     }
 
     fn over(seconds: u64) -> Tally {
@@ -285,7 +553,7 @@ mod tests {
     fn each_tally_goes_to_its_descriptor_and_one_over_denies_the_call() {
         let plan = Plan::draw(&rules(), &request("shop", &["user", "free", "user", "other"]));
         let reset = Duration::from_secs(7);
-        let decision = plan.settle(vec![over(7), fits(3, 7)], true);
+        let decision = plan.settle(verdict(true, vec![over(7), fits(3, 7)]));
         let limit = limit(5, Unit::Minute);
         let outcomes: Vec<_> = decision.statuses.into_iter().map(|status| status.outcome).collect();
         let within = Outcome::Within { limit: Arc::clone(&limit), remaining: 3, reset };
@@ -305,7 +573,7 @@ mod tests {
             ([over(7), over(70)], 70),
         ] {
             let plan = Plan::draw(&rules(), &request("shop", &["both"]));
-            let decision = plan.settle(tallies.to_vec(), false);
+            let decision = plan.settle(verdict(false, tallies.to_vec()));
             let [Status { outcome, .. }] = &decision.statuses[..] else {
                 panic!("one descriptor has one status: {decision:?}");
             };

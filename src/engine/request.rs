@@ -53,6 +53,8 @@ pub struct Descriptor {
     pub entries: Vec<Entry>,
     /// What to do with its counters.
     pub hits: Hits,
+    /// Whether it has a number of hits of its own.
+    pub states_hits: bool,
     /// A limit that replaces the configured rule.
     pub limit: Option<Limit>,
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
-use crate::engine::{algorithm::account::Terms, time::Timestamp, window::Window};
+use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp, window::Window};
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct Limit {
     pub mode_written: Mode,
     /// The name by which other rules replace it; also in answers.
     pub name: Option<Arc<str>>,
+    /// How it holds hits, if it does; always for `in_flight`.
+    pub hold: Option<Arc<HoldPolicy>>,
 }
 
 impl Limit {
@@ -49,6 +51,7 @@ impl Limit {
             mode: Mode::Enforced,
             mode_written: Mode::Enforced,
             name: None,
+            hold: None,
         })
     }
 
@@ -70,7 +73,10 @@ impl Limit {
 
     /// The numbers of this limit at `now`.
     pub fn terms(&self, now: Timestamp) -> Terms {
-        let window_ms = self.window.millis();
+        let window_ms = match (&self.algorithm, &self.hold) {
+            (Algorithm::InFlight { .. }, Some(policy)) => policy.lifetime_ms,
+            _ => self.window.millis(),
+        };
         Terms {
             requests_per_unit: self.requests_per_unit,
             capacity: self.capacity(),

@@ -10,10 +10,11 @@ use std::{
 };
 
 use crate::engine::{
+    hold::{HoldBy, LearnedEstimate},
     key::SlotBy,
     pattern::Pattern,
     request::Entry,
-    rule::{Defaults, Rule, RuleId},
+    rule::{Defaults, Limit, Rule, RuleId},
 };
 
 /// All domains and their rules. Immutable once built: a reload builds another.
@@ -22,6 +23,19 @@ pub struct RuleSet {
     /// For limits that do not set these themselves.
     pub defaults: Defaults,
     domains: HashMap<String, Domain>,
+    /// By [`HoldPolicy::number`](crate::engine::hold::HoldPolicy::number).
+    holds: HashMap<u32, HoldingLimit>,
+}
+
+/// A limit that holds hits, and the labels of its rule.
+#[derive(Debug, Clone)]
+pub struct HoldingLimit {
+    /// The configured domain.
+    pub domain: Arc<str>,
+    /// [`Rule::path`].
+    pub rule: Arc<str>,
+    /// The limit.
+    pub limit: Arc<Limit>,
 }
 
 /// The rules of one domain.
@@ -31,7 +45,51 @@ pub struct Domain {
     pub name: Arc<str>,
     /// What its counters have in common in a Redis Cluster.
     pub slot_by: SlotBy,
+    /// What its calls must have.
+    pub requirement: Requirement,
+    /// Keys of the entries by which quotas are grouped; if empty, each quota is a group of its own.
+    pub quota_group: Vec<String>,
     root: PathLevel,
+}
+
+/// Entries that one descriptor of each call must have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Requirement {
+    /// Their keys; empty if nothing is required.
+    pub keys: Vec<String>,
+    /// What happens to a call without them.
+    pub mode: RequireMode,
+}
+
+/// What happens to a call that lacks required entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RequireMode {
+    /// It is denied.
+    #[default]
+    Deny,
+    /// It is counted and logged.
+    Report,
+}
+
+impl RequireMode {
+    /// Every mode.
+    pub const ALL: [Self; 2] = [Self::Deny, Self::Report];
+
+    /// The name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Report => "report",
+        }
+    }
+}
+
+impl Requirement {
+    /// Whether a descriptor has the entries.
+    pub(super) fn is_met(&self, entries: &[Entry]) -> bool {
+        let has = |key: &String| entries.iter().any(|entry| *entry.key == *key.as_bytes());
+        self.keys.iter().all(has)
+    }
 }
 
 /// The rules for one position in the path of a descriptor.
@@ -128,7 +186,41 @@ impl<'rules> Found<'rules> {
 impl RuleSet {
     /// A rule set without rules.
     pub fn new(defaults: Defaults) -> Self {
-        Self { defaults, domains: HashMap::new() }
+        Self { defaults, ..Self::default() }
+    }
+
+    /// Notes a limit that holds hits, and puts the domain's counters into one slot if holds are found by counter: a take
+    /// may be open on several.
+    pub fn add_hold(&mut self, domain: &str, rule: &str, limit: &Arc<Limit>) {
+        let Some(policy) = &limit.hold else { return };
+        let domain = self.domain_mut(domain);
+        if policy.by == HoldBy::Counter {
+            domain.slot_by = SlotBy::Domain;
+        }
+        let domain = Arc::clone(&domain.name);
+        let holding = HoldingLimit { domain, rule: rule.into(), limit: Arc::clone(limit) };
+        self.holds.insert(policy.number, holding);
+    }
+
+    /// The limit that holds hits with this number.
+    pub fn holding_limit(&self, number: u32) -> Option<&HoldingLimit> {
+        self.holds.get(&number)
+    }
+
+    /// What commits have shown of the limit with this number.
+    pub fn learned(&self, number: u32) -> Option<&LearnedEstimate> {
+        self.holds.get(&number)?.limit.hold.as_ref()?.estimate.learned.as_deref()
+    }
+
+    /// Takes over what the commits of the limits of another rule set have shown.
+    pub fn inherit(&self, previous: &Self) {
+        for number in self.holds.keys() {
+            if let (Some(learned), Some(before)) =
+                (self.learned(*number), previous.learned(*number))
+            {
+                learned.inherit(before);
+            }
+        }
     }
 
     /// The rules of the domain `name`.
@@ -141,6 +233,8 @@ impl RuleSet {
         self.domains.entry(name.to_owned()).or_insert_with(|| Domain {
             name: name.into(),
             slot_by: SlotBy::default(),
+            requirement: Requirement::default(),
+            quota_group: Vec::new(),
             root: PathLevel::default(),
         })
     }

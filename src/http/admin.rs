@@ -226,7 +226,8 @@ pub fn request(query: &str) -> Result<request::Request, String> {
     }
     let entries = descriptor_syntax::parse(&descriptor.ok_or("descriptor: missing")?)
         .map_err(|problem| format!("descriptor: {problem}"))?;
-    let descriptors = vec![Descriptor { entries, hits: Hits::Check, limit: None }];
+    let descriptors =
+        vec![Descriptor { entries, hits: Hits::Check, states_hits: false, limit: None }];
     Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
 }
 

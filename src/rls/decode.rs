@@ -78,7 +78,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
         return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
     }
     if message.descriptors.is_empty() {
-        return Err(Refusal::Invalid("descriptors: at least 1".to_owned()));
+        return Err(Refusal::Empty);
     }
 
     let echo = (echo == Echo::On).then(|| metadata::echo(&message));
@@ -90,6 +90,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
         let limit = descriptor.limit.as_ref().and_then(limit_override);
         overrides_ignored += u64::from(descriptor.limit.is_some() && limit.is_none());
         descriptors.push(Descriptor {
+            states_hits: descriptor.hits_addend.is_some(),
             hits: descriptor_hits(descriptor.hits_addend, hits, descriptor.is_negative_hits),
             entries: entries(index, descriptor.entries)?,
             limit,

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     engine::{
+        hold::limit_number,
         key::SlotBy,
         rule::{Limit, Policy, Rule, Shown},
         rule_set::RuleSet,
@@ -32,6 +33,12 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
         let domain = compiler.rules.domain_mut(&file.domain);
         if file.slot_by == SlotBy::Domain {
             domain.slot_by = SlotBy::Domain;
+        }
+        if domain.requirement.keys.is_empty() {
+            domain.requirement = file.requirement;
+        }
+        if domain.quota_group.is_empty() {
+            domain.quota_group = file.quota_group;
         }
         lint::siblings(&file.origin, &file.descriptors, compiler.findings);
         let mut path = Path::default();
@@ -81,7 +88,7 @@ impl Compiler<'_> {
             self.findings.problems.push(origin.problem(location, message));
         }
         self.names.add(origin, domain, &written);
-        let policy = self.policy(origin, &path.steps, &written);
+        let policy = self.policy(origin, domain, &path.steps, &written);
         let rule = policy.map(|policy| Arc::new(rule(policy, path, here, &written)));
         let steps = path.steps.iter().map(|(key, value)| (key.as_str(), value.as_deref()));
         let steps: Vec<_> = steps.collect();
@@ -99,6 +106,7 @@ impl Compiler<'_> {
     fn policy(
         &mut self,
         origin: &Origin,
+        domain: &str,
         path: &[PathStep],
         written: &WrittenDescriptor,
     ) -> Option<Policy> {
@@ -109,13 +117,19 @@ impl Compiler<'_> {
         for item in &written.limits {
             let mut problems = Problems { origin, findings: &mut *self.findings };
             let limit = limit::compile(item, written, path, self.options, &mut problems);
-            let Some(limit) = limit else { continue };
+            let Some(mut limit) = limit else { continue };
+            if let Some(policy) = &mut limit.hold {
+                let number = limit_number(domain, &spell(path), limits.len());
+                Arc::make_mut(policy).number = number;
+            }
             if limits.iter().any(|other| share_counter(other, &limit)) {
                 let message = "rate_limits: another item has the same algorithm and window, so both \
                                would share a counter";
                 problems.add(item.location, message);
             }
-            limits.push(Arc::new(limit));
+            let limit = Arc::new(limit);
+            self.rules.add_hold(domain, &spell(path), &limit);
+            limits.push(limit);
         }
         (!limits.is_empty()).then_some(Policy::Limited(limits))
     }

@@ -72,8 +72,9 @@ impl Fallback {
     pub(super) fn give_back<'a>(&self, charges: impl Iterator<Item = &'a Charge>, made: Timestamp) {
         for charge in charges {
             if let Hits::Charge(hits) = charge.hits {
-                let Charge { counter, caller, .. } = self.share(charge);
-                self.local.give_back_at(&GiveBack { counter, hits, made, caller }, self.now());
+                let Charge { counter, caller, hold, .. } = self.share(charge);
+                let give_back = GiveBack { counter, hits, made, caller, hold };
+                self.local.give_back_at(&give_back, self.now());
             }
         }
     }

@@ -5,21 +5,27 @@
 
 mod capacity;
 pub mod metrics;
+mod open_takes;
 mod rank;
 mod shard;
 
-use std::{hash::RandomState, sync::Arc};
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use self::{
     capacity::Capacity,
     metrics::{MemoryMetrics, MemoryReport},
+    open_takes::OpenTakes,
     shard::{HashedKey, Shard},
 };
 use super::{Clear, Clock};
 use crate::engine::{
-    algorithm::{Algorithm, AnyAccount, account::Terms},
+    algorithm::{Algorithm, AnyAccount, account::Terms, in_flight::InFlight},
+    hold::{Abandoned, HoldAction, HoldId},
     key::Counter,
     ledger::{self, Charge, CounterState, Few, GiveBack, Posting, Tally, Verdict},
     time::Timestamp,
@@ -41,15 +47,16 @@ pub struct MemoryStore {
     /// values, and must not choose buckets.
     hasher: RandomState,
     capacity: Arc<Capacity>,
+    open_takes: OpenTakes,
 }
 
 /// A counter of a call, in its window.
-struct LocatedCounter<'call> {
+struct LocatedCounter {
     shard: usize,
     key: HashedKey,
     /// The key of the previous window of a sliding window, in the same shard.
     previous_key: Option<HashedKey>,
-    algorithm: &'call Algorithm,
+    new_account: fn() -> AnyAccount,
     terms: Terms,
 }
 
@@ -67,7 +74,13 @@ impl MemoryStore {
     fn with_capacity(clock: Clock, capacity: Capacity) -> Self {
         let shards = (capacity.counters_max / COUNTERS_PER_SHARD).next_power_of_two();
         let shards = (0..shards).map(|_| Mutex::default()).collect();
-        Self { clock, shards, hasher: RandomState::new(), capacity: Arc::new(capacity) }
+        Self {
+            clock,
+            shards,
+            hasher: RandomState::new(),
+            capacity: Arc::new(capacity),
+            open_takes: OpenTakes::default(),
+        }
     }
 
     /// Makes all charges of one call, or none.
@@ -77,17 +90,14 @@ impl MemoryStore {
 
     /// Makes all charges of one call at `now`, or none.
     pub fn charge_at(&self, charges: &[Charge], now: Timestamp) -> Verdict {
-        let mut counters: Few<LocatedCounter<'_>> = Few::new();
+        let mut counters: Few<LocatedCounter> = Few::new();
         let mut postings: Few<Posting<'_>> = Few::new();
         for charge in charges {
-            let counter = self.locate(&charge.counter, charge.counter.limit.terms(now));
-            let terms = counter.terms;
-            let known = counters.iter().position(|known| known.key == counter.key);
-            let index = known.unwrap_or_else(|| {
-                counters.push(counter);
-                counters.len() - 1
-            });
-            postings.push(Posting { account: Some(index), charge, terms });
+            let terms = charge.terms(now);
+            let account = Some(index_of(&mut counters, self.locate(&charge.counter, terms)));
+            let hold = self.locate_hold(&charge.counter, charge.hold, terms);
+            let hold = hold.map(|hold| index_of(&mut counters, hold));
+            postings.push(Posting { account, hold, charge, terms });
         }
 
         let shards = counters.iter().map(|counter| counter.shard).collect();
@@ -102,15 +112,43 @@ impl MemoryStore {
         }
         drop(locked);
         self.capacity.report_evicted(evicted);
+        if charges.iter().any(|charge| charge.hold.is_some()) {
+            self.open_takes.note(charges, &verdict, now);
+            for id in &verdict.ended {
+                for counter in self.open_takes.end(*id) {
+                    self.end_open_hold(&counter, *id, now);
+                }
+            }
+        }
         verdict
+    }
+
+    /// Ends a hold without an id of its own, if it is still open on this counter.
+    fn end_open_hold(&self, counter: &Counter, id: HoldId, now: Timestamp) {
+        let holds = HoldAction::EndOldest { estimate: 0, abandoned: Abandoned::Release };
+        let terms = counter.limit.terms(now);
+        let Some(holds) = self.locate_hold(counter, Some(holds), terms) else { return };
+        let mut locked = LockedShards::lock(&self.shards, Few::from_iter([holds.shard]));
+        let mut account = locked.take(&holds);
+        if let AnyAccount::InFlight(account) = &mut account {
+            account.end(id);
+        }
+        locked.keep(holds, account, &self.capacity);
     }
 
     /// Gives back hits of a reservation at `now`. It creates no counter.
     pub fn give_back_at(&self, give_back: &GiveBack, now: Timestamp) -> Tally {
-        let counter = self.locate(&give_back.counter, give_back.terms(now));
+        let terms = give_back.terms(now);
+        let counter = self.locate(&give_back.counter, terms);
+        let record = self.locate_hold(&give_back.counter, give_back.hold, terms);
+        // The record of a hold is in the shard of its counter.
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
         let mut account = locked.take(&counter);
-        let tally = give_back.apply(&mut account, &counter.terms);
+        let mut record_account = record.as_ref().map(|record| locked.take(record));
+        let tally = give_back.apply(&mut account, record_account.as_mut(), &terms);
+        if let (Some(record), Some(account)) = (record, record_account) {
+            locked.keep(record, account, &self.capacity);
+        }
         // A counter that is kept already evicts none.
         locked.keep(counter, account, &self.capacity);
         tally
@@ -157,8 +195,28 @@ impl MemoryStore {
         }
     }
 
+    /// What is known of the hold that a charge acts on, if it is not part of the counter itself.
+    fn locate_hold(
+        &self,
+        counter: &Counter,
+        hold: Option<HoldAction>,
+        terms: Terms,
+    ) -> Option<LocatedCounter> {
+        let hold = hold?;
+        let key = hold.key_beside(counter)?;
+        let new_account: fn() -> AnyAccount = match hold {
+            HoldAction::Open { .. } | HoldAction::EndOldest { .. } => {
+                || AnyAccount::InFlight(InFlight::default())
+            }
+            _ => || AnyAccount::HoldRecord(Box::default()),
+        };
+        let of_counter = self.locate(counter, terms);
+        let key = HashedKey::of_hold(self.hasher.hash_one(&key), key);
+        Some(LocatedCounter { key, new_account, previous_key: None, ..of_counter })
+    }
+
     /// The counter in the window `terms.span`.
-    fn locate<'call>(&self, counter: &'call Counter, terms: Terms) -> LocatedCounter<'call> {
+    fn locate(&self, counter: &Counter, terms: Terms) -> LocatedCounter {
         // All windows of a counter are in one shard, so that a sliding window finds both of its own.
         let hash = counter.hash_of_id(&self.hasher);
         let shards = u64::try_from(self.shards.len()).unwrap_or(u64::MAX);
@@ -171,10 +229,19 @@ impl MemoryStore {
             shard: usize::try_from((hash >> 32) % shards).unwrap_or(0),
             key: HashedKey::new(hash, counter, terms.span.start),
             previous_key: previous.map(|span| HashedKey::new(hash, counter, span.start)),
-            algorithm: &counter.limit.algorithm,
+            new_account: counter.limit.algorithm.new_account_of(),
             terms,
         }
     }
+}
+
+/// The index of a counter in the list, to which it is added if it is new.
+fn index_of(counters: &mut Few<LocatedCounter>, counter: LocatedCounter) -> usize {
+    let known = counters.iter().position(|known| known.key == counter.key);
+    known.unwrap_or_else(|| {
+        counters.push(counter);
+        counters.len() - 1
+    })
 }
 
 /// The shards that a call needs, locked until it ends.
@@ -201,10 +268,9 @@ impl<'store> LockedShards<'store> {
     }
 
     /// Takes the account of a counter out of its shard, until it is kept again.
-    fn take(&mut self, counter: &LocatedCounter<'_>) -> AnyAccount {
+    fn take(&mut self, counter: &LocatedCounter) -> AnyAccount {
         let shard = self.shard(counter.shard);
-        let mut account =
-            shard.take(&counter.key).unwrap_or_else(|| counter.algorithm.new_account());
+        let mut account = shard.take(&counter.key).unwrap_or_else(counter.new_account);
         if let AnyAccount::SlidingWindow(account) = &mut account
             && let Some(previous_key) = &counter.previous_key
         {
@@ -215,12 +281,7 @@ impl<'store> LockedShards<'store> {
     }
 
     /// Keeps the account of a counter. Returns the number of live counters that were evicted for it.
-    fn keep(
-        &mut self,
-        counter: LocatedCounter<'_>,
-        account: AnyAccount,
-        capacity: &Capacity,
-    ) -> u64 {
+    fn keep(&mut self, counter: LocatedCounter, account: AnyAccount, capacity: &Capacity) -> u64 {
         self.shard(counter.shard).keep(counter.key, account, &counter.terms, capacity)
     }
 }

@@ -48,6 +48,11 @@ pub enum Denials {
     MayBeReserved,
 }
 
+/// Whether hits of its limit may be given back at any time, by a commit on any replica.
+fn is_held(charge: &Charge) -> bool {
+    charge.counter.limit.hold.is_some()
+}
+
 impl OverLimitCache {
     /// A cache of at most `entries_max` counters; 0 turns it off. `clock` gives the windows of counters
     /// that have no entry.
@@ -68,7 +73,8 @@ impl OverLimitCache {
     /// The tallies of a call that is known to be denied without any change to a counter; `None` if the store must
     /// be asked.
     pub fn answer(&self, charges: &[Charge], now: Instant) -> Option<Vec<Tally>> {
-        if self.is_quiet(now) || charges.iter().any(Charge::applies_when_denied) {
+        let asks = |charge: &Charge| charge.applies_when_denied() || is_held(charge);
+        if self.is_quiet(now) || charges.iter().any(asks) {
             return None;
         }
         // Nothing is allocated for a call that goes on to the store.
@@ -107,7 +113,8 @@ impl OverLimitCache {
         }
         for (index, (charge, tally)) in charges.iter().zip(&verdict.tallies).enumerate() {
             // The tally of a charge without a counter is not the store's.
-            if verdict.corrupt.contains(&index) || verdict.absent.contains(&index) {
+            let is_unknown = verdict.corrupt.contains(&index) || verdict.absent.contains(&index);
+            if is_unknown || is_held(charge) {
                 continue;
             }
             let mut tally = CachedTally::new(*tally, || ledger::asked(charge, charges), sent);

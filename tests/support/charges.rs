@@ -15,7 +15,7 @@ pub const BEGIN: Timestamp = Timestamp::from_secs(4_102_444_800);
 
 pub fn charge(user: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
-    Charge { counter: Counter::new("shop", &entries, Arc::clone(limit)), hits, caller: None }
+    Charge::new(Counter::new("shop", &entries, Arc::clone(limit)), hits)
 }
 
 pub fn limit(requests: u64, unit: Unit, algorithm: Algorithm) -> Limit {
@@ -26,7 +26,7 @@ pub const LOG: Algorithm = Algorithm::SlidingLog { remember: None };
 
 /// One limit of each algorithm, of ten a second.
 pub fn one_of_each() -> Vec<Arc<Limit>> {
-    let limits = Algorithm::all(10, None).map(|algorithm| limit(10, Unit::Second, algorithm));
+    let limits = Algorithm::of_time(10, None).map(|algorithm| limit(10, Unit::Second, algorithm));
     limits.map(Arc::new).into()
 }
 
@@ -34,6 +34,6 @@ pub fn one_of_each() -> Vec<Arc<Limit>> {
 pub fn left(tally: &Tally) -> Option<u64> {
     match tally.fit {
         Fit::Fits { remaining } => Some(remaining),
-        Fit::Over => None,
+        Fit::Over | Fit::Commit(_) => None,
     }
 }

@@ -86,12 +86,12 @@ pub fn values_on(
 /// A limit a year of each algorithm.
 pub fn years(requests: u64) -> Vec<Arc<Limit>> {
     let year = |algorithm| Limit { algorithm, ..Limit::new(requests, Unit::Year, 1).unwrap() };
-    Algorithm::all(requests, None).into_iter().map(year).map(Arc::new).collect()
+    Algorithm::of_time(requests, None).into_iter().map(year).map(Arc::new).collect()
 }
 
 pub fn charge(key: &str, value: &str, hits: Hits, limit: &Arc<Limit>) -> Charge {
     let entries = [Entry { key: key.to_owned().into(), value: value.to_owned().into() }];
-    Charge { counter: Counter::new("shop", &entries, Arc::clone(limit)), hits, caller: None }
+    Charge::new(Counter::new("shop", &entries, Arc::clone(limit)), hits)
 }
 
 pub async fn ask(store: &RedisStore, charges: &[Charge]) -> Verdict {

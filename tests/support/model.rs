@@ -81,9 +81,11 @@ fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
 /// Promise "all or nothing": whether the call is denied, and whether an enforced charge denies it that is not counted
 /// when denied.
 fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
-    let (mut enforced_over, mut uncounted_over, mut quotas, mut quotas_over) = (0, 0, 0, 0);
-    for Judged { charge, fits, .. } in
-        judged.iter().filter(|judged| !judged.charge.hits.is_refund())
+    let (mut enforced_over, mut uncounted_over) = (0, 0);
+    // A quota without a group is one of its own.
+    let mut groups: HashMap<(usize, usize), Vec<bool>> = HashMap::new();
+    for (index, Judged { charge, fits, .. }) in
+        judged.iter().enumerate().filter(|(_, judged)| !judged.charge.hits.is_refund())
     {
         match charge.counter.limit.mode {
             Mode::Enforced => {
@@ -91,13 +93,14 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
                 uncounted_over += i32::from(!fits && !is_counted(charge));
             }
             Mode::Quota => {
-                quotas += 1;
-                quotas_over += i32::from(!fits);
+                let own = if charge.quota_group == 0 { index } else { 0 };
+                groups.entry((charge.quota_group, own)).or_default().push(*fits);
             }
             Mode::Shadow => {}
         }
     }
-    (enforced_over > 0 || (quotas > 0 && quotas == quotas_over), uncounted_over > 0)
+    let over = groups.values().filter(|fits| fits.contains(&false)).count();
+    (enforced_over > 0 || (over > 0 && over == groups.len()), uncounted_over > 0)
 }
 
 fn is_counted(charge: &Charge) -> bool {
@@ -229,6 +232,7 @@ impl Model {
                 let present = self.in_window(&counter.name, counter.start);
                 before + (present + hits) * counter.window <= counter.limit * counter.window
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 self.debt(&counter, now).0 + hits * counter.window
                     <= counter.capacity * counter.window
@@ -257,6 +261,7 @@ impl Model {
                     _ => counter.end + counter.window,
                 }
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
                 (0, _) => now,
                 (_, at) if counter.limit == 0 => at + counter.window,
@@ -302,6 +307,7 @@ impl Model {
                 log.extend((0..hits).map(|_| at));
                 self.logs.insert(counter.name, log);
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 self.buckets
@@ -313,7 +319,7 @@ impl Model {
     /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
     pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
         let GiveBack { counter, hits, made, .. } = give_back;
-        let charge = Charge { counter: counter.clone(), hits: Hits::Refund(0), caller: None };
+        let charge = Charge::new(counter.clone(), Hits::Refund(0));
         let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
         let now = i128::from(now.as_millis());
         let counter = Counter::of(&charge, made);
@@ -346,6 +352,7 @@ impl Model {
                     self.logs.insert(counter.name, log.into_iter().filter(is_kept).collect());
                 }
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 let refilled = (at - made).max(0) * counter.limit;
@@ -379,6 +386,7 @@ impl Model {
                     self.logs.insert(counter.name, log);
                 }
             }
+            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 if debt > 0 {

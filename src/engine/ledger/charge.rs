@@ -1,9 +1,12 @@
 //! Charges: the hits that descriptors charge to counters.
 
 use crate::engine::{
+    algorithm::account::Terms,
+    hold::{HoldAction, HoldBy},
     key::Counter,
     request::Hits,
     rule::{FailureMode, WhenDenied},
+    time::Timestamp,
 };
 
 /// What one descriptor charges to one counter.
@@ -16,13 +19,57 @@ pub struct Charge {
     /// The caller, if the limit remembers callers: visible ASCII, see
     /// [`caller`](crate::engine::key::caller).
     pub caller: Option<Box<str>>,
+    /// What it does with holds.
+    pub hold: Option<HoldAction>,
+    /// The number of its group, if it is one of several quotas that have room together; else 0.
+    pub quota_group: usize,
 }
 
 impl Charge {
+    /// The numbers of its limit at `now`, and the window whose account it changes: a commit gives back to the window in
+    /// which its take was charged.
+    pub fn terms(&self, now: Timestamp) -> Terms {
+        let limit = &self.counter.limit;
+        let terms = limit.terms(now);
+        match self.hold {
+            Some(HoldAction::Commit { held, used, made, .. }) if used < held => {
+                Terms { span: limit.window.at(made), ..terms }
+            }
+            _ => terms,
+        }
+    }
+
+    /// A charge of a caller who is not remembered, without a hold.
+    pub const fn new(counter: Counter, hits: Hits) -> Self {
+        Self { counter, hits, caller: None, hold: None, quota_group: 0 }
+    }
+
+    /// Makes it a charge of a call that is denied whatever its votes are: only work that is done is charged.
+    pub(in crate::engine) fn refuse(&mut self) {
+        if self.is_take() || !self.applies_when_denied() {
+            self.hits = Hits::Check;
+        }
+        self.hold.take_if(|hold| !matches!(hold, HoldAction::EndOldest { .. }));
+    }
+
+    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged.
+    pub fn when_denied(&self) -> WhenDenied {
+        match self.hold {
+            Some(HoldAction::EndOldest { .. }) => WhenDenied::Counted,
+            _ => self.counter.limit.when_denied,
+        }
+    }
+
+    /// Whether it charges an estimate, and so only a call that is admitted.
+    pub fn is_take(&self) -> bool {
+        let by = self.counter.limit.hold.as_ref().map(|policy| policy.by);
+        matches!(by, Some(HoldBy::Token | HoldBy::Id)) && matches!(self.hits, Hits::Charge(_))
+    }
+
     /// Whether it changes its counter even if an enforced limit denies the call uncharged.
     pub fn applies_when_denied(&self) -> bool {
         match self.hits {
-            Hits::Charge(_) => self.counter.limit.when_denied == WhenDenied::Counted,
+            Hits::Charge(_) => self.when_denied() == WhenDenied::Counted,
             Hits::Refund(_) => true,
             Hits::Check => false,
         }

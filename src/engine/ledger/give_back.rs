@@ -2,7 +2,8 @@
 
 use super::tally::Tally;
 use crate::engine::{
-    algorithm::{AnyAccount, account::Terms},
+    algorithm::{AnyAccount, account::Terms, hold_record::HoldRecord},
+    hold::HoldAction,
     key::Counter,
     time::Timestamp,
 };
@@ -19,6 +20,8 @@ pub struct GiveBack {
     pub made: Timestamp,
     /// The caller, as in the reservation's [`Charge`](super::Charge).
     pub caller: Option<Box<str>>,
+    /// What the reservation did with holds.
+    pub hold: Option<HoldAction>,
 }
 
 impl GiveBack {
@@ -29,7 +32,24 @@ impl GiveBack {
     }
 
     /// Gives the hits back to the account of that window. The tally describes that window, which may have ended.
-    pub fn apply(&self, account: &mut AnyAccount, terms: &Terms) -> Tally {
+    ///
+    /// `record` is what is known of the hold, if it is a take by id.
+    pub fn apply(
+        &self,
+        account: &mut AnyAccount,
+        record: Option<&mut AnyAccount>,
+        terms: &Terms,
+    ) -> Tally {
+        if let (
+            AnyAccount::InFlight(account),
+            Some(HoldAction::Occupy { id, .. } | HoldAction::ById { id, .. }),
+        ) = (&mut *account, self.hold)
+        {
+            account.end(id);
+        }
+        if let Some(AnyAccount::HoldRecord(record)) = record {
+            **record = HoldRecord::default();
+        }
         account.write().give_back(self.hits, self.made, self.caller.as_deref(), terms);
         Tally::of(account.read(), true, 0, terms)
     }

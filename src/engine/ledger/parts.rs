@@ -46,7 +46,7 @@ pub enum PartsVerdict {
 }
 
 /// A charge as its part makes it. A part does not know whether quotas of other parts fit, so that quotas
-/// neither admit nor deny it, and are charged in full; see rule 3 of [`judge`](super::judge).
+/// neither admit nor deny it, and are charged in full, but for takes; see rule 3 of [`judge`](super::judge).
 #[must_use]
 pub fn reservation(charge: &Charge) -> Charge {
     let limit = &charge.counter.limit;
@@ -141,18 +141,19 @@ fn stands_in_part(
     fits: &[FitKind],
     is_of_part: impl Fn(usize) -> bool,
 ) -> bool {
-    // A reserved quota has no vote, and is always charged.
+    // A reserved quota has no vote, and is always charged, but for a take.
     let has_vote = |charge: &Charge| charge.counter.limit.mode != Mode::Quota;
     let votes = votes(charges, fits).enumerate();
     let votes = votes.filter(|(index, vote)| is_of_part(*index) && has_vote(vote.charge));
     let result = decide(votes.map(|(_, vote)| vote));
-    !has_vote(charge) || Vote { charge, fit }.is_charged(result)
+    let is_always_charged = !has_vote(charge) && !charge.is_take();
+    is_always_charged || Vote { charge, fit }.is_charged(result)
 }
 
 impl PartTally {
     fn fit(&self) -> FitKind {
         match self {
-            Self::Known(Tally { fit: Fit::Fits { .. }, .. }) => FitKind::Fits,
+            Self::Known(Tally { fit: Fit::Fits { .. } | Fit::Commit(_), .. }) => FitKind::Fits,
             Self::Known(Tally { fit: Fit::Over, .. }) => FitKind::Over,
             Self::Corrupt | Self::Unknown => FitKind::Corrupt,
         }
@@ -175,11 +176,7 @@ mod tests {
     fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: FailureMode) -> Charge {
         let limit =
             Limit { mode, when_denied, on_store_failure, ..Limit::new(10, Unit::Hour, 1).unwrap() };
-        Charge {
-            counter: Counter::new("shop", &[], Arc::new(limit)),
-            hits: Hits::Charge(1),
-            caller: None,
-        }
+        Charge::new(Counter::new("shop", &[], Arc::new(limit)), Hits::Charge(1))
     }
 
     fn enforced() -> Charge {

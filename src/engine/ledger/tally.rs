@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::charge::Charge;
 use crate::engine::{
     algorithm::account::{Account, Terms},
+    hold::CommitOutcome,
     rule::Limit,
     time::Timestamp,
 };
@@ -30,6 +31,8 @@ pub enum Fit {
     },
     /// It does not fit.
     Over,
+    /// It is a commit, which always passes.
+    Commit(CommitOutcome),
 }
 
 impl Tally {
@@ -48,6 +51,14 @@ impl Tally {
             (Fit::Over, account.admits_at(asked, terms))
         };
         Self { fit, reset: terms.now.until(at) }
+    }
+
+    /// The tally with fewer remaining hits, since others hold them.
+    pub(super) fn less(mut self, held: u64) -> Self {
+        if let Fit::Fits { remaining } = &mut self.fit {
+            *remaining = remaining.saturating_sub(held);
+        }
+        self
     }
 
     /// The tally of a charge whose counter gives no answer: over its limit for a second if its

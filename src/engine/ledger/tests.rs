@@ -39,6 +39,7 @@ fn spell(tally: &Tally) -> String {
     match tally.fit {
         Fit::Fits { remaining } => remaining.to_string(),
         Fit::Over => "over".to_owned(),
+        Fit::Commit(outcome) => format!("{outcome:?}"),
     }
 }
 
@@ -56,14 +57,14 @@ fn used(accounts: &[AnyAccount], index: usize) -> u64 {
 }
 
 fn charge_of(hits: Hits, limit: Limit) -> Charge {
-    Charge { counter: Counter::new("shop", &[], Arc::new(limit)), hits, caller: None }
+    Charge::new(Counter::new("shop", &[], Arc::new(limit)), hits)
 }
 
 fn postings(call: &[IndexedCharge]) -> Vec<Posting<'_>> {
     let mut postings = Vec::new();
     for (account, charge) in call {
         let terms = charge.counter.limit.terms(NOW);
-        postings.push(Posting { account: *account, charge, terms });
+        postings.push(Posting { account: *account, hold: None, charge, terms });
     }
     postings
 }

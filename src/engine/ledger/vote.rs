@@ -1,6 +1,7 @@
 //! Votes: what each charge contributes to the verdict on its call.
 
 use super::{
+    Few,
     charge::Charge,
     tally::{Fit, Tally},
 };
@@ -32,10 +33,11 @@ pub(super) struct Vote<'call> {
     pub(super) fit: FitKind,
 }
 
-/// Counts these votes: a call is denied if a charge denies it, or if it has quota charges and none of
-/// them fits.
+/// Counts these votes: a call is denied if a charge denies it, or if it has quota charges and there is room neither in
+/// one of its own nor in all of a group.
 pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteResult {
     let (mut is_denied, mut has_quota, mut quota_fits) = (false, false, false);
+    let mut groups: Few<(usize, bool)> = Few::new();
     for vote in votes {
         if vote.denies_uncharged() {
             return VoteResult::DeniedUncharged;
@@ -43,9 +45,15 @@ pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteRes
         is_denied |= vote.denies();
         if vote.is_quota() {
             has_quota = true;
-            quota_fits |= vote.fit == FitKind::Fits;
+            let (group, fits) = (vote.charge.quota_group, vote.fit == FitKind::Fits);
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                _ if group == 0 => quota_fits |= fits,
+                Some((_, has_room)) => *has_room &= fits,
+                None => groups.push((group, fits)),
+            }
         }
     }
+    quota_fits |= groups.iter().any(|(_, has_room)| *has_room);
     if is_denied || (has_quota && !quota_fits) { VoteResult::Denied } else { VoteResult::Admitted }
 }
 
@@ -63,7 +71,7 @@ pub fn denies_uncharged(charge: &Charge, tally: &Tally) -> bool {
 impl<'call> Vote<'call> {
     fn new(charge: &'call Charge, tally: &Tally) -> Self {
         let fit = match tally.fit {
-            Fit::Fits { .. } => FitKind::Fits,
+            Fit::Fits { .. } | Fit::Commit(_) => FitKind::Fits,
             Fit::Over => FitKind::Over,
         };
         Self { charge, fit }
@@ -74,7 +82,7 @@ impl<'call> Vote<'call> {
     }
 
     fn when_denied(self) -> WhenDenied {
-        self.charge.counter.limit.when_denied
+        self.charge.when_denied()
     }
 
     /// Whether this charge alone denies the call.
@@ -96,7 +104,11 @@ impl<'call> Vote<'call> {
 
     /// Whether the hits of this charge are charged in a call with this result of its votes.
     pub(super) fn is_charged(self, result: VoteResult) -> bool {
-        (result == VoteResult::Admitted && self.fit == FitKind::Fits)
+        let is_taken = result == VoteResult::Admitted && self.fit == FitKind::Fits;
+        if self.charge.is_take() {
+            return is_taken;
+        }
+        is_taken
             || self.when_denied() == WhenDenied::Counted
             || (self.mode() == Mode::Quota && result != VoteResult::DeniedUncharged)
     }

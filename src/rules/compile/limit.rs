@@ -5,11 +5,14 @@ use std::sync::Arc;
 use crate::{
     engine::{
         calendar::{self, Calendar, CalendarError},
+        hold::HoldBy,
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit, WhenDenied},
         window::Window,
     },
     rules::{
+        hold,
+        keys::OF_ONE_ALGORITHM,
         options::{Algorithms, LoadOptions},
         written::{RateLimit, WrittenDescriptor},
     },
@@ -50,6 +53,8 @@ pub(super) fn compile(
         window: window(value, unit, problems).unwrap_or_else(|| fixed.window.clone()),
         algorithm: algorithm(value),
         when_denied: match value.count_denied {
+            // A denied call holds nothing.
+            None if value.hold.is_some() => WhenDenied::Free,
             None => options.defaults.when_denied,
             Some(true) => WhenDenied::Counted,
             Some(false) => WhenDenied::Free,
@@ -59,6 +64,7 @@ pub(super) fn compile(
         mode: options.defaults.mode_override.mode(mode_written),
         mode_written,
         name: value.name.as_deref().map(Arc::from),
+        hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
         ..fixed
     };
     if options.algorithms == Algorithms::FixedWindow && limit.algorithm != Algorithm::FixedWindow {
@@ -66,6 +72,14 @@ pub(super) fn compile(
         problems
             .add(*location, format!("algorithm: {name} needs scripts, but --redis-scripts is off"));
     }
+    let holds_by = limit.hold.as_ref().map(|policy| policy.by);
+    if options.algorithms == Algorithms::FixedWindow
+        && holds_by.is_some_and(|by| by != HoldBy::Token)
+    {
+        let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
+        problems.add(*location, message);
+    }
+    hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);
     match &limit.algorithm {
         Algorithm::SlidingLog { .. } => check_log(&limit, written, path, problems),
@@ -85,12 +99,14 @@ pub(super) fn compile(
 
 /// Some keys need a certain algorithm.
 fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
-    for (key, location, algorithm) in [
-        ("burst", written.burst.as_ref().map(|burst| burst.location), "token_bucket"),
-        ("idle", written.idle.as_ref().map(|idle| idle.location), "first_hit_window"),
-        ("time_zone", written.time_zone.as_ref().map(|zone| zone.location), "fixed_window"),
-        ("remember", written.remember.as_ref().map(|key| key.location), "sliding_log"),
-    ] {
+    let locations: [_; OF_ONE_ALGORITHM.len()] = [
+        written.burst.as_ref().map(|burst| burst.location),
+        written.idle.as_ref().map(|idle| idle.location),
+        written.time_zone.as_ref().map(|zone| zone.location),
+        written.starts.as_ref().map(|starts| starts.location),
+        written.remember.as_ref().map(|key| key.location),
+    ];
+    for ((key, algorithm), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
         if let Some(location) = location
             && written.algorithm != algorithm
         {

@@ -74,7 +74,7 @@ impl Guard {
         let mut resolved = charges.to_vec();
         for (index, tally) in local.iter().zip(&in_memory.verdict.tallies) {
             let on_store_failure = match tally.fit {
-                Fit::Fits { .. } => FailureMode::Allow,
+                Fit::Fits { .. } | Fit::Commit(_) => FailureMode::Allow,
                 Fit::Over => FailureMode::Deny,
             };
             if let Some(charge) = resolved.get_mut(*index) {
@@ -111,7 +111,7 @@ mod tests {
 
     fn charge(hits: Hits, when_denied: WhenDenied) -> Charge {
         let limit = Limit { when_denied, ..Limit::new(10, Unit::Year, 1).unwrap() };
-        Charge { counter: Counter::new("shop", &[], Arc::new(limit)), hits, caller: None }
+        Charge::new(Counter::new("shop", &[], Arc::new(limit)), hits)
     }
 
     fn remaining(fallback: &Fallback) -> Fit {

@@ -72,6 +72,11 @@ impl HashedKey {
         Self { hash: hash.wrapping_add(window), key: counter.key(start) }
     }
 
+    /// The key of something else that belongs to a counter, and its hash.
+    pub(super) fn of_hold(hash: u64, key: String) -> Self {
+        Self { hash, key }
+    }
+
     fn is_of(&self, kept: &Kept) -> bool {
         kept.hash == self.hash && *kept.key == *self.key
     }

@@ -63,6 +63,7 @@ impl CachedTally {
     ) -> Self {
         let fit = match fit {
             Fit::Fits { remaining } => CachedFit::Fits { remaining },
+            Fit::Commit(_) => CachedFit::Fits { remaining: 0 },
             Fit::Over => CachedFit::Over { remaining: asked().saturating_sub(1) },
         };
         Self { fit, reset, sent, is_sure: true }

@@ -72,7 +72,7 @@ fn tally(text: &str) -> Tally {
 
 fn spell(Tally { fit, reset }: &Tally) -> String {
     match fit {
-        Fit::Over => format!("over {}", reset.as_millis()),
+        Fit::Over | Fit::Commit(_) => format!("over {}", reset.as_millis()),
         Fit::Fits { remaining } => format!("{remaining} left {}", reset.as_millis()),
     }
 }
@@ -102,7 +102,7 @@ fn charge(text: &str) -> Charge {
         _ => Hits::Charge(words[1].parse().unwrap()),
     };
     let entries = [Entry { key: "user".into(), value: user.to_owned().into() }];
-    Charge { counter: Counter::new("shop", &entries, Arc::new(limit)), hits, caller: None }
+    Charge::new(Counter::new("shop", &entries, Arc::new(limit)), hits)
 }
 
 #[test]

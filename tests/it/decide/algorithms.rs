@@ -51,7 +51,10 @@ fn run(backend: &mut dyn Backend, begin: Timestamp, limit: &Arc<Limit>, line: &s
         let (hits, made) = reservation.split_once('@').unwrap();
         let Charge { counter, caller, .. } = charge("alice", Hits::Check, limit);
         let made = time(begin, made);
-        backend.give_back(&GiveBack { counter, hits: hits.parse().unwrap(), made, caller }, now);
+        backend.give_back(
+            &GiveBack { counter, hits: hits.parse().unwrap(), made, caller, hold: None },
+            now,
+        );
         return format!("{at} {what} done");
     }
     let hits = match what.split_at(1) {
@@ -72,7 +75,9 @@ fn time(begin: Timestamp, seconds: &str) -> Timestamp {
 fn spell(tally: Tally) -> String {
     match tally.fit {
         Fit::Fits { remaining } => format!("ok {remaining} left"),
-        Fit::Over => format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0),
+        Fit::Over | Fit::Commit(_) => {
+            format!("over in {}s", tally.reset.as_millis() as f64 / 1000.0)
+        }
     }
 }
 

@@ -60,7 +60,12 @@ fn corrupt_counters_are_judged_alike_in_rust_and_in_lua() {
         let mut postings = Vec::new();
         for (counter, charge) in &call {
             let account = COUNTERS[*counter].1.map(|_| *counter);
-            postings.push(Posting { account, charge, terms: charge.counter.limit.terms(BEGIN) });
+            postings.push(Posting {
+                account,
+                hold: None,
+                charge,
+                terms: charge.counter.limit.terms(BEGIN),
+            });
         }
         let judged = ledger::judge(&postings, &mut accounts);
 

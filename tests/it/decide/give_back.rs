@@ -35,7 +35,8 @@ fn a_give_back_looks_for_its_entry_among_the_newest_257_of_a_log() {
         let mut used = 600;
         for (made, found) in [(42, false), (43, true), (299, true), (44, true), (42, true)] {
             let Charge { counter, caller, .. } = charge("a", Hits::Check, &limit);
-            let give_back = GiveBack { counter, hits: 2, made: BEGIN.plus_millis(made), caller };
+            let give_back =
+                GiveBack { counter, hits: 2, made: BEGIN.plus_millis(made), caller, hold: None };
             let tally = backend.give_back(&give_back, BEGIN.plus_millis(300)).unwrap();
             used -= if found { 2 } else { 0 };
             assert_eq!(left(&tally), Some(1000 - used), "{}: {made}", backend.name());
@@ -69,7 +70,8 @@ fn a_give_back_leaves_hits_of_another_caller_at_the_same_time() {
         backend.charge(&[of("ann", 1), of("bob", 2), of("ann", 3), of("eve", 1)], BEGIN);
         let mut give_back = |caller: Option<&str>, hits| {
             let (counter, caller) = (of("", 1).counter, caller.map(Into::into));
-            let tally = backend.give_back(&GiveBack { counter, hits, made: BEGIN, caller }, BEGIN);
+            let tally = backend
+                .give_back(&GiveBack { counter, hits, made: BEGIN, caller, hold: None }, BEGIN);
             left(&tally.unwrap())
         };
         assert_eq!(give_back(None, 9), Some(3));
@@ -88,7 +90,7 @@ fn a_give_back_creates_no_key_and_leaves_none_without_a_count() {
     let keys = |redis: &ScriptInRedis| redis.redis.query::<Vec<String>>(&["KEYS", "tk1:*"]);
     for limit in one_of_each() {
         let Charge { counter, caller, .. } = charge("a", Hits::Check, &limit);
-        let give_back = GiveBack { counter, hits: 3, made: BEGIN, caller };
+        let give_back = GiveBack { counter, hits: 3, made: BEGIN, caller, hold: None };
         redis.give_back(&give_back, BEGIN);
         assert_eq!(keys(&redis), [""; 0], "{limit:?}");
         redis.charge(&[charge("a", Hits::Charge(3), &limit)], BEGIN);
@@ -113,7 +115,7 @@ fn a_give_back_to_a_corrupt_counter_says_so_and_changes_nothing() {
             let Charge { counter, caller, .. } = charge("a", Hits::Check, &limit);
             let key = counter.key(limit.window.at(BEGIN).start);
             let _: () = redis.redis.query(&["SET", &key, "text", "EX", "1000000000"]);
-            let give_back = GiveBack { counter, hits: 3, made: BEGIN, caller };
+            let give_back = GiveBack { counter, hits: 3, made: BEGIN, caller, hold: None };
             let outcome = redis.answer_give_back(&give_back, BEGIN);
             assert_eq!(outcome, ScriptVerdict::Corrupt(vec![0]), "{limit:?}");
             assert_eq!(redis.redis.query::<String>(&["GET", &key]), "text");
@@ -190,7 +192,13 @@ impl History {
                     && remaining(&self.without, limit, now) == 10;
                 if !opens && !self.with.charge_at(&one, now).denied {
                     let [Charge { counter, caller, .. }] = one;
-                    self.reservations.push(GiveBack { counter, hits, made: now, caller });
+                    self.reservations.push(GiveBack {
+                        counter,
+                        hits,
+                        made: now,
+                        caller,
+                        hold: None,
+                    });
                 }
             }
             4 if !self.reservations.is_empty() => {

@@ -50,7 +50,7 @@ struct Call {
 /// Limits of every algorithm, mode, failure mode and way to count denied calls.
 fn limits() -> Vec<Arc<Limit>> {
     let mut limits = Vec::new();
-    for algorithm in Algorithm::all(6, None) {
+    for algorithm in Algorithm::of_time(6, None) {
         for mode in [Mode::Enforced, Mode::Enforced, Mode::Shadow, Mode::Quota] {
             for when_denied in [WhenDenied::Free, WhenDenied::Counted] {
                 for on_store_failure in FailureMode::ALL {
@@ -83,7 +83,8 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
             Algorithm::FixedWindow => format!("{}", dice.below(3)),
             _ => format!("{number}-{}", dice.below(2)),
         };
-        charge(&user, hits, &limits[number])
+        let quota_group = dice.below(3) as usize;
+        Charge { quota_group, ..charge(&user, hits, &limits[number]) }
     });
     let charges = charges.collect();
     let fate = |dice: &mut Dice| match dice.below(8) {
@@ -147,10 +148,10 @@ impl Nodes {
         }
         let judged = judge_parts(charges, &tallies, &parts);
         for (index, gives_back) in judged.gives_back.iter().enumerate() {
-            let Charge { counter, hits, caller } = charges[index].clone();
+            let Charge { counter, hits, caller, .. } = charges[index].clone();
             if let (Hits::Charge(hits), true) = (hits, *gives_back && call.gives_back[parts[index]])
             {
-                let give_back = GiveBack { counter, hits, made: now, caller };
+                let give_back = GiveBack { counter, hits, made: now, caller, hold: None };
                 self.0[parts[index]].give_back_at(&give_back, now.plus_millis(call.took));
             }
         }
@@ -193,7 +194,7 @@ fn checked(store: &MemoryStore, charge: &Charge, now: Timestamp) -> Tally {
 fn remaining(tally: Tally) -> u64 {
     match tally.fit {
         Fit::Fits { remaining } => remaining,
-        Fit::Over => 0,
+        Fit::Over | Fit::Commit(_) => 0,
     }
 }
 

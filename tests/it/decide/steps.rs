@@ -49,7 +49,7 @@ fn limits() -> Vec<Arc<Limit>> {
     let counted = |limit| Limit { when_denied: WhenDenied::Counted, ..limit };
     let bucket = |burst| Algorithm::TokenBucket { burst };
     let fixed = Algorithm::FixedWindow;
-    let algorithms = Algorithm::all(7, None);
+    let algorithms = Algorithm::of_time(7, None);
     let mut limits = Vec::new();
     for algorithm in &algorithms {
         limits.extend([per(7, 1, Unit::Second, algorithm), per(13, 1, Unit::Minute, algorithm)]);
@@ -112,7 +112,8 @@ impl Dice {
         let charge = |_| {
             let limit = &limits[self.below(limits.len() as u64) as usize];
             let user = ["a", "b"][self.below(2) as usize];
-            charge(user, self.hits(limit), limit)
+            let quota_group = self.below(4) as usize;
+            Charge { quota_group, ..charge(user, self.hits(limit), limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let charges = (0..count).map(charge).collect();
@@ -131,10 +132,10 @@ impl Reservations {
         if ledger::denies(charges, tallies) {
             return;
         }
-        for (Charge { counter, hits, caller }, tally) in charges.iter().zip(tallies) {
+        for (Charge { counter, hits, caller, .. }, tally) in charges.iter().zip(tallies) {
             if let (Hits::Charge(hits), Fit::Fits { .. }) = (*hits, tally.fit) {
                 let (counter, caller) = (counter.clone(), caller.clone());
-                self.0.push(GiveBack { counter, hits, made, caller });
+                self.0.push(GiveBack { counter, hits, made, caller, hold: None });
             }
         }
         self.0.drain(..self.0.len().saturating_sub(RESERVATIONS));

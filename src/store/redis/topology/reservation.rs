@@ -14,10 +14,11 @@ use super::{directory::Directory, redirect::decide_alone};
 use crate::{
     engine::{
         ledger::{
-            Charge, Fit, GiveBack, PartTally, PartsVerdict, Tally, Verdict, given_back,
+            Charge, Few, Fit, GiveBack, PartTally, PartsVerdict, Tally, Verdict, given_back,
             judge_parts, past_corrupt_counter, reservation,
         },
         request::Hits,
+        time::Timestamp,
     },
     store::{
         StoreError,
@@ -130,6 +131,8 @@ impl Reservation {
             PartsVerdict::Admitted | PartsVerdict::Denied => Ok(Verdict {
                 denied: verdict == PartsVerdict::Denied,
                 tallies: known.settled(&self.charges, &judged_parts.gives_back, &given_back),
+                at: known.times(),
+                ended: Vec::new(),
                 corrupt: known.like(PartTally::Corrupt),
                 absent: known.like(PartTally::Unknown),
             }),
@@ -193,8 +196,8 @@ impl Reservation {
             if !gives_back {
                 return None;
             }
-            let Charge { counter, caller, .. } = charge.clone();
-            let give_back = GiveBack { counter, hits, made: reserved.at, caller };
+            let Charge { counter, caller, hold, .. } = charge.clone();
+            let give_back = GiveBack { counter, hits, made: reserved.at, caller, hold };
             let answer = self.return_hits(&part.target, Arc::new(give_back)).await;
             answer.ok()?.verdict.tallies.pop()
         }))
@@ -275,6 +278,13 @@ impl KnownParts {
     fn like(&self, known: PartTally) -> Vec<usize> {
         let tallies = self.tallies.iter().enumerate();
         tallies.filter(|(_, tally)| **tally == known).map(|(index, _)| index).collect()
+    }
+
+    /// The time of each charge, by the clock of its part.
+    fn times(&self) -> Few<Timestamp> {
+        let answers = self.parts.iter().map(|part| self.answers.get(*part));
+        let times = answers.map(|answer| Some(answer?.1.as_ref().ok()?.at));
+        times.map(Option::unwrap_or_default).collect()
     }
 
     /// Whether no part is decided: then the call is like one on a single node that fails.

@@ -254,7 +254,8 @@ impl<'call> TransactionCall<'call> {
                 corrupt.push(index);
             }
             let terms = charge.counter.limit.terms(now);
-            postings.push(Posting { account: is_readable.then_some(*counter), charge, terms });
+            let account = is_readable.then_some(*counter);
+            postings.push(Posting { account, hold: None, charge, terms });
         }
         let Some(verdict) = ledger::judge(&postings, &mut accounts) else {
             return Settlement { verdict: ScriptVerdict::Corrupt(corrupt), wanted: used(before) };

@@ -1,0 +1,58 @@
+//! What is known of one hold on one counter: a take by id, or that a hold was committed.
+
+use super::account::{Account, Terms};
+use crate::engine::time::Timestamp;
+
+/// The record of one hold on one counter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HoldRecord {
+    /// What is known; `None` without a record.
+    pub state: Option<HoldState>,
+    /// From then on it is of no use.
+    pub until: Timestamp,
+}
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldState {
+    /// These hits were charged at a time, and count until a commit, or for good after the deadline.
+    Taken {
+        /// The hits.
+        hits: u64,
+        /// When they were charged.
+        made: Timestamp,
+        /// From then on a commit is late.
+        deadline: Timestamp,
+    },
+    /// A commit was made.
+    Committed,
+}
+
+/// It counts no hits. As long as it is of use, it ranks as an exhausted counter: without it a commit might be made twice.
+impl Account for HoldRecord {
+    fn refund(&mut self, _: u64, _: &Terms) {}
+
+    fn give_back(&mut self, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
+
+    fn fits(&self, _: u64, _: &Terms) -> bool {
+        true
+    }
+
+    fn charge(&mut self, _: u64, _: Option<&str>, _: &Terms) {}
+
+    fn is_unused(&self) -> bool {
+        self.state.is_none()
+    }
+
+    fn used(&self, _: &Terms) -> u64 {
+        u64::MAX
+    }
+
+    fn remaining(&self, _: &Terms) -> u64 {
+        0
+    }
+
+    fn ends(&self, _: &Terms) -> Timestamp {
+        self.until
+    }
+}

@@ -1,0 +1,118 @@
+//! Calls in flight: each occupies places until it is committed, or until its deadline. Also the holds without ids that
+//! are open on a counter of another algorithm, see [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
+
+use super::account::{Account, Terms};
+use crate::engine::{hold::HoldId, time::Timestamp};
+
+/// The calls in flight on one counter, by ascending deadline.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InFlight {
+    occupants: Vec<Occupant>,
+}
+
+/// A call in flight.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Occupant {
+    /// From then on it occupies nothing.
+    pub deadline: Timestamp,
+    /// Identifies it.
+    pub id: HoldId,
+    /// Number of places, at least 1.
+    pub hits: u64,
+    /// The caller, if the limit remembers callers.
+    pub caller: Option<Box<str>>,
+}
+
+impl InFlight {
+    /// Adds a call.
+    pub fn occupy(&mut self, occupant: Occupant) {
+        let at = self.occupants.partition_point(|known| *known < occupant);
+        self.occupants.insert(at, occupant);
+    }
+
+    /// Ends the call with this id; `false` if there is none.
+    pub fn end(&mut self, id: HoldId) -> bool {
+        let known = self.occupants.len();
+        self.occupants.retain(|occupant| occupant.id != id);
+        self.occupants.len() < known
+    }
+
+    /// Ends the call with the earliest deadline after `now`.
+    pub fn end_oldest(&mut self, now: Timestamp) -> Option<HoldId> {
+        let oldest = self.occupants.iter().position(|occupant| now < occupant.deadline)?;
+        Some(self.occupants.remove(oldest).id)
+    }
+
+    /// Drops the calls whose deadlines have passed. Returns the deadlines.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<Timestamp> {
+        let expired = self.occupants.partition_point(|occupant| occupant.deadline <= now);
+        self.occupants.drain(..expired).map(|occupant| occupant.deadline).collect()
+    }
+
+    /// The calls in flight at `now`.
+    pub fn occupants(&self, now: Timestamp) -> impl Iterator<Item = &Occupant> {
+        self.occupants.iter().filter(move |occupant| now < occupant.deadline)
+    }
+}
+
+impl Account for InFlight {
+    fn refund(&mut self, hits: u64, terms: &Terms) {
+        let mut owed = hits;
+        self.expire(terms.now);
+        while let Some(newest) = self.occupants.last_mut().filter(|_| owed > 0) {
+            let ended = owed.min(newest.hits);
+            (newest.hits, owed) = (newest.hits - ended, owed - ended);
+            if newest.hits == 0 {
+                self.occupants.pop();
+            }
+        }
+    }
+
+    /// A reservation is given back by its id, see [`end`](Self::end).
+    fn give_back(&mut self, _: u64, _: Timestamp, _: Option<&str>, _: &Terms) {}
+
+    fn fits(&self, hits: u64, terms: &Terms) -> bool {
+        self.used(terms).saturating_add(hits) <= terms.requests_per_unit
+    }
+
+    /// A call without a hold of its own occupies its places for the time of the limit's holds.
+    fn charge(&mut self, hits: u64, caller: Option<&str>, terms: &Terms) {
+        let deadline = terms.now.plus_millis(terms.window_ms);
+        let (id, caller) = (HoldId::default(), caller.map(Into::into));
+        self.occupy(Occupant { deadline, id, hits, caller });
+    }
+
+    /// The last deadline.
+    fn keep_until(&self, terms: &Terms) -> Timestamp {
+        self.occupants.last().map_or(terms.now, |occupant| occupant.deadline)
+    }
+
+    fn is_unused(&self) -> bool {
+        self.occupants.is_empty()
+    }
+
+    fn used(&self, terms: &Terms) -> u64 {
+        self.occupants(terms.now).fold(0, |sum, occupant| sum.saturating_add(occupant.hits))
+    }
+
+    fn remaining(&self, terms: &Terms) -> u64 {
+        terms.requests_per_unit.saturating_sub(self.used(terms))
+    }
+
+    fn ends(&self, terms: &Terms) -> Timestamp {
+        self.keep_until(terms).max(terms.now)
+    }
+
+    /// The deadline by which enough calls have ended.
+    fn admits_at(&self, hits: u64, terms: &Terms) -> Timestamp {
+        let limit = terms.requests_per_unit;
+        let mut surplus = self.used(terms).saturating_add(hits).saturating_sub(limit);
+        for occupant in self.occupants(terms.now).filter(|_| hits <= limit) {
+            surplus = surplus.saturating_sub(occupant.hits);
+            if surplus == 0 {
+                return occupant.deadline;
+            }
+        }
+        self.ends(terms)
+    }
+}

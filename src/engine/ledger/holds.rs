@@ -1,0 +1,230 @@
+//! What the charges of a call do with holds: before the call is judged, commits are applied and open holds expire; takes of
+//! an admitted call are noted after it.
+
+use super::{Few, Posting};
+use crate::engine::{
+    algorithm::{
+        AnyAccount,
+        account::{Account as _, Terms},
+        hold_record::{HoldRecord, HoldState},
+        in_flight::{InFlight, Occupant},
+    },
+    hold::{Abandoned, CommitOutcome, HoldAction, HoldId},
+    request::Hits,
+    time::Timestamp,
+};
+
+/// Applies the commits of a call, and drops open holds whose time has passed. Returns what has become of each commit, by
+/// the index of its posting; the ids of holds that were ended without being named are added to `ended`.
+pub(super) fn begin(
+    postings: &[Posting<'_>],
+    accounts: &mut [AnyAccount],
+    ended: &mut Vec<HoldId>,
+) -> Few<Option<CommitOutcome>> {
+    let mut outcomes = Few::new();
+    for posting in postings {
+        outcomes.push(posting.charge.hold.and_then(|hold| match hold {
+            HoldAction::Open { estimate, abandoned, .. } => {
+                expire(posting, accounts, estimate, abandoned);
+                None
+            }
+            HoldAction::EndOldest { estimate, abandoned } => {
+                end_oldest(posting, accounts, (estimate, abandoned), ended)
+            }
+            HoldAction::Occupy { .. } => None,
+            HoldAction::ById { id, used, .. } => commit_by_id(posting, accounts, id, used),
+            HoldAction::Commit { .. } => commit(posting, accounts, &hold),
+        }));
+    }
+    outcomes
+}
+
+/// The hits that open holds without ids add to what a posting asks for, with those that this call opens.
+pub(super) fn asked(
+    posting: &Posting<'_>,
+    postings: &[Posting<'_>],
+    accounts: &[AnyAccount],
+) -> u64 {
+    let opens = |other: &&Posting<'_>| {
+        other.hold == posting.hold && matches!(other.charge.hold, Some(HoldAction::Open { .. }))
+    };
+    let takes = u64::try_from(postings.iter().filter(opens).count()).unwrap_or(u64::MAX);
+    held(posting, accounts).saturating_add(takes.saturating_mul(estimate(posting)))
+}
+
+/// The hits of the open holds without ids on the counter of a posting.
+pub(super) fn held(posting: &Posting<'_>, accounts: &[AnyAccount]) -> u64 {
+    let holds = posting.hold.and_then(|index| accounts.get(index));
+    let Some(AnyAccount::InFlight(holds)) = holds else { return 0 };
+    holds.used(&posting.terms).saturating_mul(estimate(posting))
+}
+
+fn estimate(posting: &Posting<'_>) -> u64 {
+    match posting.charge.hold {
+        Some(HoldAction::Open { estimate, .. } | HoldAction::EndOldest { estimate, .. }) => {
+            estimate
+        }
+        _ => 0,
+    }
+}
+
+/// Makes the charge of a posting that fits or is charged anyway.
+pub(super) fn charge(posting: &Posting<'_>, hits: u64, account: &mut AnyAccount) {
+    let (charge, terms) = (posting.charge, &posting.terms);
+    match (account, charge.hold) {
+        (
+            AnyAccount::InFlight(account),
+            Some(HoldAction::Occupy { id, lifetime_ms } | HoldAction::ById { id, lifetime_ms, .. }),
+        ) => account.occupy(Occupant {
+            deadline: terms.now.plus_millis(lifetime_ms),
+            id,
+            hits,
+            caller: charge.caller.clone(),
+        }),
+        (account, _) => account.write().charge(hits, charge.caller.as_deref(), terms),
+    }
+}
+
+/// Notes the hold of a posting that fits, in a call that is admitted.
+pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
+    let now = posting.terms.now;
+    match (posting.charge.hold, posting.hold.and_then(|index| accounts.get_mut(index))) {
+        (Some(HoldAction::Open { id, lifetime_ms, .. }), Some(AnyAccount::InFlight(holds))) => {
+            let deadline = now.plus_millis(lifetime_ms);
+            holds.occupy(Occupant { deadline, id, hits: 1, caller: None });
+        }
+        (Some(HoldAction::ById { lifetime_ms, .. }), Some(AnyAccount::HoldRecord(record))) => {
+            let Hits::Charge(hits) = posting.charge.hits else { return };
+            let deadline = now.plus_millis(lifetime_ms);
+            let state = HoldState::Taken { hits, made: now, deadline };
+            // A commit that is late is recognized for as long again.
+            let until = deadline.plus_millis(lifetime_ms);
+            **record = HoldRecord { state: Some(state), until };
+        }
+        _ => {}
+    }
+}
+
+/// Drops open holds whose time has passed. Where their estimates are kept, they are charged, unless they would no longer
+/// count if they had been charged when their time passed.
+fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount], estimate: u64, abandoned: Abandoned) {
+    let Terms { now, span, window_ms, .. } = posting.terms;
+    let is_aligned = posting.charge.counter.limit.algorithm.is_aligned();
+    let counts = |deadline: &Timestamp| match is_aligned {
+        true => span.start <= *deadline,
+        false => now < deadline.plus_millis(window_ms),
+    };
+    let Some(holds) = in_flight(posting.hold, accounts) else { return };
+    let expired = holds.expire(now);
+    let expired = expired.iter().filter(|deadline| counts(deadline)).count();
+    let hits = u64::try_from(expired).unwrap_or(u64::MAX).saturating_mul(estimate);
+    if abandoned == Abandoned::Keep
+        && hits > 0
+        && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
+    {
+        account.write().charge(hits, None, &posting.terms);
+    }
+}
+
+fn end_oldest(
+    posting: &Posting<'_>,
+    accounts: &mut [AnyAccount],
+    (estimate, abandoned): (u64, Abandoned),
+    ended: &mut Vec<HoldId>,
+) -> Option<CommitOutcome> {
+    let now = posting.terms.now;
+    if let Some(account) = in_flight(posting.account, accounts) {
+        return Some(match account.end_oldest(now) {
+            Some(_) => CommitOutcome::Applied,
+            None => CommitOutcome::Repeated,
+        });
+    }
+    expire(posting, accounts, estimate, abandoned);
+    ended.extend(in_flight(posting.hold, accounts)?.end_oldest(now));
+    // Its hits are charged as those of any call.
+    None
+}
+
+fn commit(
+    posting: &Posting<'_>,
+    accounts: &mut [AnyAccount],
+    hold: &HoldAction,
+) -> Option<CommitOutcome> {
+    let HoldAction::Commit { id, held, used, made, deadline } = *hold else { return None };
+    let now = posting.terms.now;
+    if deadline <= now {
+        return Some(CommitOutcome::Late);
+    }
+    if let Some(account) = in_flight(posting.account, accounts) {
+        return Some(if account.end(id) {
+            CommitOutcome::Applied
+        } else {
+            CommitOutcome::Repeated
+        });
+    }
+    let record = record(posting.hold, accounts)?;
+    if record.state.is_some() {
+        return Some(CommitOutcome::Repeated);
+    }
+    *record = HoldRecord { state: Some(HoldState::Committed), until: deadline };
+    settle(posting, accounts, (held, used, made));
+    Some(CommitOutcome::Applied)
+}
+
+/// `None` if this is the first call with its id.
+fn commit_by_id(
+    posting: &Posting<'_>,
+    accounts: &mut [AnyAccount],
+    id: HoldId,
+    used: Option<u64>,
+) -> Option<CommitOutcome> {
+    let now = posting.terms.now;
+    let record = record(posting.hold, accounts)?;
+    if record.until <= now {
+        *record = HoldRecord::default();
+    }
+    let HoldState::Taken { hits: held, made, deadline } = record.state? else {
+        return Some(CommitOutcome::Repeated);
+    };
+    record.state = Some(HoldState::Committed);
+    if deadline <= now {
+        return Some(CommitOutcome::Late);
+    }
+    if let Some(account) = in_flight(posting.account, accounts) {
+        account.end(id);
+    } else {
+        settle(posting, accounts, (held, used.unwrap_or(held), made));
+    }
+    Some(CommitOutcome::Applied)
+}
+
+/// Replaces held hits by the true number: what was not used is given back to the window where it was charged, and what was
+/// used beyond is charged in full now.
+fn settle(
+    posting: &Posting<'_>,
+    accounts: &mut [AnyAccount],
+    (held, used, made): (u64, u64, Timestamp),
+) {
+    let Some(account) = posting.account.and_then(|index| accounts.get_mut(index)) else { return };
+    let terms = &posting.terms;
+    let is_over = posting.charge.counter.limit.algorithm.is_aligned() && made < terms.span.start;
+    if used > held {
+        account.write().charge(used - held, None, terms);
+    } else if used < held && !is_over {
+        account.write().give_back(held - used, made, None, terms);
+    }
+}
+
+fn in_flight(index: Option<usize>, accounts: &mut [AnyAccount]) -> Option<&mut InFlight> {
+    match accounts.get_mut(index?)? {
+        AnyAccount::InFlight(account) => Some(account),
+        _ => None,
+    }
+}
+
+fn record(index: Option<usize>, accounts: &mut [AnyAccount]) -> Option<&mut HoldRecord> {
+    match accounts.get_mut(index?)? {
+        AnyAccount::HoldRecord(record) => Some(record),
+        _ => None,
+    }
+}

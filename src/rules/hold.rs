@@ -1,0 +1,250 @@
+//! The key `hold` of a limit: its keys, how it is read, and what it needs of its limit.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::written::RateLimit;
+use crate::{
+    engine::{
+        hold::{Abandoned, Estimate, HoldBy, HoldPolicy, LearnedEstimate},
+        request::Hits,
+        rule::{Algorithm, Limit, Mode},
+    },
+    text::duration::duration,
+    yaml::{
+        json_schema::mapping,
+        keys::{KeyTable, Shape, key, required},
+        origin::Problems,
+        reader::{Fields, Located, Reader, shown},
+        tree::{Content, Location, YamlNode},
+    },
+};
+
+const FOR_MIN: Duration = Duration::from_secs(1);
+const FOR_MAX: Duration = Duration::from_millis(HoldPolicy::LIFETIME_MS_MAX);
+
+/// Most items of `weights`, and of `unused_on`; tokens repeat both.
+const ITEMS_MAX: usize = 16;
+
+/// Most bytes of the name of a kind, and of an end.
+const NAME_BYTES_MAX: usize = 32;
+
+/// The keys of `hold`.
+pub(crate) static HOLD: KeyTable = KeyTable {
+    name: "`hold`",
+    elsewhere: |_| None,
+    keys: &[
+        required(
+            "for",
+            Shape::Time { min: FOR_MIN, max: FOR_MAX },
+            "Time in which a commit must come, from 1s to 7 days (168h)",
+        ),
+        key(
+            "by",
+            Shape::OneOf(|| HoldBy::ALL.map(HoldBy::name).to_vec()),
+            "How a commit finds its hold: `token` (default), `id` or `counter`",
+        ),
+        key(
+            "estimate",
+            Shape::Other(estimate_schema),
+            "Hits that are held: a number, `learned`, or a mapping with `default`, `min`, `max` and `learned`; without it, \
+             the hits of the call",
+        ),
+        key(
+            "weights",
+            Shape::Other(
+                || json!({ "type": ["object", "null"], "additionalProperties": { "type": "integer", "minimum": 0 } }),
+            ),
+            "Hits for one unit of each kind of usage, such as `input: 250`; without it, usage is a plain number",
+        ),
+        key(
+            "unused_on",
+            Shape::Other(
+                || json!({ "type": ["array", "null"], "items": { "type": ["string", "integer"] } }),
+            ),
+            "Response flags, codes and classes of codes (`5xx`) of calls that have used nothing: UF, UH, UO, NR, NC and RL \
+             if absent",
+        ),
+        key(
+            "abandoned",
+            Shape::OneOf(|| vec!["keep", "release"]),
+            "What happens to a hold without a commit: its hits stay (`keep`, the default) or are given back (`release`)",
+        ),
+    ],
+};
+
+/// The keys of `estimate`.
+pub(crate) static ESTIMATE: KeyTable = KeyTable {
+    name: "`estimate`",
+    elsewhere: |_| None,
+    keys: &[
+        key("default", HITS, "Hits for a call that announces no number"),
+        key("min", HITS, "The least estimate"),
+        key("max", HITS, "The largest estimate"),
+        key("learned", Shape::Switch, "true: the default follows what commits show"),
+    ],
+};
+
+const HITS: Shape = Shape::Whole { min: 0, max: Hits::MAX };
+
+/// The schema of `hold`: a time, or a mapping.
+pub(super) fn schema() -> Value {
+    json!({ "anyOf": [{ "type": ["string", "null"] }, mapping(&HOLD)] })
+}
+
+fn estimate_schema() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    json!({ "anyOf": [{ "type": "null" }, number, { "const": "learned" }, mapping(&ESTIMATE)] })
+}
+
+impl Reader<'_> {
+    pub(super) fn hold(&mut self, fields: &Fields<'_>) -> Option<Located<HoldPolicy>> {
+        let node = fields.node("hold")?;
+        let value = if let Content::Map(_) = node.content {
+            self.hold_policy(node)?
+        } else {
+            match duration(self.scalar(node, "hold")?, FOR_MIN, FOR_MAX) {
+                Ok(lifetime) => HoldPolicy::new(millis(lifetime)),
+                Err(problem) => {
+                    self.problem(node.location, format!("hold: {problem}"));
+                    return None;
+                }
+            }
+        };
+        Some(Located { location: node.location, value })
+    }
+
+    fn hold_policy(&mut self, node: &YamlNode) -> Option<HoldPolicy> {
+        let fields = self.fields(node, &HOLD)?;
+        let by = fields.word("by").map(|word| word.value);
+        let estimate = fields.node("estimate").and_then(|node| self.estimate(node));
+        let weights = fields.node("weights").map(|node| self.weights(node));
+        let unused_on = fields.node("unused_on").map(|node| self.unused_on(node));
+        let policy = HoldPolicy::new(millis(fields.time("for")?.value));
+        Some(HoldPolicy {
+            by: HoldBy::ALL.into_iter().find(|known| Some(known.name()) == by).unwrap_or(policy.by),
+            estimate: estimate.unwrap_or(policy.estimate),
+            weights: weights.unwrap_or_default(),
+            unused_on: unused_on.unwrap_or(policy.unused_on),
+            abandoned: match fields.word("abandoned").map(|word| word.value) {
+                Some("release") => Abandoned::Release,
+                _ => Abandoned::Keep,
+            },
+            ..policy
+        })
+    }
+
+    fn estimate(&mut self, node: &YamlNode) -> Option<Estimate> {
+        let none = Estimate { default: None, min: 0, max: Hits::MAX, learned: None };
+        let learned = || Some(Arc::new(LearnedEstimate::default()));
+        match &node.content {
+            Content::Scalar(text, _) if text == "learned" => {
+                Some(Estimate { learned: learned(), ..none })
+            }
+            Content::Scalar(..) => {
+                let default = self.whole(node, "estimate", 0, Hits::MAX)?;
+                Some(Estimate { default: Some(default), ..none })
+            }
+            Content::List(_) | Content::Map(_) => {
+                let fields = self.fields(node, &ESTIMATE)?;
+                let number = |name: &str| fields.whole(name).map(|whole| whole.value);
+                let (min, max) = (number("min").unwrap_or(0), number("max").unwrap_or(Hits::MAX));
+                if min > max {
+                    let message = format!("min: {min} exceeds max, which is {max}");
+                    self.problem(node.location, message);
+                    return None;
+                }
+                let learned = if fields.is_on("learned") { learned() } else { None };
+                Some(Estimate { default: number("default"), min, max, learned })
+            }
+        }
+    }
+
+    fn weights(&mut self, node: &YamlNode) -> Vec<(Box<str>, u64)> {
+        let Content::Map(pairs) = &node.content else {
+            self.problem(node.location, "weights: must be a mapping such as `input: 250`");
+            return Vec::new();
+        };
+        self.check_items("weights", node.location, pairs.len());
+        let mut weights = Vec::new();
+        for (key, value) in pairs {
+            let Some(kind) = self.short_text(key, "weights") else { continue };
+            if weights.iter().any(|(known, _): &(Box<str>, u64)| **known == *kind) {
+                self.problem(key.location, format!("{kind}: duplicate key"));
+            } else if let Some(weight) = self.whole(value, "weights", 0, Hits::MAX) {
+                weights.push((kind, weight));
+            }
+        }
+        weights
+    }
+
+    fn unused_on(&mut self, node: &YamlNode) -> Vec<Box<str>> {
+        let Content::List(items) = &node.content else {
+            self.problem(node.location, "unused_on: must be a list such as [5xx, UF]");
+            return Vec::new();
+        };
+        self.check_items("unused_on", node.location, items.len());
+        items.iter().filter_map(|item| self.short_text(item, "unused_on")).collect()
+    }
+
+    fn check_items(&mut self, name: &str, location: Location, count: usize) {
+        if count > ITEMS_MAX {
+            self.problem(location, format!("{name}: {count} items exceed {ITEMS_MAX}"));
+        }
+    }
+
+    fn short_text(&mut self, node: &YamlNode, name: &str) -> Option<Box<str>> {
+        let text = self.scalar(node, name)?;
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.as_bytes().iter().all(is_word) {
+            return Some(text.into());
+        }
+        let message = format!(
+            "{name}: `{}` must be 1 to {NAME_BYTES_MAX} ASCII letters, digits and underscores",
+            shown(text)
+        );
+        self.problem(node.location, message);
+        None
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(HoldPolicy::LIFETIME_MS_MAX)
+}
+
+/// Checks a hold against the rest of its limit.
+pub(super) fn check(
+    limit: &Limit,
+    written: &RateLimit,
+    location: Location,
+    problems: &mut Problems<'_>,
+) {
+    let Some(policy) = &limit.hold else { return };
+    let algorithm = &limit.algorithm;
+    let is_in_flight = matches!(algorithm, Algorithm::InFlight { .. });
+    let mut problem = |message: String| problems.add(location, format!("hold: {message}"));
+    match (policy.by, algorithm) {
+        (_, Algorithm::SlidingLog { .. }) => {
+            problem("not possible with sliding_log, which stores admitted hits only".to_owned());
+        }
+        (HoldBy::Id | HoldBy::Counter, Algorithm::SlidingWindow) => {
+            let by = policy.by.name();
+            problem(format!("`by: {by}` is not possible with sliding_window; `by: token` is"));
+        }
+        _ => {}
+    }
+    if written.count_denied == Some(true) {
+        problem("not possible with `count_denied: true`: a denied call holds nothing, and commits count in full".to_owned());
+    }
+    let is_estimated = policy.estimate.default.is_some() || policy.estimate.learned.is_some();
+    if policy.by == HoldBy::Counter && !is_estimated && !is_in_flight {
+        problem("`by: counter` needs an `estimate`".to_owned());
+    }
+    if policy.abandoned == Abandoned::Release && policy.by != HoldBy::Counter && !is_in_flight {
+        problem("`abandoned: release` needs `by: counter`, or the algorithm in_flight".to_owned());
+    }
+    if is_in_flight && limit.mode_written == Mode::Quota {
+        problem("in_flight is not possible with quota_mode".to_owned());
+    }
+}
