@@ -25,9 +25,10 @@ use self::{
 use super::{Clear, Clock};
 use crate::engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms, in_flight::InFlight},
-    hold::{Abandoned, HoldAction, HoldId},
+    hold::Abandoned,
+    hold_id::HoldId,
     key::Counter,
-    ledger::{self, Charge, CounterState, Few, GiveBack, Posting, Tally, Verdict},
+    ledger::{self, Charge, CounterState, Few, GiveBack, HoldAction, Posting, Tally, Verdict},
     time::Timestamp,
 };
 
@@ -130,7 +131,9 @@ impl MemoryStore {
         let Some(holds) = self.locate_hold(counter, Some(holds), terms) else { return };
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([holds.shard]));
         let mut account = locked.take(&holds);
-        if let AnyAccount::InFlight(account) = &mut account {
+        if let AnyAccount::InFlight(account) = &mut account
+            && account.occupants(now).any(|open| open.id == id)
+        {
             account.end(id);
         }
         locked.keep(holds, account, &self.capacity);

@@ -9,8 +9,10 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    hold::{HeldCharge, HoldId, HoldPolicy, TakenHold},
+    hold::HoldPolicy,
+    hold_id::HoldId,
     key::{Counter, SlotBy},
+    ledger::{HeldCharge, TakenHold},
     request::Hits,
     rule::{Algorithm, Limit, Unit},
     time::Timestamp,
@@ -27,8 +29,8 @@ const SIGNATURE_BYTES: usize = 32;
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
-/// The keys that sign tokens: the first signs, and all are accepted. Without keys, whoever may send commits may give back
-/// any hits.
+/// The keys that sign tokens: the first signs, and all are accepted. Without keys, everybody who may send commits may
+/// give back any hits.
 #[derive(Clone, Default)]
 pub struct HoldKeys(Arc<[hmac::Key]>);
 
@@ -39,7 +41,7 @@ impl fmt::Debug for HoldKeys {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Token<'text> {
+struct HoldToken<'text> {
     nonce: [u8; HoldId::NONCE_BYTES],
     /// The store's time of the first charge, in milliseconds.
     made: u64,
@@ -60,8 +62,8 @@ struct TokenCharge<'text> {
     made_later: i64,
     /// Its place in [`Algorithm::all`].
     algorithm: u8,
-    /// The rate of a bucket; else 0.
-    rate: u64,
+    /// The rate of a bucket, the idle time of a first-hit window, or 0.
+    parameter: u64,
     window: String,
     lifetime_ms: u64,
     number: u32,
@@ -87,7 +89,7 @@ impl HoldKeys {
             charges.push(TokenCharge::new(charge, before, window, first.made)?);
             (before, _) = charge.counter.business_id();
         }
-        let token = Token { nonce: hold.id.nonce(), made, charges };
+        let token = HoldToken { nonce: hold.id.nonce(), made, charges };
         let mut bytes = vec![if self.0.is_empty() { UNSIGNED } else { SIGNED }];
         bytes = postcard::to_extend(&token, bytes).ok()?;
         if let Some(key) = self.0.first() {
@@ -114,7 +116,8 @@ impl HoldKeys {
             }
             _ => return None,
         };
-        let (token, []) = postcard::take_from_bytes::<Token<'_>>(payload.get(1..)?).ok()? else {
+        let (token, []) = postcard::take_from_bytes::<HoldToken<'_>>(payload.get(1..)?).ok()?
+        else {
             return None;
         };
         let first = Timestamp::from_millis(token.made);
@@ -155,9 +158,9 @@ impl<'text> TokenCharge<'text> {
             hits: charge.hits,
             made_later: charge.made.millis_since(first),
             algorithm: u8::try_from(place).ok()?,
-            rate: match limit.algorithm {
+            parameter: match limit.algorithm {
                 Algorithm::TokenBucket { .. } => limit.requests_per_unit,
-                _ => 0,
+                _ => limit.idle_ms().unwrap_or(0),
             },
             window,
             lifetime_ms: policy.lifetime_ms,
@@ -172,7 +175,7 @@ impl<'text> TokenCharge<'text> {
         let is_of_key = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         let are_bounded = (1..=Hits::MAX).contains(&self.hits)
             && (1..=HoldPolicy::LIFETIME_MS_MAX).contains(&self.lifetime_ms)
-            && self.rate <= Hits::MAX;
+            && self.parameter <= Hits::MAX;
         if !are_bounded || business_id.is_empty() || !business_id.bytes().all(is_of_key) {
             return None;
         }
@@ -184,12 +187,18 @@ impl<'text> TokenCharge<'text> {
         let unused_on = self.unused_on.as_ref();
         let unused_on = unused_on.map(|ends| ends.iter().map(|end| (*end).into()).collect());
         let policy = HoldPolicy { unused_on: unused_on.unwrap_or(policy.unused_on), ..policy };
-        let algorithms = Algorithm::all(self.rate, None);
+        let algorithms = Algorithm::all(self.parameter, None);
+        let algorithm = algorithms.into_iter().nth(self.algorithm.into())?;
         let limit = Limit {
             window: Window::read(&self.window)?,
-            algorithm: algorithms.into_iter().nth(self.algorithm.into())?,
+            algorithm: match algorithm {
+                Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow {
+                    idle_ms: Some(self.parameter).filter(|idle| *idle > 0),
+                },
+                other => other,
+            },
             hold: Some(Arc::new(policy)),
-            ..Limit::new(self.rate, Unit::Second, 1)?
+            ..Limit::new(self.parameter, Unit::Second, 1)?
         };
         let slot_by = if self.is_in_slot_of_domain { SlotBy::Domain } else { SlotBy::BusinessId };
         let counter = Counter::of_business_id(business_id, slot_by, Arc::new(limit));

@@ -461,6 +461,39 @@ fn the_keys_of_a_descriptor_are_checked_too() {
 }
 
 #[test]
+fn an_idle_time_is_shorter_than_the_first_hit_window_that_it_ends() {
+    let limit = |keys: &str| format!("unit: hour, algorithm: first_hit_window, {keys}");
+    check_limit(&limit("idle: 30m"), "ok");
+    check_limit(&limit("idle: 59m59s"), "ok");
+    check_limit(&limit("idle: 1h"), "idle: must be shorter than the window");
+    for wrong in ["30", "soon", "500ms", "''", "-1m"] {
+        let expected = "idle: must be a duration from 1s to 876000h";
+        check_limit(&limit(&format!("idle: {wrong}")), expected);
+    }
+    check_limit(
+        "unit: hour, idle: 30m",
+        "idle: only for algorithm first_hit_window, not fixed_window",
+    );
+}
+
+#[test]
+fn a_start_needs_a_time_zone_and_the_form_of_its_unit() {
+    check_limit("unit: month, time_zone: UTC, starts: 15", "ok");
+    check_limit("unit: WEEK, time_zone: UTC, starts: Friday", "ok");
+    check_limit("unit: month, starts: 15", "starts: needs a `time_zone`");
+    for (unit, starts, form) in [
+        ("day", "'6:00'", "a time such as \"06:00\""),
+        ("week", "fri", "a weekday such as friday"),
+        ("month", "32", "a day from 1 to 31"),
+        ("year", "'02-30'", "a month and day such as \"04-01\""),
+    ] {
+        let text = starts.trim_matches('\'');
+        let expected = format!("starts: `{text}` is not {form}, for unit {unit}");
+        check_limit(&format!("unit: {unit}, time_zone: UTC, starts: {starts}"), &expected);
+    }
+}
+
+#[test]
 fn a_time_zone_needs_a_known_name_and_a_single_unit_of_day_or_longer() {
     check_limit("unit: hour, time_zone: UTC", "time_zone: needs a unit of day or longer, not hour");
     check_limit(
