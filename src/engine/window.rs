@@ -71,7 +71,7 @@ impl Window {
     }
 }
 
-/// As keys write it: `60s`, or `day@Europe/Berlin`.
+/// As keys write it: `60s`, or `day@Europe/Berlin`, or `day.0600@Europe/Berlin`.
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.calendar {

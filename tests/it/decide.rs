@@ -1,6 +1,7 @@
 //! The decision: which calls pass, and what they charge, which is the same on every store.
 
 mod algorithms;
+mod calendars;
 mod clocks;
 mod corrupt_counters;
 mod decisions;

@@ -83,7 +83,8 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
             Algorithm::FixedWindow => format!("{}", dice.below(3)),
             _ => format!("{number}-{}", dice.below(2)),
         };
-        charge(&user, hits, &limits[number])
+        let quota_group = dice.below(3) as usize;
+        Charge { quota_group, ..charge(&user, hits, &limits[number]) }
     });
     let charges = charges.collect();
     let fate = |dice: &mut Dice| match dice.below(8) {
@@ -165,7 +166,7 @@ impl Nodes {
     /// too early for the hits that come after its give-back, see docs/correctness.md.
     fn open_windows(&self, other: &MemoryStore, charges: &[Charge], now: Timestamp) {
         for charge in charges {
-            if charge.counter.limit.algorithm == Algorithm::FirstHitWindow {
+            if matches!(charge.counter.limit.algorithm, Algorithm::FirstHitWindow { .. }) {
                 for store in [&self.0[Self::of(charge)], other] {
                     for hits in [Hits::Charge(1), Hits::Refund(1)] {
                         store.charge_at(&[Charge { hits, ..always(charge) }], now);
