@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, CommitOutcome, HoldAction, HoldBy, HoldId, HoldPolicy},
-        ledger::{self, Charge, Fit},
+        hold::{Abandoned, HoldBy, HoldPolicy},
+        hold_id::HoldId,
+        ledger::{self, Charge, CommitOutcome, Fit, HoldAction},
         request::Hits,
         rule::{Algorithm, Limit, Mode, Unit},
         time::Timestamp,
@@ -140,7 +141,16 @@ impl Caller {
 
     fn step(&mut self, limits: &[Arc<Limit>]) -> Vec<Charge> {
         let (count, take) = (1 + self.dice.below(3), self.nonce());
-        (0..count).map(|_| self.any_charge(limits, take)).collect()
+        let call: Vec<Charge> = (0..count).map(|_| self.any_charge(limits, take)).collect();
+        // A charge on the next window reads the present one as it was before the call.
+        let is_commit_of_before = |charge: &&Charge| {
+            let is_sliding = charge.counter.limit.algorithm == Algorithm::SlidingWindow;
+            is_sliding && matches!(charge.hold, Some(HoldAction::Commit { .. }))
+        };
+        match call.iter().find(is_commit_of_before) {
+            Some(commit) => vec![commit.clone()],
+            None => call,
+        }
     }
 
     /// Remembers the tokens of the takes of a call.
@@ -166,16 +176,26 @@ impl Caller {
     }
 }
 
+/// A step in short, for the message of a failure.
+fn spell(charges: &[Charge], tallies: &[ledger::Tally], now: Timestamp) -> String {
+    let mut text = format!("at {} ms:", now.millis_since(BEGIN));
+    for (index, Charge { counter, hits, hold, .. }) in charges.iter().enumerate() {
+        let (key, tally) = (counter.key(BEGIN), tallies.get(index));
+        text += &format!("\n  {key} {:?} {hits:?} {hold:?}: {tally:?}", counter.limit.mode);
+    }
+    text
+}
+
 /// Runs this number of steps on all, and panics where they differ from the first.
 fn compare(steps: u64, seed: u64, backends: &mut [&mut dyn Backend]) {
     let limits = limits();
     let mut caller = Caller { dice: Dice(seed), tokens: Vec::new(), next: 0 };
     let (mut now, mut outcomes) = (BEGIN, [0_u64; 5]);
-    let mut of_case = Vec::new();
+    let (mut of_case, mut recent) = (Vec::new(), Vec::<String>::new());
     for number in 0..steps {
         if number % STEPS_OF_A_CASE == 0 {
             backends.iter_mut().for_each(|backend| backend.clear());
-            (now, caller.tokens) = (BEGIN, Vec::new());
+            (now, caller.tokens, recent) = (BEGIN, Vec::new(), Vec::new());
             let few = 1 + caller.dice.below(4);
             let any = |_| Arc::clone(&limits[caller.dice.below(limits.len() as u64) as usize]);
             of_case = (0..few).map(any).collect();
@@ -186,12 +206,14 @@ fn compare(steps: u64, seed: u64, backends: &mut [&mut dyn Backend]) {
         let tallies = first.charge(&call, now);
         for other in others {
             let theirs = other.charge(&call, now);
+            let before = recent.iter().rev().take(12).rev().cloned().collect::<Vec<_>>().join("\n");
             assert_eq!(
                 tallies,
                 theirs,
-                "{} and {} differ at step {number} of seed {seed}: {call:?} at {now:?}",
+                "{} and {} differ at step {number} of seed {seed}, after\n{before}\n{}",
                 first.name(),
-                other.name()
+                other.name(),
+                spell(&call, &[], now)
             );
         }
         for tally in &tallies {
@@ -203,6 +225,7 @@ fn compare(steps: u64, seed: u64, backends: &mut [&mut dyn Backend]) {
                 Fit::Commit(CommitOutcome::Late) => 4,
             }] += 1;
         }
+        recent.push(spell(&call, &tallies, now));
         caller.taken(&call, &tallies, now);
     }
     assert!(outcomes.iter().all(|count| *count >= steps / 200), "{outcomes:?}");

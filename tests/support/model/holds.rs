@@ -1,8 +1,9 @@
 //! The reference model of holds: a list of holds with their times, beside the reference model of counters.
 
 use tollkeeper::engine::{
-    hold::{Abandoned, CommitOutcome, HoldAction, HoldId},
-    ledger::{Charge, Fit, GiveBack, Tally},
+    hold::Abandoned,
+    hold_id::HoldId,
+    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
     request::Hits,
     rule::Mode,
     time::Timestamp,
@@ -293,7 +294,10 @@ impl HoldModel {
             }
             _ => now,
         };
-        let reset = (self.counters.ends(charge, at) - now).max(0) as u64;
+        let ends = self.counters.ends(charge, at);
+        // Without hits it ends at once.
+        let ends = if ends == at { now } else { ends };
+        let reset = (ends - now).max(0) as u64;
         Tally { fit: Fit::Commit(outcome), reset: std::time::Duration::from_millis(reset) }
     }
 }
