@@ -72,6 +72,19 @@ pub struct Estimate {
     pub learned: Option<Arc<LearnedEstimate>>,
 }
 
+/// Where an estimate comes from, before it is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EstimateSource {
+    /// The call announces it.
+    Call,
+    /// This is what commits have shown.
+    Learned(u64),
+    /// The limit's default.
+    Default,
+    /// The hits of the call.
+    Hits,
+}
+
 impl HoldBy {
     /// Every form.
     pub const ALL: [Self; 3] = [Self::Token, Self::Id, Self::Counter];
@@ -110,11 +123,28 @@ impl HoldPolicy {
 
     /// The hits that a take charges to a limit of `capacity` hits. It announces `asked`, and counts `hits` without a hold.
     pub fn estimate(&self, asked: Option<u64>, hits: u64, capacity: u64) -> u64 {
+        self.estimate_of(asked, hits, capacity).0
+    }
+
+    /// The [`estimate`](Self::estimate), and where it comes from.
+    pub fn estimate_of(
+        &self,
+        asked: Option<u64>,
+        hits: u64,
+        capacity: u64,
+    ) -> (u64, EstimateSource) {
         let Estimate { default, min, max, learned } = &self.estimate;
         let learned = learned.as_ref().and_then(|learned| learned.estimate());
-        // A larger estimate would never fit beside another.
-        let learned = learned.map(|learned| learned.min((capacity / 2).max(1)));
-        asked.or(learned).or(*default).unwrap_or(hits).clamp(*min, *max)
+        let (estimate, source) = match (asked, learned, default) {
+            (Some(asked), _, _) => (asked, EstimateSource::Call),
+            // A larger estimate would never fit beside another.
+            (None, Some(learned), _) => {
+                (learned.min((capacity / 2).max(1)), EstimateSource::Learned(learned))
+            }
+            (None, None, Some(default)) => (*default, EstimateSource::Default),
+            (None, None, None) => (hits, EstimateSource::Hits),
+        };
+        (estimate.clamp(*min, *max), source)
     }
 
     /// The hits that a commit of a hold of `held` hits stands for, by its parameters: all of them if it has no number,

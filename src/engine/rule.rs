@@ -4,7 +4,12 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
-use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp, window::Window};
+use crate::engine::{
+    algorithm::account::Terms,
+    hold::{HoldAction, HoldBy, HoldPolicy},
+    time::Timestamp,
+    window::Window,
+};
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,15 @@ impl Limit {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.requests_per_unit,
         }
+    }
+
+    /// What a commit does that names no hold; `None` if the limit has other holds, or counts calls in flight.
+    pub fn ends_oldest(&self) -> Option<HoldAction> {
+        let policy = self.hold.as_ref().filter(|policy| policy.by == HoldBy::Counter)?;
+        let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
+        let estimate = policy.estimate(None, 1, self.capacity());
+        let action = HoldAction::EndOldest { estimate, abandoned: policy.abandoned };
+        (!is_in_flight).then_some(action)
     }
 
     /// The numbers of this limit at `now`.

@@ -161,10 +161,25 @@ impl MemoryStore {
 
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterState {
-        let counter = self.locate(counter, counter.limit.terms(self.now()));
+        let terms = counter.limit.terms(self.now());
+        let ends_oldest = counter.limit.ends_oldest();
+        let open = self.locate_hold(counter, ends_oldest, terms);
+        let counter = self.locate(counter, terms);
+        // The open holds are in the shard of their counter.
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
         let account = locked.take(&counter);
-        let state = CounterState::of(&account, &counter.terms);
+        let mut state = CounterState::of(&account, &counter.terms);
+        if let (Some(open), Some(HoldAction::EndOldest { estimate, .. })) = (open, ends_oldest) {
+            let holds = locked.take(&open);
+            state = state.with_open_holds(holds.read().used(&terms), estimate);
+            match clear {
+                Clear::No => drop(locked.keep(open, holds, &self.capacity)),
+                Clear::Yes => {
+                    let removed = locked.shard(open.shard).remove(&open.key);
+                    self.capacity.release(usize::from(removed));
+                }
+            }
+        }
         match clear {
             // A counter that is kept already evicts none.
             Clear::No => drop(locked.keep(counter, account, &self.capacity)),

@@ -13,6 +13,10 @@ use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remember
 pub struct CounterState {
     /// Hits that count, rounded up.
     pub used: u64,
+    /// Hits of the open holds that no id names, which `used` does not contain.
+    pub held: u64,
+    /// Number of these holds.
+    pub open_holds: u64,
     /// Number of hits that would pass.
     pub remaining: u64,
     /// The time until the window ends, or until no hit counts any more.
@@ -31,10 +35,21 @@ impl CounterState {
         let account = account.read();
         Self {
             used: account.used(terms),
+            held: 0,
+            open_holds: 0,
             remaining: account.remaining(terms),
             reset: terms.now.until(account.ends(terms)),
             remembered,
         }
+    }
+}
+
+impl CounterState {
+    /// The same counter with holds that no id names, of so many hits each.
+    #[must_use]
+    pub fn with_open_holds(self, open_holds: u64, estimate: u64) -> Self {
+        let held = open_holds.saturating_mul(estimate);
+        Self { held, open_holds, remaining: self.remaining.saturating_sub(held), ..self }
     }
 }
 
@@ -57,7 +72,7 @@ fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterS
         0 => state.remaining,
         hits => {
             let used = state.used.saturating_sub(hits);
-            charge.counter.limit.capacity().saturating_sub(used)
+            charge.counter.limit.capacity().saturating_sub(used).saturating_sub(state.held)
         }
     }
 }

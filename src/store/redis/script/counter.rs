@@ -30,6 +30,8 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
         -2 => ScriptVerdict::Corrupt(vec![0]),
         _ => ScriptVerdict::Read(CounterState {
             used: count(used)?,
+            held: 0,
+            open_holds: 0,
             remaining: count(remaining)?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
