@@ -18,8 +18,10 @@ pub use self::token::{HoldKeys, SpanIds};
 use crate::{
     engine::{
         decision::{Committed, Decision},
-        hold::{CommitOutcome, HoldId, Parameters, TakenHold},
+        hold_id::HoldId,
         key,
+        ledger::{CommitOutcome, TakenHold},
+        parameters::Parameters,
         plan::Plan,
         request::Request,
         rule_set::RuleSet,

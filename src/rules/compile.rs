@@ -1,5 +1,6 @@
 //! Compiles the rules of all files or resources to a [`RuleSet`], and checks what concerns several of them.
 
+mod hold;
 mod limit;
 mod lint;
 
@@ -33,6 +34,12 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
         let domain = compiler.rules.domain_mut(&file.domain);
         if file.slot_by == SlotBy::Domain {
             domain.slot_by = SlotBy::Domain;
+        }
+        if domain.requirement.keys.is_empty() {
+            domain.requirement = file.requirement;
+        }
+        if domain.quota_group.is_empty() {
+            domain.quota_group = file.quota_group;
         }
         lint::siblings(&file.origin, &file.descriptors, compiler.findings);
         let mut path = Path::default();

@@ -23,6 +23,10 @@ static LINES: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 pub(crate) enum LogCause {
     /// Descriptors that match no rule.
     Unmatched,
+    /// Calls that lack the entries that their domain requires; the subject is the domain.
+    Incomplete,
+    /// Calls without descriptors; the subject is the peer.
+    EmptyCall,
     /// A key in Redis that holds something other than a count; the subject is its rule.
     CorruptCounter,
     /// Live counters in memory were evicted.
@@ -39,7 +43,7 @@ pub(crate) enum LogCause {
     Starved,
     /// Debits and refunds that were dropped; the subject is the reason.
     DroppedDebits,
-    /// A commit with a token that is none of this service.
+    /// A commit whose token this service has not made.
     BadHoldToken,
     /// A hold whose token would be too long.
     HoldWithoutToken,

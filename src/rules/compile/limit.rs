@@ -11,7 +11,7 @@ use crate::{
         window::Window,
     },
     rules::{
-        hold,
+        keys::OF_ONE_ALGORITHM,
         options::{Algorithms, LoadOptions},
         written::{RateLimit, WrittenDescriptor},
     },
@@ -78,7 +78,7 @@ pub(super) fn compile(
         let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
         problems.add(*location, message);
     }
-    hold::check(&limit, value, *location, problems);
+    super::hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);
     match &limit.algorithm {
         Algorithm::SlidingLog { .. } => check_log(&limit, written, path, problems),
@@ -93,11 +93,12 @@ pub(super) fn compile(
 
 /// Some keys need a certain algorithm.
 fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
-    for (key, location, algorithm) in [
-        ("burst", written.burst.as_ref().map(|burst| burst.location), "token_bucket"),
-        ("time_zone", written.time_zone.as_ref().map(|zone| zone.location), "fixed_window"),
-        ("remember", written.remember.as_ref().map(|key| key.location), "sliding_log"),
-    ] {
+    let locations: [_; OF_ONE_ALGORITHM.len()] = [
+        written.burst.as_ref().map(|burst| burst.location),
+        written.time_zone.as_ref().map(|zone| zone.location),
+        written.remember.as_ref().map(|key| key.location),
+    ];
+    for ((key, algorithm), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
         if let Some(location) = location
             && written.algorithm != algorithm
         {
