@@ -53,10 +53,12 @@ impl Charge {
         self.hold.take_if(|hold| !matches!(hold, HoldAction::EndOldest { .. }));
     }
 
-    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged.
+    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged; a take
+    /// never is.
     pub fn when_denied(&self) -> WhenDenied {
         match self.hold {
             Some(HoldAction::EndOldest { .. }) => WhenDenied::Counted,
+            _ if self.is_take() => WhenDenied::Free,
             _ => self.counter.limit.when_denied,
         }
     }

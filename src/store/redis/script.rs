@@ -24,7 +24,7 @@ use crate::{
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 
 /// What the scripts for any algorithm share, in this order.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
     include_str!("lua/refusal.lua"),
     include_str!("lua/value.lua"),
     include_str!("lua/fixed_window.lua"),
@@ -33,6 +33,7 @@ const SHARED: [&str; 8] = [
     include_str!("lua/sliding_window.lua"),
     include_str!("lua/token_bucket.lua"),
     include_str!("lua/charge.lua"),
+    include_str!("lua/holds.lua"),
 ];
 const FIXED: [&str; 2] = [include_str!("lua/refusal.lua"), include_str!("lua/fixed.lua")];
 const LEDGER: &str = include_str!("lua/ledger.lua");
