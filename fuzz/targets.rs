@@ -11,9 +11,9 @@ use prost::Message as _;
 use tollkeeper::{
     engine::{
         descriptor_syntax,
-        hold::{CommitOutcome, Parameters},
         key::Counter,
-        ledger::Charge,
+        ledger::{Charge, CommitOutcome},
+        parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit},

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::{
         decision::Code,
-        hold::{EstimateSource, HoldAction, HoldBy, HoldPolicy, Parameters},
+        hold::{EstimateSource, HoldBy, HoldPolicy},
         key,
-        ledger::{self, Charge, Verdict},
+        ledger::{self, Charge, HoldAction, Verdict},
+        parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},

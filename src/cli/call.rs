@@ -38,10 +38,10 @@ pub(super) struct CallFlags {
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["hits", "descriptors"])]
     commit: Option<String>,
     /// Hits that were used, by kind if the limit has weights; may be repeated [default: what is held]
-    #[arg(long, value_name = "[KIND=]N", requires = "commit")]
+    #[arg(long, value_name = "[KIND=]N", requires = "commit", conflicts_with = "descriptors")]
     used: Vec<String>,
     /// How the work ended: code and response flags, such as "503 UF"
-    #[arg(long, requires = "commit")]
+    #[arg(long, requires = "commit", conflicts_with = "descriptors")]
     end: Option<String>,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
     #[arg(required_unless_present = "commit", value_name = "k=v,k=v")]

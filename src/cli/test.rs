@@ -21,7 +21,9 @@ use super::output::{complain, say};
 use crate::{
     engine::{
         decision::{Code, Committed, Decision, Matched, Outcome, Status},
-        hold::{HoldId, Parameters, TakenHold},
+        hold_id::HoldId,
+        ledger::TakenHold,
+        parameters::Parameters,
         plan::Plan,
         rule_set::RuleSet,
         time::Timestamp,

@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
 use crate::engine::{
     algorithm::account::Terms,
-    hold::{HoldAction, HoldBy, HoldPolicy},
+    hold::{HoldBy, HoldPolicy},
     time::Timestamp,
     window::Window,
 };
@@ -68,13 +68,11 @@ impl Limit {
         }
     }
 
-    /// What a commit does that names no hold; `None` if the limit has other holds, or counts calls in flight.
-    pub fn ends_oldest(&self) -> Option<HoldAction> {
+    /// The hits of each hold without an id; `None` if holds of this limit have one, or are calls in flight.
+    pub fn estimate_without_id(&self) -> Option<u64> {
         let policy = self.hold.as_ref().filter(|policy| policy.by == HoldBy::Counter)?;
         let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
-        let estimate = policy.estimate(None, 1, self.capacity());
-        let action = HoldAction::EndOldest { estimate, abandoned: policy.abandoned };
-        (!is_in_flight).then_some(action)
+        (!is_in_flight).then(|| policy.estimate(None, 1, self.capacity()))
     }
 
     /// The numbers of this limit at `now`.

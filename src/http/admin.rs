@@ -251,7 +251,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
     });
-    if limit.ends_oldest().is_some() {
+    if limit.estimate_without_id().is_some() {
         shown["held"] = state.held.into();
         shown["open_holds"] = state.open_holds.into();
     }

@@ -165,14 +165,16 @@ impl MemoryStore {
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterState {
         let terms = counter.limit.terms(self.now());
-        let ends_oldest = counter.limit.ends_oldest();
-        let open = self.locate_hold(counter, ends_oldest, terms);
+        let estimate = counter.limit.estimate_without_id();
+        let action =
+            estimate.map(|estimate| HoldAction::EndOldest { estimate, abandoned: Abandoned::Keep });
+        let open = self.locate_hold(counter, action, terms);
         let counter = self.locate(counter, terms);
         // The open holds are in the shard of their counter.
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
         let account = locked.take(&counter);
         let mut state = CounterState::of(&account, &counter.terms);
-        if let (Some(open), Some(HoldAction::EndOldest { estimate, .. })) = (open, ends_oldest) {
+        if let (Some(open), Some(estimate)) = (open, estimate) {
             let holds = locked.take(&open);
             state = state.with_open_holds(holds.read().used(&terms), estimate);
             match clear {

@@ -10,7 +10,7 @@ use crate::{
     engine::{
         algorithm::account::COUNT_MAX,
         descriptor_syntax,
-        hold::Parameters,
+        parameters::Parameters,
         request::{
             DESCRIPTORS_MAX_DEFAULT, Descriptor, Entry, Hits, Request, check_descriptors,
             check_entries,
@@ -23,7 +23,7 @@ use crate::{
         origin::Origin,
         problem::Findings,
         reader::{Fields, Reader},
-        tree::{Content, Location, YamlNode},
+        tree::{Content, YamlNode},
     },
 };
 

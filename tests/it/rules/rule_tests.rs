@@ -222,7 +222,7 @@ fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
         ),
         (
             "      - { descriptors: k=v, expect: OVERLIMIT }\n",
-            "7:37: expect: must be one of: OK, OVER_LIMIT; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
+            "7:37: expect: must be one of: OK, OVER_LIMIT, committed, overrun, unused, repeated, late; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
         ),
         ("      - { descriptors: k=v, hits: x }\n", "7:35: hits: must be a whole number"),
         ("      - { descriptors: k=v, hits: 010 }\n", "7:35: hits: `010` is octal, and means 8"),
