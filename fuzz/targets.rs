@@ -146,7 +146,7 @@ fn check_text(text: &str) {
 pub fn json(input: &[u8]) {
     match json::request(input, Bounds { echo: Echo::On, ..Bounds::default() }) {
         Ok(decoded) => decide(decoded),
-        Err(refusal @ Refusal::Invalid(_)) => check_text(&refusal.to_string()),
+        Err(refusal @ (Refusal::Invalid(_) | Refusal::Empty)) => check_text(&refusal.to_string()),
         Err(other) => panic!("JSON is refused as {other:?}"),
     }
 }

@@ -45,7 +45,7 @@ impl CounterState {
 }
 
 impl CounterState {
-    /// The same counter with holds that no id names, of so many hits each.
+    /// The same counter with open holds that no id names, of `estimate` hits each.
     #[must_use]
     pub fn with_open_holds(self, open_holds: u64, estimate: u64) -> Self {
         let held = open_holds.saturating_mul(estimate);
