@@ -251,9 +251,11 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
     });
-    if limit.estimate_without_id().is_some() {
-        shown["held"] = state.held.into();
-        shown["open_holds"] = state.open_holds.into();
+    if limit.estimate_without_id().is_some()
+        && let Some(shown) = shown.as_object_mut()
+    {
+        shown.insert("held".to_owned(), state.held.into());
+        shown.insert("open_holds".to_owned(), state.open_holds.into());
     }
     shown
 }
