@@ -75,15 +75,25 @@ impl Limit {
         (!is_in_flight).then(|| policy.estimate(None, 1, self.capacity()))
     }
 
+    /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
+    pub fn idle_ms(&self) -> Option<u64> {
+        match self.algorithm {
+            Algorithm::FirstHitWindow { idle_ms } => idle_ms,
+            _ => None,
+        }
+    }
+
     /// The numbers of this limit at `now`.
     pub fn terms(&self, now: Timestamp) -> Terms {
+        let window_ms = match (&self.algorithm, &self.hold) {
+            (Algorithm::InFlight { .. }, Some(policy)) => policy.lifetime_ms,
+            _ => self.window.millis(),
+        };
         Terms {
             requests_per_unit: self.requests_per_unit,
             capacity: self.capacity(),
-            window_ms: match (&self.algorithm, &self.hold) {
-                (Algorithm::InFlight { .. }, Some(policy)) => policy.lifetime_ms,
-                _ => self.window.millis(),
-            },
+            window_ms,
+            idle_ms: self.idle_ms().unwrap_or(window_ms),
             now,
             span: self.window.at(now),
         }

@@ -1,9 +1,11 @@
 //! The decision: which calls pass, and what they charge, which is the same on every store.
 
 mod algorithms;
+mod calendars;
 mod clocks;
 mod corrupt_counters;
 mod decisions;
+mod domain_keys;
 mod exactness;
 mod give_back;
 mod migrating;

@@ -128,6 +128,7 @@ impl LedgerRun {
                 None => String::new(),
             },
             Algorithm::TokenBucket { burst } => burst.to_string(),
+            Algorithm::FirstHitWindow { idle_ms: Some(idle_ms) } => idle_ms.to_string(),
             _ => columns.caller.unwrap_or_default().to_owned(),
         };
         self.arguments.extend([

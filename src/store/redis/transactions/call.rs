@@ -82,7 +82,7 @@ impl<'call> TransactionCall<'call> {
             }
         }
         for charge in self.charges_on(counter) {
-            may_fit &= sum <= u64::from(charge.counter.limit.requests_per_unit)
+            may_fit &= sum <= charge.counter.limit.requests_per_unit
                 || !matches!(charge.hits, Hits::Charge(_));
         }
         if may_fit { sum } else { counted }
