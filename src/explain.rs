@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::{
         decision::Code,
-        hold::{EstimateSource, HoldBy, HoldPolicy},
+        hold::{HoldBy, HoldPolicy},
         key,
         ledger::{self, Charge, HoldAction, Verdict},
         parameters::Parameters,
@@ -415,12 +415,6 @@ fn hold(
     };
     let asked = parameters.and_then(|parameters| parameters.estimate(&policy.weights));
     let (_, source) = policy.estimate_of(asked, hits, charge.counter.limit.capacity());
-    let source = match source {
-        EstimateSource::Call => "announced by the call".to_owned(),
-        EstimateSource::Learned(learned) => format!("learned: {learned}"),
-        EstimateSource::Default => "the rule's default".to_owned(),
-        EstimateSource::Hits => "the hits of the call".to_owned(),
-    };
     let lifetime = spelled(Duration::from_millis(policy.lifetime_ms));
     let by = policy.by.name();
     let commit = if is_known_id { "; a call with a known id commits" } else { "" };

@@ -65,19 +65,6 @@ pub struct Estimate {
     pub learned: Option<Arc<LearnedEstimate>>,
 }
 
-/// Where an estimate comes from, before it is bounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EstimateSource {
-    /// The call announces it.
-    Call,
-    /// This is what commits have shown.
-    Learned(u64),
-    /// The limit's default.
-    Default,
-    /// The hits of the call.
-    Hits,
-}
-
 impl HoldBy {
     /// Every form.
     pub const ALL: [Self; 3] = [Self::Token, Self::Id, Self::Counter];
@@ -119,23 +106,18 @@ impl HoldPolicy {
         self.estimate_of(asked, hits, capacity).0
     }
 
-    /// The [`estimate`](Self::estimate), and where it comes from.
-    pub fn estimate_of(
-        &self,
-        asked: Option<u64>,
-        hits: u64,
-        capacity: u64,
-    ) -> (u64, EstimateSource) {
+    /// The [`estimate`](Self::estimate), and in words where it comes from.
+    pub fn estimate_of(&self, asked: Option<u64>, hits: u64, capacity: u64) -> (u64, &'static str) {
         let Estimate { default, min, max, learned } = &self.estimate;
         let learned = learned.as_ref().and_then(|learned| learned.estimate());
         let (estimate, source) = match (asked, learned, default) {
-            (Some(asked), _, _) => (asked, EstimateSource::Call),
+            (Some(asked), _, _) => (asked, "announced by the call"),
             // A larger estimate would never fit beside another.
             (None, Some(learned), _) => {
-                (learned.min((capacity / 2).max(1)), EstimateSource::Learned(learned))
+                (learned.min((capacity / 2).max(1)), "learned from commits")
             }
-            (None, None, Some(default)) => (*default, EstimateSource::Default),
-            (None, None, None) => (hits, EstimateSource::Hits),
+            (None, None, Some(default)) => (*default, "the rule's default"),
+            (None, None, None) => (hits, "the hits of the call"),
         };
         (estimate.clamp(*min, *max), source)
     }

@@ -187,7 +187,7 @@ verdict: OK"
     }
     assert_eq!(
         line(&["job=a,hold.id=x"], "holds"),
-        "holds 200 (learned: 200) by id for 10m; a call with a known id commits"
+        "holds 200 (learned from commits) by id for 10m; a call with a known id commits"
     );
     let commit = explain(&["hold.commit=abc,hold.used=42"]);
     let expected = "\n  parameters: hold.commit=abc, hold.used=42\n  commits the hold that its token names\nverdict: OK";
