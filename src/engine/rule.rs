@@ -4,7 +4,12 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
-use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp, window::Window};
+use crate::engine::{
+    algorithm::account::Terms,
+    hold::{HoldBy, HoldPolicy},
+    time::Timestamp,
+    window::Window,
+};
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,12 @@ impl Limit {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.requests_per_unit,
         }
+    }
+
+    /// Whether the store knows which of its holds are open, beside the hits that it counts.
+    pub fn has_open_holds(&self) -> bool {
+        let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
+        !is_in_flight && self.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Counter)
     }
 
     /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
