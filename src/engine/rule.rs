@@ -36,6 +36,8 @@ pub struct Limit {
     pub mode_written: Mode,
     /// The name by which other rules replace it; also in answers.
     pub name: Option<Arc<str>>,
+    /// The most hits that a limit in a request may admit in a window of this one.
+    pub override_max: Option<u64>,
     /// How it holds hits, if it does; always for `in_flight`.
     pub hold: Option<Arc<HoldPolicy>>,
 }
@@ -56,8 +58,23 @@ impl Limit {
             mode: Mode::Enforced,
             mode_written: Mode::Enforced,
             name: None,
+            override_max: None,
             hold: None,
         })
+    }
+
+    /// What a limit in a request counts as where this one has an `override_max`: as it is if it admits no more in any
+    /// window of this one, else as `override_max` in such a window.
+    pub fn bound(&self, sent: Self) -> Self {
+        let Some(requests_per_unit) = self.override_max else { return sent };
+        let [own, other] = [self, &sent].map(|limit| u128::from(limit.window.seconds()));
+        let most = u128::from(requests_per_unit) * other;
+        if u128::from(sent.requests_per_unit) * own.max(other) <= most {
+            return sent;
+        }
+        let (unit, unit_multiplier, window) =
+            (self.unit, self.unit_multiplier, self.window.clone());
+        Self { requests_per_unit, unit, unit_multiplier, window, ..sent }
     }
 
     /// The most hits that an unused counter admits at once.
@@ -276,6 +293,14 @@ impl Rule {
         let path = path.into();
         let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
         Self { path, location, policy, replaces, shared, shown, metadata }
+    }
+
+    /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].
+    pub fn bound(&self, sent: Limit) -> Limit {
+        match &self.policy {
+            Policy::Limited(limits) => limits.iter().fold(sent, |sent, limit| limit.bound(sent)),
+            Policy::Unlimited => sent,
+        }
     }
 }
 
