@@ -6,7 +6,9 @@ use super::{
     charge::{Charge, asked, refunded},
     tally::{Fit, Tally},
 };
-use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
+use crate::engine::algorithm::{
+    AnyAccount, account::Terms, in_flight::Occupant, sliding_log::Remembered,
+};
 
 /// The state of one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub struct CounterState {
     pub remaining: u64,
     /// The time until the window ends, or until no hit counts any more.
     pub reset: Duration,
-    /// The hits in a log, the oldest first.
+    /// The hits in a log, the oldest first; or the calls in flight, by their deadlines.
     pub remembered: Vec<Remembered>,
 }
 
@@ -26,6 +28,7 @@ impl CounterState {
     pub fn of(account: &AnyAccount, terms: &Terms) -> Self {
         let remembered = match account {
             AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
+            AnyAccount::InFlight(calls) => calls.occupants(terms.now).map(Remembered::from).collect(),
             _ => Vec::new(),
         };
         let account = account.read();
@@ -35,6 +38,12 @@ impl CounterState {
             reset: terms.now.until(account.ends(terms)),
             remembered,
         }
+    }
+}
+
+impl From<&Occupant> for Remembered {
+    fn from(Occupant { deadline, hits, caller, id: _ }: &Occupant) -> Self {
+        Self { at: *deadline, hits: *hits, caller: caller.clone() }
     }
 }
 

@@ -23,6 +23,9 @@ pub(super) fn begin(
 ) -> Few<Option<CommitOutcome>> {
     let mut outcomes = Few::new();
     for posting in postings {
+        if let Some(account) = in_flight(posting.account, accounts) {
+            account.begin(&posting.terms);
+        }
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
             HoldAction::Open { estimate, abandoned, .. } => {
                 expire(posting, accounts, estimate, abandoned);
