@@ -12,7 +12,11 @@ use sha2::{Digest as _, Sha256};
 
 pub use self::{learned::LearnedEstimate, parameters::Parameters};
 use crate::engine::{
-    algorithm::account::COUNT_MAX, key::Counter, ledger::Charge, request::Hits, time::Timestamp,
+    algorithm::{Algorithm, account::COUNT_MAX},
+    key::Counter,
+    ledger::Charge,
+    request::Hits,
+    time::Timestamp,
 };
 
 /// How a limit holds hits.
@@ -212,6 +216,18 @@ pub enum HoldAction {
         /// From then on the commit is refused.
         deadline: Timestamp,
     },
+}
+
+impl HoldAction {
+    /// The key of what is known of holds on a counter, if it is not part of the counter itself.
+    pub fn key_beside(&self, counter: &Counter) -> Option<String> {
+        match (*self, &counter.limit.algorithm) {
+            (Self::ById { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Occupy { .. }, _) | (_, Algorithm::InFlight { .. }) => None,
+            (Self::Commit { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Open { .. } | Self::EndOldest { .. }, _) => Some(counter.open_holds_key()),
+        }
+    }
 }
 
 /// What has become of a commit.

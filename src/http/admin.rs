@@ -30,6 +30,7 @@ use crate::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
         request::{self, Descriptor, Hits},
+        rule::Limit,
     },
     explain::{CORRUPT, incomplete},
     net::tls::server::Identity,
@@ -253,7 +254,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
     })
 }
 
-fn remembered(call: &Remembered, limit: &rule::Limit) -> Value {
+fn remembered(call: &Remembered, limit: &Limit) -> Value {
     let time = if limit.counts_calls() { "until_ms" } else { "at_ms" };
     json!({ (time): call.at.as_millis(), "hits": call.hits, "caller": call.caller })
 }

@@ -173,19 +173,14 @@ impl MemoryStore {
         terms: Terms,
     ) -> Option<LocatedCounter> {
         let hold = hold?;
-        let of_counter = self.locate(counter, terms);
-        let (key, new_account): (_, fn() -> AnyAccount) = match (hold, &counter.limit.algorithm) {
-            (HoldAction::ById { id, .. }, _) => {
-                (counter.hold_record_key(id), || AnyAccount::HoldRecord(Box::default()))
+        let key = hold.key_beside(counter)?;
+        let new_account: fn() -> AnyAccount = match hold {
+            HoldAction::Open { .. } | HoldAction::EndOldest { .. } => {
+                || AnyAccount::InFlight(InFlight::default())
             }
-            (_, Algorithm::InFlight { .. }) | (HoldAction::Occupy { .. }, _) => return None,
-            (HoldAction::Commit { id, .. }, _) => {
-                (counter.hold_record_key(id), || AnyAccount::HoldRecord(Box::default()))
-            }
-            (HoldAction::Open { .. } | HoldAction::EndOldest { .. }, _) => {
-                (counter.open_holds_key(), || AnyAccount::InFlight(InFlight::default()))
-            }
+            _ => || AnyAccount::HoldRecord(Box::default()),
         };
+        let of_counter = self.locate(counter, terms);
         let key = HashedKey::of_hold(self.hasher.hash_one(&key), key);
         Some(LocatedCounter { key, new_account, previous_key: None, ..of_counter })
     }

@@ -3,24 +3,48 @@
 --   key        slot in KEYS
 --   start      first millisecond of the window, of a 'give_back' the one that its hits were charged in, and
 --   stop       first after it; of one that the clock does not align, 0 and its length
---   kind       'charge', 'check', 'refund', or 'give_back' for what a reservation charged: a call of its own
+--   kind       'charge', 'check', 'refund', or 'give_back' for what a reservation charged: a call of its own; with a
+--              '+' behind it if the charge acts on a hold
 --   hits       0 to 2^53 - 1; of a 'check' those that must fit, which are not charged
 --   limit      0 to 2^53 - 1
---   denied     what it costs if the call is denied: 'free', or 'count' for all its hits
+--   denied     what it costs if the call is denied: 'free', or 'count' for all its hits; 'hold' for an estimate, which
+--              costs nothing even in 'quota' unless it fits
 --   mode       'enforced', 'shadow' or 'quota'
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
 --   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
 --              'sl': the caller
+-- A charge that acts on a hold has further ones:
+--   action     a name in HOLD_NUMBERS
+--   key        slot in KEYS of the hold's record, or of the set of open holds; empty if the counter itself has it
+--   id         identifies the hold; empty for 'end_oldest'
+--   numbers    of the action, empty if there is none: hits, and times in milliseconds; `keep` is 1 if what is abandoned is
+--              charged
 local ARGUMENTS = 12
+local WITH_HOLD = { ['charge+'] = 'charge', ['check+'] = 'check', ['refund+'] = 'refund', ['give_back+'] = 'give_back' }
+local HOLD_NUMBERS = {
+  commit = { 'held', 'used', 'made', 'deadline' },
+  by_id = { 'lifetime', 'used' },
+  open = { 'lifetime', 'estimate', 'keep' },
+  end_oldest = { 'estimate', 'keep' },
+  occupy = { 'lifetime' },
+}
+
+-- The hold whose arguments follow `base`; and the place of the last one.
+local function parse_hold(base)
+  local action = ARGV[base + 1]
+  local hold, numbers = { action = action, key = KEYS[tonumber(ARGV[base + 2])], id = ARGV[base + 3] }, HOLD_NUMBERS[action]
+  for i, name in ipairs(numbers) do hold[name] = tonumber(ARGV[base + 3 + i]) end
+  return hold, base + 3 + #numbers
+end
 
 -- The charges from `at` on, which holds their number; and the place behind them.
 local function parse(at)
-  local charges, count = {}, tonumber(ARGV[at])
-  assert(ARGV[at + ARGUMENTS * count], 'twelve arguments for each charge')
-  for i = 1, count do
-    local base = at + ARGUMENTS * (i - 1)
+  local charges, base = {}, at
+  for i = 1, tonumber(ARGV[at]) do
+    assert(ARGV[base + ARGUMENTS], 'twelve arguments for each charge')
+    local kind = ARGV[base + 5]
     local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 12]
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
@@ -28,10 +52,11 @@ local function parse(at)
       start = start,
       stop = stop,
       window = stop - start,
-      kind = ARGV[base + 5],
+      kind = WITH_HOLD[kind] or kind,
       hits = tonumber(ARGV[base + 6]),
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
+      estimated = ARGV[base + 8] == 'hold',
       mode = ARGV[base + 9],
       failure_mode = ARGV[base + 10],
       expiry = ARGV[base + 11],
@@ -40,8 +65,10 @@ local function parse(at)
       burst = tonumber(extra),
       caller = extra,
     }
+    base = base + ARGUMENTS
+    if WITH_HOLD[kind] then charges[i].hold, base = parse_hold(base) end
   end
-  return charges, at + ARGUMENTS * count + 1
+  return charges, base + 1
 end
 
 -- Whether it is compared with its limit.

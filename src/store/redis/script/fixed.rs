@@ -71,6 +71,7 @@ fn is_plain(charge: &Charge) -> bool {
     limit.algorithm == Algorithm::FixedWindow
         && limit.mode == Mode::Enforced
         && limit.when_denied == WhenDenied::Free
+        && charge.hold.is_none()
         && matches!(charge.hits, Hits::Charge(hits) if hits <= limit.requests_per_unit)
 }
 

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     engine::{
+        hold::{Abandoned, HoldAction},
         key::Counter,
         ledger::{Charge, Fit, GiveBack, Tally, Verdict},
         request::Hits,
@@ -30,6 +31,9 @@ pub struct LedgerRun {
 struct Columns<'call> {
     kind: &'static str,
     hits: u64,
+    /// Whether it charges an estimate.
+    is_take: bool,
+    hold: Option<HoldAction>,
     failure_mode: FailureMode,
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
@@ -67,9 +71,10 @@ impl LedgerRun {
     pub fn add(&mut self, charges: &Arc<[Charge]>, assumed_now: Timestamp, prefix: &str) {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
-        for Charge { counter, hits, caller, hold: _ } in charges.iter() {
+        for charge in charges.iter() {
+            let Charge { counter, hits, caller, hold } = charge;
             let limit = &*counter.limit;
-            let span = limit.window.at(assumed_now);
+            let span = charge.terms(assumed_now).span;
             let (kind, hits) = match *hits {
                 Hits::Charge(hits) => ("charge", hits),
                 Hits::Check => ("check", limit.exhausted_checks.asked()),
@@ -78,12 +83,9 @@ impl LedgerRun {
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
             let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
-            self.add_charge(
-                counter,
-                span,
-                Columns { kind, hits, failure_mode, time, caller },
-                prefix,
-            );
+            let (is_take, hold) = (charge.is_take(), *hold);
+            let columns = Columns { kind, hits, is_take, hold, failure_mode, time, caller };
+            self.add_charge(counter, span, columns, prefix);
         }
     }
 
@@ -92,13 +94,15 @@ impl LedgerRun {
     /// [`Corrupt`](ScriptVerdict::Corrupt), or [`WriteRefused`](ScriptVerdict::WriteRefused). It is never
     /// [`Stale`](ScriptVerdict::Stale).
     pub fn add_give_back(&mut self, give_back: &GiveBack, prefix: &str) {
-        let GiveBack { counter, hits, made, caller, hold: _ } = give_back;
+        let GiveBack { counter, hits, made, caller, hold } = give_back;
         let refund = Hits::Refund(*hits);
         self.calls.push([Charge::new(counter.clone(), refund)].into());
         self.arguments.push("1".to_owned());
         let columns = Columns {
             kind: "give_back",
             hits: *hits,
+            is_take: false,
+            hold: *hold,
             failure_mode: FailureMode::Error,
             time: *made,
             caller: caller.as_deref(),
@@ -106,10 +110,10 @@ impl LedgerRun {
         self.add_charge(counter, counter.limit.window.at(*made), columns, prefix);
     }
 
-    /// Adds the twelve arguments of a charge in the window `span`; see `lua/charge.lua`.
+    /// Adds the arguments of a charge in the window `span`; see `lua/charge.lua`.
     fn add_charge(&mut self, counter: &Counter, span: Span, columns: Columns<'_>, prefix: &str) {
         let limit = &*counter.limit;
-        let slot = self.slot(prefix, counter, span.start);
+        let slot = self.slot(prefix, &counter.key(span.start));
         let (start, stop) = if limit.algorithm.is_aligned() {
             (span.start.as_millis(), span.end.as_millis())
         } else {
@@ -117,7 +121,7 @@ impl LedgerRun {
         };
         let extra = match limit.algorithm {
             Algorithm::SlidingWindow => match span.previous() {
-                Some(previous) => self.slot(prefix, counter, previous.start).to_string(),
+                Some(previous) => self.slot(prefix, &counter.key(previous.start)).to_string(),
                 None => String::new(),
             },
             Algorithm::TokenBucket { burst } => burst.to_string(),
@@ -128,10 +132,11 @@ impl LedgerRun {
             slot.to_string(),
             start.to_string(),
             stop.to_string(),
-            columns.kind.to_owned(),
+            columns.kind.to_owned() + if columns.hold.is_some() { "+" } else { "" },
             columns.hits.to_string(),
             limit.requests_per_unit.to_string(),
             match limit.when_denied {
+                _ if columns.is_take => "hold".to_owned(),
                 WhenDenied::Free => "free".to_owned(),
                 WhenDenied::Counted => "count".to_owned(),
             },
@@ -144,6 +149,36 @@ impl LedgerRun {
             columns.time.as_millis().to_string(),
             extra,
         ]);
+        if let Some(hold) = columns.hold {
+            self.add_hold(hold, counter, prefix);
+        }
+    }
+
+    /// Adds the arguments of what a charge does with holds.
+    fn add_hold(&mut self, hold: HoldAction, counter: &Counter, prefix: &str) {
+        let keep = |abandoned| (abandoned == Abandoned::Keep).then_some(1);
+        let key = hold.key_beside(counter).map(|key| self.slot(prefix, &key).to_string());
+        let (action, id, numbers) = match hold {
+            HoldAction::Commit { id, held, used, made, deadline } => {
+                let numbers = vec![held, used, made.as_millis(), deadline.as_millis()];
+                ("commit", Some(id), numbers.into_iter().map(Some).collect())
+            }
+            HoldAction::ById { id, used, lifetime_ms } => {
+                ("by_id", Some(id), vec![Some(lifetime_ms), used])
+            }
+            HoldAction::Open { id, estimate, lifetime_ms, abandoned } => {
+                ("open", Some(id), vec![Some(lifetime_ms), Some(estimate), keep(abandoned)])
+            }
+            HoldAction::EndOldest { estimate, abandoned } => {
+                ("end_oldest", None, vec![Some(estimate), keep(abandoned)])
+            }
+            HoldAction::Occupy { id, lifetime_ms } => ("occupy", Some(id), vec![Some(lifetime_ms)]),
+        };
+        let id = id.map(|id| id.to_string());
+        self.arguments.extend([action.to_owned(), key.unwrap_or_default(), id.unwrap_or_default()]);
+        let spelled = |number: Option<u64>| number.map(|number| number.to_string());
+        self.arguments
+            .extend(numbers.into_iter().map(|number| spelled(number).unwrap_or_default()));
     }
 
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
@@ -177,13 +212,11 @@ impl LedgerRun {
         rest.is_empty().then_some((now, verdicts))
     }
 
-    /// The slot of a counter's key in KEYS, counted from 1 as Lua does.
-    fn slot(&mut self, prefix: &str, counter: &Counter, start: Timestamp) -> usize {
-        let mut key = prefix.to_owned();
-        counter.write_key(&mut key, start);
-        let known = self.keys.iter().position(|known| *known == key);
-        let index = known.unwrap_or_else(|| {
-            self.keys.push(key);
+    /// The slot of a key in KEYS, counted from 1 as Lua does.
+    fn slot(&mut self, prefix: &str, key: &str) -> usize {
+        let is_known = |known: &String| known.strip_prefix(prefix) == Some(key);
+        let index = self.keys.iter().position(is_known).unwrap_or_else(|| {
+            self.keys.push(prefix.to_owned() + key);
             self.keys.len() - 1
         });
         index + 1
