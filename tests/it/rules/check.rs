@@ -195,7 +195,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     );
     check_limit(
         "unit: day, algorithm: sliding_log, requests_per_unit: 10001",
-        "requests_per_unit: 10001 exceeds 10000, the largest for a sliding_log",
+        "requests_per_unit: 10001 exceeds 10000, the largest for sliding_log",
     );
     check_limit(
         "unit: day, algorithm: sliding_log, count_denied: true",

@@ -348,7 +348,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_log_of_10001",
         Text::Limit("unit: day, algorithm: sliding_log, requests_per_unit: 10001"),
-        "3:27: requests_per_unit: 10001 exceeds 10000, the largest for a sliding_log",
+        "3:27: requests_per_unit: 10001 exceeds 10000, the largest for sliding_log",
     ),
     (
         "a_log_that_counts_denied",
