@@ -33,7 +33,7 @@ use crate::{
         panics,
     },
     http::{self, Reports},
-    limiter::{Limiter, metrics::CallMetrics},
+    limiter::{Limiter, holds::Holds, metrics::CallMetrics},
     net::tls::server::{ListenerTls, TlsUse},
     process::workers::Workers,
     rls,
@@ -308,10 +308,11 @@ pub fn service(
     let metrics = CallMetrics::new(&telemetry.meter(), near_ratio);
     let top_keys = TopKeys::new(settings.telemetry.top_keys, settings.process.workers, near_ratio);
     let guard = stores::guard(settings, telemetry, store);
-    let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max } =
+    let CallSettings { message_bytes_max, bounds, ref headers, arriving_bytes_max, ref hold_keys } =
         settings.calls;
+    let holds = Holds::new(hold_keys.clone(), &telemetry.meter());
     rls::Service {
-        limiter: Arc::new(Limiter::new(rules, guard, metrics, top_keys)),
+        limiter: Arc::new(Limiter::new(rules, guard, metrics, top_keys, holds)),
         bounds,
         message_bytes_max,
         headers: Arc::clone(headers),

@@ -1,6 +1,7 @@
 //! Decides one call: find the rules, charge the store, settle.
 
 mod decision_line;
+pub mod holds;
 mod matched;
 pub mod metrics;
 mod refused_debits;
@@ -8,7 +9,9 @@ mod span;
 
 use std::sync::Arc;
 
-use self::{decision_line::log_decision, metrics::CallMetrics, refused_debits::RefusedDebits};
+use self::{
+    decision_line::log_decision, holds::Holds, metrics::CallMetrics, refused_debits::RefusedDebits,
+};
 use crate::{
     engine::{
         decision::{Decision, Matched, Status},
@@ -34,14 +37,21 @@ pub struct Limiter {
     store: Guard,
     metrics: CallMetrics,
     top_keys: TopKeys,
+    holds: Holds,
     refused_debits: RefusedDebits,
 }
 
 impl Limiter {
     /// A limiter with these rules, on this store.
-    pub fn new(rules: Arc<Rules>, store: Guard, metrics: CallMetrics, top_keys: TopKeys) -> Self {
+    pub fn new(
+        rules: Arc<Rules>,
+        store: Guard,
+        metrics: CallMetrics,
+        top_keys: TopKeys,
+        holds: Holds,
+    ) -> Self {
         metrics.rules_in_force(&rules.current().rules);
-        Self { rules, store, metrics, top_keys, refused_debits: RefusedDebits::default() }
+        Self { rules, store, metrics, top_keys, holds, refused_debits: RefusedDebits::default() }
     }
 
     /// Decides one call.
@@ -53,7 +63,9 @@ impl Limiter {
         request: &Request,
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
-        let plan = Plan::draw(&self.rules.current().rules, request);
+        let in_force = self.rules.current();
+        let mut plan = Plan::draw(&in_force.rules, request);
+        self.holds.prepare(&mut plan, request);
         let Answered { verdict, by_failure_mode } = self.store.charge(&plan.charges, arrival).await;
         self.report_fallbacks(&plan, &by_failure_mode);
         if self.store.is_late(arrival) {
@@ -68,7 +80,8 @@ impl Limiter {
         }
         let verdict = verdict?;
         self.top_keys.record(&plan, &verdict, arrival.at);
-        let decision = plan.settle(verdict);
+        let mut decision = plan.settle(verdict);
+        decision.token = self.holds.settle(&in_force.rules, &decision);
         with_call(|call| call.record(span::decided(&decision)));
         log_decision(request, &decision);
         self.report(request, &decision);

@@ -16,6 +16,7 @@ use crate::{
 pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
     let lists = [
         limiter::metrics::INSTRUMENTS,
+        limiter::holds::INSTRUMENTS,
         store::metrics::INSTRUMENTS,
         &rows(report::OBSERVED),
         &rows(memory::metrics::OBSERVED),

@@ -14,8 +14,10 @@ pub struct Decision {
     pub code: Code,
     /// One for each descriptor, in the request's order.
     pub statuses: Vec<Status>,
-    /// What was charged for work under way, for a token in the answer.
+    /// What was charged for work under way.
     pub taken: Option<TakenHold>,
+    /// Its token, for the answer.
+    pub token: Option<String>,
     /// What has become of the commits.
     pub commits: Vec<Committed>,
 }

@@ -136,6 +136,11 @@ impl HoldId {
     /// Number of bytes of a nonce.
     pub const NONCE_BYTES: usize = 12;
 
+    /// An id with these bits.
+    pub const fn new(bits: u128) -> Self {
+        Self(bits)
+    }
+
     /// The id of this nonce.
     pub fn from_nonce(nonce: [u8; Self::NONCE_BYTES]) -> Self {
         Self(nonce.iter().fold(0, |id, byte| id << 8 | u128::from(*byte)))
@@ -148,6 +153,13 @@ impl HoldId {
             *byte = of_id;
         }
         nonce
+    }
+
+    /// The nonce that comes this many after it.
+    #[must_use]
+    pub const fn plus(self, count: u64) -> Self {
+        let nonces = u128::MAX >> (128 - 8 * Self::NONCE_BYTES);
+        Self(self.0.wrapping_add(count as u128) & nonces)
     }
 
     /// The id that a caller gives.
@@ -244,8 +256,6 @@ pub enum CommitOutcome {
 /// A hold that a token names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenHold {
-    /// The domain of the call.
-    pub domain: Arc<str>,
     /// The nonce.
     pub id: HoldId,
     /// What was charged, at least one.

@@ -113,6 +113,12 @@ impl Counter {
         Self { business_id, slot_by, limit }
     }
 
+    /// The domain, in the form of the key.
+    pub fn domain_part(&self) -> &str {
+        // A bar in the domain itself is escaped.
+        self.business_id.split('|').next().unwrap_or_default()
+    }
+
     /// The domain and the entries, in the form of the key. It holds values of requests.
     pub fn business_id(&self) -> (&str, SlotBy) {
         (&self.business_id, self.slot_by)
@@ -137,8 +143,7 @@ impl Counter {
     pub fn hash_tag(&self) -> &str {
         match self.slot_by {
             SlotBy::BusinessId => &self.business_id,
-            // A bar in the domain itself is escaped.
-            SlotBy::Domain => self.business_id.split('|').next().unwrap_or_default(),
+            SlotBy::Domain => self.domain_part(),
         }
     }
 

@@ -223,7 +223,7 @@ impl Plan {
         }
         let is_over = verdict.denied && !is_quota_without_limit;
         let code = if is_over { Code::OverLimit } else { Code::Ok };
-        Decision { code, statuses, taken, commits: committed }
+        Decision { code, statuses, taken, token: None, commits: committed }
     }
 
     /// What the call has charged for work under way.
@@ -240,12 +240,7 @@ impl Plan {
                 charges.push(HeldCharge { counter: charge.counter.clone(), hits, made: *made });
             }
         }
-        let matched = self.items.iter().find_map(|item| match item {
-            Item::Charged(Matched::Rule(domain, _), _) => Some(Arc::clone(domain)),
-            _ => None,
-        });
-        let domain = matched.filter(|_| !charges.is_empty())?;
-        Some(TakenHold { domain, id: self.hold_id, charges })
+        (!charges.is_empty()).then_some(TakenHold { id: self.hold_id, charges })
     }
 }
 

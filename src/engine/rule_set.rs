@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::engine::{
-    hold::HoldBy,
+    hold::{HoldBy, LearnedEstimate},
     key::SlotBy,
     pattern::Pattern,
     request::Entry,
@@ -163,15 +163,18 @@ impl RuleSet {
         self.holds.get(&number)
     }
 
+    /// What commits have shown of the limit with this number.
+    pub fn learned(&self, number: u32) -> Option<&LearnedEstimate> {
+        self.holds.get(&number)?.limit.hold.as_ref()?.estimate.learned.as_deref()
+    }
+
     /// Takes over what the commits of the limits of another rule set have shown.
     pub fn inherit(&self, previous: &Self) {
-        let learned =
-            |holding: &HoldingLimit| holding.limit.hold.as_ref()?.estimate.learned.clone();
-        for (number, holding) in &self.holds {
+        for number in self.holds.keys() {
             if let (Some(learned), Some(before)) =
-                (learned(holding), previous.holds.get(number).and_then(learned))
+                (self.learned(*number), previous.learned(*number))
             {
-                learned.inherit(&before);
+                learned.inherit(before);
             }
         }
     }

@@ -32,6 +32,17 @@ impl Window {
         Some(Self { seconds, calendar: None })
     }
 
+    /// The window that is [written](Self#impl-Display-for-Window) like this.
+    pub fn read(text: &str) -> Option<Self> {
+        let Some((unit, zone)) = text.split_once('@') else {
+            let seconds = text.strip_suffix('s')?.parse().ok()?;
+            let is_known = (1..=Self::SECONDS_MAX).contains(&seconds);
+            return is_known.then_some(Self { seconds, calendar: None });
+        };
+        let unit = Unit::ALL.into_iter().find(|known| known.name() == unit)?;
+        Some(Self::of_calendar(Calendar::new(unit, zone).ok()?))
+    }
+
     /// The days, weeks, months or years of a calendar.
     pub const fn of_calendar(calendar: Calendar) -> Self {
         Self { seconds: calendar.unit().seconds(), calendar: Some(calendar) }

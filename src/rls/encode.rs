@@ -21,7 +21,7 @@ use crate::engine::{
 pub fn response(decision: &Decision, headers: &Headers, echo: Option<Struct>) -> RateLimitResponse {
     RateLimitResponse {
         response_headers_to_add: headers::write(decision, headers),
-        dynamic_metadata: echo.map(|echo| metadata::complete(echo, decision)),
+        dynamic_metadata: metadata::answer(echo, decision),
         overall_code: code(decision.code).into(),
         statuses: decision
             .statuses

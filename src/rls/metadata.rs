@@ -38,9 +38,18 @@ pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     echo
 }
 
+/// The metadata of an answer: what an `echo` is completed to, and the token of a hold.
+pub(super) fn answer(echo: Option<Struct>, decision: &Decision) -> Option<Struct> {
+    let mut metadata = echo.map(|echo| complete(echo, decision));
+    if let Some(token) = &decision.token {
+        insert(metadata.get_or_insert_default(), "hold", text(token));
+    }
+    metadata
+}
+
 /// Adds the metadata of every rule that has a limit and lets the call pass. The first rule that sets a value
 /// wins; maps are merged.
-pub(super) fn complete(mut echo: Struct, decision: &Decision) -> Struct {
+fn complete(mut echo: Struct, decision: &Decision) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
         if let Some(Metadata::Map(pairs)) = metadata(status) {

@@ -1,14 +1,17 @@
 //! Bounds on a request, and the content of its answer.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use super::reader::{
     Setting, SettingReader,
     form::{Arity, HEADER_NAME, OnOff, OneOf, Size, WholeNumber},
 };
-use crate::rls::{
-    decode::{Bounds, Echo},
-    headers::Headers,
+use crate::{
+    limiter::holds::HoldKeys,
+    rls::{
+        decode::{Bounds, Echo},
+        headers::Headers,
+    },
 };
 
 /// Bounds on a request, and the content of its answer.
@@ -22,7 +25,14 @@ pub struct CallSettings {
     pub bounds: Bounds,
     /// The headers of an answer.
     pub headers: Arc<Headers>,
+    /// The keys that sign the tokens of holds.
+    pub hold_keys: HoldKeys,
 }
+
+const HOLD_KEYS: &str = "hold-key-file";
+
+/// The shortest key that signs tokens.
+const HOLD_KEY_BYTES_MIN: usize = 32;
 
 /// Whether a response has the classic headers, and the draft's headers.
 const HEADER_SETS: OneOf<(bool, bool)> = OneOf(&[
@@ -60,8 +70,34 @@ impl CallSettings {
         });
         let bounds = Bounds { descriptors_max, echo };
         let headers = Arc::new(read_headers(reader));
-        Self { message_bytes_max, arriving_bytes_max, bounds, headers }
+        let hold_keys = read_hold_keys(reader);
+        Self { message_bytes_max, arriving_bytes_max, bounds, headers, hold_keys }
     }
+}
+
+/// One key a line: the first signs, and all are accepted.
+fn read_hold_keys(reader: &mut SettingReader<'_>) -> HoldKeys {
+    let Some(path) = reader
+        .read_path(HOLD_KEYS, "File with one or two lines: keys that sign the tokens of holds")
+    else {
+        return HoldKeys::default();
+    };
+    let problem = match fs::read_to_string(&path) {
+        Ok(text) => {
+            let keys: Vec<&[u8]> = text.lines().map(|line| line.trim().as_bytes()).collect();
+            let are_long = keys.iter().all(|key| key.len() >= HOLD_KEY_BYTES_MIN);
+            if (1..=2).contains(&keys.len()) && are_long {
+                return HoldKeys::new(keys.into_iter());
+            }
+            format!(
+                "{}: must have one or two lines of at least {HOLD_KEY_BYTES_MIN} bytes",
+                path.display()
+            )
+        }
+        Err(error) => format!("{}: {error}", path.display()),
+    };
+    reader.problem(HOLD_KEYS, &problem);
+    HoldKeys::default()
 }
 
 fn read_headers(reader: &mut SettingReader<'_>) -> Headers {

@@ -5,6 +5,7 @@
 
 mod capacity;
 pub mod metrics;
+mod open_takes;
 mod rank;
 mod shard;
 
@@ -18,12 +19,13 @@ use parking_lot::{Mutex, MutexGuard};
 use self::{
     capacity::Capacity,
     metrics::{MemoryMetrics, MemoryReport},
+    open_takes::OpenTakes,
     shard::{HashedKey, Shard},
 };
 use super::{Clear, Clock};
 use crate::engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms, in_flight::InFlight},
-    hold::HoldAction,
+    hold::{Abandoned, HoldAction, HoldId},
     key::Counter,
     ledger::{self, Charge, CounterState, Few, GiveBack, Posting, Tally, Verdict},
     time::Timestamp,
@@ -45,6 +47,7 @@ pub struct MemoryStore {
     /// values, and must not choose buckets.
     hasher: RandomState,
     capacity: Arc<Capacity>,
+    open_takes: OpenTakes,
 }
 
 /// A counter of a call, in its window.
@@ -71,7 +74,13 @@ impl MemoryStore {
     fn with_capacity(clock: Clock, capacity: Capacity) -> Self {
         let shards = (capacity.counters_max / COUNTERS_PER_SHARD).next_power_of_two();
         let shards = (0..shards).map(|_| Mutex::default()).collect();
-        Self { clock, shards, hasher: RandomState::new(), capacity: Arc::new(capacity) }
+        Self {
+            clock,
+            shards,
+            hasher: RandomState::new(),
+            capacity: Arc::new(capacity),
+            open_takes: OpenTakes::default(),
+        }
     }
 
     /// Makes all charges of one call, or none.
@@ -103,7 +112,28 @@ impl MemoryStore {
         }
         drop(locked);
         self.capacity.report_evicted(evicted);
+        if charges.iter().any(|charge| charge.hold.is_some()) {
+            self.open_takes.note(charges, &verdict, now);
+            for id in &verdict.ended {
+                for counter in self.open_takes.end(*id) {
+                    self.end_open_hold(&counter, *id, now);
+                }
+            }
+        }
         verdict
+    }
+
+    /// Ends a hold without an id of its own, if it is still open on this counter.
+    fn end_open_hold(&self, counter: &Counter, id: HoldId, now: Timestamp) {
+        let holds = HoldAction::EndOldest { estimate: 0, abandoned: Abandoned::Release };
+        let terms = counter.limit.terms(now);
+        let Some(holds) = self.locate_hold(counter, Some(holds), terms) else { return };
+        let mut locked = LockedShards::lock(&self.shards, Few::from_iter([holds.shard]));
+        let mut account = locked.take(&holds);
+        if let AnyAccount::InFlight(account) = &mut account {
+            account.end(id);
+        }
+        locked.keep(holds, account, &self.capacity);
     }
 
     /// Gives back hits of a reservation at `now`. It creates no counter.

@@ -39,6 +39,10 @@ pub(crate) enum LogCause {
     Starved,
     /// Debits and refunds that were dropped; the subject is the reason.
     DroppedDebits,
+    /// A commit with a token that is none of this service.
+    BadHoldToken,
+    /// A hold whose token would be too long.
+    HoldWithoutToken,
     /// An incomplete answer of the admin address.
     AdminAnswer,
     /// Anything beyond [`SUBJECTS_MAX`].
