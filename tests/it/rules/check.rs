@@ -175,7 +175,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     check_limit("unit: day, burst: 5", "burst: only for algorithm token_bucket, not fixed_window");
     check_limit(
         "unit: day, remember: k",
-        "remember: only for algorithm sliding_log, not fixed_window",
+        "remember: only for algorithm sliding_log or in_flight, not fixed_window",
     );
     check_limit(
         "unit: day, time_zone: UTC, algorithm: sliding_window",

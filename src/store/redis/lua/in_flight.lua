@@ -44,9 +44,9 @@ local function remove(account, member)
 end
 
 -- Ends the call with this id. Returns whether there is one.
-function in_flight.end_hold(account, id)
+function in_flight.finish(account, id)
   local first = id .. ' 1'
-  local deadline = not account.gone[first] and tonumber(redis.call('ZSCORE', account.key, first) or nil)
+  local deadline = not account.gone[first] and tonumber(redis.call('ZSCORE', account.key, first))
   if not deadline or deadline <= now then return false end
   for _, score in ipairs({ text(deadline), '-' .. text(deadline) }) do
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', account.key, score, score)) do
@@ -57,9 +57,9 @@ function in_flight.end_hold(account, id)
 end
 
 -- Ends the call with the earliest deadline. Returns whether there is one.
-function in_flight.end_oldest(account)
+function in_flight.finish_oldest(account)
   local oldest = places_of(account, 1)[1]
-  return oldest ~= nil and in_flight.end_hold(account, string.match(oldest[2], '^%x+'))
+  return oldest ~= nil and in_flight.finish(account, string.match(oldest[2], '^%x+'))
 end
 
 -- The newest places are given back.
@@ -68,9 +68,8 @@ function in_flight.refund(account, hits)
   for i = #places, math.max(1, #places - hits + 1), -1 do remove(account, places[i][2]) end
 end
 
-function in_flight.give_back(account, _, charge)
-  if charge.hold then in_flight.end_hold(account, charge.hold.id) end
-end
+-- A reservation is given back by its id.
+function in_flight.give_back() end
 
 function in_flight.fits(account, hits, charge)
   return account.used + hits <= charge.limit

@@ -358,7 +358,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "remember_without_a_log",
         Text::Limit("unit: day, remember: user"),
-        "3:50: remember: only for algorithm sliding_log, not fixed_window",
+        "3:50: remember: only for algorithm sliding_log or in_flight, not fixed_window",
     ),
     (
         "a_zone_for_an_hour",
