@@ -6,6 +6,7 @@ mod corrupt_counters;
 mod decisions;
 mod exactness;
 mod give_back;
+mod in_flight;
 mod migrating;
 mod modes;
 mod parts;
