@@ -130,7 +130,9 @@ impl MemoryStore {
         let Some(holds) = self.locate_hold(counter, Some(holds), terms) else { return };
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([holds.shard]));
         let mut account = locked.take(&holds);
-        if let AnyAccount::InFlight(account) = &mut account {
+        if let AnyAccount::InFlight(account) = &mut account
+            && account.occupants(now).any(|open| open.id == id)
+        {
             account.end(id);
         }
         locked.keep(holds, account, &self.capacity);

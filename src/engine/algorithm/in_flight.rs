@@ -118,9 +118,9 @@ impl Account for InFlight {
         self.occupy(Occupant { deadline, id, hits, caller });
     }
 
-    /// The last deadline.
+    /// A window after the last deadline: as long as a hold that was abandoned may have to be charged.
     fn keep_until(&self, terms: &Terms) -> Timestamp {
-        self.occupants.last().map_or(terms.now, |occupant| occupant.deadline)
+        self.ends(terms).plus_millis(terms.window_ms)
     }
 
     fn is_unused(&self) -> bool {
@@ -137,7 +137,7 @@ impl Account for InFlight {
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
-        self.keep_until(terms).max(terms.now)
+        self.occupants.last().map_or(terms.now, |last| last.deadline.max(terms.now))
     }
 
     /// The deadline by which enough calls have ended.

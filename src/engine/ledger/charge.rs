@@ -42,10 +42,12 @@ impl Charge {
         Self { counter, hits, caller: None, hold: None }
     }
 
-    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged.
+    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged; a take
+    /// never is.
     pub fn when_denied(&self) -> WhenDenied {
         match self.hold {
             Some(HoldAction::EndOldest { .. }) => WhenDenied::Counted,
+            _ if self.is_take() => WhenDenied::Free,
             _ => self.counter.limit.when_denied,
         }
     }

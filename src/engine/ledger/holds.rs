@@ -21,20 +21,25 @@ pub(super) fn begin(
     accounts: &mut [AnyAccount],
     ended: &mut Vec<HoldId>,
 ) -> Few<Option<CommitOutcome>> {
-    let mut outcomes = Few::new();
+    for posting in postings {
+        if let Some(
+            HoldAction::Open { estimate, abandoned, .. }
+            | HoldAction::EndOldest { estimate, abandoned },
+        ) = posting.charge.hold
+        {
+            expire(posting, accounts, estimate, abandoned);
+        }
+    }
+    let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
     for posting in postings {
         if let Some(account) = in_flight(posting.account, accounts) {
             account.begin(&posting.terms);
         }
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
-            HoldAction::Open { estimate, abandoned, .. } => {
-                expire(posting, accounts, estimate, abandoned);
-                None
+            HoldAction::EndOldest { .. } => {
+                end_oldest(posting, postings, accounts, &mut ended_on, ended)
             }
-            HoldAction::EndOldest { estimate, abandoned } => {
-                end_oldest(posting, accounts, (estimate, abandoned), ended)
-            }
-            HoldAction::Occupy { .. } => None,
+            HoldAction::Open { .. } | HoldAction::Occupy { .. } => None,
             HoldAction::ById { id, used, .. } => commit_by_id(posting, accounts, id, used),
             HoldAction::Commit { .. } => commit(posting, accounts, &hold),
         }));
@@ -129,10 +134,13 @@ fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount], estimate: u64, aba
     }
 }
 
+/// Ends the oldest open hold, with those of its take on the other counters of the call; not where another charge of the
+/// call has ended one, as `ended_on` notes.
 fn end_oldest(
     posting: &Posting<'_>,
+    postings: &[Posting<'_>],
     accounts: &mut [AnyAccount],
-    (estimate, abandoned): (u64, Abandoned),
+    ended_on: &mut Few<usize>,
     ended: &mut Vec<HoldId>,
 ) -> Option<CommitOutcome> {
     let now = posting.terms.now;
@@ -142,9 +150,16 @@ fn end_oldest(
             None => CommitOutcome::Repeated,
         });
     }
-    expire(posting, accounts, estimate, abandoned);
-    ended.extend(in_flight(posting.hold, accounts)?.end_oldest(now));
     // Its hits are charged as those of any call.
+    let own = posting.hold.filter(|own| !ended_on.contains(own))?;
+    let oldest = in_flight(Some(own), accounts)?.end_oldest(now)?;
+    ended.push(oldest);
+    ended_on.push(own);
+    for index in postings.iter().filter_map(|other| other.hold) {
+        if in_flight(Some(index), accounts).is_some_and(|holds| holds.end(oldest)) {
+            ended_on.push(index);
+        }
+    }
     None
 }
 

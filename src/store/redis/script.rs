@@ -34,6 +34,7 @@ const SHARED: [&str; 9] = [
     include_str!("lua/token_bucket.lua"),
     include_str!("lua/in_flight.lua"),
     include_str!("lua/charge.lua"),
+    include_str!("lua/holds.lua"),
 ];
 const FIXED: [&str; 2] = [include_str!("lua/refusal.lua"), include_str!("lua/fixed.lua")];
 const LEDGER: &str = include_str!("lua/ledger.lua");
