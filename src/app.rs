@@ -194,7 +194,7 @@ impl App {
             limiter.rules_changed();
         };
         let rules = Arc::clone(&self.rules);
-        let RuleSettings { source, options, .. } = settings.rules.clone();
+        let RuleSettings { source, overlays, options, .. } = settings.rules.clone();
         let files = renewal::FileMetrics::new(&meter);
         let mut tasks: Vec<BoxFuture<'static, ()>> =
             vec![Box::pin(renewal::renew(Arc::new(settings.clone()), files))];
@@ -207,12 +207,13 @@ impl App {
             }));
         }
         if let Some(control_plane) = self.control_plane.clone() {
-            tasks.push(Box::pin(xds::follow(rules, control_plane, options, on_load)));
+            tasks.push(Box::pin(xds::follow(rules, control_plane, overlays, options, on_load)));
         } else if let RuleSource::Files(paths) = source.value
             // The built-in rules cannot change.
             && !paths.is_empty()
         {
-            tasks.push(Box::pin(rules::watch(rules, Watched { paths, options }, on_load)));
+            let watched = Watched { paths, overlays, options };
+            tasks.push(Box::pin(rules::watch(rules, watched, on_load)));
         }
         tasks
     }

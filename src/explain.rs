@@ -23,7 +23,7 @@ use crate::{
 pub struct Explanation {
     /// The domain of the request.
     pub domain: String,
-    /// The problem with the domain, with which every call passes.
+    /// The problem with the domain, with which every call passes, or what the call lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// One for each descriptor of the request; empty if the domain is unknown.
@@ -165,6 +165,12 @@ impl Explanation {
                 Some(format!("no rule file has this domain, so every call passes{near}"));
             return explanation;
         };
+        if let Some((_, mode)) = &plan.lacking {
+            let (keys, mode) = (domain.requirement.keys.join(", "), mode.name());
+            let problem =
+                format!("no descriptor has the entries that `require` names ({keys}): {mode}");
+            explanation.problem = Some(problem);
+        }
         let mut found_by_each = Vec::new();
         let mut charges = plan.charges.iter();
         for (descriptor, count) in request.descriptors.iter().zip(plan.charges_of_each()) {

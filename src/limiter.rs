@@ -18,6 +18,7 @@ use crate::{
         ledger::{Charge, Verdict},
         plan::Plan,
         request::Request,
+        rule_set::RequireMode,
         time::Timestamp,
     },
     explain::Explanation,
@@ -66,6 +67,9 @@ impl Limiter {
         let in_force = self.rules.current();
         let mut plan = Plan::draw(&in_force.rules, request);
         self.holds.prepare(&mut plan, request);
+        if let Some((domain, mode)) = &plan.lacking {
+            self.report_incomplete(domain, *mode);
+        }
         let Answered { verdict, by_failure_mode } = self.store.charge(&plan.charges, arrival).await;
         self.report_fallbacks(&plan, &by_failure_mode);
         if self.store.is_late(arrival) {
@@ -78,7 +82,7 @@ impl Limiter {
         for charge in corrupt {
             self.report_corrupt(&request.domain, &plan.label(*charge));
         }
-        let verdict = verdict?;
+        let verdict = verdict.or_else(|error| plan.refusal().ok_or(error))?;
         self.top_keys.record(&plan, &verdict, arrival.at);
         let mut decision = plan.settle(verdict);
         decision.token = self.holds.settle(&in_force.rules, &decision);
@@ -147,6 +151,31 @@ impl Limiter {
             self.metrics.failure_mode_applied(rule.clone(), *mode);
         }
         with_call(|call| call.record(span::fell_back(rules)));
+    }
+
+    fn report_incomplete(&self, domain: &Arc<str>, mode: RequireMode) {
+        self.metrics.incomplete(Arc::clone(domain), mode);
+        if let Some(line) = due_line(LogCause::Incomplete, domain) {
+            tracing::warn!(
+                %domain,
+                require_mode = mode.name(),
+                suppressed = line.suppressed,
+                "no descriptor of a call has the entries that `require` names"
+            );
+        }
+    }
+
+    /// Records a gRPC call without descriptors, which is refused.
+    pub fn empty_call(&self, peer: String) {
+        if let Some(line) = due_line(LogCause::EmptyCall, &peer) {
+            tracing::warn!(
+                peer,
+                suppressed = line.suppressed,
+                "a call has no descriptors, and was refused: agentgateway sends such calls when the expression of a \
+                 cost or of all descriptors fails"
+            );
+        }
+        self.metrics.empty_call(peer);
     }
 
     /// The domain is a configured one: others have no counters.

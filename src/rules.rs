@@ -8,6 +8,7 @@ mod keys;
 mod load;
 pub(crate) mod metrics;
 mod options;
+mod overlay;
 mod watch;
 mod written;
 pub mod xds;

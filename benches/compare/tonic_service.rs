@@ -55,8 +55,8 @@ impl Service {
 /// Serves with the default settings, but for the store and the rules.
 pub(crate) async fn serve(store: &str, rules: &[PathBuf]) -> Result<()> {
     let settings = settings(store, rules)?;
-    let rules =
-        rules::load(rules, settings.rules.options).map_err(|problems| format!("{problems:?}"))?;
+    let rules = rules::load(rules, &[], settings.rules.options)
+        .map_err(|problems| format!("{problems:?}"))?;
     let rules = Arc::new(Rules::new(rules));
     let telemetry = Telemetry::start(&settings.telemetry.export, instruments())?;
     telemetry.install(&settings.telemetry.log);

@@ -16,6 +16,9 @@
 {{- else }}
 - --rules=/etc/tollkeeper/rules
 {{- end }}
+{{- with .Values.rulesOverlay }}
+- --rules-overlay=/etc/tollkeeper/overlay/overlay.yaml
+{{- end }}
 {{- with .Values.controlPlane.tls.name }}
 - {{ printf "--rules-tls-name=%s" . | quote }}
 {{- end }}

@@ -13,8 +13,11 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckFlags {
     /// Files and folders of rules; `-` is standard input
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "rules_overlay", value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// File or folder that is laid over the rules; may be repeated. Without rules, only its form is checked
+    #[arg(long, value_name = "PATH")]
+    rules_overlay: Vec<PathBuf>,
     /// Format of the report
     #[arg(long, value_enum, default_value_t)]
     format: CheckFormat,
@@ -49,7 +52,7 @@ pub(super) fn main(flags: &CheckFlags) -> ExitCode {
 }
 
 fn check(flags: &CheckFlags) -> CheckReport {
-    match rules::load(&flags.paths, LoadOptions::default()) {
+    match rules::load(&flags.paths, &flags.rules_overlay, LoadOptions::default()) {
         Ok(loaded) => {
             let domains = loaded.rules.domains();
             CheckReport {

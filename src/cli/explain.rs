@@ -30,6 +30,9 @@ pub(super) struct ExplainFlags {
     /// Rule file or folder, or `-` for standard input; may be repeated [default: the shipped example]
     #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
     rules: Vec<PathBuf>,
+    /// File or folder that is laid over the rules; may be repeated
+    #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
+    rules_overlay: Vec<PathBuf>,
     /// Admin address of a running service, to use its rules and counters instead of files
     #[arg(long, value_name = "HOST:PORT")]
     admin_addr: Option<String>,
@@ -56,7 +59,7 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
     };
     let explanation = match &server {
         Some(server) => by_service(server, &request),
-        None => by_files(&flags.rules, request),
+        None => by_files(flags, request),
     };
     match explanation {
         Ok(explanation) => {
@@ -87,8 +90,9 @@ fn request(flags: &ExplainFlags) -> Result<RateLimitRequest, String> {
     call::request(&flags.domain, flags.hits.as_deref(), &flags.descriptors)
 }
 
-fn by_files(paths: &[PathBuf], message: RateLimitRequest) -> Result<Explanation, String> {
-    let loaded = rules::load(paths, LoadOptions::default()).map_err(|problems| {
+fn by_files(flags: &ExplainFlags, message: RateLimitRequest) -> Result<Explanation, String> {
+    let loaded = rules::load(&flags.rules, &flags.rules_overlay, LoadOptions::default());
+    let loaded = loaded.map_err(|problems| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
     let request = decode(message).map_err(|refusal| refusal.to_string())?;

@@ -10,7 +10,9 @@ use super::output::{USAGE, complain};
 use crate::{
     app,
     rules::{self, InForce, xds},
-    settings::{self, Environment, Given, Resolved, RuleSource, Settings, TypedFlags},
+    settings::{
+        self, Environment, Given, Resolved, RuleSettings, RuleSource, Settings, TypedFlags,
+    },
     yaml::{self, Problem},
 };
 
@@ -69,15 +71,16 @@ fn prepare(
     environment: &Environment,
 ) -> Result<(Settings, InForce), Vec<String>> {
     let Resolved { settings, mut problems } = settings::resolve(flags, environment);
-    let loaded = match &settings.rules.source.value {
-        RuleSource::Files(paths) => rules::load(paths, settings.rules.options),
-        RuleSource::ControlPlane(_) => Ok(xds::none_yet(settings.rules.options)),
+    let RuleSettings { source, overlays, options, .. } = &settings.rules;
+    let loaded = match &source.value {
+        RuleSource::Files(paths) => rules::load(paths, overlays, *options),
+        RuleSource::ControlPlane(_) => xds::none_yet(overlays, *options),
     };
     match loaded {
         Ok(rules) if problems.is_empty() => Ok((settings, rules)),
         Ok(_) => Err(problems),
         Err(more) => {
-            problems.extend(more.iter().map(|problem| named(problem, &settings.rules.source)));
+            problems.extend(more.iter().map(|problem| named(problem, source)));
             Err(problems)
         }
     }

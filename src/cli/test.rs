@@ -80,7 +80,7 @@ pub(super) fn main(flags: &TestFlags) -> ExitCode {
 
 fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
     let suite = cases::read(file)?;
-    let loaded = rules::load(&suite.rules, LoadOptions::default())?;
+    let loaded = rules::load(&suite.rules, &[], LoadOptions::default())?;
     Ok((loaded.rules, suite.cases))
 }
 

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::engine::{
     hold::{CommitOutcome, TakenHold},
+    request::Entry,
     rule::{Limit, Rule},
 };
 
@@ -20,6 +21,8 @@ pub struct Decision {
     pub token: Option<String>,
     /// What has become of the commits.
     pub commits: Vec<Committed>,
+    /// The groups of quotas with room, by their entries; `None` if the call has no quota in a group.
+    pub passed_groups: Option<Vec<Vec<Entry>>>,
 }
 
 /// One counter's part of a commit.
@@ -51,6 +54,8 @@ pub struct Status {
     pub matched: Matched,
     /// How it was judged.
     pub outcome: Outcome,
+    /// Whether it is a quota in a group that has no room.
+    pub is_of_full_group: bool,
 }
 
 /// What a descriptor matched: the labels of its decision, all from the configuration.

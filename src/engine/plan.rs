@@ -11,7 +11,7 @@ use crate::engine::{
     ledger::{Charge, Fit, Tally, Verdict},
     request::{Descriptor, Entry, Hits, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
-    rule_set::{Domain, Found, RuleSet},
+    rule_set::{Domain, Found, RequireMode, RuleSet},
 };
 
 /// The charges of one call, and which of them belong to each descriptor.
@@ -25,6 +25,18 @@ pub struct Plan {
     /// Common to all holds that this call takes.
     hold_id: HoldId,
     mode_override: ModeOverride,
+    /// The domain whose required entries the call lacks, and what that means.
+    pub lacking: Option<(Arc<str>, RequireMode)>,
+    /// The groups of quotas; the first has the number 1.
+    groups: Vec<QuotaGroup>,
+}
+
+/// Quotas of a call that have room together.
+#[derive(Debug, PartialEq, Eq)]
+struct QuotaGroup {
+    /// The entries of `quota_group`; without any, all entries.
+    entries: Vec<Entry>,
+    is_named: bool,
 }
 
 /// One descriptor's part of a plan.
@@ -46,6 +58,8 @@ impl Plan {
             commits: 0,
             hold_id: HoldId::default(),
             mode_override,
+            lacking: None,
+            groups: Vec::new(),
         };
         let Some(domain) = rules.domain(&request.domain) else {
             for _ in &request.descriptors {
@@ -72,7 +86,31 @@ impl Plan {
                 None => plan.add(domain, asked, found, &replaced),
             }
         }
+        let mut others = found_by_each.iter().filter(|(asked, _)| !asked.is_commit()).peekable();
+        if others.peek().is_some()
+            && !others.any(|(asked, _)| domain.requirement.is_met(&asked.path))
+        {
+            plan.lacking = Some((Arc::clone(&domain.name), domain.requirement.mode));
+        }
+        if plan.is_refused() {
+            plan.charges.iter_mut().for_each(Charge::refuse);
+        }
         plan
+    }
+
+    /// Whether the call is denied, since it lacks required entries.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.lacking, Some((_, RequireMode::Deny)))
+    }
+
+    /// The verdict on a call that is denied even if the store gives none.
+    pub fn refusal(&self) -> Option<Verdict> {
+        let tallies = || self.charges.iter().map(Tally::by_failure_mode).collect();
+        self.is_refused().then(|| Verdict {
+            denied: true,
+            tallies: tallies(),
+            ..Verdict::default()
+        })
     }
 
     /// Adds the commit of a hold, whose true number these parameters tell.
@@ -160,15 +198,36 @@ impl Plan {
             hits: asked.descriptor.hits,
             caller: caller(entries, &limit.algorithm),
             hold: None,
+            quota_group: 0,
         };
         if let Some(policy) = &limit.hold {
             asked.hold(policy, &mut charge);
         }
+        if limit.mode == Mode::Quota && !domain.quota_group.is_empty() {
+            charge.quota_group = self.group(&domain.quota_group, entries);
+        }
         self.charges.push(charge);
     }
 
+    /// The number of the group of a quota on this path.
+    fn group(&mut self, keys: &[String], path: &[Entry]) -> usize {
+        let of_key = |key: &String| path.iter().find(|entry| *entry.key == *key.as_bytes());
+        let mut group = QuotaGroup {
+            entries: keys.iter().filter_map(of_key).cloned().collect(),
+            is_named: true,
+        };
+        if group.entries.is_empty() {
+            group = QuotaGroup { entries: path.to_vec(), is_named: false };
+        }
+        let known = self.groups.iter().position(|known| *known == group);
+        known.unwrap_or_else(|| {
+            self.groups.push(group);
+            self.groups.len() - 1
+        }) + 1
+    }
+
     fn settle_at_once(&mut self, matched: Matched, outcome: Outcome) {
-        self.items.push(Item::Settled(Status { matched, outcome }));
+        self.items.push(Item::Settled(Status { matched, outcome, is_of_full_group: false }));
     }
 
     /// The number of charges of each descriptor, in their order.
@@ -210,6 +269,15 @@ impl Plan {
         committed.extend(self.charges.iter().zip(tallies).filter_map(Committed::new));
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
+        let is_refused = self.is_refused();
+        let full = self.full_groups(&verdict.tallies);
+        let passed =
+            self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
+        let passed = passed.filter(|(_, group)| group.is_named);
+        let passed_groups = passed.map(|(_, group)| group.entries.clone()).collect();
+        let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
+        let groups: Vec<usize> = self.charges.iter().map(|charge| charge.quota_group).collect();
+        let mut groups = groups.into_iter();
         let mut outcomes = self.charges.into_iter().zip(verdict.tallies).map(outcome);
         let mut statuses = Vec::with_capacity(self.items.len());
         for item in self.items {
@@ -217,13 +285,25 @@ impl Plan {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count) => {
                     let outcome = outcomes.by_ref().take(count).reduce(tighter);
-                    statuses.extend(outcome.map(|outcome| Status { matched, outcome }));
+                    let mut groups = groups.by_ref().take(count);
+                    let is_of_full_group = groups.any(|group| full.contains(&group));
+                    groups.for_each(drop);
+                    let status = |outcome| Status { matched, outcome, is_of_full_group };
+                    statuses.extend(outcome.map(status));
                 }
             }
         }
-        let is_over = verdict.denied && !is_quota_without_limit;
+        let is_over = is_refused || verdict.denied && !is_quota_without_limit;
         let code = if is_over { Code::OverLimit } else { Code::Ok };
-        Decision { code, statuses, taken, token: None, commits: committed }
+        Decision { code, statuses, taken, token: None, commits: committed, passed_groups }
+    }
+
+    /// The numbers of the groups of which a quota is over.
+    fn full_groups(&self, tallies: &[Tally]) -> Vec<usize> {
+        let charges = self.charges.iter().zip(tallies);
+        let over =
+            charges.filter(|(charge, tally)| charge.quota_group > 0 && tally.fit == Fit::Over);
+        over.map(|(charge, _)| charge.quota_group).collect()
     }
 
     /// What the call has charged for work under way.

@@ -45,7 +45,51 @@ pub struct Domain {
     pub name: Arc<str>,
     /// What its counters have in common in a Redis Cluster.
     pub slot_by: SlotBy,
+    /// What its calls must have.
+    pub requirement: Requirement,
+    /// Keys of the entries by which quotas are grouped; if empty, each quota is a group of its own.
+    pub quota_group: Vec<String>,
     root: PathLevel,
+}
+
+/// Entries that one descriptor of each call must have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Requirement {
+    /// Their keys; empty if nothing is required.
+    pub keys: Vec<String>,
+    /// What happens to a call without them.
+    pub mode: RequireMode,
+}
+
+/// What happens to a call that lacks required entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RequireMode {
+    /// It is denied.
+    #[default]
+    Deny,
+    /// It is counted and logged.
+    Report,
+}
+
+impl RequireMode {
+    /// Every mode.
+    pub const ALL: [Self; 2] = [Self::Deny, Self::Report];
+
+    /// The name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Report => "report",
+        }
+    }
+}
+
+impl Requirement {
+    /// Whether a descriptor has the entries.
+    pub(super) fn is_met(&self, entries: &[Entry]) -> bool {
+        let has = |key: &String| entries.iter().any(|entry| *entry.key == *key.as_bytes());
+        self.keys.iter().all(has)
+    }
 }
 
 /// The rules for one position in the path of a descriptor.
@@ -189,6 +233,8 @@ impl RuleSet {
         self.domains.entry(name.to_owned()).or_insert_with(|| Domain {
             name: name.into(),
             slot_by: SlotBy::default(),
+            requirement: Requirement::default(),
+            quota_group: Vec::new(),
             root: PathLevel::default(),
         })
     }

@@ -27,7 +27,7 @@ use crate::{
         decision::{Decision, Matched, Outcome},
         request::{Entry, Hits, Request},
         rule::{FailureMode, Limit, Rule},
-        rule_set::RuleSet,
+        rule_set::{RequireMode, RuleSet},
     },
     net::grpc::{self, is_server_error},
     telemetry::{InstrumentRow, InstrumentUnit},
@@ -66,6 +66,16 @@ pub(crate) const FALLBACKS: InstrumentRow = InstrumentRow::counter(
     &["rule", "mode"],
     "charges decided by `on_store_failure` (`mode`) because the store did not answer",
 );
+pub(crate) const CALLS_INCOMPLETE: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.calls.incomplete",
+    &["domain", "mode"],
+    "calls of which no descriptor has the entries that `require` names, by `require_mode`: `deny` or `report`",
+);
+const EMPTY_CALLS: InstrumentRow = InstrumentRow::counter(
+    "ratelimit.empty.calls",
+    &["peer"],
+    "gRPC calls without descriptors, which are refused; `peer` is the first name in the certificate of the client, or its address (at most 1,000, then `other`)",
+);
 pub(crate) const CALLS_LATE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.calls.late",
     &[],
@@ -80,6 +90,8 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &DEBITS_REFUSED,
     &COUNTERS_CORRUPT,
     &FALLBACKS,
+    &CALLS_INCOMPLETE,
+    &EMPTY_CALLS,
     &CALLS_LATE,
 ];
 
@@ -107,6 +119,8 @@ pub struct CallMetrics {
     refused_debits: RuleSeries,
     failure_modes: RuleSeries,
     late: Counter<u64>,
+    incomplete: Counter<u64>,
+    empty: RuleSeries,
 }
 
 impl CallMetrics {
@@ -124,6 +138,8 @@ impl CallMetrics {
             corrupt_counters: RuleSeries::new(&COUNTERS_CORRUPT, meter),
             failure_modes: RuleSeries::new(&FALLBACKS, meter),
             late: CALLS_LATE.new_counter(meter),
+            incomplete: CALLS_INCOMPLETE.new_counter(meter),
+            empty: RuleSeries::new(&EMPTY_CALLS, meter),
             refused_debits: RuleSeries::new(&DEBITS_REFUSED, meter),
         };
         // Rates begin with the first late call.
@@ -202,6 +218,17 @@ impl CallMetrics {
     pub(crate) fn failure_mode_applied(&self, rule: String, mode: FailureMode) {
         let labels = [KeyValue::new("rule", rule), KeyValue::new("mode", mode.name())];
         self.failure_modes.add(1, &labels);
+    }
+
+    /// Records a call of this domain that lacks required entries.
+    pub(crate) fn incomplete(&self, domain: Arc<str>, mode: RequireMode) {
+        let labels = [KeyValue::new("domain", domain), KeyValue::new("mode", mode.name())];
+        self.incomplete.add(1, &labels);
+    }
+
+    /// Records a call without descriptors.
+    pub(crate) fn empty_call(&self, peer: String) {
+        self.empty.add_bounded(KeyValue::new("peer", peer));
     }
 
     /// Records a call that was decided after its caller had given up.

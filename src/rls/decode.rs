@@ -78,7 +78,7 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
         return Err(Refusal::Invalid("domain: must not be empty".to_owned()));
     }
     if message.descriptors.is_empty() {
-        return Err(Refusal::Invalid("descriptors: at least 1".to_owned()));
+        return Err(Refusal::Empty);
     }
 
     let echo = (echo == Echo::On).then(|| metadata::echo(&message));

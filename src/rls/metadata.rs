@@ -12,6 +12,7 @@ use super::pb::{
 use crate::{
     engine::{
         decision::{Code, Decision, Matched, Outcome, Status},
+        request,
         rule::Metadata,
     },
     text::printable::printable_start,
@@ -20,6 +21,9 @@ use crate::{
 /// Most bytes of a domain, a key or a value that are repeated, and the sum at which no further entry is.
 const TEXT_BYTES_MAX: usize = 256;
 const ECHO_BYTES_MAX: usize = 16 << 10;
+
+/// Most groups of quotas in an answer.
+const GROUPS_MAX: usize = 64;
 
 /// The request as metadata.
 pub(super) fn echo(request: &RateLimitRequest) -> Struct {
@@ -47,8 +51,8 @@ pub(super) fn answer(echo: Option<Struct>, decision: &Decision) -> Option<Struct
     metadata
 }
 
-/// Adds the metadata of every rule that has a limit and lets the call pass. The first rule that sets a value
-/// wins; maps are merged.
+/// Adds the metadata of every rule that has a limit and lets the call pass, and the groups of quotas with room. The first
+/// rule that sets a value wins; maps are merged.
 fn complete(mut echo: Struct, decision: &Decision) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
@@ -59,11 +63,27 @@ fn complete(mut echo: Struct, decision: &Decision) -> Struct {
     if !merged.fields.is_empty() {
         insert(&mut echo, "metadata", value(Kind::StructValue(merged)));
     }
+    if let Some(groups) = &decision.passed_groups {
+        insert(
+            &mut echo,
+            "passedBackends",
+            list(groups.iter().take(GROUPS_MAX).map(group).collect()),
+        );
+    }
     echo
 }
 
+fn group(entries: &Vec<request::Entry>) -> Value {
+    let mut map = Struct::default();
+    for request::Entry { key, value } in entries {
+        let shown = |bytes| printable_start(bytes, TEXT_BYTES_MAX);
+        insert(&mut map, &shown(key), text(&shown(value)));
+    }
+    value(Kind::StructValue(map))
+}
+
 fn metadata(status: &Status) -> Option<&Metadata> {
-    let passes = status.outcome.code() == Code::Ok;
+    let passes = status.outcome.code() == Code::Ok && !status.is_of_full_group;
     let has_limit = !matches!(status.outcome, Outcome::NoLimit | Outcome::Unlimited);
     match &status.matched {
         Matched::Rule(_, rule) if passes && has_limit => rule.metadata.as_deref(),

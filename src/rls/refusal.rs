@@ -27,6 +27,9 @@ pub enum Refusal {
     /// A field is outside of its bound, or missing. The text names both.
     #[error("{0}")]
     Invalid(String),
+    /// There are no descriptors.
+    #[error("descriptors: at least 1")]
+    Empty,
     /// The bytes are not such a message.
     #[error("{0}")]
     Malformed(String),
@@ -83,7 +86,7 @@ impl Refusal {
     /// The codes for gRPC and for HTTP.
     pub const fn codes(&self) -> (Code, StatusCode) {
         match self {
-            Self::Invalid(_) => (Code::InvalidArgument, StatusCode::BAD_REQUEST),
+            Self::Invalid(_) | Self::Empty => (Code::InvalidArgument, StatusCode::BAD_REQUEST),
             Self::Malformed(_) => (Code::Internal, StatusCode::BAD_REQUEST),
             Self::TooLong { .. } | Self::TooLongAt(_) => {
                 (Code::OutOfRange, StatusCode::PAYLOAD_TOO_LARGE)

@@ -1,6 +1,7 @@
 //! The gRPC service: its one method, with the call's span and measurement.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,6 +31,7 @@ use crate::{
     process::calls::CallTracker,
     store::guard::Arrival,
     telemetry::{CallSpan, Tracer, in_call},
+    text::printable::printable,
 };
 
 /// `envoy.service.ratelimit.v3.RateLimitService`.
@@ -62,6 +64,19 @@ pub(super) struct ConnectedClient {
     pub(super) other_calls: Arc<Semaphore>,
     /// Who the client is, if it has shown a certificate.
     pub(super) identity: Option<Identity>,
+    /// Its address.
+    pub(super) address: IpAddr,
+}
+
+impl ConnectedClient {
+    /// The first name in its certificate, or its address.
+    fn peer(&self) -> String {
+        let name = self.identity.as_ref().and_then(|identity| identity.0.first());
+        name.map_or_else(
+            || self.address.to_canonical().to_string(),
+            |name| printable(name.as_bytes()),
+        )
+    }
 }
 
 impl Service {
@@ -117,7 +132,11 @@ impl Service {
         let message = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
-        let request = precheck::request(message, self.bounds)?;
+        let request = precheck::request(message, self.bounds).inspect_err(|refusal| {
+            if matches!(refusal, Refusal::Empty) {
+                self.limiter.empty_call(client.peer());
+            }
+        })?;
         let decided = self.decide(request, client.identity.as_ref(), arrival);
         match span {
             Some(span) => Box::pin(in_call(Arc::clone(span), decided)).await,

@@ -34,6 +34,12 @@ pub(super) fn compile(files: Vec<File>, options: LoadOptions, findings: &mut Fin
         if file.slot_by == SlotBy::Domain {
             domain.slot_by = SlotBy::Domain;
         }
+        if domain.requirement.keys.is_empty() {
+            domain.requirement = file.requirement;
+        }
+        if domain.quota_group.is_empty() {
+            domain.quota_group = file.quota_group;
+        }
         lint::siblings(&file.origin, &file.descriptors, compiler.findings);
         let mut path = Path::default();
         for descriptor in file.descriptors {

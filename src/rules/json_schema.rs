@@ -22,10 +22,15 @@ pub fn schema_of_rules() -> Value {
             "else": { "allOf": limit_conditions() },
         }),
     );
+    let mut defaults = mapping(&keys::LIMIT);
+    if let Some(properties) = defaults.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|name, _| !keys::OF_A_LIMIT.contains(&name.as_str()));
+    }
     document(
         "tollkeeper rules",
         mapping(&keys::FILE),
         json!({
+            "defaults": defaults,
             "descriptor": descriptor,
             "rate_limit": rate_limit,
             "replaced": mapping(&keys::REPLACED),

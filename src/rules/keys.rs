@@ -9,6 +9,7 @@ use crate::{
         key::SlotBy,
         request::{Hits, KEY_BYTES_MAX},
         rule::{Algorithm, FailureMode, Unit},
+        rule_set::RequireMode,
     },
     yaml::keys::{KeyTable, Shape, TEXT, key, required},
 };
@@ -20,6 +21,27 @@ pub(crate) static FILE: KeyTable = KeyTable {
     keys: &[
         required("domain", TEXT, "Name by which requests select these rules"),
         key("descriptors", Shape::Other(descriptors), "List of descriptors"),
+        key(
+            "defaults",
+            Shape::Other(|| reference("defaults")),
+            "Keys of `rate_limit` for all limits of the domain that do not have them",
+        ),
+        key(
+            "require",
+            Shape::Other(texts),
+            "Keys of entries: a call is denied if none of its descriptors has all of them",
+        ),
+        key(
+            "require_mode",
+            Shape::OneOf(|| RequireMode::ALL.map(RequireMode::name).to_vec()),
+            "deny (default), or report: calls without the entries of `require` are only counted and logged",
+        ),
+        key(
+            "quota_group",
+            Shape::Other(texts),
+            "Keys of entries: quotas of a call with equal values of them are one group, which is over if one of them is; \
+             the call is denied if all groups are",
+        ),
         key(
             "slot_by",
             Shape::OneOf(|| vec![SlotBy::DOMAIN]),
@@ -94,6 +116,17 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     ],
 };
 
+/// Keys of a limit that need one of certain algorithms.
+pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 3] = [
+    ("burst", &["token_bucket"]),
+    ("time_zone", &["fixed_window"]),
+    ("remember", &["sliding_log", "in_flight"]),
+];
+
+/// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.
+pub(super) const OF_A_LIMIT: [&str; 6] =
+    ["unit", "requests_per_unit", "unlimited", "unit_multiplier", "name", "replaces"];
+
 /// The keys of a limit.
 pub(super) static LIMIT: KeyTable = KeyTable {
     name: "a rate_limit",
@@ -115,6 +148,11 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             Shape::Whole { min: 0, max: Hits::MAX },
             "Hits admitted per window, or at once with in_flight, 0 to 9007199254740991; absent counts as 0, which \
              denies every call",
+        ),
+        key(
+            "scale",
+            Shape::Whole { min: 1, max: Hits::MAX },
+            "Number by which `requests_per_unit` is multiplied, for an overlay: the field of a control plane ends at 4294967295",
         ),
         key("unlimited", Shape::Switch, "true: no limit and no counter; goes without `unit`"),
         key(
@@ -182,6 +220,12 @@ fn algorithm_names() -> Vec<&'static str> {
 
 fn failure_names() -> Vec<&'static str> {
     FailureMode::ALL.map(FailureMode::name).to_vec()
+}
+
+/// A text or a list of texts.
+fn texts() -> Value {
+    let text = json!({ "type": ["string", "number", "boolean"], "minLength": 1 });
+    json!({ "anyOf": [{ "type": "null" }, text, { "type": "array", "minItems": 1, "items": text }] })
 }
 
 fn reference(definition: &str) -> Value {

@@ -8,7 +8,8 @@ use sha2::{Digest as _, Sha256};
 use super::{
     compile,
     options::LoadOptions,
-    written::{self, File},
+    overlay,
+    written::{self, RuleTree},
 };
 use crate::{
     engine::rule_set::RuleSet,
@@ -75,53 +76,77 @@ impl fmt::Display for Version {
 #[derive(Debug, Default)]
 pub(super) struct RuleFiles {
     pub(super) sources: Vec<Source>,
+    /// The files that are laid over the others.
+    pub(super) overlays: Vec<Source>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
 }
 
 impl RuleFiles {
-    /// Reads these files and folders; without any, the shipped example.
-    pub(super) fn read(paths: &[PathBuf]) -> Self {
-        let mut read = Self::default();
-        if paths.is_empty() {
+    /// Reads these files and folders, and overlays; without any, the shipped example.
+    pub(super) fn read(paths: &[PathBuf], overlays: &[PathBuf]) -> Self {
+        let mut read = Self::read_overlays(overlays);
+        if paths.is_empty() && overlays.is_empty() {
             let (name, text) = ("examples/rules.yaml".to_owned(), EXAMPLE.to_owned());
             read.sources.push(Source { name, text });
         }
-        let none = "no .yaml or .yml file in this folder";
-        let mut found = files::find(paths, files::is_rules, none);
-        read.problems.append(&mut found.problems);
-        for path in found.skipped.into_iter().filter(|path| !files::is_tests(path)) {
-            let message = "not read: the name of a rule file ends in .yaml or .yml";
-            read.warnings.push(Problem::of_file(&path, message));
-        }
-        for path in found.files {
-            match files::read(&path) {
-                Ok(source) => read.sources.push(source),
-                Err(problem) => read.problems.push(problem),
-            }
-        }
+        let found = read.add(paths);
+        read.sources.extend(found);
         read
     }
 
-    pub(super) fn version(&self) -> Version {
-        let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
-        let mut parts = Vec::new();
-        for source in &self.sources {
-            parts.extend([source.name.as_str(), &source.text]);
+    /// Reads these files and folders as overlays.
+    pub(super) fn read_overlays(paths: &[PathBuf]) -> Self {
+        let mut read = Self::default();
+        read.overlays = read.add(paths);
+        read
+    }
+
+    fn add(&mut self, paths: &[PathBuf]) -> Vec<Source> {
+        let mut sources = Vec::new();
+        let none = "no .yaml or .yml file in this folder";
+        let mut found = files::find(paths, files::is_rules, none);
+        self.problems.append(&mut found.problems);
+        for path in found.skipped.into_iter().filter(|path| !files::is_tests(path)) {
+            let message = "not read: the name of a rule file ends in .yaml or .yml";
+            self.warnings.push(Problem::of_file(&path, message));
         }
-        parts.extend(problems.iter().map(String::as_str));
-        Version::of(parts)
+        for path in found.files {
+            match files::read(&path) {
+                Ok(source) => sources.push(source),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        sources
+    }
+
+    pub(super) fn version(&self) -> Version {
+        Version::of(self.parts())
+    }
+
+    /// What a version consists of.
+    pub(super) fn parts(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        for source in self.sources.iter().chain(&self.overlays) {
+            parts.extend([source.name.clone(), source.text.clone()]);
+        }
+        parts.extend(self.problems.iter().map(ToString::to_string));
+        parts
     }
 }
 
-/// Reads and checks the rules in these files and folders; without any, the shipped example.
+/// Reads and checks the rules in these files and folders, and what is laid over them; without any, the shipped example.
 ///
 /// In a folder, every `.yaml` and `.yml` file is read, except tests (`*.test.yaml`, `*.test.yml`).
 ///
 /// # Errors
 /// Every problem of every file, ordered by location.
-pub fn load(paths: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Problem>> {
-    compile_files(RuleFiles::read(paths), options)
+pub fn load(
+    paths: &[PathBuf],
+    overlays: &[PathBuf],
+    options: LoadOptions,
+) -> Result<InForce, Vec<Problem>> {
+    compile_files(RuleFiles::read(paths, overlays), options)
 }
 
 /// Checks rules that were written in one text; `name` is used for the file's in locations.
@@ -142,27 +167,28 @@ pub(super) fn compile_files(
     options: LoadOptions,
 ) -> Result<InForce, Vec<Problem>> {
     let version = read.version();
-    let mut findings = Findings { problems: read.problems, warnings: read.warnings };
-    let mut files = Vec::new();
-    for source in &read.sources {
-        files.extend(written::read(source, &mut findings));
-    }
-    let names = read.sources.into_iter().map(|source| source.name).collect();
-    compile_all(files, names, version, options, findings)
+    let mut findings = Findings::default();
+    let trees = written::parse(&read.sources, &mut findings);
+    compile_all(trees, &read, version, options, findings)
 }
 
-/// Compiles what was read from files or resources with these names.
+/// Compiles trees with the overlays, problems and warnings of what was `read`.
 ///
 /// # Errors
 /// As [`load`].
 #[expect(clippy::disallowed_methods, reason = "for /rules, which shows when the rules were loaded")]
 pub(super) fn compile_all(
-    files: Vec<File>,
-    names: Vec<String>,
+    trees: Vec<RuleTree>,
+    read: &RuleFiles,
     version: Version,
     options: LoadOptions,
     mut findings: Findings,
 ) -> Result<InForce, Vec<Problem>> {
+    findings.problems.extend_from_slice(&read.problems);
+    findings.warnings.extend_from_slice(&read.warnings);
+    let overlays = written::parse(&read.overlays, &mut findings);
+    let names = trees.iter().chain(&overlays).map(|tree| tree.origin.name.clone()).collect();
+    let files = overlay::read(trees, &overlays, &mut findings);
     let rules = compile::compile(files, options, &mut findings);
     let Findings { mut problems, mut warnings } = findings;
     // A problem in an anchor's content is found again at each of its aliases.

@@ -77,64 +77,77 @@ impl Rules {
 pub struct Watched {
     /// Files and folders.
     pub paths: Vec<PathBuf>,
+    /// Files and folders of overlays.
+    pub overlays: Vec<PathBuf>,
     /// Defaults for all rules, and the algorithms that the store can run.
     pub options: LoadOptions,
 }
 
 /// Keeps `rules` up to date with the files. Never returns.
 pub async fn watch(rules: Arc<Rules>, watched: Watched, on_load: impl Fn(Loaded)) {
-    let mut watcher = Watcher::new(rules, watched, compile_files);
+    let Watched { paths, overlays, options } = watched;
+    let read = move || RuleFiles::read(&paths, &overlays);
+    let mut files = FollowedFiles::new(read, rules.current().version.clone());
     loop {
-        time::sleep(READ_EVERY).await;
-        if let Some(loaded) = watcher.poll().await {
-            on_load(loaded);
-        }
+        on_load(reload(&rules, files.next().await, options, compile_files).await);
+    }
+}
+
+/// Compiles new content, and puts it in force if it has no problem.
+async fn reload(rules: &Rules, read: RuleFiles, options: LoadOptions, compile: Compile) -> Loaded {
+    let version = read.version();
+    let compiled = off_thread(move || compile(read, options)).await;
+    match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
+        Ok(next) => rules.accept(next),
+        Err(problems) => rules.refuse(&version, problems),
     }
 }
 
 /// Compiles the files. A test passes one that panics.
 type Compile = fn(RuleFiles, LoadOptions) -> Result<InForce, Vec<Problem>>;
 
-/// Follows the files from one read to the next.
-struct Watcher {
-    rules: Arc<Rules>,
-    watched: Watched,
-    compile: Compile,
-    /// The newest content that was compiled, with or without success.
+/// The content of files, from one read to the next.
+pub(super) struct FollowedFiles<R> {
+    read: R,
+    /// The newest content that was returned.
     tried: Version,
     /// The content of the last read.
     seen: Version,
 }
 
-impl Watcher {
-    fn new(rules: Arc<Rules>, watched: Watched, compile: Compile) -> Self {
-        let version = rules.current().version.clone();
-        Self { rules, watched, compile, tried: version.clone(), seen: version }
+impl<R: Fn() -> RuleFiles + Clone + Send + 'static> FollowedFiles<R> {
+    /// Files of which this content is known.
+    pub(super) fn new(read: R, known: Version) -> Self {
+        Self { read, tried: known.clone(), seen: known }
     }
 
-    /// Reads the files, and loads them if they have changed.
+    /// Reads the files. Returns their content if it is new.
     ///
-    /// New content is loaded once two consecutive reads have returned the same: a file may be half written, or some
+    /// New content is returned once two consecutive reads have found the same: a file may be half written, or some
     /// files may be newer than others.
-    async fn poll(&mut self) -> Option<Loaded> {
-        let paths = self.watched.paths.clone();
-        let read = match off_thread(move || RuleFiles::read(&paths)).await {
-            Ok(read) => read,
-            Err(problem) => RuleFiles { problems: vec![problem], ..RuleFiles::default() },
-        };
+    async fn poll(&mut self) -> Option<RuleFiles> {
+        let read = off_thread(self.read.clone()).await.unwrap_or_else(|problem| RuleFiles {
+            problems: vec![problem],
+            ..RuleFiles::default()
+        });
         let version = read.version();
         let settled = version == self.seen;
         self.seen = version.clone();
         if !settled || version == self.tried {
             return None;
         }
-        self.tried = version.clone();
-        let (compile, options) = (self.compile, self.watched.options);
-        let compiled = off_thread(move || compile(read, options)).await;
-        Some(match compiled.unwrap_or_else(|problem| Err(vec![problem])) {
-            Ok(next) => self.rules.accept(next),
-            Err(problems) => self.rules.refuse(&version, problems),
-        })
+        self.tried = version;
+        Some(read)
+    }
+
+    /// Returns the next new content.
+    pub(super) async fn next(&mut self) -> RuleFiles {
+        loop {
+            time::sleep(READ_EVERY).await;
+            if let Some(read) = self.poll().await {
+                return read;
+            }
+        }
     }
 }
 
@@ -183,23 +196,25 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rules.yaml");
         fs::write(&file, "domain: first").unwrap();
-        let watched = Watched { paths: vec![file.clone()], options: LoadOptions::default() };
-        let first = load(&watched.paths, watched.options).unwrap();
-        let rules = Arc::new(Rules::new(first));
-        let mut watcher = Watcher::new(Arc::clone(&rules), watched, compile_or_panic);
-        assert_eq!(watcher.poll().await, None);
+        let (paths, options) = ([file.clone()], LoadOptions::default());
+        let rules = Rules::new(load(&paths, &[], options).unwrap());
+        let known = rules.current().version.clone();
+        let mut files = FollowedFiles::new(move || RuleFiles::read(&paths, &[]), known);
+        assert!(files.poll().await.is_none());
 
         fs::write(&file, "domain: panic").unwrap();
-        assert_eq!(watcher.poll().await, None, "not settled yet");
-        assert_eq!(watcher.poll().await, Some(Loaded::Bad));
-        assert_eq!(watcher.poll().await, None, "reported once");
+        assert!(files.poll().await.is_none(), "not settled yet");
+        let read = files.poll().await.unwrap();
+        assert_eq!(reload(&rules, read, options, compile_or_panic).await, Loaded::Bad);
+        assert!(files.poll().await.is_none(), "reported once");
         let problems = rules.problems();
         assert!(problems[0].message.contains("panicked"), "{problems:?}");
         assert!(rules.current().rules.domain("first").is_some());
 
         fs::write(&file, "domain: second").unwrap();
-        assert_eq!(watcher.poll().await, None);
-        assert_eq!(watcher.poll().await, Some(Loaded::Good));
+        assert!(files.poll().await.is_none());
+        let read = files.poll().await.unwrap();
+        assert_eq!(reload(&rules, read, options, compile_or_panic).await, Loaded::Good);
         assert_eq!(rules.problems(), []);
         assert!(rules.current().rules.domain("second").is_some());
     }

@@ -2,12 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::keys::{DESCRIPTOR, FILE, LIMIT, REPLACED};
+use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
 use crate::{
     engine::{
         hold::{HoldPolicy, Parameters},
         key::SlotBy,
+        request::Hits,
         rule::{Algorithm, FailureMode, Metadata, Unit},
+        rule_set::{RequireMode, Requirement},
     },
     yaml::{
         files::Source,
@@ -19,11 +21,19 @@ use crate::{
     },
 };
 
+/// One file or resource as a tree.
+pub(super) struct RuleTree {
+    pub(super) origin: Arc<Origin>,
+    pub(super) root: YamlNode,
+}
+
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) origin: Arc<Origin>,
     pub(super) domain: String,
     pub(super) slot_by: SlotBy,
+    pub(super) requirement: Requirement,
+    pub(super) quota_group: Vec<String>,
     pub(super) descriptors: Vec<Located<WrittenDescriptor>>,
 }
 
@@ -63,42 +73,95 @@ pub(super) struct RateLimit {
     pub(super) hold: Option<Located<HoldPolicy>>,
 }
 
-/// Reads one file. `None` if it has no valid domain.
-pub(super) fn read(source: &Source, findings: &mut Findings) -> Option<File> {
-    let origin = Arc::new(Origin::text(&source.name));
-    let mut reader = Reader { origin: &origin, findings };
-    let root = reader.root(&source.text, "a rule file starts with `domain:`", of_kubernetes)?;
-    read_tree(&root, &origin, findings)
+/// Parses these files.
+pub(super) fn parse(sources: &[Source], findings: &mut Findings) -> Vec<RuleTree> {
+    let mut trees = Vec::new();
+    for source in sources {
+        let origin = Arc::new(Origin::text(&source.name));
+        let mut reader = Reader { origin: &origin, findings };
+        let root = reader.root(&source.text, "a rule file starts with `domain:`", of_kubernetes);
+        trees.extend(root.map(|root| RuleTree { origin, root }));
+    }
+    trees
 }
 
 /// Reads the tree of one file or resource. `None` if it has no valid domain.
-pub(super) fn read_tree(
-    root: &YamlNode,
-    origin: &Arc<Origin>,
-    findings: &mut Findings,
-) -> Option<File> {
-    Reader { origin, findings }.file(root, origin)
+pub(super) fn read_tree(tree: &RuleTree, findings: &mut Findings) -> Option<File> {
+    Reader { origin: &tree.origin, findings }.file(tree, Reader::descriptors)
+}
+
+/// Reads what an overlay says of its domain, and checks its descriptors, which give keys to rules of others.
+pub(super) fn read_overlay(tree: &RuleTree, findings: &mut Findings) -> Option<File> {
+    Reader { origin: &tree.origin, findings }.file(tree, Reader::overlay)
+}
+
+/// Checks `defaults`.
+pub(super) fn check_defaults(origin: &Origin, given: &YamlNode, findings: &mut Findings) {
+    Reader { origin, findings }.given("`defaults`", given, &OF_A_LIMIT);
 }
 
 impl Reader<'_> {
-    fn file(&mut self, root: &YamlNode, origin: &Arc<Origin>) -> Option<File> {
+    fn file(
+        &mut self,
+        RuleTree { origin, root }: &RuleTree,
+        read: fn(&mut Self, &Fields<'_>) -> Vec<Located<WrittenDescriptor>>,
+    ) -> Option<File> {
         let fields = self.fields(root, &FILE)?;
-        let descriptors = self.descriptors(&fields);
+        let descriptors = read(self, &fields);
         let domain = fields.text("domain")?.value;
         let slot_by = match fields.word("slot_by") {
             Some(_) => SlotBy::Domain,
             None => SlotBy::BusinessId,
         };
-        Some(File { origin: Arc::clone(origin), domain, slot_by, descriptors })
+        let mode = fields.word("require_mode").map(|word| word.value);
+        let mode = RequireMode::ALL.into_iter().find(|known| Some(known.name()) == mode);
+        let mut keys = |name| {
+            let texts = self.texts(&fields, name).unwrap_or_default();
+            texts.into_iter().map(|(_, text)| text).collect()
+        };
+        let (required, quota_group) = (keys("require"), keys("quota_group"));
+        let requirement = Requirement { keys: required, mode: mode.unwrap_or_default() };
+        let origin = Arc::clone(origin);
+        Some(File { origin, domain, slot_by, requirement, quota_group, descriptors })
     }
 
     fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
-        let Some(node) = fields.node("descriptors") else { return Vec::new() };
-        let Content::List(items) = &node.content else {
+        let items = self.list_of_descriptors(fields).iter();
+        items.filter_map(|item| self.descriptor(item)).collect()
+    }
+
+    fn overlay(&mut self, fields: &Fields<'_>) -> Vec<Located<WrittenDescriptor>> {
+        for item in self.list_of_descriptors(fields) {
+            let Some(fields) = self.fields(item, &DESCRIPTOR) else { continue };
+            if let Some(limit) = fields.node("rate_limit") {
+                self.given("an overlay", limit, OF_A_LIMIT.split_at(3).0);
+            }
+            self.overlay(&fields);
+        }
+        Vec::new()
+    }
+
+    /// Checks keys that are given to limits elsewhere, which have these for themselves.
+    fn given(&mut self, place: &str, node: &YamlNode, of_a_limit: &[&str]) {
+        if node.is_null() || self.fields(node, &LIMIT).is_none() {
+            return;
+        }
+        for key in of_a_limit {
+            if let Some(node) = node.get(key) {
+                self.problem(
+                    node.location,
+                    format!("{key}: not in {place}; each limit has its own"),
+                );
+            }
+        }
+    }
+
+    fn list_of_descriptors<'node>(&mut self, fields: &Fields<'node>) -> &'node [YamlNode] {
+        let Some(node) = fields.node("descriptors") else { return &[] };
+        if !matches!(node.content, Content::List(_)) {
             self.problem(node.location, "descriptors: must be a list");
-            return Vec::new();
-        };
-        items.iter().filter_map(|item| self.descriptor(item)).collect()
+        }
+        node.items()
     }
 
     fn descriptor(&mut self, node: &YamlNode) -> Option<Located<WrittenDescriptor>> {
@@ -162,7 +225,7 @@ impl Reader<'_> {
         let mode = fields.word("on_store_failure").map(|word| word.value);
         let name = self.limit_name(&fields);
         let value = RateLimit {
-            requests_per_unit: fields.whole("requests_per_unit").map(|whole| whole.value),
+            requests_per_unit: self.requests_per_unit(&fields),
             unit,
             unit_multiplier: fields.whole_u32("unit_multiplier").unwrap_or(1),
             unlimited,
@@ -179,6 +242,17 @@ impl Reader<'_> {
             name,
         };
         Some(Located { location: fields.location, value })
+    }
+
+    fn requests_per_unit(&mut self, fields: &Fields<'_>) -> Option<u64> {
+        let Located { location, value } = fields.whole("requests_per_unit")?;
+        let scale = fields.whole("scale").map_or(1, |scale| scale.value);
+        let product = value.checked_mul(scale).filter(|product| *product <= Hits::MAX);
+        if product.is_none() {
+            let message = format!("scale: {value} times {scale} exceeds {}", Hits::MAX);
+            self.problem(location, message);
+        }
+        product
     }
 
     fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {

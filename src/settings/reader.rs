@@ -181,10 +181,14 @@ impl<'a> SettingReader<'a> {
 
     /// Adds a problem if only one of two settings is given, which need each other.
     pub(super) fn check_pair(&mut self, one: &str, other: &str) {
-        for (given, missing) in [(one, other), (other, one)] {
-            if self.is_given(given) && !self.is_given(missing) {
-                self.problem_needs(given, &[missing]);
-            }
+        self.check_needs(one, other);
+        self.check_needs(other, one);
+    }
+
+    /// Adds a problem if one setting is given and another is not, which it needs.
+    pub(super) fn check_needs(&mut self, given: &str, missing: &str) {
+        if self.is_given(given) && !self.is_given(missing) {
+            self.problem_needs(given, &[missing]);
         }
     }
 

@@ -3,11 +3,14 @@
 
 pub(super) mod source;
 
+use std::path::PathBuf;
+
 use self::source::RuleSource;
 use super::reader::{
     Setting, SettingReader,
     environment::Given,
     form::{Arity, OnOff, OneOf, SWITCH},
+    row::Row,
 };
 use crate::{
     engine::rule::{Defaults, ExhaustedChecks, FailureMode, ModeOverride, WhenDenied},
@@ -19,6 +22,8 @@ use crate::{
 pub struct RuleSettings {
     /// Where they come from.
     pub source: Given<RuleSource>,
+    /// Files and folders that are laid over them.
+    pub overlays: Vec<PathBuf>,
     /// The defaults for all rules.
     pub options: LoadOptions,
     /// Whether the service is ready without rules.
@@ -55,6 +60,16 @@ const EXHAUSTED_CHECKS: OneOf<ExhaustedChecks> =
 impl RuleSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
         let source = RuleSource::read(reader);
+        let row = Row {
+            flag: "rules-overlay",
+            value: "PATH".to_owned(),
+            range: None,
+            arity: Arity::Repeated,
+            default: "",
+            help: "File or folder whose keys are laid over the rules of files or of a control plane; may be repeated, and the variable separates several by `:`",
+        };
+        let overlays = reader.read_paths(row, |_| false).value;
+        reader.check_needs("rules-overlay", "rules");
         let when_denied = reader.read_optional(&Setting {
             flag: "count-denied",
             form: OnOff { on: WhenDenied::Counted, off: WhenDenied::Free, arity: Arity::Switch },
@@ -92,7 +107,7 @@ impl RuleSettings {
             default: "off",
             help: "Rules that readiness needs: with once, a control plane has sent some; with always, a domain has some; with off, none after 10s",
         });
-        Self { source, options: LoadOptions { defaults, algorithms }, needed }
+        Self { source, overlays, options: LoadOptions { defaults, algorithms }, needed }
     }
 
     fn read_mode(reader: &mut SettingReader<'_>) -> ModeOverride {

@@ -23,6 +23,10 @@ static LINES: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 pub(crate) enum LogCause {
     /// Descriptors that match no rule.
     Unmatched,
+    /// Calls that lack the entries that their domain requires; the subject is the domain.
+    Incomplete,
+    /// Calls without descriptors; the subject is the peer.
+    EmptyCall,
     /// A key in Redis that holds something other than a count; the subject is its rule.
     CorruptCounter,
     /// Live counters in memory were evicted.

@@ -282,6 +282,56 @@ impl Reader<'_> {
         number
     }
 
+    /// A text or a list of texts; at least one.
+    pub(crate) fn texts(
+        &mut self,
+        fields: &Fields<'_>,
+        name: &str,
+    ) -> Option<Vec<(Location, String)>> {
+        let nodes = self.one_or_more(fields, name)?;
+        Some(self.texts_in(&nodes, name))
+    }
+
+    pub(crate) fn texts_in(&mut self, nodes: &[&YamlNode], name: &str) -> Vec<(Location, String)> {
+        let mut texts = Vec::new();
+        for node in nodes {
+            let Some(text) = self.scalar(node, name) else { continue };
+            if text.is_empty() {
+                self.problem(node.location, format!("{name}: must not be empty"));
+            }
+            texts.push((node.location, text.to_owned()));
+        }
+        texts
+    }
+
+    /// The items of a list, or the one value that is written in place of a list.
+    pub(crate) fn one_or_more<'node>(
+        &mut self,
+        fields: &Fields<'node>,
+        name: &str,
+    ) -> Option<Vec<&'node YamlNode>> {
+        let node = fields.node(name)?;
+        match &node.content {
+            Content::List(_) => Some(self.list(fields, name)).filter(|items| !items.is_empty()),
+            Content::Scalar(..) | Content::Map(_) => Some(vec![node]),
+        }
+    }
+
+    pub(crate) fn list<'node>(
+        &mut self,
+        fields: &Fields<'node>,
+        name: &str,
+    ) -> Vec<&'node YamlNode> {
+        let Some(node) = fields.node(name) else { return Vec::new() };
+        match &node.content {
+            Content::List(items) if !items.is_empty() => items.iter().collect(),
+            _ => {
+                self.problem(node.location, format!("{name}: must be a list of at least one"));
+                Vec::new()
+            }
+        }
+    }
+
     /// A whole number without quotes.
     pub(crate) fn integer(&mut self, node: &YamlNode, name: &str) -> Option<i128> {
         let Content::Scalar(text, Style::Plain) = &node.content else { return None };

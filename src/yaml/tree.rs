@@ -69,6 +69,49 @@ impl YamlNode {
         matches!(&self.content, Content::Scalar(text, Style::Plain) if text == "<<")
     }
 
+    /// The value of a key of a mapping.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        self.pairs().iter().find(|(key, _)| key.name() == Some(name)).map(|(_, value)| value)
+    }
+
+    /// The pairs of a mapping; of anything else none.
+    pub(crate) fn pairs(&self) -> &[(Self, Self)] {
+        if let Content::Map(pairs) = &self.content { pairs } else { &[] }
+    }
+
+    pub(crate) fn pairs_mut(&mut self) -> &mut [(Self, Self)] {
+        if let Content::Map(pairs) = &mut self.content { pairs } else { &mut [] }
+    }
+
+    /// The items of a list; of anything else none.
+    pub(crate) fn items(&self) -> &[Self] {
+        if let Content::List(items) = &self.content { items } else { &[] }
+    }
+
+    pub(crate) fn items_mut(&mut self) -> &mut [Self] {
+        if let Content::List(items) = &mut self.content { items } else { &mut [] }
+    }
+
+    /// Sets the value of a key of a mapping. Both are then where the mapping is.
+    pub(crate) fn set(&mut self, key: &Self, value: &Self) {
+        let mut pair = (key.clone(), value.clone());
+        pair.0.move_to(self.location);
+        pair.1.move_to(self.location);
+        if let Content::Map(pairs) = &mut self.content {
+            pairs.retain(|(known, _)| known.name() != key.name());
+            pairs.push(pair);
+        }
+    }
+
+    fn move_to(&mut self, location: Location) {
+        self.location = location;
+        self.items_mut().iter_mut().for_each(|item| item.move_to(location));
+        for (key, value) in self.pairs_mut() {
+            key.move_to(location);
+            value.move_to(location);
+        }
+    }
+
     /// The text of a key, if it is a scalar.
     pub(crate) fn name(&self) -> Option<&str> {
         match &self.content {

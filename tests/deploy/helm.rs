@@ -224,6 +224,24 @@ fn rule_files_are_passed_on_unchanged() {
 }
 
 #[test]
+fn an_overlay_is_mounted_where_the_service_reads_it() {
+    let objects = render(&["--values", "helm/ci/xds-values.yaml"]);
+    let overlay = object(&objects, "ConfigMap");
+    assert_eq!(overlay["metadata"]["name"], "release-tollkeeper-overlay");
+    let text = "domain: default/eg/http\ndefaults: { on_store_failure: local }\n";
+    assert_eq!(overlay["data"], json!({ "overlay.yaml": text }));
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+    let flag = "--rules-overlay=/etc/tollkeeper/overlay/overlay.yaml";
+    assert!(pod["containers"][0]["args"].as_array().unwrap().iter().any(|arg| arg == flag));
+    let mount =
+        json!({ "name": "overlay", "mountPath": "/etc/tollkeeper/overlay", "readOnly": true });
+    assert_eq!(pod["containers"][0]["volumeMounts"][0], mount);
+    let volume =
+        json!({ "name": "overlay", "configMap": { "name": "release-tollkeeper-overlay" } });
+    assert_eq!(pod["volumes"][0], volume);
+}
+
+#[test]
 fn without_rules_the_example_is_in_force() {
     let example = fs::read_to_string(root().join("helm/files/example-rules.yaml")).unwrap();
     let rules = object(&render(&[]), "ConfigMap");

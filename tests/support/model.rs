@@ -93,9 +93,11 @@ fn hits_to_judge(
 /// Promise "all or nothing": whether the call is denied, and whether an enforced charge denies it that is not counted
 /// when denied.
 fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
-    let (mut enforced_over, mut uncounted_over, mut quotas, mut quotas_over) = (0, 0, 0, 0);
-    for Judged { charge, fits, .. } in
-        judged.iter().filter(|judged| !judged.charge.hits.is_refund() && judged.commit.is_none())
+    let (mut enforced_over, mut uncounted_over) = (0, 0);
+    // A quota without a group is one of its own.
+    let mut groups: HashMap<(usize, usize), Vec<bool>> = HashMap::new();
+    for (index, Judged { charge, fits, .. }) in
+        judged.iter().enumerate().filter(|(_, one)| !one.charge.hits.is_refund() && one.commit.is_none())
     {
         match charge.counter.limit.mode {
             Mode::Enforced => {
@@ -103,13 +105,14 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
                 uncounted_over += i32::from(!fits && !is_counted(charge));
             }
             Mode::Quota => {
-                quotas += 1;
-                quotas_over += i32::from(!fits);
+                let own = if charge.quota_group == 0 { index } else { 0 };
+                groups.entry((charge.quota_group, own)).or_default().push(*fits);
             }
             Mode::Shadow => {}
         }
     }
-    (enforced_over > 0 || (quotas > 0 && quotas == quotas_over), uncounted_over > 0)
+    let over = groups.values().filter(|fits| fits.contains(&false)).count();
+    (enforced_over > 0 || (over > 0 && over == groups.len()), uncounted_over > 0)
 }
 
 fn is_counted(charge: &Charge) -> bool {

@@ -243,24 +243,6 @@ impl Reader<'_> {
         }
     }
 
-    /// A text or a list of texts; at least one.
-    fn texts(&mut self, fields: &Fields<'_>, name: &str) -> Option<Vec<(Location, String)>> {
-        let nodes = self.one_or_more(fields, name)?;
-        Some(self.texts_in(&nodes, name))
-    }
-
-    fn texts_in(&mut self, nodes: &[&YamlNode], name: &str) -> Vec<(Location, String)> {
-        let mut texts = Vec::new();
-        for node in nodes {
-            let Some(text) = self.scalar(node, name) else { continue };
-            if text.is_empty() {
-                self.problem(node.location, format!("{name}: must not be empty"));
-            }
-            texts.push((node.location, text.to_owned()));
-        }
-        texts
-    }
-
     /// One text for each of `count` descriptors.
     fn texts_of_each(
         &mut self,
@@ -305,30 +287,6 @@ impl Reader<'_> {
                 "{name}: the call has {descriptors}, but there {verb} {found}; list one for each"
             );
             self.problem(node.location, message);
-        }
-    }
-
-    /// The items of a list, or the one value that is written in place of a list.
-    fn one_or_more<'node>(
-        &mut self,
-        fields: &Fields<'node>,
-        name: &str,
-    ) -> Option<Vec<&'node YamlNode>> {
-        let node = fields.node(name)?;
-        match &node.content {
-            Content::List(_) => Some(self.list(fields, name)).filter(|items| !items.is_empty()),
-            Content::Scalar(..) | Content::Map(_) => Some(vec![node]),
-        }
-    }
-
-    fn list<'node>(&mut self, fields: &Fields<'node>, name: &str) -> Vec<&'node YamlNode> {
-        let Some(node) = fields.node(name) else { return Vec::new() };
-        match &node.content {
-            Content::List(items) if !items.is_empty() => items.iter().collect(),
-            _ => {
-                self.problem(node.location, format!("{name}: must be a list of at least one"));
-                Vec::new()
-            }
         }
     }
 

@@ -68,7 +68,7 @@ impl InFlight {
     pub fn expire(&mut self, now: Timestamp) -> Vec<Timestamp> {
         let expired = self.occupants.drain(..self.expired(now));
         let deadlines = expired.map(|occupant| {
-            self.occupied -= occupant.hits;
+            self.occupied = self.occupied.saturating_sub(occupant.hits);
             occupant.deadline
         });
         deadlines.collect()
@@ -97,7 +97,7 @@ impl Account for InFlight {
         while let Some(newest) = self.occupants.last_mut().filter(|_| owed > 0) {
             let ended = owed.min(newest.hits);
             (newest.hits, owed) = (newest.hits - ended, owed - ended);
-            self.occupied -= ended;
+            self.occupied = self.occupied.saturating_sub(ended);
             if newest.hits == 0 {
                 self.occupants.pop();
             }

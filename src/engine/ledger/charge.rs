@@ -21,6 +21,8 @@ pub struct Charge {
     pub caller: Option<Box<str>>,
     /// What it does with holds.
     pub hold: Option<HoldAction>,
+    /// The number of its group, if it is one of several quotas that have room together; else 0.
+    pub quota_group: usize,
 }
 
 impl Charge {
@@ -39,7 +41,15 @@ impl Charge {
 
     /// A charge of a caller who is not remembered, without a hold.
     pub const fn new(counter: Counter, hits: Hits) -> Self {
-        Self { counter, hits, caller: None, hold: None }
+        Self { counter, hits, caller: None, hold: None, quota_group: 0 }
+    }
+
+    /// Makes it a charge of a call that is denied whatever its votes are: only work that is done is charged.
+    pub(in crate::engine) fn refuse(&mut self) {
+        if self.is_take() || !self.applies_when_denied() {
+            self.hits = Hits::Check;
+        }
+        self.hold.take_if(|hold| !matches!(hold, HoldAction::EndOldest { .. }));
     }
 
     /// What it charges for a call that is denied. A commit without a token is the true number, and always charged; a take

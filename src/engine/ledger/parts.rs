@@ -176,12 +176,7 @@ mod tests {
     fn charge(mode: Mode, when_denied: WhenDenied, on_store_failure: FailureMode) -> Charge {
         let limit =
             Limit { mode, when_denied, on_store_failure, ..Limit::new(10, Unit::Hour, 1).unwrap() };
-        Charge {
-            counter: Counter::new("shop", &[], Arc::new(limit)),
-            hits: Hits::Charge(1),
-            caller: None,
-            hold: None,
-        }
+        Charge::new(Counter::new("shop", &[], Arc::new(limit)), Hits::Charge(1))
     }
 
     fn enforced() -> Charge {

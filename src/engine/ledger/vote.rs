@@ -1,6 +1,7 @@
 //! Votes: what each charge contributes to the verdict on its call.
 
 use super::{
+    Few,
     charge::Charge,
     tally::{Fit, Tally},
 };
@@ -32,10 +33,11 @@ pub(super) struct Vote<'call> {
     pub(super) fit: FitKind,
 }
 
-/// Counts these votes: a call is denied if a charge denies it, or if it has quota charges and none of
-/// them fits.
+/// Counts these votes: a call is denied if a charge denies it, or if it has quota charges and there is room neither in
+/// one of its own nor in all of a group.
 pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteResult {
     let (mut is_denied, mut has_quota, mut quota_fits) = (false, false, false);
+    let mut groups: Few<(usize, bool)> = Few::new();
     for vote in votes {
         if vote.denies_uncharged() {
             return VoteResult::DeniedUncharged;
@@ -43,9 +45,15 @@ pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteRes
         is_denied |= vote.denies();
         if vote.is_quota() {
             has_quota = true;
-            quota_fits |= vote.fit == FitKind::Fits;
+            let (group, fits) = (vote.charge.quota_group, vote.fit == FitKind::Fits);
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                _ if group == 0 => quota_fits |= fits,
+                Some((_, has_room)) => *has_room &= fits,
+                None => groups.push((group, fits)),
+            }
         }
     }
+    quota_fits |= groups.iter().any(|(_, has_room)| *has_room);
     if is_denied || (has_quota && !quota_fits) { VoteResult::Denied } else { VoteResult::Admitted }
 }
 

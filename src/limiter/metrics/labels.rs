@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The most series of one rule by values; further values are counted as `other`.
-const SERIES_MAX: usize = 1000;
+pub(super) const SERIES_MAX: usize = 1000;
 
 /// The values of each rule that have a series of their own.
 #[derive(Debug, Clone, Default)]

@@ -15,7 +15,8 @@ use opentelemetry::{
 };
 use parking_lot::RwLock;
 
-use crate::telemetry::InstrumentRow;
+use super::labels::SERIES_MAX;
+use crate::{limiter::matched::OTHER, telemetry::InstrumentRow};
 
 /// The count of one series.
 pub(super) type Count = Arc<AtomicU64>;
@@ -48,6 +49,16 @@ impl RuleSeries {
 
     pub(super) fn add(&self, count: u64, labels: &[KeyValue]) {
         self.of(labels).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds 1 to the series with this label; if there are [`SERIES_MAX`] others, to the series of `other`.
+    pub(super) fn add_bounded(&self, mut label: KeyValue) {
+        let series = self.0.read();
+        if series.len() >= SERIES_MAX && !series.contains_key(std::slice::from_ref(&label)) {
+            label.value = OTHER.into();
+        }
+        drop(series);
+        self.add(1, &[label]);
     }
 
     /// Forgets the series whose domain and rule are not among these. An absent domain is an empty one.

@@ -169,6 +169,7 @@ async fn serve_connection(
     slot: &Arc<ConnectionSlot>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let Ok(address) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let Ok(SecuredStream { stream, identity }) = tls.secure(stream, &stop).await else { return };
     let calls = CallTracker::on_this_runtime();
     drop(slot.calls.set((calls.clone(), services.in_progress.add(calls.clone()))));
@@ -192,6 +193,7 @@ async fn serve_connection(
         memory: Arc::clone(&slot.memory),
         other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
         identity,
+        address,
     });
     let service = service_fn(|request| {
         slot.has_called.store(true, Ordering::Relaxed);

@@ -12,6 +12,7 @@ use crate::{
     },
     rules::{
         hold,
+        keys::OF_ONE_ALGORITHM,
         options::{Algorithms, LoadOptions},
         written::{RateLimit, WrittenDescriptor},
     },
@@ -95,15 +96,12 @@ pub(super) fn compile(
 
 /// Some keys need a certain algorithm.
 fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
-    for (key, location, algorithms) in [
-        ("burst", written.burst.as_ref().map(|burst| burst.location), &["token_bucket"][..]),
-        ("time_zone", written.time_zone.as_ref().map(|zone| zone.location), &["fixed_window"]),
-        (
-            "remember",
-            written.remember.as_ref().map(|key| key.location),
-            &["sliding_log", "in_flight"],
-        ),
-    ] {
+    let locations: [_; OF_ONE_ALGORITHM.len()] = [
+        written.burst.as_ref().map(|burst| burst.location),
+        written.time_zone.as_ref().map(|zone| zone.location),
+        written.remember.as_ref().map(|key| key.location),
+    ];
+    for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
         if let Some(location) = location
             && !algorithms.contains(&written.algorithm)
         {

@@ -1,8 +1,11 @@
 //! Keeps the rules up to date with a control plane, across its streams.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::time::{self, Instant};
+use tokio::{
+    sync::Mutex,
+    time::{self, Instant},
+};
 
 use super::{
     connection::connect, control_plane::ControlPlane, stream, subscription::RuleSubscription,
@@ -10,8 +13,9 @@ use super::{
 use crate::{
     process::pause::Pause,
     rules::{
+        load::RuleFiles,
         options::LoadOptions,
-        watch::{Loaded, Rules},
+        watch::{FollowedFiles, Loaded, Rules, off_thread},
     },
 };
 
@@ -26,15 +30,33 @@ const LASTING: Duration = Duration::from_secs(60);
 pub async fn follow(
     rules: Arc<Rules>,
     control_plane: Arc<ControlPlane>,
+    overlays: Vec<PathBuf>,
     options: LoadOptions,
     on_load: impl Fn(Loaded),
 ) {
-    let mut subscription = RuleSubscription::new(rules, options, on_load);
+    let read = move || RuleFiles::read_overlays(&overlays);
+    let first = off_thread(read.clone()).await.unwrap_or_default();
+    let mut overlays = FollowedFiles::new(read, first.version());
+    let subscription = Mutex::new(RuleSubscription::new(rules, options, on_load, first));
+    let follow_overlays = async {
+        loop {
+            let next = overlays.next().await;
+            subscription.lock().await.lay(next).await;
+        }
+    };
+    tokio::join!(follow_overlays, subscribe(&subscription, &control_plane));
+}
+
+/// Keeps a stream open, or tries to. Never returns.
+async fn subscribe<F: Fn(Loaded)>(
+    subscription: &Mutex<RuleSubscription<F>>,
+    control_plane: &ControlPlane,
+) {
     let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let began = Instant::now();
         let failure = match connect(&control_plane.target).await {
-            Ok(channel) => stream::run(channel, &mut subscription, &control_plane).await,
+            Ok(channel) => stream::run(channel, subscription, control_plane).await,
             Err(failure) => failure,
         };
         control_plane.disconnected(failure);

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     rules::{
-        load::{InForce, Version, compile_all},
+        load::{InForce, RuleFiles, Version, compile_all},
         options::LoadOptions,
-        written,
+        written::RuleTree,
     },
     text::printable::printable,
     yaml::{Problem, origin::Origin, problem::Findings},
@@ -60,11 +60,12 @@ impl ReceivedRules {
         self.configs.push(config);
     }
 
-    /// The version of the content, whatever the control plane calls it.
-    pub(super) fn version(&self) -> Version {
+    /// The version of the content and its overlays, whatever the control plane calls it.
+    pub(super) fn version(&self, overlays: &RuleFiles) -> Version {
         let configs = self.configs.iter().map(prost::Message::encode_to_vec);
-        let problems = self.problems.iter().map(|problem| problem.to_string().into_bytes());
-        Version::of(configs.chain(problems))
+        let problems = self.problems.iter().map(ToString::to_string);
+        let texts = problems.chain(overlays.parts());
+        Version::of(configs.chain(texts.map(String::into_bytes)))
     }
 
     /// Adds the resources of `before` whose domain is absent here. Returns these domains.
@@ -82,7 +83,11 @@ impl ReceivedRules {
     ///
     /// # Errors
     /// Every problem of every resource.
-    pub(super) fn compile(&self, options: LoadOptions) -> Result<InForce, Vec<Problem>> {
+    pub(super) fn compile(
+        &self,
+        options: LoadOptions,
+        overlays: &RuleFiles,
+    ) -> Result<InForce, Vec<Problem>> {
         let Self { configs, problems, newer } = self;
         let mut findings = Findings { problems: problems.clone(), warnings: Vec::new() };
         if let Some(first) = newer.first() {
@@ -92,14 +97,13 @@ impl ReceivedRules {
             );
             findings.warnings.push(Problem { file: first.clone(), location: None, message });
         }
-        let (mut files, mut names) = (Vec::new(), Vec::new());
+        let mut trees = Vec::new();
         for config in configs {
             let ResourceTree { origin, root, mut problems } = resource::tree(config);
             findings.problems.append(&mut problems);
-            names.push(origin.name.clone());
-            files.extend(written::read_tree(&root, &Arc::new(origin), &mut findings));
+            trees.push(RuleTree { origin: Arc::new(origin), root });
         }
-        compile_all(files, names, self.version(), options, findings)
+        compile_all(trees, overlays, self.version(overlays), options, findings)
     }
 }
 
@@ -133,7 +137,7 @@ mod tests {
     }
 
     fn check(resource: Any) -> Result<InForce, Vec<Problem>> {
-        ReceivedRules::decode(&[resource]).compile(LoadOptions::default())
+        ReceivedRules::decode(&[resource]).compile(LoadOptions::default(), &RuleFiles::default())
     }
 
     #[test]

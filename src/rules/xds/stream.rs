@@ -4,7 +4,10 @@ use std::{error::Error as _, future::pending, pin::pin, time::Duration};
 
 use futures_util::stream;
 use tokio::{
-    sync::mpsc::{self, Sender},
+    sync::{
+        Mutex,
+        mpsc::{self, Sender},
+    },
     time::{self, Instant},
 };
 use tonic::transport::Channel;
@@ -56,7 +59,7 @@ struct StreamReply {
 /// One stream.
 struct RuleStream<'a, F> {
     requests: Sender<DiscoveryRequest>,
-    subscription: &'a mut RuleSubscription<F>,
+    subscription: &'a Mutex<RuleSubscription<F>>,
     control_plane: &'a ControlPlane,
     /// The version to name in requests.
     version: String,
@@ -71,14 +74,15 @@ struct RuleStream<'a, F> {
 /// Subscribes, and puts each response in force, until the stream ends. Returns why.
 pub(super) async fn run<F: Fn(Loaded)>(
     channel: Channel,
-    subscription: &mut RuleSubscription<F>,
+    subscription: &Mutex<RuleSubscription<F>>,
     control_plane: &ControlPlane,
 ) -> String {
+    let accepted = subscription.lock().await.accepted.clone();
     let (requests, mut outgoing) = mpsc::channel(REQUESTS_MAX);
     let mut stream = RuleStream {
         requests,
-        version: first_version(subscription.accepted.as_deref()),
-        is_first_of_all: subscription.accepted.is_none(),
+        version: first_version(accepted.as_deref()),
+        is_first_of_all: accepted.is_none(),
         subscription,
         control_plane,
         keep_until: None,
@@ -98,7 +102,8 @@ pub(super) async fn run<F: Fn(Loaded)>(
     };
     loop {
         let nack_at = stream.nack.as_ref().map(|(at, _)| *at);
-        let remove_at = stream.keep_until.filter(|_| stream.subscription.keeps_vanished());
+        let keeps_vanished = subscription.lock().await.keeps_vanished();
+        let remove_at = stream.keep_until.filter(|_| keeps_vanished);
         let done = tokio::select! {
             message = responses.message() => match message {
                 Ok(Some(response)) => stream.answer(response).await,
@@ -107,7 +112,7 @@ pub(super) async fn run<F: Fn(Loaded)>(
             },
             () = until(nack_at) => stream.send_nack(),
             () = until(remove_at) => {
-                stream.subscription.remove_vanished().await;
+                subscription.lock().await.remove_vanished().await;
                 Ok(())
             }
         };
@@ -177,7 +182,7 @@ impl<F: Fn(Loaded)> RuleStream<'_, F> {
         let (nonce, version) = (response.nonce.clone(), response.version_info.clone());
         // A refusal that was not sent yet is of an older response.
         self.nack = None;
-        match self.subscription.take(response, vanished).await {
+        match self.subscription.lock().await.take(response, vanished).await {
             Answer::Ack(outcome) => {
                 self.control_plane.responded(&version, outcome);
                 self.nacks_in_a_row = 0;

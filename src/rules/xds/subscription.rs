@@ -1,11 +1,11 @@
 //! What outlives a stream: the rules in force, and which responses were accepted or refused.
 
-use std::sync::Arc;
+use std::{mem, path::PathBuf, sync::Arc};
 
 use super::{control_plane::ResponseOutcome, pb::DiscoveryResponse, received::ReceivedRules};
 use crate::{
     rules::{
-        load::{InForce, Version},
+        load::{InForce, RuleFiles, Version},
         options::LoadOptions,
         watch::{Loaded, Rules, count, off_thread},
     },
@@ -16,8 +16,11 @@ use crate::{
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
 /// The rules until a control plane has sent some: none, so that no call is limited.
-pub fn none_yet(options: LoadOptions) -> InForce {
-    ReceivedRules::default().compile(options).expect("no resource has no problem")
+///
+/// # Errors
+/// The problems of the overlays in these files and folders.
+pub fn none_yet(overlays: &[PathBuf], options: LoadOptions) -> Result<InForce, Vec<Problem>> {
+    ReceivedRules::default().compile(options, &RuleFiles::read_overlays(overlays))
 }
 
 /// What happens to domains that a response no longer has.
@@ -34,6 +37,8 @@ pub(super) struct RuleSubscription<F> {
     rules: Arc<Rules>,
     options: LoadOptions,
     on_load: F,
+    /// What is laid over the resources.
+    overlays: Arc<RuleFiles>,
     /// The resources in force.
     in_force: ReceivedRules,
     /// The newest response, if more than its resources are in force.
@@ -53,18 +58,34 @@ pub(super) enum Answer {
 }
 
 impl<F: Fn(Loaded)> RuleSubscription<F> {
-    pub(super) fn new(rules: Arc<Rules>, options: LoadOptions, on_load: F) -> Self {
-        let in_force = ReceivedRules::default();
+    pub(super) fn new(
+        rules: Arc<Rules>,
+        options: LoadOptions,
+        on_load: F,
+        overlays: RuleFiles,
+    ) -> Self {
+        let (in_force, overlays) = (ReceivedRules::default(), Arc::new(overlays));
         let (without_kept, accepted, refused) = (None, None, None);
-        Self { rules, options, on_load, in_force, without_kept, accepted, refused }
+        Self { rules, options, on_load, overlays, in_force, without_kept, accepted, refused }
+    }
+
+    /// Lays other overlays over the resources in force. If they are bad, the last good ones stay.
+    pub(super) async fn lay(&mut self, overlays: RuleFiles) {
+        let version = self.in_force.version(&overlays);
+        let before = mem::replace(&mut self.overlays, Arc::new(overlays));
+        if let Err(problems) = self.put_in_force(self.in_force.clone()).await {
+            self.report(&version, problems);
+            self.overlays = before;
+        }
     }
 
     /// Puts the rules of a response in force, all or none.
     pub(super) async fn take(&mut self, response: DiscoveryResponse, vanished: Vanished) -> Answer {
         let DiscoveryResponse { version_info, resources, .. } = response;
+        let overlays = Arc::clone(&self.overlays);
         let decoded = off_thread(move || {
             let received = ReceivedRules::decode(&resources);
-            (received.version(), received)
+            (received.version(&overlays), received)
         });
         let (version, received) = match decoded.await {
             Ok(decoded) => decoded,
@@ -121,9 +142,10 @@ impl<F: Fn(Loaded)> RuleSubscription<F> {
     /// Every problem.
     async fn put_in_force(&mut self, next: ReceivedRules) -> Result<ResponseOutcome, Vec<Problem>> {
         let (options, present) = (self.options, self.rules.current().version.clone());
+        let overlays = Arc::clone(&self.overlays);
         let compiled = off_thread(move || {
-            let is_new = next.version() != present;
-            let compiled = is_new.then(|| next.compile(options)).transpose();
+            let is_new = next.version(&overlays) != present;
+            let compiled = is_new.then(|| next.compile(options, &overlays)).transpose();
             compiled.map(|compiled| (next, compiled))
         });
         let (next, compiled) = compiled.await.unwrap_or_else(|problem| Err(vec![problem]))?;

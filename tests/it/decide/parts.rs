@@ -83,7 +83,8 @@ fn call(seed: u64, family: u64, limits: &[Arc<Limit>]) -> Call {
             Algorithm::FixedWindow => format!("{}", dice.below(3)),
             _ => format!("{number}-{}", dice.below(2)),
         };
-        charge(&user, hits, &limits[number])
+        let quota_group = dice.below(3) as usize;
+        Charge { quota_group, ..charge(&user, hits, &limits[number]) }
     });
     let charges = charges.collect();
     let fate = |dice: &mut Dice| match dice.below(8) {

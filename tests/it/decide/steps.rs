@@ -107,7 +107,8 @@ impl Dice {
         let charge = |_| {
             let limit = &limits[self.below(limits.len() as u64) as usize];
             let user = ["a", "b"][self.below(2) as usize];
-            charge(user, self.hits(limit), limit)
+            let quota_group = self.below(4) as usize;
+            Charge { quota_group, ..charge(user, self.hits(limit), limit) }
         };
         let count = [1, 1, 2, 3][(passed % 4) as usize];
         let charges = (0..count).map(charge).collect();

@@ -117,7 +117,7 @@ rules.yaml:14:30: unlimited: must be true or false
 rules.yaml:17:41: unit: not allowed with `unlimited: true`
 rules.yaml:19:17: unit_multiplier: 101 years exceed 100 years
 rules.yaml:21:48: unit_multiplier: must be a whole number from 1 to 4294967295
-rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors, slot_by
+rules.yaml:22:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by
 ",
     );
 }
@@ -128,7 +128,7 @@ fn a_file_that_is_not_a_rule_file_is_refused_with_its_reason() {
     check("# nothing\n", "rules.yaml:1:1: the file is empty; a rule file starts with `domain:`\n");
     check(
         "- a\n",
-        "rules.yaml:1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by\n",
+        "rules.yaml:1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by\n",
     );
     check("domain: ''\n", "rules.yaml:1:9: domain: must not be empty\n");
     check("descriptors: []\n", "rules.yaml:1:1: domain: missing\n");
@@ -664,4 +664,56 @@ fn rules_are_read_from_standard_input() {
     long.args(["check", "-"]).stdin(std::fs::File::open("/dev/zero").unwrap());
     let expected = "standard input: more than 8388608 bytes (8 MiB)\n";
     assert_eq!(crate::support::run(&mut long), (Some(1), String::new(), expected.to_owned()));
+}
+
+#[test]
+fn an_overlay_is_checked_with_the_rules_and_alone() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "rules.yaml",
+        "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]",
+    );
+    write("over.yaml", "domain: d\ndescriptors: [{ key: b }]");
+    write("bad.yaml", "domain: d\ndefaults: { hold_on: 1 }");
+    let check = |args: &[&str]| run(tollkeeper().current_dir(&folder).arg("check").args(args));
+    let (code, stdout, stderr) = check(&["rules.yaml", "--rules-overlay", "over.yaml"]);
+    let warning = "warning: over.yaml:2:15: no rule matches this descriptor, so it has no effect\n";
+    assert_eq!(
+        (code, stdout.as_str(), stderr.as_str()),
+        (Some(0), "ok: 1 rule in 1 domain\n", warning)
+    );
+    let (code, stdout, stderr) = check(&["--rules-overlay", "over.yaml"]);
+    assert_eq!(
+        (code, stdout.as_str(), stderr.as_str()),
+        (Some(0), "ok: 0 rules in 0 domains\n", "")
+    );
+    let (code, _, stderr) = check(&["--rules-overlay", "bad.yaml"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.starts_with("bad.yaml:2:13: unknown key `hold_on`"), "{stderr}");
+    let (code, ..) = check(&[]);
+    assert_eq!(code, Some(2));
+}
+
+#[test]
+fn explain_knows_overlays() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "rules.yaml",
+        "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]",
+    );
+    write("over.yaml", "domain: d\ndefaults: { on_store_failure: local }");
+    let (code, stdout, stderr) = run(tollkeeper().current_dir(&folder).args([
+        "explain",
+        "--rules",
+        "rules.yaml",
+        "--rules-overlay",
+        "over.yaml",
+        "--domain",
+        "d",
+        "a=b",
+    ]));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("local"), "{stdout}");
 }

@@ -88,7 +88,7 @@ async fn bad_rules_are_reported_in_log_metric_and_page_and_the_last_good_ones_st
     });
     let problem = problems[0].as_str().unwrap();
     assert!(problem.ends_with(
-        "rules.yaml:2:1: unknown key `limits`; allowed here: domain, descriptors, slot_by"
+        "rules.yaml:2:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by"
     ));
     assert_eq!(in_force(&service)["version"], before["version"]);
     assert_eq!(spell(&ask(&service).await), "OK: OK 2/3 YEAR");
@@ -173,4 +173,18 @@ async fn no_call_fails_while_rules_change_for_good_and_bad() {
     let calls = calls.await.unwrap();
     assert!(calls > 0);
     println!("{reloads} reloads, {calls} calls, none of them failed");
+}
+
+#[tokio::test]
+async fn an_overlay_lies_over_files_and_follows_its_own() {
+    let folder = TempDir::new().unwrap();
+    let overlay = folder.path().join("overlay.yaml");
+    fs::write(&overlay, "domain: shop\ndefaults: { algorithm: sliding_window }\n").unwrap();
+    let flags = ["--rules-overlay", overlay.to_str().unwrap()];
+    let service = Service::start(Options { rules: &rules(3), flags: &flags, ..Options::default() });
+    let limit = || in_force(&service)["domains"][0]["rules"][0]["limit"].clone();
+    assert_eq!(limit(), "3 per year by sliding_window");
+    assert_eq!(in_force(&service)["files"][1], overlay.display().to_string());
+    fs::write(&overlay, "domain: shop\n").unwrap();
+    eventually("without the overlay", || (limit() == "3 per year").then_some(()));
 }

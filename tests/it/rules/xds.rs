@@ -1,5 +1,6 @@
 //! Rules from a control plane, by Envoy's discovery service.
 
+mod overlay;
 mod peers;
 mod real;
 mod reconnects;

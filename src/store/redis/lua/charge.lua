@@ -9,7 +9,7 @@
 --   limit      0 to 2^53 - 1
 --   denied     what it costs if the call is denied: 'free', or 'count' for all its hits; 'hold' for an estimate, which
 --              costs nothing even in 'quota' unless it fits
---   mode       'enforced', 'shadow' or 'quota'
+--   mode       'enforced', 'shadow' or 'quota', with the number of its group if that has several
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
@@ -46,6 +46,7 @@ local function parse(at)
     assert(ARGV[base + ARGUMENTS], 'twelve arguments for each charge')
     local kind = ARGV[base + 5]
     local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 12]
+    local group = tonumber(ARGV[base + 9]:sub(6))
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
       key = KEYS[tonumber(ARGV[base + 2])],
@@ -57,7 +58,8 @@ local function parse(at)
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
       estimated = ARGV[base + 8] == 'hold',
-      mode = ARGV[base + 9],
+      mode = group and 'quota' or ARGV[base + 9],
+      group = group,
       failure_mode = ARGV[base + 10],
       expiry = ARGV[base + 11],
       made = tonumber(ARGV[base + 11]),

@@ -76,7 +76,7 @@ end
 -- Judges every charge before any is made, and answers checks by the state before. Returns whether the call is
 -- denied, and whether a limit denies it that does not charge denied calls.
 local function vote(charges, answers)
-  local denied, denied_uncharged, quotas, quotas_fit = false, false, false, false
+  local denied, denied_uncharged, quotas = false, false, nil
   for i, charge in ipairs(charges) do
     local denies, opens = false, charge.hold and charge.hold.action == 'open'
     if charge.commit then
@@ -89,13 +89,20 @@ local function vote(charges, answers)
       charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
       if charge.kind == 'check' and not opens then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
-      if charge.mode == 'quota' then quotas, quotas_fit = true, quotas_fit or charge.fits end
+      if charge.mode == 'quota' then
+        -- A quota without a group is one of its own.
+        local group = charge.group or -i
+        quotas = quotas or {}
+        quotas[group] = quotas[group] ~= false and charge.fits
+      end
     else
       charge.fits = true
     end
     if denies then denied, denied_uncharged = true, denied_uncharged or not charge.counted end
   end
-  return denied or quotas and not quotas_fit, denied_uncharged
+  local has_room = not quotas
+  for _, fits in pairs(quotas or {}) do has_room = has_room or fits end
+  return denied or not has_room, denied_uncharged
 end
 
 -- Returns the charges that have opened holds.

@@ -38,6 +38,7 @@ struct Columns<'call> {
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
     time: Timestamp,
     caller: Option<&'call str>,
+    quota_group: usize,
 }
 
 impl LedgerRun {
@@ -72,7 +73,7 @@ impl LedgerRun {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
         for charge in charges.iter() {
-            let Charge { counter, hits, caller, hold } = charge;
+            let Charge { counter, hits, caller, hold, quota_group } = charge;
             let limit = &*counter.limit;
             let span = charge.terms(assumed_now).span;
             let (kind, hits) = match *hits {
@@ -83,8 +84,9 @@ impl LedgerRun {
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
             let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
-            let (denied, hold) = (denied(charge), *hold);
-            let columns = Columns { kind, hits, denied, hold, failure_mode, time, caller };
+            let (denied, hold, quota_group) = (denied(charge), *hold, *quota_group);
+            let columns =
+                Columns { kind, hits, denied, hold, failure_mode, time, caller, quota_group };
             self.add_charge(counter, span, columns, prefix);
         }
     }
@@ -106,6 +108,7 @@ impl LedgerRun {
             failure_mode: FailureMode::Error,
             time: *made,
             caller: caller.as_deref(),
+            quota_group: 0,
         };
         self.add_charge(counter, counter.limit.window.at(*made), columns, prefix);
     }
@@ -139,6 +142,7 @@ impl LedgerRun {
             match limit.mode {
                 Mode::Enforced => "enforced".to_owned(),
                 Mode::Shadow => "shadow".to_owned(),
+                Mode::Quota if columns.quota_group > 0 => format!("quota{}", columns.quota_group),
                 Mode::Quota => "quota".to_owned(),
             },
             columns.failure_mode.name().to_owned(),

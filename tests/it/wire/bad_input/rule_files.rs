@@ -17,17 +17,17 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_null",
         Text::File("~\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
     ),
     (
         "a_scalar",
         Text::File("domain\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
     ),
     (
         "a_list",
         Text::File("- domain: d\n"),
-        "1:1: a rule file must be a mapping with the keys domain, descriptors, slot_by",
+        "1:1: a rule file must be a mapping with the keys domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
     ),
     ("an_empty_mapping", Text::File("{}\n"), "1:1: domain: missing"),
     (
@@ -79,7 +79,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_unknown_top_key",
         Text::File("domain: d\nlimits: []\n"),
-        "2:1: unknown key `limits`; allowed here: domain, descriptors, slot_by",
+        "2:1: unknown key `limits`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
     ),
     (
         "a_misspelt_top_key",
@@ -461,12 +461,12 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_emoji_as_key",
         Text::File("domain: d\n😀: 1\n"),
-        "2:1: unknown key `😀`; allowed here: domain, descriptors, slot_by",
+        "2:1: unknown key `😀`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
     ),
     (
         "an_escape_sequence_as_key",
         Text::File("domain: d\n\"\\e[31m\": 1\n"),
-        "2:1: unknown key `\\x1b[31m`; allowed here: domain, descriptors, slot_by",
+        "2:1: unknown key `\\x1b[31m`; allowed here: domain, descriptors, defaults, require, require_mode, quota_group, slot_by",
     ),
     (
         "a_kubernetes_object",

@@ -1,0 +1,104 @@
+//! Overlays: our own keys for the rules of a control plane.
+
+use std::fs;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{ask, limit, rules, start};
+use crate::support::{ads::FakeAds, eventually, service::Service};
+
+const DENY: &str = "domain: shop\ndefaults: { algorithm: sliding_window }\n";
+
+struct Overlaid {
+    service: Service,
+    ads: FakeAds,
+    folder: TempDir,
+}
+
+impl Overlaid {
+    fn start(overlay: &str) -> Self {
+        let (ads, folder) = (FakeAds::start(), TempDir::new().unwrap());
+        fs::write(folder.path().join("overlay.yaml"), overlay).unwrap();
+        let service = start(&ads.url(), &["--rules-overlay", folder.path().to_str().unwrap()]);
+        ads.request();
+        Self { service, ads, folder }
+    }
+
+    fn respond(&self, version: &str, configs: &[serde_json::Value]) -> Option<String> {
+        self.ads.respond(version, version, configs);
+        self.ads.request().error
+    }
+
+    fn overlay(&self, text: &str) {
+        fs::write(self.folder.path().join("overlay.yaml"), text).unwrap();
+    }
+
+    #[track_caller]
+    fn wait_for(&self, limit: &str) {
+        eventually(limit, || (self.limit() == limit).then_some(()));
+    }
+
+    fn limit(&self) -> String {
+        rules(&self.service)["domains"][0]["rules"][0]["limit"].as_str().unwrap_or("none").into()
+    }
+}
+
+#[tokio::test]
+async fn an_overlay_is_in_force_with_the_first_rules_and_follows_its_file() {
+    let overlaid = Overlaid::start(DENY);
+    assert_eq!(rules(&overlaid.service)["problems"], json!([]));
+    assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
+    assert_eq!(overlaid.limit(), "2 per year by sliding_window");
+    let answer = ask(&overlaid.service, "shop", "user=a").await;
+    assert_eq!(answer, "OK: OK 1/2 YEAR");
+    assert!(!overlaid.service.log().contains("no rule matches"));
+
+    overlaid.overlay("domain: shop\ndescriptors: [{ key: user, rate_limit: { algorithm: first_hit_window } }, { key: plan }]");
+    overlaid.wait_for("2 per year by first_hit_window");
+    let log = overlaid.service.log();
+    assert!(log.contains("no rule matches this descriptor, so it has no effect"), "{log}");
+
+    // Another response has the same overlay.
+    assert_eq!(overlaid.respond("2", &[limit("shop", "user", 3)]), None);
+    assert_eq!(overlaid.limit(), "3 per year by first_hit_window");
+}
+
+#[tokio::test]
+async fn the_last_good_overlay_stays_when_it_becomes_bad_and_while_there_is_no_stream() {
+    let overlaid = Overlaid::start(DENY);
+    assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
+    overlaid.overlay("domain: shop\ndefaults: { algorithm: slidin_log }\n");
+    let problem = eventually("the problem is listed", || {
+        let problems = rules(&overlaid.service)["problems"].clone();
+        problems[0].as_str().map(str::to_owned)
+    });
+    assert!(problem.contains("overlay.yaml:2:24: algorithm: must be one of"), "{problem}");
+    assert_eq!(overlaid.limit(), "2 per year by sliding_window");
+    // The control plane is not refused for it.
+    assert_eq!(overlaid.respond("2", &[limit("shop", "user", 5)]), None);
+    assert_eq!(overlaid.limit(), "5 per year by sliding_window");
+
+    drop(overlaid.ads);
+    let Overlaid { service, folder, .. } = overlaid;
+    fs::write(folder.path().join("overlay.yaml"), "domain: shop\n").unwrap();
+    eventually("no overlay", || {
+        (rules(&service)["domains"][0]["rules"][0]["limit"] == "5 per year").then_some(())
+    });
+}
+
+#[tokio::test]
+async fn a_response_to_which_the_overlay_does_not_fit_is_refused_by_the_name_of_the_rule() {
+    let overlaid =
+        Overlaid::start("domain: shop\ndescriptors: [{ key: user, rate_limit: { burst: 7 } }]");
+    let refusal = overlaid.respond("1", &[limit("shop", "user", 2)]).unwrap();
+    assert_eq!(refusal, "shop: user: burst: only for algorithm token_bucket, not fixed_window");
+    overlaid.overlay("domain: shop");
+    // A real control plane sends the same again after a refusal.
+    eventually("the overlay is read", || {
+        let log = overlaid.service.log();
+        (log.matches("rules loaded").count() > 0).then_some(())
+    });
+    assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
+    assert_eq!(overlaid.limit(), "2 per year");
+}
