@@ -24,7 +24,7 @@ use crate::{
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 
 /// What the scripts for any algorithm share, in this order.
-const SHARED: [&str; 9] = [
+const SHARED: [&str; 10] = [
     include_str!("lua/refusal.lua"),
     include_str!("lua/value.lua"),
     include_str!("lua/fixed_window.lua"),

@@ -314,12 +314,12 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_unknown_algorithm",
         Text::Limit("unit: day, algorithm: leaky"),
-        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket; not `leaky`",
+        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `leaky`",
     ),
     (
         "a_dash_in_an_algorithm",
         Text::Limit("unit: day, algorithm: token-bucket"),
-        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket; not `token-bucket`; did you mean `token_bucket`?",
+        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `token-bucket`; did you mean `token_bucket`?",
     ),
     (
         "a_burst_of_0",
