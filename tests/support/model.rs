@@ -4,6 +4,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{
+    hold::{CommitOutcome, HoldAction, HoldId},
     ledger::{Charge, Fit, GiveBack, Tally},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
@@ -64,24 +65,17 @@ struct Judged<'call> {
     charge: &'call Charge,
     hits: i128,
     fits: bool,
-    commit: Option<CommitOutcome>,
 }
 
 /// Promise "all or nothing": the sum of the call's hits on the counter; one for a check.
-fn hits_to_judge(
-    charge: &Charge,
-    call: &[Charge],
-    commits: &[Option<CommitOutcome>],
-    now: i128,
-) -> i128 {
+fn hits_to_judge(charge: &Charge, call: &[Charge], now: i128) -> i128 {
     if charge.hits == Hits::Check {
         return 1;
     }
     let counter = Counter::of(charge, now).name;
     let mut sum = 0;
-    for (index, other) in call.iter().enumerate() {
+    for other in call {
         if let Hits::Charge(hits) = other.hits
-            && commits[index].is_none()
             && Counter::of(other, now).name == counter
         {
             sum += i128::from(hits);
@@ -97,7 +91,7 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
     // A quota without a group is one of its own.
     let mut groups: HashMap<(usize, usize), Vec<bool>> = HashMap::new();
     for (index, Judged { charge, fits, .. }) in
-        judged.iter().enumerate().filter(|(_, one)| !one.charge.hits.is_refund() && one.commit.is_none())
+        judged.iter().enumerate().filter(|(_, judged)| !judged.charge.hits.is_refund())
     {
         match charge.counter.limit.mode {
             Mode::Enforced => {
@@ -132,17 +126,18 @@ impl Model {
                 self.refund(charge, hits.into(), now);
             }
         }
+        let asking = charges.iter().zip(&commits).filter(|(_, commit)| commit.is_none());
+        let asking: Vec<Charge> = asking.map(|(charge, _)| charge.clone()).collect();
         // Every charge is judged in the state after the refunds, by the sum on its counter.
         let after_refunds = self.clone();
         let mut judged = Vec::new();
-        for (charge, commit) in charges.iter().zip(&commits) {
-            let hits = hits_to_judge(charge, charges, &commits, now);
-            let is_judged = !charge.hits.is_refund() && commit.is_none();
-            let fits = !is_judged || after_refunds.fits(charge, hits, now);
-            judged.push(Judged { charge, hits, fits, commit: *commit });
+        for charge in &asking {
+            let hits = hits_to_judge(charge, &asking, now);
+            let fits = charge.hits.is_refund() || after_refunds.fits(charge, hits, now);
+            judged.push(Judged { charge, hits, fits });
         }
         let (denied, denied_uncharged) = denials(&judged);
-        for Judged { charge, fits, .. } in judged.iter().filter(|one| one.commit.is_none()) {
+        for Judged { charge, fits, .. } in &judged {
             // Promise "all or nothing": which hits are charged.
             let is_charged = (!denied && *fits)
                 || is_counted(charge)
@@ -151,13 +146,14 @@ impl Model {
                 self.add(charge, hits.into(), now);
             }
         }
-        let mut tallies = Vec::new();
-        for Judged { charge, hits, fits, commit } in judged {
-            let state = if charge.hits == Hits::Check { &after_refunds } else { &*self };
-            let tally = state.tally(charge, fits, hits, now);
-            tallies.push(match commit {
-                Some(outcome) => Tally { fit: Fit::Commit(outcome), ..tally },
-                None => tally,
+        let (mut judged, mut tallies) = (judged.into_iter(), Vec::new());
+        for (charge, commit) in charges.iter().zip(commits) {
+            tallies.push(if let Some(outcome) = commit {
+                Tally { fit: Fit::Commit(outcome), ..self.tally(charge, true, 0, now) }
+            } else {
+                let Judged { charge, hits, fits } = judged.next().unwrap();
+                let state = if charge.hits == Hits::Check { &after_refunds } else { &*self };
+                state.tally(charge, fits, hits, now)
             });
         }
         tallies

@@ -161,11 +161,11 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend
         if random.dice.below(12) == 0
             && let Some(give_back) = random.reserved.pop()
         {
-            let tallies = [&mut *one, &mut *other].map(|store| store.give_back(&give_back, now));
+            let tallies = [one.give_back(&give_back, now), other.give_back(&give_back, now)];
             assert!(tallies[0].is_none() || tallies[0] == tallies[1], "{give_back:?}: {tallies:?}");
         }
         let call = random.call(now);
-        let [ours, theirs] = [&mut *one, &mut *other].map(|store| store.charge(&call, now));
+        let (ours, theirs) = (one.charge(&call, now), other.charge(&call, now));
         let (one, other) = (one.name(), other.name());
         assert_eq!(ours, theirs, "{one}, {other} at step {step} of seed {seed}: {call:?} at {now:?}");
         over += ours.iter().filter(|tally| tally.fit == Fit::Over).count();
@@ -199,7 +199,7 @@ fn a_replica_without_store_admits_its_share() {
     let fallback = Fallback::new(memory_on_a_clock(), 3);
     let on_store_failure = tollkeeper::engine::rule::FailureMode::Local;
     let limit = Arc::new(Limit { on_store_failure, ..(*at_once(10, HoldBy::Token)).clone() });
-    let mut call = |hold, hits| {
+    let call = |hold, hits| {
         let charge = Charge { hold: Some(hold), ..charge("a", hits, &limit) };
         let failed = StoreError::TakesNoWrites("it has failed".to_owned());
         fallback.answer(&[charge], failed).unwrap().tallies[0].fit
