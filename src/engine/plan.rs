@@ -356,8 +356,7 @@ impl<'call> Asked<'call> {
         let estimate = policy.estimate(asked, own, charge.counter.limit.capacity()).max(1);
         let abandoned = policy.abandoned;
         let occupies = charge.counter.limit.counts_calls();
-        let occupy =
-            occupies.then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
+        let occupy = occupies.then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
         (charge.hits, charge.hold) = match (policy.by, hits, id) {
             (_, Hits::Refund(_), _)
             | (HoldBy::Token, Hits::Check, _)

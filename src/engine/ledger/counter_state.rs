@@ -28,7 +28,9 @@ impl CounterState {
     pub fn of(account: &AnyAccount, terms: &Terms) -> Self {
         let remembered = match account {
             AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
-            AnyAccount::InFlight(calls) => calls.occupants(terms.now).map(Remembered::from).collect(),
+            AnyAccount::InFlight(calls) => {
+                calls.occupants(terms.now).map(Remembered::from).collect()
+            }
             _ => Vec::new(),
         };
         let account = account.read();

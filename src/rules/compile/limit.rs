@@ -169,9 +169,8 @@ fn check_stored(
     let name = limit.algorithm.name();
     if limit.requests_per_unit > LOG_HITS_MAX {
         let requests = limit.requests_per_unit;
-        let message = format!(
-            "requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for {name}"
-        );
+        let message =
+            format!("requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for {name}");
         problems.add(*location, message);
     }
     if limit.when_denied == WhenDenied::Counted {
@@ -187,11 +186,15 @@ fn check_stored(
         problems.add(*location, message);
     }
     if limit.mode == Mode::Quota {
-        let message = format!("quota_mode: not possible with {name}, which stores admitted hits only");
+        let message =
+            format!("quota_mode: not possible with {name}, which stores admitted hits only");
         problems.add(*location, message);
     }
     if limit.counts_calls() && limit.hold.is_none() {
-        problems.add(*location, "hold: missing; in_flight needs the longest time of a call, such as `10m`");
+        problems.add(
+            *location,
+            "hold: missing; in_flight needs the longest time of a call, such as `10m`",
+        );
     }
     if let Some(Located { location, value: key }) = &written.remember
         && !path.iter().any(|(step, _)| step == key)

@@ -14,7 +14,11 @@ use tollkeeper::{
         time::Timestamp,
     },
     rls::pb::{RateLimitDescriptor, rate_limit_response::Code},
-    store::{StoreError, fallback::Fallback, redis::script::KeyDeclaration},
+    store::{
+        StoreError,
+        fallback::Fallback,
+        redis::script::{KeyDeclaration, ScriptVerdict},
+    },
 };
 
 use crate::support::{
@@ -74,12 +78,15 @@ impl Steps {
         let form = self.dice.below(3) as usize;
         let limit = Arc::clone(&self.limits[form][self.dice.below(5) as usize / 4]);
         let user = format!("{form}{}", self.dice.below(2));
-        let with = |hits, hold: HoldAction| Charge { hold: Some(hold), ..charge(&user, hits, &limit) };
+        let with =
+            |hits, hold: HoldAction| Charge { hold: Some(hold), ..charge(&user, hits, &limit) };
         let places = Hits::Charge(1 + self.dice.below(6) / 3);
         match (self.dice.below(12), HoldBy::ALL[form]) {
             (0, _) => charge(&user, Hits::Check, &limit),
             (1, _) => charge(&user, Hits::Refund(self.dice.below(3)), &limit),
-            (2..=5, HoldBy::Token) => self.commit(now).unwrap_or(charge(&user, Hits::Check, &limit)),
+            (2..=5, HoldBy::Token) => {
+                self.commit(now).unwrap_or(charge(&user, Hits::Check, &limit))
+            }
             (2..=5, HoldBy::Counter) => {
                 let (estimate, abandoned) = (1, Abandoned::Keep);
                 with(places, HoldAction::EndOldest { estimate, abandoned })
@@ -132,7 +139,13 @@ impl Steps {
                 self.taken.push((charge.clone(), id, now));
             }
             let counter = charge.counter.clone();
-            self.reserved.push(GiveBack { counter, hits, made: now, caller: None, hold: Some(hold) });
+            self.reserved.push(GiveBack {
+                counter,
+                hits,
+                made: now,
+                caller: None,
+                hold: Some(hold),
+            });
         }
         self.taken.drain(..self.taken.len().saturating_sub(12));
         self.reserved.drain(..self.reserved.len().saturating_sub(4));
@@ -167,12 +180,18 @@ fn compare(steps: u64, seed: u64, one: &mut dyn Backend, other: &mut dyn Backend
         let call = random.call(now);
         let (ours, theirs) = (one.charge(&call, now), other.charge(&call, now));
         let (one, other) = (one.name(), other.name());
-        assert_eq!(ours, theirs, "{one}, {other} at step {step} of seed {seed}: {call:?} at {now:?}");
+        assert_eq!(
+            ours, theirs,
+            "{one}, {other} at step {step} of seed {seed}: {call:?} at {now:?}"
+        );
         over += ours.iter().filter(|tally| tally.fit == Fit::Over).count();
         commits += ours.iter().filter(|tally| matches!(tally.fit, Fit::Commit(_))).count();
         random.learn(&call, &ours, now);
     }
-    assert!(over as u64 > steps / 20 && commits as u64 > steps / 20, "{over} over, {commits} commits");
+    assert!(
+        over as u64 > steps / 20 && commits as u64 > steps / 20,
+        "{over} over, {commits} commits"
+    );
 }
 
 fn seed() -> u64 {
@@ -191,6 +210,26 @@ fn redis_counts_calls_in_flight_as_memory_does() {
         let mut redis = ScriptInRedis::start_with(keys);
         compare(steps, seed(), &mut memory(), &mut redis);
         redis.redis.assert_no_key_leaks();
+    }
+}
+
+#[test]
+fn another_value_at_the_key_is_a_corrupt_counter() {
+    let mut redis = ScriptInRedis::start();
+    let hold = HoldAction::Occupy { id: id(1), lifetime_ms: LIFETIME_MS };
+    let call = charge("a", Hits::Charge(1), &at_once(3, HoldBy::Token));
+    let call = [Charge { hold: Some(hold), ..call }];
+    let key = call[0].counter.key(BEGIN);
+    for plant in [
+        &["SET", &key, "1", "EX", "100"][..],
+        &["RPUSH", &key, "1"],
+        &["ZADD", &key, "1", "junk"],
+        &["ZADD", &key, "inf", &format!("{} 1", id(2))],
+        &["ZADD", &key, "0.5", &format!("{} 1", id(2))],
+    ] {
+        redis.clear();
+        redis.redis.query::<redis::Value>(plant);
+        assert_eq!(redis.answer(&call, BEGIN), ScriptVerdict::Corrupt(vec![0]), "{plant:?}");
     }
 }
 
@@ -283,7 +322,8 @@ fn counter(service: &Service, action: &str, descriptor: &str) -> String {
 }
 
 async fn calls_are_shown_and_reset(service: &Service) {
-    let guest = |name: &str, id: &str| descriptor(&[("room", "1"), ("guest", name), ("hold.id", id)]);
+    let guest =
+        |name: &str, id: &str| descriptor(&[("room", "1"), ("guest", name), ("hold.id", id)]);
     let ask = async |asked: RateLimitDescriptor| {
         spell(&service.ask(request("shop", vec![asked])).await.unwrap())
     };
@@ -307,7 +347,7 @@ async fn calls_in_flight_are_shown_and_reset_on_every_store() {
     let redis = Redis::start();
     calls_are_shown_and_reset(&Service::start(Options { store: &redis.url(), ..options() })).await;
     redis.assert_no_key_leaks();
-    let cluster =
-        Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
-    calls_are_shown_and_reset(&Service::start(Options { store: &cluster.url(), ..options() })).await;
+    let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
+    calls_are_shown_and_reset(&Service::start(Options { store: &cluster.url(), ..options() }))
+        .await;
 }

@@ -194,12 +194,21 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
         "remember: no descriptor on the path to this rule has the key `user`",
     );
     for (limit, problem) in [
-        ("requests_per_unit: 20", "hold: missing; in_flight needs the longest time of a call, such as `10m`"),
+        (
+            "requests_per_unit: 20",
+            "hold: missing; in_flight needs the longest time of a call, such as `10m`",
+        ),
         ("hold: 10m, unit: day", "unit: not allowed with in_flight, which has no window"),
-        ("hold: 10m, requests_per_unit: 10001", "requests_per_unit: 10001 exceeds 10000, the largest for in_flight"),
+        (
+            "hold: 10m, requests_per_unit: 10001",
+            "requests_per_unit: 10001 exceeds 10000, the largest for in_flight",
+        ),
         ("hold: 10m, burst: 3", "burst: only for algorithm token_bucket, not in_flight"),
         ("hold: 10m, time_zone: UTC", "time_zone: only for algorithm fixed_window, not in_flight"),
-        ("hold: 10m, count_denied: true", "count_denied: not possible with in_flight, which stores admitted hits only"),
+        (
+            "hold: 10m, count_denied: true",
+            "count_denied: not possible with in_flight, which stores admitted hits only",
+        ),
     ] {
         check_limit(&format!("algorithm: in_flight, {limit}"), problem);
     }
