@@ -333,10 +333,10 @@ impl Model {
                 None => Some(CommitOutcome::Repeated),
             },
             HoldAction::ById { id, .. } => {
-                let (deadline, until) = self.taken.get_mut(&(counter.name.clone(), id))?;
-                if *until <= now {
-                    return None;
-                }
+                self.taken.retain(|(name, other), (_, until)| {
+                    now < *until || *name != counter.name || *other != id
+                });
+                let (deadline, _) = self.taken.get_mut(&(counter.name.clone(), id))?;
                 let Some(deadline) = deadline.take() else { return Some(CommitOutcome::Repeated) };
                 if deadline <= now {
                     return Some(CommitOutcome::Late);

@@ -24,6 +24,7 @@ function in_flight.read(charge)
   if not is_place and string.sub(member, 1, 1) ~= '=' or deadline > now + MAX_AHEAD_MS then return nil end
   if deadline > now + charge.window then set_back(charge.key, text(now + charge.window)) end
   account.used = redis.call('ZCOUNT', charge.key, '(' .. text(now), '+inf')
+  account.changed = redis.call('ZCOUNT', charge.key, '-' .. text(now), text(now)) > 0
   return account
 end
 
@@ -143,5 +144,6 @@ function in_flight.write(account)
     error(expiring)
   end
   for member in pairs(account.gone) do redis.call('ZREM', key, member) end
-  redis.call('ZREMRANGEBYSCORE', key, '-' .. text(now), text(now))
+  -- What has expired is gone even if the clock is set back, and never a reason to refuse a call.
+  redis.pcall('ZREMRANGEBYSCORE', key, '-' .. text(now), text(now))
 end
