@@ -4,9 +4,10 @@ use std::{fmt::Write as _, sync::Arc};
 
 use tollkeeper::{
     engine::{
-        hold::{HoldAction, HoldId, HoldPolicy},
+        hold::HoldPolicy,
+        hold_id::HoldId,
         key::Counter,
-        ledger::{Charge, Fit},
+        ledger::{Charge, Fit, HoldAction},
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::engine::{
-    hold::{CommitOutcome, TakenHold},
+    ledger::{CommitOutcome, TakenHold},
     request::Entry,
     rule::{Limit, Rule},
 };

@@ -4,11 +4,11 @@ use std::{borrow::Cow, iter, sync::Arc};
 
 use crate::engine::{
     decision::{Code, Committed, Decision, Matched, Outcome, Status},
-    hold::{
-        CommitOutcome, HeldCharge, HoldAction, HoldBy, HoldId, HoldPolicy, Parameters, TakenHold,
-    },
+    hold::{HoldBy, HoldPolicy},
+    hold_id::HoldId,
     key::{self, Counter},
-    ledger::{Charge, Fit, Tally, Verdict},
+    ledger::{Charge, CommitOutcome, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
+    parameters::Parameters,
     request::{Descriptor, Entry, Hits, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
     rule_set::{Domain, Found, RequireMode, RuleSet},
@@ -20,7 +20,7 @@ pub struct Plan {
     /// What the store must charge, all or nothing.
     pub charges: Vec<Charge>,
     items: Vec<Item>,
-    /// The number of charges behind those of the items: they commit holds of earlier calls.
+    /// The number of the last charges that commit holds of earlier calls.
     commits: usize,
     /// Common to all holds that this call takes.
     hold_id: HoldId,
@@ -310,11 +310,11 @@ impl Plan {
     fn taken(&self, verdict: &Verdict) -> Option<TakenHold> {
         let mut charges = Vec::new();
         for (index, (charge, tally)) in self.charges.iter().zip(&verdict.tallies).enumerate() {
-            let without_counter = [&verdict.corrupt, &verdict.absent];
+            let uncounted = [&verdict.corrupt, &verdict.absent];
             if let Hits::Charge(hits) = charge.hits
                 && is_by_token(charge)
                 && matches!(tally.fit, Fit::Fits { .. })
-                && !without_counter.iter().any(|without| without.contains(&index))
+                && !uncounted.iter().any(|without| without.contains(&index))
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
                 charges.push(HeldCharge { counter: charge.counter.clone(), hits, made: *made });

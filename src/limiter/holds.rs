@@ -20,8 +20,10 @@ pub use self::token::HoldKeys;
 use crate::{
     engine::{
         decision::{Committed, Decision},
-        hold::{CommitOutcome, HoldId, Parameters, TakenHold},
+        hold_id::HoldId,
         key,
+        ledger::{CommitOutcome, TakenHold},
+        parameters::Parameters,
         plan::Plan,
         request::Request,
         rule_set::RuleSet,

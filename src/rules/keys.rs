@@ -189,7 +189,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "hold",
             Shape::Other(hold::schema),
-            "Hits are held until a commit tells the true number: a time such as `10m`, or a mapping; see \
+            "Hits are held until a commit states the true number: a time such as `10m`, or a mapping; see \
              docs/budgets.md",
         ),
         key("name", TEXT, "Name of the limit in answers, and in the `replaces` of other limits"),

@@ -5,8 +5,9 @@ use std::{collections::HashSet, sync::Arc};
 use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
 use crate::{
     engine::{
-        hold::{HoldPolicy, Parameters},
+        hold::HoldPolicy,
         key::SlotBy,
+        parameters::Parameters,
         request::Hits,
         rule::{Algorithm, FailureMode, Metadata, Unit},
         rule_set::{RequireMode, Requirement},

@@ -25,9 +25,10 @@ use self::{
 use super::{Clear, Clock};
 use crate::engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms, in_flight::InFlight},
-    hold::{Abandoned, HoldAction, HoldId},
+    hold::Abandoned,
+    hold_id::HoldId,
     key::Counter,
-    ledger::{self, Charge, CounterState, Few, GiveBack, Posting, Tally, Verdict},
+    ledger::{self, Charge, CounterState, Few, GiveBack, HoldAction, Posting, Tally, Verdict},
     time::Timestamp,
 };
 

@@ -4,8 +4,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{
-    hold::{CommitOutcome, HoldAction, HoldId},
-    ledger::{Charge, Fit, GiveBack, Tally},
+    hold_id::HoldId,
+    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::Timestamp,

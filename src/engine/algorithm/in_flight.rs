@@ -2,7 +2,7 @@
 //! are open on a counter of another algorithm, see [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
 
 use super::account::{Account, Terms};
-use crate::engine::{hold::HoldId, time::Timestamp};
+use crate::engine::{hold_id::HoldId, time::Timestamp};
 
 /// The calls in flight on one counter, by ascending deadline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

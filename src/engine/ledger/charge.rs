@@ -1,8 +1,9 @@
 //! Charges: the hits that descriptors charge to counters.
 
+use super::hold_action::HoldAction;
 use crate::engine::{
     algorithm::account::Terms,
-    hold::{HoldAction, HoldBy},
+    hold::HoldBy,
     key::Counter,
     request::Hits,
     rule::{FailureMode, WhenDenied},

@@ -1,7 +1,8 @@
 //! What the charges of a call do with holds: before the call is judged, commits are applied and open holds expire; takes of
 //! an admitted call are noted after it.
 
-use super::{Few, Posting};
+use super::hold_action::{CommitOutcome, HoldAction};
+use super::posting::{Few, Posting};
 use crate::engine::{
     algorithm::{
         AnyAccount,
@@ -9,7 +10,8 @@ use crate::engine::{
         hold_record::{HoldRecord, HoldState},
         in_flight::{InFlight, Occupant},
     },
-    hold::{Abandoned, CommitOutcome, HoldAction, HoldId},
+    hold::Abandoned,
+    hold_id::HoldId,
     request::Hits,
     time::Timestamp,
 };
@@ -150,7 +152,7 @@ fn end_oldest(
             None => CommitOutcome::Repeated,
         });
     }
-    // Its hits are charged as those of any call.
+    // Its hits are charged like any.
     let own = posting.hold.filter(|own| !ended_on.contains(own))?;
     let oldest = in_flight(Some(own), accounts)?.end_oldest(now)?;
     ended.push(oldest);

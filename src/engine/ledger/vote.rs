@@ -1,8 +1,8 @@
 //! Votes: what each charge contributes to the verdict on its call.
 
 use super::{
-    Few,
     charge::Charge,
+    posting::Few,
     tally::{Fit, Tally},
 };
 use crate::engine::rule::{Mode, WhenDenied};

@@ -9,8 +9,10 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    hold::{HeldCharge, HoldId, HoldPolicy, TakenHold},
+    hold::HoldPolicy,
+    hold_id::HoldId,
     key::{Counter, SlotBy},
+    ledger::{HeldCharge, TakenHold},
     request::Hits,
     rule::{Algorithm, Limit, Unit},
     time::Timestamp,
@@ -27,8 +29,8 @@ const SIGNATURE_BYTES: usize = 32;
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
-/// The keys that sign tokens: the first signs, and all are accepted. Without keys, whoever may send commits may give back
-/// any hits.
+/// The keys that sign tokens: the first signs, and all are accepted. Without keys, everybody who may send commits may
+/// give back any hits.
 #[derive(Clone, Default)]
 pub struct HoldKeys(Arc<[hmac::Key]>);
 
@@ -39,7 +41,7 @@ impl fmt::Debug for HoldKeys {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Token<'text> {
+struct HoldToken<'text> {
     nonce: [u8; HoldId::NONCE_BYTES],
     /// The store's time of the first charge, in milliseconds.
     made: u64,
@@ -87,7 +89,7 @@ impl HoldKeys {
             charges.push(TokenCharge::new(charge, before, window, first.made)?);
             (before, _) = charge.counter.business_id();
         }
-        let token = Token { nonce: hold.id.nonce(), made, charges };
+        let token = HoldToken { nonce: hold.id.nonce(), made, charges };
         let mut bytes = vec![if self.0.is_empty() { UNSIGNED } else { SIGNED }];
         bytes = postcard::to_extend(&token, bytes).ok()?;
         if let Some(key) = self.0.first() {
@@ -114,7 +116,8 @@ impl HoldKeys {
             }
             _ => return None,
         };
-        let (token, []) = postcard::take_from_bytes::<Token<'_>>(payload.get(1..)?).ok()? else {
+        let (token, []) = postcard::take_from_bytes::<HoldToken<'_>>(payload.get(1..)?).ok()?
+        else {
             return None;
         };
         let first = Timestamp::from_millis(token.made);

@@ -11,7 +11,6 @@ use crate::{
         window::Window,
     },
     rules::{
-        hold,
         keys::OF_ONE_ALGORITHM,
         options::{Algorithms, LoadOptions},
         written::{RateLimit, WrittenDescriptor},
@@ -79,7 +78,7 @@ pub(super) fn compile(
         let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
         problems.add(*location, message);
     }
-    hold::check(&limit, value, *location, problems);
+    super::hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);
     match &limit.algorithm {
         Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. } => {

@@ -7,8 +7,9 @@ use std::sync::{
 
 use tollkeeper::{
     engine::{
-        hold::{Abandoned, HoldAction, HoldBy, HoldId, HoldPolicy},
-        ledger::{self, Charge, Fit, GiveBack, Tally},
+        hold::{Abandoned, HoldBy, HoldPolicy},
+        hold_id::HoldId,
+        ledger::{self, Charge, Fit, GiveBack, HoldAction, Tally},
         request::Hits,
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     engine::{
-        hold::{Abandoned, CommitOutcome, HoldAction},
+        hold::Abandoned,
         key::Counter,
-        ledger::{Charge, Few, Fit, GiveBack, Tally, Verdict},
+        ledger::{Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Tally, Verdict},
         request::Hits,
         rule::{Algorithm, FailureMode, Mode, WhenDenied},
         time::{Span, Timestamp},
