@@ -121,7 +121,8 @@ fn algorithm(written: &RateLimit) -> Algorithm {
 
 /// The window of a time zone's calendar, if there is a valid time zone.
 fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
-    let Located { location, value: zone } = written.time_zone.as_ref()?;
+    let Located { location, value: zone } =
+        written.time_zone.as_ref().filter(|_| written.algorithm != "in_flight")?;
     if written.unit_multiplier != 1 {
         problems.add(*location, "time_zone: needs a unit_multiplier of 1");
     }
