@@ -67,7 +67,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
     println!("| --- | --- | --- | --- |");
     for (algorithm, requests, what) in [
         (Algorithm::FixedWindow, 1_000_000, "fixed_window"),
-        (Algorithm::FirstHitWindow, 1_000_000, "first_hit_window"),
+        (Algorithm::FirstHitWindow { idle_ms: None }, 1_000_000, "first_hit_window"),
         (Algorithm::SlidingWindow, 1_000_000, "sliding_window"),
         (Algorithm::TokenBucket { burst: 100_000 }, 100_000, "token_bucket"),
         (Algorithm::SlidingLog { remember: None }, 100, "sliding_log of 100, full"),

@@ -35,7 +35,7 @@ const PLOT_HEIGHT: u64 = 80;
 pub(crate) fn pictures() -> Vec<(String, String)> {
     let algorithms = [
         Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow,
+        Algorithm::FirstHitWindow { idle_ms: None },
         Algorithm::SlidingLog { remember: None },
         Algorithm::SlidingWindow,
         Algorithm::TokenBucket { burst: LIMIT },

@@ -24,7 +24,10 @@ pub enum Algorithm {
     /// A counter for each clock-aligned window.
     FixedWindow,
     /// A window that opens at the first hit.
-    FirstHitWindow,
+    FirstHitWindow {
+        /// It ends when nothing was charged for this long, shorter than the window; in milliseconds.
+        idle_ms: Option<u64>,
+    },
     /// The time of each hit.
     SlidingLog {
         /// The key of the entry whose value is stored with each hit.
@@ -56,7 +59,7 @@ struct AlgorithmRow {
 }
 
 impl Algorithm {
-    /// Every algorithm, with these parameters where it takes them.
+    /// Every algorithm, with these parameters where it takes them, and no optional ones.
     pub fn all(burst: u64, remember: Option<Arc<str>>) -> [Self; 6] {
         let in_flight = Self::InFlight { remember: remember.clone() };
         let [one, two, three, four, five] = Self::of_time(burst, remember);
@@ -67,7 +70,7 @@ impl Algorithm {
     pub fn of_time(burst: u64, remember: Option<Arc<str>>) -> [Self; 5] {
         [
             Self::FixedWindow,
-            Self::FirstHitWindow,
+            Self::FirstHitWindow { idle_ms: None },
             Self::SlidingLog { remember },
             Self::SlidingWindow,
             Self::TokenBucket { burst },
@@ -82,11 +85,11 @@ impl Algorithm {
                 is_aligned: true,
                 new_account: || AnyAccount::FixedWindow(FixedWindow::default()),
             },
-            Self::FirstHitWindow => AlgorithmRow {
+            Self::FirstHitWindow { .. } => AlgorithmRow {
                 name: "first_hit_window",
                 short_name: "fh",
                 is_aligned: false,
-                new_account: || AnyAccount::FirstHitWindow(FirstHitWindow::default()),
+                new_account: || AnyAccount::FirstHitWindow(Box::default()),
             },
             Self::SlidingLog { .. } => AlgorithmRow {
                 name: "sliding_log",
@@ -151,8 +154,8 @@ impl Algorithm {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum AnyAccount {
     FixedWindow(FixedWindow),
-    FirstHitWindow(FirstHitWindow),
-    /// In a box: the others are half as large, and more common.
+    /// In a box, as the log: the others are smaller, and more common.
+    FirstHitWindow(Box<FirstHitWindow>),
     SlidingLog(Box<SlidingLog>),
     SlidingWindow(SlidingWindow),
     TokenBucket(TokenBucket),
@@ -166,7 +169,7 @@ impl AnyAccount {
     pub fn read(&self) -> &dyn Account {
         match self {
             Self::FixedWindow(account) => account,
-            Self::FirstHitWindow(account) => account,
+            Self::FirstHitWindow(account) => account.as_ref(),
             Self::SlidingLog(account) => account.as_ref(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
@@ -179,7 +182,7 @@ impl AnyAccount {
     pub fn write(&mut self) -> &mut dyn Account {
         match self {
             Self::FixedWindow(account) => account,
-            Self::FirstHitWindow(account) => account,
+            Self::FirstHitWindow(account) => account.as_mut(),
             Self::SlidingLog(account) => account.as_mut(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,

@@ -5,7 +5,7 @@
 //!  |  |   |   |                            the start of the window, in Unix seconds; only with
 //!  |  |   |   |                            clock-aligned algorithms (fixed_window, sliding_window)
 //!  |  |   |   the business ID, in a hash tag: the domain, then each entry
-//!  |  |   the window: its length, or a calendar's unit and zone
+//!  |  |   the window: its length, or a calendar's unit, start and zone
 //!  |  the algorithm
 //!  the version of this format
 //! ```
@@ -335,6 +335,16 @@ mod tests {
             limits.push(Limit { algorithm, ..(*per(Unit::Minute)).clone() });
         }
         limits.push(day);
+        for (unit, starts) in [
+            (Unit::Day, "06:00"),
+            (Unit::Week, "Friday"),
+            (Unit::Month, "15"),
+            (Unit::Year, "04-01"),
+            (Unit::Month, "1"),
+        ] {
+            let calendar = Calendar::new(unit, "europe/berlin").unwrap().starting(starts).unwrap();
+            limits.push(Limit { window: Window::of_calendar(calendar), ..(*per(unit)).clone() });
+        }
         for limit in limits {
             let alice = entries(&[(b"user", b"alice")]);
             keys += &(Counter::new("shop", &alice, Arc::new(limit)).key(start) + "\n");
@@ -349,7 +359,10 @@ mod tests {
             assert_eq!(counter.hash_tag(), "a%7Cb");
             keys += &(counter.key(start) + "\n");
         }
-        let login = Limit { algorithm: Algorithm::FirstHitWindow, ..(*per(Unit::Minute)).clone() };
+        let login = Limit {
+            algorithm: Algorithm::FirstHitWindow { idle_ms: None },
+            ..(*per(Unit::Minute)).clone()
+        };
         let login = counter("shop", &[(b"path", b"/login")]).with_limit(Arc::new(login));
         keys += &(login.with_slot_by(SlotBy::Domain).key(start) + "\n");
         assert_eq!(keys, include_str!("key.golden"));
@@ -402,7 +415,7 @@ mod tests {
             let are_equal =
                 (&domain_a, &a) == (&domain_b, &b) && (slot_by_a == slot_by_b || a.is_empty());
             let algorithm =
-                if is_aligned { Algorithm::FixedWindow } else { Algorithm::FirstHitWindow };
+                if is_aligned { Algorithm::FixedWindow } else { Algorithm::FirstHitWindow { idle_ms: None } };
             let limit = Arc::new(Limit { algorithm, ..(*per(Unit::Minute)).clone() });
             let key = |domain: &str, pairs: &[_], slot_by| {
                 let counter = counter_of(domain, pairs).with_limit(Arc::clone(&limit));

@@ -27,16 +27,8 @@ pub struct Plan {
     mode_override: ModeOverride,
     /// The domain whose required entries the call lacks, and what that means.
     pub lacking: Option<(Arc<str>, RequireMode)>,
-    /// The groups of quotas; the first has the number 1.
-    groups: Vec<QuotaGroup>,
-}
-
-/// Quotas of a call that have room together.
-#[derive(Debug, PartialEq, Eq)]
-struct QuotaGroup {
-    /// The entries of `quota_group`; without any, all entries.
-    entries: Vec<Entry>,
-    is_named: bool,
+    /// The entries of each group of quotas; the first has the number 1.
+    groups: Vec<Vec<Entry>>,
 }
 
 /// One descriptor's part of a plan.
@@ -209,15 +201,12 @@ impl Plan {
         self.charges.push(charge);
     }
 
-    /// The number of the group of a quota on this path.
+    /// The number of the group of a quota on this path; 0 if it has no entry with one of these keys.
     fn group(&mut self, keys: &[String], path: &[Entry]) -> usize {
         let of_key = |key: &String| path.iter().find(|entry| *entry.key == *key.as_bytes());
-        let mut group = QuotaGroup {
-            entries: keys.iter().filter_map(of_key).cloned().collect(),
-            is_named: true,
-        };
-        if group.entries.is_empty() {
-            group = QuotaGroup { entries: path.to_vec(), is_named: false };
+        let group: Vec<Entry> = keys.iter().filter_map(of_key).cloned().collect();
+        if group.is_empty() {
+            return 0;
         }
         let known = self.groups.iter().position(|known| *known == group);
         known.unwrap_or_else(|| {
@@ -273,8 +262,7 @@ impl Plan {
         let full = self.full_groups(&verdict.tallies);
         let passed =
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
-        let passed = passed.filter(|(_, group)| group.is_named);
-        let passed_groups = passed.map(|(_, group)| group.entries.clone()).collect();
+        let passed_groups = passed.map(|(_, group)| group.clone()).collect();
         let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
         let groups: Vec<usize> = self.charges.iter().map(|charge| charge.quota_group).collect();
         let mut groups = groups.into_iter();

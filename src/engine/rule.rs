@@ -63,12 +63,22 @@ impl Limit {
         }
     }
 
+    /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
+    pub fn idle_ms(&self) -> Option<u64> {
+        match self.algorithm {
+            Algorithm::FirstHitWindow { idle_ms } => idle_ms,
+            _ => None,
+        }
+    }
+
     /// The numbers of this limit at `now`.
     pub fn terms(&self, now: Timestamp) -> Terms {
+        let window_ms = self.window_ms();
         Terms {
             requests_per_unit: self.requests_per_unit,
             capacity: self.capacity(),
-            window_ms: self.window_ms(),
+            window_ms,
+            idle_ms: self.idle_ms().unwrap_or(window_ms),
             now,
             span: self.window.at(now),
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{compile::LOG_HITS_MAX, keys};
 use crate::{
-    engine::{request::Hits, rule::Unit, window::Window},
+    engine::{calendar::WEEKDAYS, request::Hits, rule::Unit, window::Window},
     yaml::json_schema::{document, extend, in_any_case, mapping},
 };
 
@@ -76,7 +76,9 @@ fn limit_conditions() -> Vec<Value> {
         in_flight,
         when(&is_set("burst"), &json!({ "allOf": [bucket, refills] })),
         when(&is_set("remember"), &stored),
+        when(&is_set("idle"), &algorithm("first_hit_window")),
         when(&is_set("time_zone"), &days),
+        when(&is_set("starts"), &starts()),
         when(&stored, &at_most("requests_per_unit", LOG_HITS_MAX)),
         when(&stored, &admitted_only),
     ];
@@ -95,6 +97,29 @@ fn limit_conditions() -> Vec<Value> {
         conditions.push(when(&by_burst, &at_most("burst", hits_max)));
     }
     conditions
+}
+
+/// A limit with `starts`, in the form of its unit.
+fn starts() -> Value {
+    let (day, month, year) = (
+        "^([01][0-9]|2[0-3]):[0-5][0-9]$",
+        "^(0?[1-9]|[12][0-9]|3[01])$",
+        "^(02-(0[1-9]|[12][0-9])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01]))$",
+    );
+    let pattern = |pattern: &str| json!({ "type": "string", "pattern": pattern });
+    let number = json!({ "type": "integer", "minimum": 1, "maximum": 31 });
+    let forms = [
+        ("day", pattern(day)),
+        ("week", in_any_case(&WEEKDAYS)),
+        ("month", json!({ "anyOf": [number, pattern(month)] })),
+        ("year", pattern(year)),
+    ];
+    let mut conditions = vec![is_set("time_zone")];
+    for (unit, form) in forms {
+        let is_unit = is("unit", &in_any_case(&[unit]));
+        conditions.push(when(&is_unit, &json!({ "properties": { "starts": form } })));
+    }
+    json!({ "allOf": conditions })
 }
 
 /// The algorithms that store each hit.

@@ -1,6 +1,8 @@
 //! The keys of rule files, each written once: the reader, "did you mean", the JSON Schema and the tables of
 //! docs/rules.md follow from here.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::hold;
@@ -10,6 +12,7 @@ use crate::{
         request::{Hits, KEY_BYTES_MAX},
         rule::{Algorithm, FailureMode, Unit},
         rule_set::RequireMode,
+        window::Window,
     },
     yaml::keys::{KeyTable, Shape, TEXT, key, required},
 };
@@ -117,9 +120,11 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
 };
 
 /// Keys of a limit that need one of certain algorithms.
-pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 3] = [
+pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
     ("burst", &["token_bucket"]),
+    ("idle", &["first_hit_window"]),
     ("time_zone", &["fixed_window"]),
+    ("starts", &["fixed_window"]),
     ("remember", &["sliding_log", "in_flight"]),
 ];
 
@@ -171,10 +176,25 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "For token_bucket: most hits that an unused bucket admits at once; `requests_per_unit` if absent",
         ),
         key(
+            "idle",
+            Shape::Time {
+                min: Duration::from_secs(1),
+                max: Duration::from_secs(Window::SECONDS_MAX),
+            },
+            "For first_hit_window: the window also ends when nothing was charged for this long, such as 30m; \
+             shorter than the window",
+        ),
+        key(
             "time_zone",
             TEXT,
             "For fixed_window with a unit of day or longer: time zone whose calendar sets the windows, such \
              as Europe/Berlin",
+        ),
+        key(
+            "starts",
+            TEXT,
+            "With `time_zone`: start of the windows: a time such as \"06:00\" for a day, a weekday such as friday \
+             for a week, a day from 1 to 31 for a month, a month and day such as \"04-01\" for a year",
         ),
         key(
             "remember",

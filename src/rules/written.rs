@@ -1,6 +1,6 @@
 //! Rules as written in one file or resource, before all rules are compiled together.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
 use crate::{
@@ -66,7 +66,9 @@ pub(super) struct RateLimit {
     /// One of [`Algorithm::names`].
     pub(super) algorithm: &'static str,
     pub(super) burst: Option<Located<u64>>,
+    pub(super) idle: Option<Located<Duration>>,
     pub(super) time_zone: Option<Located<String>>,
+    pub(super) starts: Option<Located<String>>,
     pub(super) remember: Option<Located<String>>,
     pub(super) on_store_failure: Option<FailureMode>,
     pub(super) name: Option<String>,
@@ -235,7 +237,9 @@ impl Reader<'_> {
                 .word("algorithm")
                 .map_or(Algorithm::FixedWindow.name(), |word| word.value),
             burst: fields.whole("burst"),
+            idle: fields.time("idle"),
             time_zone: fields.text("time_zone"),
+            starts: fields.text("starts"),
             remember: fields.text("remember"),
             on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
             hold: self.hold(&fields),

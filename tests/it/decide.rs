@@ -1,11 +1,14 @@
 //! The decision: which calls pass, and what they charge, which is the same on every store.
 
 mod algorithms;
+mod calendars;
 mod clocks;
 mod corrupt_counters;
 mod decisions;
+mod domain_keys;
 mod exactness;
 mod give_back;
+mod holds;
 mod in_flight;
 mod migrating;
 mod modes;

@@ -1,6 +1,8 @@
 //! The reference model: each algorithm written as simply as possible, on large integers. It shares no
 //! arithmetic with the engine, and is slow.
 
+pub mod holds;
+
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{
@@ -20,7 +22,7 @@ pub struct Model {
     /// Fixed and sliding windows: the hits of each window, by its start.
     windows: HashMap<(String, i128), i128>,
     /// First-hit windows: hits and end.
-    opened: HashMap<String, (i128, i128)>,
+    opened: HashMap<String, (i128, i128, i128)>,
     /// Logs: the time of each single hit.
     logs: HashMap<String, Vec<i128>>,
     /// Buckets: the debt, in hits times the window's milliseconds, and its time.
@@ -38,6 +40,7 @@ struct Counter {
     capacity: i128,
     /// Length of the window.
     window: i128,
+    idle: i128,
     start: i128,
     end: i128,
 }
@@ -54,6 +57,7 @@ impl Counter {
                 Some(policy) if limit.counts_calls() => policy.lifetime_ms.into(),
                 _ => i128::from(limit.window.seconds()) * 1000,
             },
+            idle: limit.idle_ms().map_or(i128::MAX >> 1, i128::from),
             start: span.start.as_millis().into(),
             end: span.end.as_millis().into(),
         }
@@ -187,7 +191,7 @@ impl Model {
         let (mut over, mut fit) = (now, self.ends(charge, now));
         let one_window = matches!(
             charge.counter.limit.algorithm,
-            Algorithm::FixedWindow | Algorithm::FirstHitWindow
+            Algorithm::FixedWindow | Algorithm::FirstHitWindow { .. }
         );
         // If the clock was set back, later windows may hold hits; the engine does not look at them.
         let mut past = self.clone();
@@ -222,8 +226,10 @@ impl Model {
         ((debt - (now - at).max(0) * counter.limit).max(0), at.max(now))
     }
 
-    fn opened(&self, counter: &Counter, now: i128) -> Option<(i128, i128)> {
-        self.opened.get(&counter.name).copied().filter(|(_, end)| now < *end)
+    /// What an open window holds, its latest end, and its last charge.
+    fn opened(&self, counter: &Counter, now: i128) -> Option<(i128, i128, i128)> {
+        let opened = self.opened.get(&counter.name).copied();
+        opened.filter(|(_, end, last)| now < *end && now < last + counter.idle)
     }
 
     fn fits(&self, charge: &Charge, hits: i128, now: i128) -> bool {
@@ -232,8 +238,8 @@ impl Model {
             Algorithm::FixedWindow => {
                 self.in_window(&counter.name, counter.start) + hits <= counter.limit
             }
-            Algorithm::FirstHitWindow => {
-                self.opened(&counter, now).map_or(0, |(used, _)| used) + hits <= counter.limit
+            Algorithm::FirstHitWindow { .. } => {
+                self.opened(&counter, now).map_or(0, |(used, ..)| used) + hits <= counter.limit
             }
             Algorithm::SlidingLog { .. } => {
                 self.logged(&counter, now).len() as i128 + hits <= counter.limit
@@ -259,8 +265,10 @@ impl Model {
         let counter = Counter::of(charge, now);
         match charge.counter.limit.algorithm {
             Algorithm::FixedWindow => counter.end,
-            Algorithm::FirstHitWindow => {
-                self.opened(&counter, now).map_or(now + counter.window, |(_, end)| end)
+            Algorithm::FirstHitWindow { .. } => {
+                let opened = self.opened(&counter, now);
+                let (_, end, last) = opened.unwrap_or((0, now + counter.window, now));
+                end.min(last + counter.idle)
             }
             Algorithm::SlidingLog { .. } => {
                 self.logged(&counter, now).last().map_or(now, |at| at + counter.window)
@@ -287,8 +295,10 @@ impl Model {
     /// What lies more than a window ahead was noted while the clock was ahead. It is of now.
     fn set_back(&mut self, counter: &Counter, now: i128) {
         let latest = now + counter.window;
-        if let Some((_, end)) = self.opened.get_mut(&counter.name) {
+        if let Some((_, end, last)) = self.opened.get_mut(&counter.name) {
             *end = latest.min(*end);
+            // A charge is not ahead at all, or the window would not become idle.
+            *last = now.min(*last);
         }
         if let Some(log) = self.logs.get_mut(&counter.name) {
             let at = log.iter().filter(|at| **at <= latest).fold(now, |at, other| at.max(*other));
@@ -374,9 +384,10 @@ impl Model {
                 let used = self.windows.entry((counter.name, counter.start)).or_default();
                 *used = (*used + hits).min(COUNT_MAX);
             }
-            Algorithm::FirstHitWindow => {
-                let (used, end) = self.opened(&counter, now).unwrap_or((0, now + counter.window));
-                self.opened.insert(counter.name, ((used + hits).min(COUNT_MAX), end));
+            Algorithm::FirstHitWindow { .. } => {
+                let opened = self.opened(&counter, now);
+                let (used, end, _) = opened.unwrap_or((0, now + counter.window, now));
+                self.opened.insert(counter.name, ((used + hits).min(COUNT_MAX), end, now));
             }
             Algorithm::SlidingLog { .. } => {
                 let mut log = self.logged(&counter, now);
@@ -409,12 +420,12 @@ impl Model {
                     _ => {}
                 }
             }
-            Algorithm::FirstHitWindow => {
-                if let Some((used, end)) = self.opened(&counter, now)
+            Algorithm::FirstHitWindow { .. } => {
+                if let Some((used, end, last)) = self.opened(&counter, now)
                     && (end - counter.window..end).contains(&made)
                     && used < COUNT_MAX
                 {
-                    self.opened.insert(counter.name, ((used - hits).max(0), end));
+                    self.opened.insert(counter.name, ((used - hits).max(0), end, last));
                 }
             }
             Algorithm::SlidingLog { .. } => {
@@ -456,9 +467,9 @@ impl Model {
                     *used = (*used - hits).max(0);
                 }
             }
-            Algorithm::FirstHitWindow => {
-                if let Some((used, end)) = self.opened(&counter, now) {
-                    self.opened.insert(counter.name, ((used - hits).max(0), end));
+            Algorithm::FirstHitWindow { .. } => {
+                if let Some((used, end, last)) = self.opened(&counter, now) {
+                    self.opened.insert(counter.name, ((used - hits).max(0), end, last));
                 }
             }
             Algorithm::SlidingLog { .. } => {

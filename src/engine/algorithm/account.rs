@@ -20,6 +20,8 @@ pub struct Terms {
     pub capacity: u64,
     /// The length of the limit's window in milliseconds, from 1,000 to below 2^42.
     pub window_ms: u64,
+    /// How long after its last charge a first-hit window ends, in milliseconds; otherwise `window_ms`.
+    pub idle_ms: u64,
     /// The store's time.
     pub now: Timestamp,
     /// The span of the limit's window that holds `now`; for a give-back, the one that holds its reservation.

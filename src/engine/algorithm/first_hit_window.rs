@@ -1,4 +1,5 @@
-//! A window that opens at its first hit and closes one window length later.
+//! A window that opens at its first hit and closes one window length later, or earlier when nothing was charged for
+//! the limit's idle time.
 
 use super::account::{Account, COUNT_MAX, Terms, given_back};
 use crate::engine::time::Timestamp;
@@ -7,19 +8,27 @@ use crate::engine::time::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FirstHitWindow {
     used: u64,
-    /// When the window closes; not after now if no window is open.
+    /// When the window closes at the latest; not after now if no window is open.
     end: Timestamp,
+    /// The last charge.
+    last: Timestamp,
 }
 
 impl FirstHitWindow {
     fn is_open(&self, terms: &Terms) -> bool {
-        terms.now < self.end
+        terms.now < self.closes(terms)
+    }
+
+    /// When the open window closes if nothing more is charged.
+    fn closes(&self, terms: &Terms) -> Timestamp {
+        self.end.min(self.last.plus_millis(terms.idle_ms))
     }
 }
 
 impl Account for FirstHitWindow {
     fn set_back(&mut self, terms: &Terms) {
         self.end = self.end.min(terms.now.plus_millis(terms.window_ms));
+        self.last = self.last.min(terms.now);
     }
 
     fn refund(&mut self, hits: u64, terms: &Terms) {
@@ -41,7 +50,9 @@ impl Account for FirstHitWindow {
 
     fn charge(&mut self, hits: u64, _: Option<&str>, terms: &Terms) {
         let used = self.used(terms).saturating_add(hits).min(COUNT_MAX);
-        *self = Self { used, end: self.ends(terms) };
+        let is_open = self.is_open(terms);
+        let end = if is_open { self.end } else { terms.now.plus_millis(terms.window_ms) };
+        *self = Self { used, end, last: terms.now };
     }
 
     fn is_unused(&self) -> bool {
@@ -58,6 +69,6 @@ impl Account for FirstHitWindow {
 
     /// If no window is open, the end of one that would open now.
     fn ends(&self, terms: &Terms) -> Timestamp {
-        if self.is_open(terms) { self.end } else { terms.now.plus_millis(terms.window_ms) }
+        if self.is_open(terms) { self.closes(terms) } else { terms.now.plus_millis(terms.idle_ms) }
     }
 }

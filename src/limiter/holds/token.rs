@@ -62,8 +62,8 @@ struct TokenCharge<'text> {
     made_later: i64,
     /// Its place in [`Algorithm::all`].
     algorithm: u8,
-    /// The rate of a bucket; else 0.
-    rate: u64,
+    /// The rate of a bucket, the idle time of a first-hit window, or 0.
+    parameter: u64,
     window: String,
     lifetime_ms: u64,
     number: u32,
@@ -158,9 +158,9 @@ impl<'text> TokenCharge<'text> {
             hits: charge.hits,
             made_later: charge.made.millis_since(first),
             algorithm: u8::try_from(place).ok()?,
-            rate: match limit.algorithm {
+            parameter: match limit.algorithm {
                 Algorithm::TokenBucket { .. } => limit.requests_per_unit,
-                _ => 0,
+                _ => limit.idle_ms().unwrap_or(0),
             },
             window,
             lifetime_ms: policy.lifetime_ms,
@@ -175,7 +175,7 @@ impl<'text> TokenCharge<'text> {
         let is_of_key = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         let are_bounded = (1..=Hits::MAX).contains(&self.hits)
             && (1..=HoldPolicy::LIFETIME_MS_MAX).contains(&self.lifetime_ms)
-            && self.rate <= Hits::MAX;
+            && self.parameter <= Hits::MAX;
         if !are_bounded || business_id.is_empty() || !business_id.bytes().all(is_of_key) {
             return None;
         }
@@ -187,12 +187,18 @@ impl<'text> TokenCharge<'text> {
         let unused_on = self.unused_on.as_ref();
         let unused_on = unused_on.map(|ends| ends.iter().map(|end| (*end).into()).collect());
         let policy = HoldPolicy { unused_on: unused_on.unwrap_or(policy.unused_on), ..policy };
-        let algorithms = Algorithm::all(self.rate, None);
+        let algorithms = Algorithm::all(self.parameter, None);
+        let algorithm = algorithms.into_iter().nth(self.algorithm.into())?;
         let limit = Limit {
             window: Window::read(&self.window)?,
-            algorithm: algorithms.into_iter().nth(self.algorithm.into())?,
+            algorithm: match algorithm {
+                Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow {
+                    idle_ms: Some(self.parameter).filter(|idle| *idle > 0),
+                },
+                other => other,
+            },
             hold: Some(Arc::new(policy)),
-            ..Limit::new(self.rate, Unit::Second, 1)?
+            ..Limit::new(self.parameter, Unit::Second, 1)?
         };
         let slot_by = if self.is_in_slot_of_domain { SlotBy::Domain } else { SlotBy::BusinessId };
         let counter = Counter::of_business_id(business_id, slot_by, Arc::new(limit));

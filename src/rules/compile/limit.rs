@@ -90,6 +90,11 @@ pub(super) fn compile(
         }
         _ => {}
     }
+    if let Some(idle) = &value.idle
+        && idle_ms(value) >= Some(limit.window.millis())
+    {
+        problems.add(idle.location, "idle: must be shorter than the window");
+    }
     Some(limit)
 }
 
@@ -97,7 +102,9 @@ pub(super) fn compile(
 fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>) {
     let locations: [_; OF_ONE_ALGORITHM.len()] = [
         written.burst.as_ref().map(|burst| burst.location),
+        written.idle.as_ref().map(|idle| idle.location),
         written.time_zone.as_ref().map(|zone| zone.location),
+        written.starts.as_ref().map(|starts| starts.location),
         written.remember.as_ref().map(|key| key.location),
     ];
     for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
@@ -116,18 +123,32 @@ fn algorithm(written: &RateLimit) -> Algorithm {
     let burst = written.burst.as_ref().map(|burst| burst.value).or(written.requests_per_unit);
     let all = Algorithm::all(burst.unwrap_or(0), remember);
     let named = all.into_iter().find(|algorithm| algorithm.name() == written.algorithm);
-    named.expect("the reader accepts only these names")
+    match named.expect("the reader accepts only these names") {
+        Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow { idle_ms: idle_ms(written) },
+        other => other,
+    }
+}
+
+fn idle_ms(written: &RateLimit) -> Option<u64> {
+    u64::try_from(written.idle.as_ref()?.value.as_millis()).ok()
 }
 
 /// The window of a time zone's calendar, if there is a valid time zone.
 fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
-    let Located { location, value: zone } =
-        written.time_zone.as_ref().filter(|_| written.algorithm != "in_flight")?;
+    if written.algorithm == "in_flight" {
+        return None;
+    }
+    let Some(Located { location, value: zone }) = &written.time_zone else {
+        if let Some(starts) = &written.starts {
+            problems.add(starts.location, "starts: needs a `time_zone`");
+        }
+        return None;
+    };
     if written.unit_multiplier != 1 {
         problems.add(*location, "time_zone: needs a unit_multiplier of 1");
     }
     match Calendar::new(unit, zone) {
-        Ok(calendar) => return Some(Window::of_calendar(calendar)),
+        Ok(calendar) => return starting(calendar, written, problems).map(Window::of_calendar),
         Err(CalendarError::Unit) => {
             let message = format!("time_zone: needs a unit of day or longer, not {}", unit.name());
             problems.add(*location, message);
@@ -141,6 +162,28 @@ fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Optio
         }
     }
     None
+}
+
+/// The calendar, with its spans where `starts` says.
+fn starting(
+    calendar: Calendar,
+    written: &RateLimit,
+    problems: &mut Problems<'_>,
+) -> Option<Calendar> {
+    let Some(Located { location, value: starts }) = &written.starts else { return Some(calendar) };
+    let unit = calendar.unit();
+    let moved = calendar.starting(starts);
+    if moved.is_none() {
+        let form = match unit {
+            Unit::Week => "a weekday such as friday",
+            Unit::Month => "a day from 1 to 31",
+            Unit::Year => "a month and day such as \"04-01\"",
+            _ => "a time such as \"06:00\"",
+        };
+        let (starts, unit) = (shown(starts), unit.name());
+        problems.add(*location, format!("starts: `{starts}` is not {form}, for unit {unit}"));
+    }
+    moved
 }
 
 /// Scripts multiply hits by milliseconds, and Lua's numbers are exact below 2^53 only.

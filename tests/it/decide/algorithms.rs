@@ -116,7 +116,7 @@ fn a_calendar_day_ends_at_midnight_of_its_time_zone() {
 #[test]
 fn a_first_hit_window_opens_at_the_first_hit() {
     check(
-        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        limit(3, Unit::Second, Algorithm::FirstHitWindow { idle_ms: None }),
         "0.2s ? ok 3 left
          0.3s -1 ok 3 left
          0.5s +2 ok 1 left
@@ -129,6 +129,56 @@ fn a_first_hit_window_opens_at_the_first_hit() {
          2.6s -1 ok 3 left
          3.0s +1 ok 2 left
          3.9s +3 over in 0.1s",
+    );
+}
+
+#[test]
+fn an_idle_window_ends_when_nothing_was_charged_for_that_long_or_at_its_full_length() {
+    let idle = || Algorithm::FirstHitWindow { idle_ms: Some(400) };
+    check(
+        limit(3, Unit::Second, idle()),
+        "0.2s ? ok 3 left
+         0.5s +1 ok 2 left
+         0.8s +1 ok 1 left
+         1.1s +2 over in 0.1s
+         1.1s ? ok 1 left
+         1.2s +1 ok 2 left
+         1.5s +1 ok 1 left
+         1.8s -1 ok 2 left
+         1.8s ? ok 2 left
+         1.8s +1 ok 1 left
+         2.1s +1 ok 0 left
+         2.1s +1 over in 0.1s
+         2.2s +1 ok 2 left",
+    );
+    // What is charged though it is denied keeps the window open.
+    let counted = Limit { when_denied: WhenDenied::Counted, ..limit(3, Unit::Second, idle()) };
+    check(
+        counted,
+        "0.2s +3 ok 0 left
+         0.5s +1 over in 0.4s
+         0.8s +1 over in 0.4s
+         1.1s +1 over in 0.1s
+         1.2s ? ok 3 left",
+    );
+    // A give-back of an earlier window changes nothing, and none opens one.
+    check(
+        limit(3, Unit::Second, idle()),
+        "0.2s +2 ok 1 left
+         0.6s <2@0.2 done
+         0.6s +3 ok 0 left
+         0.7s <2@0.2 done
+         0.7s ? over in 0.3s
+         0.7s <1@0.6 done
+         0.7s ? ok 1 left",
+    );
+    // The clock was ahead; since it is right, the hits count for the idle time.
+    check(
+        limit(3, Unit::Second, idle()),
+        "600s +3 ok 0 left
+         0.1s +1 over in 0.4s
+         0.4s +1 over in 0.1s
+         0.5s +1 ok 2 left",
     );
 }
 
@@ -158,7 +208,7 @@ fn a_sliding_log_limits_every_span_of_its_length() {
 #[test]
 fn hits_of_a_clock_that_was_ahead_count_for_one_window_after_it_is_right() {
     check(
-        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        limit(3, Unit::Second, Algorithm::FirstHitWindow { idle_ms: None }),
         "600s +3 ok 0 left
          0.1s +1 over in 1s
          1.0s +1 over in 0.1s
@@ -275,7 +325,7 @@ fn count_denied_charges_hits_that_do_not_fit() {
     let fixed = "0.0s +8 ok 2 left\n0.5s +8 over in 0.5s\n0.9s -9 ok 3 left\n1.0s ? ok 10 left";
     check(counted(Algorithm::FixedWindow), fixed);
     let first_hit = "0.2s +8 ok 2 left\n0.5s +8 over in 0.7s\n1.1s -9 ok 3 left\n1.2s ? ok 10 left";
-    check(counted(Algorithm::FirstHitWindow), first_hit);
+    check(counted(Algorithm::FirstHitWindow { idle_ms: None }), first_hit);
     let sliding = "0.0s +8 ok 2 left\n0.5s +8 over in 1.375s\n1.5s ? ok 2 left\n1.5s -9 ok 2 left";
     check(counted(Algorithm::SlidingWindow), sliding);
     let bucket = "0.0s +8 ok 2 left\n0.5s +8 over in 0.9s\n1.4s ? ok 8 left";
@@ -388,7 +438,7 @@ fn a_give_back_returns_hits_to_the_previous_sliding_window_too() {
 #[test]
 fn a_give_back_returns_hits_to_a_first_hit_window_that_is_still_open() {
     check(
-        limit(3, Unit::Second, Algorithm::FirstHitWindow),
+        limit(3, Unit::Second, Algorithm::FirstHitWindow { idle_ms: None }),
         "0.2s +2 ok 1 left
          0.5s +1 ok 0 left
          0.6s <2@0.2 done

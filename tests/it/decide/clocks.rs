@@ -140,7 +140,7 @@ fn clock_aligned_algorithms_refuse_an_assumed_time_outside_the_current_window() 
     let mut redis = ScriptInRedis::start();
     for algorithm in [
         Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow,
+        Algorithm::FirstHitWindow { idle_ms: None },
         Algorithm::SlidingLog { remember: None },
         Algorithm::SlidingWindow,
         Algorithm::TokenBucket { burst: 10 },

@@ -97,8 +97,10 @@ fn a_give_back_creates_no_key_and_leaves_none_without_a_count() {
         redis.give_back(&give_back, BEGIN);
         redis.redis.assert_no_key_leaks();
         // An open window and the time of a bucket are more than a count.
-        let is_kept =
-            matches!(limit.algorithm, Algorithm::FirstHitWindow | Algorithm::TokenBucket { .. });
+        let is_kept = matches!(
+            limit.algorithm,
+            Algorithm::FirstHitWindow { .. } | Algorithm::TokenBucket { .. }
+        );
         assert_eq!(keys(&redis).len(), usize::from(is_kept), "{limit:?}");
         redis.clear();
     }
@@ -186,7 +188,7 @@ impl History {
                 }
             }
             2 | 3 => {
-                let opens = limit.algorithm == Algorithm::FirstHitWindow
+                let opens = limit.algorithm == Algorithm::FirstHitWindow { idle_ms: None }
                     && remaining(&self.without, limit, now) == 10;
                 if !opens && !self.with.charge_at(&one, now).denied {
                     let [Charge { counter, caller, .. }] = one;

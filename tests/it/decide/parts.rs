@@ -166,7 +166,7 @@ impl Nodes {
     /// too early for the hits that come after its give-back, see docs/correctness.md.
     fn open_windows(&self, other: &MemoryStore, charges: &[Charge], now: Timestamp) {
         for charge in charges {
-            if charge.counter.limit.algorithm == Algorithm::FirstHitWindow {
+            if matches!(charge.counter.limit.algorithm, Algorithm::FirstHitWindow { .. }) {
                 for store in [&self.0[Self::of(charge)], other] {
                     for hits in [Hits::Charge(1), Hits::Refund(1)] {
                         store.charge_at(&[Charge { hits, ..always(charge) }], now);

@@ -67,6 +67,11 @@ fn limits() -> Vec<Arc<Limit>> {
         counted(per(3, 2, Unit::Second, &bucket(2_000_000_000))),
         per(285_000, 1, Unit::Year, &bucket(285_000)),
     ]);
+    for (requests, multiplier, idle_ms) in [(6, 3, 150), (9, 6, 1000), (40, 70, 5000)] {
+        let idle = Algorithm::FirstHitWindow { idle_ms: Some(idle_ms) };
+        limits.push(per(requests, multiplier, Unit::Second, &idle));
+        limits.push(counted(per(requests, multiplier + 1, Unit::Second, &idle)));
+    }
     // Shadows and quotas, in windows that no other limit has.
     for algorithm in &algorithms {
         limits.push(Limit { mode: Mode::Shadow, ..per(4, 20, Unit::Second, algorithm) });

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 use crate::support::{
+    pages::{blocks, page},
     root, run, run_with_input,
     service::{serve, tollkeeper},
 };
@@ -479,6 +480,39 @@ fn the_keys_of_a_descriptor_are_checked_too() {
 }
 
 #[test]
+fn an_idle_time_is_shorter_than_the_first_hit_window_that_it_ends() {
+    let limit = |keys: &str| format!("unit: hour, algorithm: first_hit_window, {keys}");
+    check_limit(&limit("idle: 30m"), "ok");
+    check_limit(&limit("idle: 59m59s"), "ok");
+    check_limit(&limit("idle: 1h"), "idle: must be shorter than the window");
+    for wrong in ["30", "soon", "500ms", "''", "-1m"] {
+        let expected = "idle: must be a duration from 1s to 876000h";
+        check_limit(&limit(&format!("idle: {wrong}")), expected);
+    }
+    check_limit(
+        "unit: hour, idle: 30m",
+        "idle: only for algorithm first_hit_window, not fixed_window",
+    );
+}
+
+#[test]
+fn a_start_needs_a_time_zone_and_the_form_of_its_unit() {
+    check_limit("unit: month, time_zone: UTC, starts: 15", "ok");
+    check_limit("unit: WEEK, time_zone: UTC, starts: Friday", "ok");
+    check_limit("unit: month, starts: 15", "starts: needs a `time_zone`");
+    for (unit, starts, form) in [
+        ("day", "'6:00'", "a time such as \"06:00\""),
+        ("week", "fri", "a weekday such as friday"),
+        ("month", "32", "a day from 1 to 31"),
+        ("year", "'02-30'", "a month and day such as \"04-01\""),
+    ] {
+        let text = starts.trim_matches('\'');
+        let expected = format!("starts: `{text}` is not {form}, for unit {unit}");
+        check_limit(&format!("unit: {unit}, time_zone: UTC, starts: {starts}"), &expected);
+    }
+}
+
+#[test]
 fn a_time_zone_needs_a_known_name_and_a_single_unit_of_day_or_longer() {
     check_limit("unit: hour, time_zone: UTC", "time_zone: needs a unit of day or longer, not hour");
     check_limit(
@@ -725,4 +759,54 @@ fn explain_knows_overlays() {
     ]));
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("local"), "{stdout}");
+}
+
+#[test]
+fn the_overlays_of_the_pages_match_rules_as_the_gateways_send_them() {
+    let quota = "domain: ai-gateway-quota\ndescriptors: [{ key: backend_name, value: default/openai, descriptors: [{ key: model_name_override, value: gpt, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 5000 } }] }]";
+    let route = "httproute/default/backend/rule/0/match/0/*";
+    let policy = format!(
+        "domain: default/eg/http\ndescriptors: [{{ key: '{route}', value: '{route}', descriptors: [{{ key: rule-0-match-0, rate_limit: {{ unit: hour, requests_per_unit: 3 }} }}] }}]"
+    );
+    let quota_path = "backend_name=default/openai,model_name_override=gpt";
+    let policy_path = format!("{route}={route},rule-0-match-0=alice");
+    for (name, rules, domain, path, expected) in [
+        (
+            "ai-gateway.md",
+            quota,
+            "ai-gateway-quota",
+            quota_path,
+            "5000000 per day by fixed_window (quota, on_store_failure local",
+        ),
+        (
+            "rules.md",
+            quota,
+            "ai-gateway-quota",
+            quota_path,
+            "5000000 per day by sliding_window (quota",
+        ),
+        (
+            "envoy-gateway.md",
+            &policy,
+            "default/eg/http",
+            &policy_path,
+            "3 per hour by first_hit_window (enforced, on_store_failure deny",
+        ),
+    ] {
+        let (folder, page) = (TempDir::new().unwrap(), page(name));
+        let overlay = blocks(&page, "text").into_iter().find(|block| block.starts_with("domain:"));
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        std::fs::write(folder.path().join("overlay.yaml"), overlay.unwrap()).unwrap();
+        let run = |args: &[&str]| {
+            run(tollkeeper()
+                .current_dir(&folder)
+                .args(args)
+                .args(["--rules-overlay", "overlay.yaml"]))
+        };
+        let (code, _, warnings) = run(&["check", "rules.yaml"]);
+        assert_eq!((code, warnings.as_str()), (Some(0), ""), "{name}");
+        let (_, explained, _) =
+            run(&["explain", "--rules", "rules.yaml", "--domain", domain, path]);
+        assert!(explained.contains(expected), "{name}: {explained}");
+    }
 }

@@ -63,7 +63,7 @@ fn the_schema_and_the_check_agree() {
     assert!(good > 40 && bad > 60, "{good} good files, {bad} bad ones");
 }
 
-const TOP: [&str; 16] = [
+const TOP: [&str; 29] = [
     "{}",
     "domain: a",
     "domain: 5",
@@ -79,6 +79,19 @@ const TOP: [&str; 16] = [
     "domain: a\nslot_by: Domain",
     "domain: a\nslot_by: ~",
     "domain: a\nslot_by: business_id",
+    "domain: a\ndefaults: { algorithm: sliding_window, count_denied: true, scale: 7 }",
+    "domain: a\ndefaults:",
+    "domain: a\ndefaults: 5",
+    "domain: a\ndefaults: { unit: day }",
+    "domain: a\ndefaults: { burst: 0 }",
+    "domain: a\ndefaults: { name: a }",
+    "domain: a\nrequire: [user, 5]",
+    "domain: a\nrequire: user",
+    "domain: a\nrequire: []",
+    "domain: a\nrequire: ['']",
+    "domain: a\nrequire: { user: 1 }",
+    "domain: a\nrequire: [a]\nrequire_mode: REPORT\nquota_group: [a, b]",
+    "domain: a\nrequire: [a]\nrequire_mode: allow",
     "[]",
 ];
 
@@ -134,7 +147,7 @@ const DESCRIPTORS: [&str; 49] = [
     "key: k, domain: d",
 ];
 
-const LIMITS: [&str; 80] = [
+const LIMITS: [&str; 106] = [
     "",
     "unit: day",
     "unit: DAY",
@@ -209,6 +222,32 @@ const LIMITS: [&str; 80] = [
     "algorithm: in_flight, hold: 10m, requests_per_unit: 5, burst: 9",
     "algorithm: in_flight, hold: 10m, count_denied: true",
     "unit: day, algorithm: fixed_window, remember: k",
+    "unit: day, idle: 30m",
+    "unit: day, algorithm: first_hit_window, idle: 30m",
+    "unit: day, algorithm: first_hit_window, idle: 1h30m",
+    "unit: day, algorithm: first_hit_window, idle: ~",
+    "unit: day, algorithm: first_hit_window, idle: 30",
+    "unit: day, algorithm: first_hit_window, idle: ''",
+    "unit: day, algorithm: first_hit_window, idle: 1m1h",
+    "unit: day, starts: '06:00'",
+    "unit: day, time_zone: UTC, starts: '06:00'",
+    "unit: day, time_zone: UTC, starts: '23:59'",
+    "unit: day, time_zone: UTC, starts: '24:00'",
+    "unit: day, time_zone: UTC, starts: monday",
+    "unit: day, time_zone: UTC, starts: ~",
+    "unit: Week, time_zone: UTC, starts: FRIDAY",
+    "unit: week, time_zone: UTC, starts: fri",
+    "unit: week, time_zone: UTC, starts: 5",
+    "unit: month, time_zone: UTC, starts: 31",
+    "unit: month, time_zone: UTC, starts: '01'",
+    "unit: month, time_zone: UTC, starts: 0",
+    "unit: month, time_zone: UTC, starts: 32",
+    "unit: year, time_zone: UTC, starts: '02-29'",
+    "unit: year, time_zone: UTC, starts: '02-30'",
+    "unit: year, time_zone: UTC, starts: '12-31'",
+    "unit: year, time_zone: UTC, starts: '4-1'",
+    "unit: year, time_zone: UTC, starts: '06:00'",
+    "unit: month, time_zone: UTC, starts: [1]",
     "unit: day, on_store_failure: LOCAL",
     "unit: day, on_store_failure: maybe",
     "unit: day, replaces: [{ name: a }]",

@@ -35,7 +35,13 @@ fn bounded(counters_max: usize) -> MemoryStore {
 
 fn algorithms() -> [Algorithm; 5] {
     let bucket = Algorithm::TokenBucket { burst: 10 };
-    [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket]
+    [
+        Algorithm::FixedWindow,
+        Algorithm::FirstHitWindow { idle_ms: None },
+        LOG,
+        Algorithm::SlidingWindow,
+        bucket,
+    ]
 }
 
 fn per(unit: Unit) -> Arc<Limit> {
@@ -75,7 +81,7 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_dead
     const CALLS: u64 = 5_000;
     const ADMITTED: u64 = 1_000;
     let scarce = Arc::new(limit(ADMITTED, Unit::Year, Algorithm::FixedWindow));
-    let algorithms = [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG];
+    let algorithms = [Algorithm::FixedWindow, Algorithm::FirstHitWindow { idle_ms: None }, LOG];
     let slides = [Algorithm::SlidingWindow, Algorithm::TokenBucket { burst: 100_000 }];
     let plenty: Vec<Arc<Limit>> = algorithms
         .into_iter()

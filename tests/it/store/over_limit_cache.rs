@@ -189,8 +189,13 @@ async fn count_denied_charges_every_hit_despite_the_cache() {
 /// Limits of every algorithm, with a counter each, that are soon exhausted.
 fn limits() -> Vec<Arc<Limit>> {
     let bucket = Algorithm::TokenBucket { burst: 4 };
-    let algorithms =
-        [Algorithm::FixedWindow, Algorithm::FirstHitWindow, LOG, Algorithm::SlidingWindow, bucket];
+    let algorithms = [
+        Algorithm::FixedWindow,
+        Algorithm::FirstHitWindow { idle_ms: None },
+        LOG,
+        Algorithm::SlidingWindow,
+        bucket,
+    ];
     let of = |algorithm: Algorithm| {
         [limit(5, Unit::Second, algorithm.clone()), limit(9, Unit::Minute, algorithm)]
     };

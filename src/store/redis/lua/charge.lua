@@ -14,7 +14,7 @@
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
 --   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
---              'sl': the caller
+--              'fh': the idle time in milliseconds, empty if there is none; 'sl': the caller
 -- A charge that acts on a hold has further ones:
 --   action     a name in HOLD_NUMBERS
 --   key        slot in KEYS of the hold's record, or of the set of open holds; empty if the counter itself has it
@@ -65,6 +65,7 @@ local function parse(at)
       made = tonumber(ARGV[base + 11]),
       previous = ARGV[base + 1] == 'sw' and extra ~= '' and KEYS[tonumber(extra)],
       burst = tonumber(extra),
+      idle = tonumber(extra),
       caller = extra,
     }
     base = base + ARGUMENTS

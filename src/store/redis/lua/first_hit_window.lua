@@ -1,17 +1,29 @@
--- A window that opens at its first hit: 'used end' at one key, the end in Unix milliseconds.
+-- A window that opens at its first hit: 'used end' at one key, the end in Unix milliseconds; if it also ends when
+-- nothing was charged for an idle time, 'used end last', the last charge.
 local first_hit_window = {}
 ALGORITHMS.fh = first_hit_window
 
+-- When the open window closes if nothing more is charged. A counter from before the limit had an idle time does not
+-- say when it was charged.
+local function closes(account, charge)
+  if not charge.idle or account.last == 0 then return account.stop end
+  return math.min(account.stop, account.last + charge.idle)
+end
+
 function first_hit_window.read(charge)
   local value = read_text(charge.key)
-  if not value then return value == nil and { key = charge.key, used = 0, stop = 0 } or nil end
-  local used, stop = string.match(value, '^(%d+) (%d+)$')
-  used, stop = count(used), count(stop)
-  if not used or not stop or stop > now + charge.window + MAX_AHEAD_MS then return nil end
-  if stop <= now then used, stop = 0, 0 end
-  -- A window that ends later was opened while the clock was ahead.
+  if not value then return value == nil and { key = charge.key, used = 0, stop = 0, last = 0 } or nil end
+  local used, stop, last = string.match(value, '^(%d+) (%d+) ?(%d*)$')
+  used, stop, last = count(used), count(stop), last == '' and 0 or count(last)
+  if not used or not stop or not last or stop > now + charge.window + MAX_AHEAD_MS then return nil end
+  -- A window that ends later was opened while the clock was ahead, and perhaps charged.
   local latest = now + charge.window
-  return { key = charge.key, used = used, stop = math.min(stop, latest), changed = stop > latest }
+  local account = { key = charge.key, used = used, stop = math.min(stop, latest), last = math.min(last, now) }
+  account.changed = stop > latest or last > now
+  if closes(account, charge) <= now then
+    account.used, account.stop, account.last, account.changed = 0, 0, 0, false
+  end
+  return account
 end
 
 function first_hit_window.refund(account, hits)
@@ -32,7 +44,8 @@ end
 function first_hit_window.charge(account, charge)
   account.changed = true
   account.used = math.min(account.used + charge.hits, COUNT_MAX)
-  account.stop = first_hit_window.ends(account, charge)
+  if account.stop == 0 then account.stop = now + charge.window end
+  account.last = charge.idle and now or 0
 end
 
 function first_hit_window.used(account)
@@ -44,11 +57,12 @@ function first_hit_window.remaining(account, charge)
 end
 
 function first_hit_window.ends(account, charge)
-  return account.stop > 0 and account.stop or now + charge.window
+  return account.stop > 0 and closes(account, charge) or now + (charge.idle or charge.window)
 end
 
-function first_hit_window.write(account)
+function first_hit_window.write(account, charge)
   if not account.changed then return end
   local value = text(account.used) .. ' ' .. text(account.stop)
-  redis.call('SET', account.key, value, 'PXAT', text(account.stop))
+  if account.last > 0 then value = value .. ' ' .. text(account.last) end
+  redis.call('SET', account.key, value, 'PXAT', text(closes(account, charge)))
 end

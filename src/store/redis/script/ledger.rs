@@ -58,7 +58,7 @@ impl LedgerRun {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
             NodeWork::Read(counter, clear) => {
-                let read = Charge::new(Counter::clone(counter), Hits::Check);
+                let read = Charge::reading(Counter::clone(counter));
                 self.add(&Arc::from([read]), assumed_now, prefix);
                 self.arguments.push(match clear {
                     Clear::No => "show".to_owned(),
@@ -128,6 +128,7 @@ impl LedgerRun {
                 None => String::new(),
             },
             Algorithm::TokenBucket { burst } => burst.to_string(),
+            Algorithm::FirstHitWindow { idle_ms: Some(idle_ms) } => idle_ms.to_string(),
             _ => columns.caller.unwrap_or_default().to_owned(),
         };
         self.arguments.extend([
