@@ -71,7 +71,16 @@ impl Fleet {
 
     pub fn start_again(&mut self, which: usize) {
         let address = self.addresses[which].to_string();
-        let flags = &["--grpc-addr", &address, "--decision-budget", self.decision_budget];
+        let budget = self.decision_budget;
+        // Envoy announces its timeout: the second budget counts then.
+        let flags = &[
+            "--grpc-addr",
+            &address,
+            "--decision-budget",
+            budget,
+            "--decision-budget-max",
+            budget,
+        ];
         let service = Service::start(Options {
             rules: &self.rules,
             store: &self.store,
