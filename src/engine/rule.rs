@@ -4,12 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
-use crate::engine::{
-    algorithm::account::Terms,
-    hold::{HoldBy, HoldPolicy},
-    time::Timestamp,
-    window::Window,
-};
+use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp, window::Window};
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,13 +61,6 @@ impl Limit {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.requests_per_unit,
         }
-    }
-
-    /// The hits of each hold without an id; `None` if holds of this limit have one, or are calls in flight.
-    pub fn estimate_without_id(&self) -> Option<u64> {
-        let policy = self.hold.as_ref().filter(|policy| policy.by == HoldBy::Counter)?;
-        let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
-        (!is_in_flight).then(|| policy.estimate(None, 1, self.capacity()))
     }
 
     /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.

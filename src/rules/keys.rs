@@ -120,10 +120,11 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
 };
 
 /// Keys of a limit that need a certain algorithm.
-pub(super) const OF_ONE_ALGORITHM: [(&str, &str); 4] = [
+pub(super) const OF_ONE_ALGORITHM: [(&str, &str); 5] = [
     ("burst", "token_bucket"),
     ("idle", "first_hit_window"),
     ("time_zone", "fixed_window"),
+    ("starts", "fixed_window"),
     ("remember", "sliding_log"),
 ];
 

@@ -164,38 +164,27 @@ impl MemoryStore {
 
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterState {
-        let terms = counter.limit.terms(self.now());
-        let estimate = counter.limit.estimate_without_id();
-        let action =
-            estimate.map(|estimate| HoldAction::EndOldest { estimate, abandoned: Abandoned::Keep });
-        let open = self.locate_hold(counter, action, terms);
-        let counter = self.locate(counter, terms);
-        // The open holds are in the shard of their counter.
-        let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
-        let account = locked.take(&counter);
-        let mut state = CounterState::of(&account, &counter.terms);
-        if let (Some(open), Some(estimate)) = (open, estimate) {
-            let holds = locked.take(&open);
-            state = state.with_open_holds(holds.read().used(&terms), estimate);
-            match clear {
-                Clear::No => drop(locked.keep(open, holds, &self.capacity)),
-                Clear::Yes => {
-                    let removed = locked.shard(open.shard).remove(&open.key);
-                    self.capacity.release(usize::from(removed));
-                }
+        let charge = Charge::reading(counter.clone());
+        let terms = charge.terms(self.now());
+        let mut located: Few<LocatedCounter> = Few::from_iter([self.locate(counter, terms)]);
+        located.extend(self.locate_hold(counter, charge.hold, terms));
+        let shards = located.iter().map(|counter| counter.shard).collect();
+        let mut locked = LockedShards::lock(&self.shards, shards);
+        let mut accounts: Few<AnyAccount> =
+            located.iter().map(|counter| locked.take(counter)).collect();
+        let hold = (located.len() > 1).then_some(1);
+        let posting = Posting { account: Some(0), hold, charge: &charge, terms };
+        let state = CounterState::read(&posting, &mut accounts).expect("the account is there");
+        for (counter, account) in located.into_iter().zip(accounts) {
+            if clear == Clear::No {
+                // A counter that is kept already evicts none.
+                locked.keep(counter, account, &self.capacity);
+                continue;
             }
-        }
-        match clear {
-            // A counter that is kept already evicts none.
-            Clear::No => drop(locked.keep(counter, account, &self.capacity)),
-            Clear::Yes => {
-                let shard = locked.shard(counter.shard);
-                let mut removed = usize::from(shard.remove(&counter.key));
-                if let Some(previous_key) = &counter.previous_key {
-                    removed += usize::from(shard.remove(previous_key));
-                }
-                self.capacity.release(removed);
-            }
+            let shard = locked.shard(counter.shard);
+            let keys = [Some(counter.key), counter.previous_key];
+            let removed = keys.iter().flatten().filter(|key| shard.remove(key)).count();
+            self.capacity.release(removed);
         }
         state
     }

@@ -8,6 +8,7 @@ mod decisions;
 mod domain_keys;
 mod exactness;
 mod give_back;
+mod holds;
 mod migrating;
 mod modes;
 mod parts;

@@ -1,6 +1,8 @@
 //! The reference model: each algorithm written as simply as possible, on large integers. It shares no
 //! arithmetic with the engine, and is slow.
 
+pub mod holds;
+
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{

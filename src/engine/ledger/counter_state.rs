@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{
+    Posting,
     charge::{Charge, asked, refunded},
+    holds,
     tally::{Fit, Tally},
 };
 use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
@@ -13,12 +15,13 @@ use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remember
 pub struct CounterState {
     /// Hits that count, rounded up.
     pub used: u64,
-    /// Hits of the open holds that no id names, which `used` does not contain.
-    pub held: u64,
-    /// Number of these holds.
-    pub open_holds: u64,
     /// Number of hits that would pass.
     pub remaining: u64,
+    /// Hits that open holds without ids hold beside the used ones; see
+    /// [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
+    pub held: u64,
+    /// Number of open holds without ids, or of places that calls in flight occupy.
+    pub open_holds: u64,
     /// The time until the window ends, or until no hit counts any more.
     pub reset: Duration,
     /// The hits in a log, the oldest first.
@@ -32,24 +35,30 @@ impl CounterState {
             AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
             _ => Vec::new(),
         };
+        let is_in_flight = matches!(account, AnyAccount::InFlight(_));
         let account = account.read();
+        let open_holds = if is_in_flight { account.used(terms) } else { 0 };
         Self {
             used: account.used(terms),
-            held: 0,
-            open_holds: 0,
             remaining: account.remaining(terms),
+            held: 0,
+            open_holds,
             reset: terms.now.until(account.ends(terms)),
             remembered,
         }
     }
-}
 
-impl CounterState {
-    /// The same counter with open holds that no id names, of `estimate` hits each.
-    #[must_use]
-    pub fn with_open_holds(self, open_holds: u64, estimate: u64) -> Self {
-        let held = open_holds.saturating_mul(estimate);
-        Self { held, open_holds, remaining: self.remaining.saturating_sub(held), ..self }
+    /// The state of the counter of a [reading](Charge::reading), after holds have expired whose time has passed.
+    pub fn read(reading: &Posting<'_>, accounts: &mut [AnyAccount]) -> Option<Self> {
+        holds::expire(reading, accounts);
+        let terms = &reading.terms;
+        let state = Self::of(accounts.get(reading.account?)?, terms);
+        let Some(open) = reading.hold.and_then(|index| accounts.get(index)) else {
+            return Some(state);
+        };
+        let (held, open_holds) = (holds::held(reading, accounts), open.read().used(terms));
+        let remaining = state.remaining.saturating_sub(held);
+        Some(Self { remaining, held, open_holds, ..state })
     }
 }
 

@@ -23,15 +23,7 @@ pub(super) fn begin(
     accounts: &mut [AnyAccount],
     ended: &mut Vec<HoldId>,
 ) -> Few<Option<CommitOutcome>> {
-    for posting in postings {
-        if let Some(
-            HoldAction::Open { estimate, abandoned, .. }
-            | HoldAction::EndOldest { estimate, abandoned },
-        ) = posting.charge.hold
-        {
-            expire(posting, accounts, estimate, abandoned);
-        }
-    }
+    postings.iter().for_each(|posting| expire(posting, accounts));
     let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
     for posting in postings {
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
@@ -114,7 +106,14 @@ pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
 
 /// Drops open holds whose time has passed. Where their estimates are kept, they are charged, unless they would no longer
 /// count if they had been charged when their time passed.
-fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount], estimate: u64, abandoned: Abandoned) {
+pub(super) fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
+    let Some(
+        HoldAction::Open { estimate, abandoned, .. }
+        | HoldAction::EndOldest { estimate, abandoned },
+    ) = posting.charge.hold
+    else {
+        return;
+    };
     let Terms { now, span, window_ms, .. } = posting.terms;
     let is_aligned = posting.charge.counter.limit.algorithm.is_aligned();
     let counts = |deadline: &Timestamp| match is_aligned {

@@ -102,6 +102,7 @@ fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>)
         written.burst.as_ref().map(|burst| burst.location),
         written.idle.as_ref().map(|idle| idle.location),
         written.time_zone.as_ref().map(|zone| zone.location),
+        written.starts.as_ref().map(|starts| starts.location),
         written.remember.as_ref().map(|key| key.location),
     ];
     for ((key, algorithm), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {

@@ -167,7 +167,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     check_limit(
         "unit: day, algorithm: leaky",
         "algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, \
-         token_bucket; not `leaky`",
+         token_bucket, in_flight; not `leaky`",
     );
     check_limit(
         "unit: day, on_store_failure: maybe",
@@ -269,7 +269,7 @@ fn the_nearest_word_is_suggested_for_a_misspelt_value() {
     check_limit(
         "unit: day, algorithm: token-bucket",
         "algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, \
-         token_bucket; not `token-bucket`; did you mean `token_bucket`?",
+         token_bucket, in_flight; not `token-bucket`; did you mean `token_bucket`?",
     );
     check_limit(
         "unit: day, on_store_failure: lokal",

@@ -127,10 +127,11 @@ end
 local function begin_holds(charges, known)
   local ended = {}
   for _, charge in ipairs(charges) do
-    if charge.account and charge.hold.known and charge.hold.estimate then expire(charge) end
+    local hold = charge.account and charge.hold
+    if hold and hold.known and hold.estimate then expire(charge) end
   end
   for _, charge in ipairs(charges) do
-    local action = charge.account and charge.kind ~= 'give_back' and charge.hold.action
+    local action = charge.account and charge.hold and charge.kind ~= 'give_back' and charge.hold.action
     if action == 'commit' then charge.commit = commit(charge) end
     if action == 'by_id' then charge.commit = commit_by_id(charge) end
     if action == 'end_oldest' then charge.commit = end_oldest(charge, known, ended) end

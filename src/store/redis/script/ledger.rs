@@ -58,7 +58,7 @@ impl LedgerRun {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
             NodeWork::Read(counter, clear) => {
-                let read = Charge::new(Counter::clone(counter), Hits::Check);
+                let read = Charge::reading(Counter::clone(counter));
                 self.add(&Arc::from([read]), assumed_now, prefix);
                 self.arguments.push(match clear {
                     Clear::No => "show".to_owned(),
