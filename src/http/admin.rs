@@ -28,7 +28,6 @@ use crate::{
     edge::health::Health,
     engine::{
         descriptor_syntax,
-        hold::HoldBy,
         ledger::{Charge, Remembered},
         request::{self, Descriptor, Hits},
     },
@@ -252,7 +251,7 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
     });
-    if limit.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Counter)
+    if limit.has_open_holds()
         && let Some(shown) = shown.as_object_mut()
     {
         shown.insert("held".to_owned(), state.held.into());
