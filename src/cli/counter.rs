@@ -102,10 +102,14 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         "{algorithm}: {used} used of {limit}{held}, {remaining} left, resets in {resets_in} s\n"
     );
     for entry in list(counter, "remembered") {
-        let (hits, at) = (number(entry, "hits"), instant(number(entry, "at_ms")));
+        let hits = number(entry, "hits");
+        let at = match entry.get("until_ms") {
+            Some(_) => format!("until {}", instant(number(entry, "until_ms"))),
+            None => format!("at {}", instant(number(entry, "at_ms"))),
+        };
         lines += &match entry.get("caller").and_then(Value::as_str) {
-            Some(caller) => format!("  {hits} at {at} by {caller}\n"),
-            None => format!("  {hits} at {at}\n"),
+            Some(caller) => format!("  {hits} {at} by {caller}\n"),
+            None => format!("  {hits} {at}\n"),
         };
     }
     lines

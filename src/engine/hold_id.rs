@@ -41,7 +41,8 @@ impl HoldId {
     /// The id that a caller gives.
     pub fn from_caller(id: &[u8]) -> Self {
         let digest = Sha256::digest(id);
-        Self(digest.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte)))
+        // As long as a nonce, so that all ids are written with as many digits.
+        Self(digest.iter().take(Self::NONCE_BYTES).fold(0, |id, byte| id << 8 | u128::from(*byte)))
     }
 }
 

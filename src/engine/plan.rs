@@ -347,14 +347,13 @@ impl<'call> Asked<'call> {
         let own = if let Hits::Charge(hits) = hits { hits } else { 1 };
         let estimate = policy.estimate(asked, own, charge.counter.limit.capacity()).max(1);
         let abandoned = policy.abandoned;
-        let is_in_flight = matches!(charge.counter.limit.algorithm, Algorithm::InFlight { .. });
+        let occupies = charge.counter.limit.counts_calls();
+        let occupy = occupies.then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
         (charge.hits, charge.hold) = match (policy.by, hits, id) {
-            (_, Hits::Refund(_), _) | (HoldBy::Token, Hits::Check, _) => (hits, None),
-            (HoldBy::Token, _, _) => {
-                let occupies = is_in_flight
-                    .then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
-                (Hits::Charge(estimate), occupies)
-            }
+            (_, Hits::Refund(_), _)
+            | (HoldBy::Token, Hits::Check, _)
+            | (HoldBy::Id, Hits::Check, None) => (hits, None),
+            (HoldBy::Token, _, _) => (Hits::Charge(estimate), occupy),
             (HoldBy::Id, _, Some(id)) => {
                 let hold = HoldAction::ById {
                     id: HoldId::from_caller(id),
@@ -363,14 +362,11 @@ impl<'call> Asked<'call> {
                 };
                 (Hits::Charge(estimate), Some(hold))
             }
-            (HoldBy::Id, _, None) => (hits, None),
+            (HoldBy::Id, _, None) => (hits, occupy),
             (HoldBy::Counter, Hits::Charge(_), _) if self.descriptor.states_hits => {
                 (hits, Some(HoldAction::EndOldest { estimate, abandoned }))
             }
-            (HoldBy::Counter, _, _) if is_in_flight => (
-                Hits::Charge(estimate),
-                Some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms }),
-            ),
+            (HoldBy::Counter, _, _) if occupies => (Hits::Charge(estimate), occupy),
             (HoldBy::Counter, _, _) => (
                 hits,
                 Some(HoldAction::Open { id: HoldId::default(), estimate, lifetime_ms, abandoned }),
@@ -433,7 +429,11 @@ impl Item {
 
 /// The caller to store with the hits, if the algorithm remembers callers.
 fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
-    let Algorithm::SlidingLog { remember: Some(name) } = algorithm else { return None };
+    let (Algorithm::SlidingLog { remember: Some(name) }
+    | Algorithm::InFlight { remember: Some(name) }) = algorithm
+    else {
+        return None;
+    };
     let entry = entries.iter().find(|entry| *entry.key == *name.as_bytes())?;
     Some(key::caller(&entry.value))
 }

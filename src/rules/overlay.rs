@@ -149,7 +149,7 @@ fn applies(name: &str, limit: &YamlNode) -> bool {
     let is = |expected: &str, word: &str| word.eq_ignore_ascii_case(expected);
     let algorithm = word("algorithm").unwrap_or(Algorithm::FixedWindow.name());
     let needed = OF_ONE_ALGORITHM.into_iter().find(|(key, _)| *key == name);
-    needed.is_none_or(|(_, needed)| is(needed, algorithm))
+    needed.is_none_or(|(_, needed)| needed.iter().any(|needed| is(needed, algorithm)))
         && (!["time_zone", "starts"].contains(&name)
             || word("unit").is_some_and(|unit| LONG_UNITS.into_iter().any(|long| is(long, unit))))
 }

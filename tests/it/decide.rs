@@ -9,6 +9,7 @@ mod domain_keys;
 mod exactness;
 mod give_back;
 mod holds;
+mod in_flight;
 mod migrating;
 mod modes;
 mod parts;

@@ -8,7 +8,9 @@ use super::{
     holds,
     tally::{Fit, Tally},
 };
-use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
+use crate::engine::algorithm::{
+    AnyAccount, account::Terms, in_flight::Occupant, sliding_log::Remembered,
+};
 
 /// The state of one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub struct CounterState {
     pub open_holds: u64,
     /// The time until the window ends, or until no hit counts any more.
     pub reset: Duration,
-    /// The hits in a log, the oldest first.
+    /// The hits in a log, the oldest first; or the calls in flight, by their deadlines.
     pub remembered: Vec<Remembered>,
 }
 
@@ -33,6 +35,9 @@ impl CounterState {
     pub fn of(account: &AnyAccount, terms: &Terms) -> Self {
         let remembered = match account {
             AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
+            AnyAccount::InFlight(calls) => {
+                calls.occupants(terms.now).map(Remembered::from).collect()
+            }
             _ => Vec::new(),
         };
         let is_in_flight = matches!(account, AnyAccount::InFlight(_));
@@ -59,6 +64,12 @@ impl CounterState {
         let (held, open_holds) = (holds::held(reading, accounts), open.read().used(terms));
         let remaining = state.remaining.saturating_sub(held);
         Some(Self { remaining, held, open_holds, ..state })
+    }
+}
+
+impl From<&Occupant> for Remembered {
+    fn from(Occupant { deadline, hits, caller, id: _ }: &Occupant) -> Self {
+        Self { at: *deadline, hits: *hits, caller: caller.clone() }
     }
 }
 

@@ -45,6 +45,7 @@ impl GiveBack {
             Some(HoldAction::Occupy { id, .. } | HoldAction::ById { id, .. }),
         ) = (&mut *account, self.hold)
         {
+            account.begin(terms);
             account.end(id);
         }
         if let Some(AnyAccount::HoldRecord(record)) = record {

@@ -26,6 +26,9 @@ pub(super) fn begin(
     postings.iter().for_each(|posting| expire(posting, accounts));
     let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
     for posting in postings {
+        if let Some(account) = in_flight(posting.account, accounts) {
+            account.begin(&posting.terms);
+        }
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
             HoldAction::EndOldest { .. } => {
                 end_oldest(posting, postings, accounts, &mut ended_on, ended)

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         hold::{Abandoned, HoldBy},
-        rule::{Algorithm, Limit, Mode},
+        rule::{Algorithm, Limit},
     },
     rules::written::RateLimit,
     yaml::{origin::Problems, tree::Location},
@@ -18,7 +18,7 @@ pub(super) fn check(
 ) {
     let Some(policy) = &limit.hold else { return };
     let algorithm = &limit.algorithm;
-    let is_in_flight = matches!(algorithm, Algorithm::InFlight { .. });
+    let is_in_flight = limit.counts_calls();
     let mut problem = |message: String| problems.add(location, format!("hold: {message}"));
     match (policy.by, algorithm) {
         (_, Algorithm::SlidingLog { .. }) => {
@@ -30,7 +30,7 @@ pub(super) fn check(
         }
         _ => {}
     }
-    if written.count_denied == Some(true) {
+    if written.count_denied == Some(true) && !is_in_flight {
         problem("not possible with `count_denied: true`: a denied call holds nothing, and commits count in full".to_owned());
     }
     let is_estimated = policy.estimate.default.is_some() || policy.estimate.learned.is_some();
@@ -39,8 +39,5 @@ pub(super) fn check(
     }
     if policy.abandoned == Abandoned::Release && policy.by != HoldBy::Counter && !is_in_flight {
         problem("`abandoned: release` needs `by: counter`, or the algorithm in_flight".to_owned());
-    }
-    if is_in_flight && limit.mode_written == Mode::Quota {
-        problem("in_flight is not possible with quota_mode".to_owned());
     }
 }

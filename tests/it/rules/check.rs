@@ -176,7 +176,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     check_limit("unit: day, burst: 5", "burst: only for algorithm token_bucket, not fixed_window");
     check_limit(
         "unit: day, remember: k",
-        "remember: only for algorithm sliding_log, not fixed_window",
+        "remember: only for algorithm sliding_log or in_flight, not fixed_window",
     );
     check_limit(
         "unit: day, time_zone: UTC, algorithm: sliding_window",
@@ -194,9 +194,28 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
         "unit: day, algorithm: sliding_log, remember: user",
         "remember: no descriptor on the path to this rule has the key `user`",
     );
+    for (limit, problem) in [
+        (
+            "requests_per_unit: 20",
+            "hold: missing; in_flight needs the longest time of a call, such as `10m`",
+        ),
+        ("hold: 10m, unit: day", "unit: not allowed with in_flight, which has no window"),
+        (
+            "hold: 10m, requests_per_unit: 10001",
+            "requests_per_unit: 10001 exceeds 10000, the largest for in_flight",
+        ),
+        ("hold: 10m, burst: 3", "burst: only for algorithm token_bucket, not in_flight"),
+        ("hold: 10m, time_zone: UTC", "time_zone: only for algorithm fixed_window, not in_flight"),
+        (
+            "hold: 10m, count_denied: true",
+            "count_denied: not possible with in_flight, which stores admitted hits only",
+        ),
+    ] {
+        check_limit(&format!("algorithm: in_flight, {limit}"), problem);
+    }
     check_limit(
         "unit: day, algorithm: sliding_log, requests_per_unit: 10001",
-        "requests_per_unit: 10001 exceeds 10000, the largest for a sliding_log",
+        "requests_per_unit: 10001 exceeds 10000, the largest for sliding_log",
     );
     check_limit(
         "unit: day, algorithm: sliding_log, count_denied: true",

@@ -95,7 +95,7 @@ const TOP: [&str; 29] = [
     "[]",
 ];
 
-const DESCRIPTORS: [&str; 48] = [
+const DESCRIPTORS: [&str; 49] = [
     "key: k",
     "value: v",
     "key: ''",
@@ -131,6 +131,7 @@ const DESCRIPTORS: [&str; 48] = [
     "key: k, quota_mode: true, rate_limit: { unit: day, algorithm: sliding_log }",
     "key: k, quota_mode: true, rate_limits: [{ unit: day, algorithm: Sliding_Log }]",
     "key: k, quota_mode: true, rate_limit: { unit: day, algorithm: token_bucket }",
+    "key: k, quota_mode: true, rate_limit: { algorithm: in_flight, hold: 10m }",
     "key: k, quota_mode: false, rate_limit: { unit: day, algorithm: sliding_log }",
     "key: k, share_threshold: true",
     "key: k, share_threshold: true, value: v",
@@ -146,7 +147,7 @@ const DESCRIPTORS: [&str; 48] = [
     "key: k, domain: d",
 ];
 
-const LIMITS: [&str; 95] = [
+const LIMITS: [&str; 106] = [
     "",
     "unit: day",
     "unit: DAY",
@@ -210,6 +211,17 @@ const LIMITS: [&str; 95] = [
     "unit: day, unit_multiplier: 2, time_zone: UTC",
     "unit: day, algorithm: sliding_window, time_zone: UTC",
     "unit: day, time_zone: []",
+    "algorithm: in_flight, requests_per_unit: 20, hold: 10m",
+    "algorithm: IN_FLIGHT, requests_per_unit: 10000, hold: { for: 10m }, remember: k",
+    "algorithm: in_flight, hold: 10m, unit: ~, unit_multiplier: ~, count_denied: false",
+    "algorithm: in_flight, requests_per_unit: 20",
+    "algorithm: in_flight, hold: 10m, requests_per_unit: 10001",
+    "algorithm: in_flight, hold: 10m, unit: day",
+    "algorithm: in_flight, hold: 10m, unit_multiplier: 2",
+    "algorithm: in_flight, hold: 10m, time_zone: UTC",
+    "algorithm: in_flight, hold: 10m, requests_per_unit: 5, burst: 9",
+    "algorithm: in_flight, hold: 10m, count_denied: true",
+    "unit: day, algorithm: fixed_window, remember: k",
     "unit: day, idle: 30m",
     "unit: day, algorithm: first_hit_window, idle: 30m",
     "unit: day, algorithm: first_hit_window, idle: 1h30m",

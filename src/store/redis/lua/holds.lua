@@ -90,7 +90,10 @@ end
 -- nil for the first call with its id.
 local function commit_by_id(charge)
   local hold, known = charge.hold, charge.hold.known
-  if not known.is_known or known.ends <= now then return nil end
+  if not known.is_known then return nil end
+  -- It is gone even if the clock is set back.
+  known.removed = known.ends <= now
+  if known.removed then return nil end
   if not known.hits then return REPEATED end
   local hits = known.hits
   known.hits, known.value = nil, text(known.ends)
@@ -154,7 +157,7 @@ local function take_hold(charge, opened)
   elseif hold.action == 'by_id' then
     -- A commit that is late is recognized for as long again.
     local deadline = now + hold.lifetime
-    known.ends = deadline + hold.lifetime
+    known.ends, known.removed = deadline + hold.lifetime, false
     known.value = table.concat({ text(known.ends), text(charge.hits), text(now), text(deadline) }, ' ')
   end
 end

@@ -120,7 +120,7 @@ impl LedgerRun {
         let (start, stop) = if limit.algorithm.is_aligned() {
             (span.start.as_millis(), span.end.as_millis())
         } else {
-            (0, limit.terms(span.start).window_ms)
+            (0, limit.window_ms())
         };
         let extra = match limit.algorithm {
             Algorithm::SlidingWindow => match span.previous() {

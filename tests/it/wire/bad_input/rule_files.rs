@@ -348,7 +348,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_log_of_10001",
         Text::Limit("unit: day, algorithm: sliding_log, requests_per_unit: 10001"),
-        "3:27: requests_per_unit: 10001 exceeds 10000, the largest for a sliding_log",
+        "3:27: requests_per_unit: 10001 exceeds 10000, the largest for sliding_log",
     ),
     (
         "a_log_that_counts_denied",
@@ -358,7 +358,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "remember_without_a_log",
         Text::Limit("unit: day, remember: user"),
-        "3:50: remember: only for algorithm sliding_log, not fixed_window",
+        "3:50: remember: only for algorithm sliding_log or in_flight, not fixed_window",
     ),
     (
         "a_zone_for_an_hour",
