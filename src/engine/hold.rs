@@ -103,11 +103,23 @@ impl HoldPolicy {
 
     /// The hits that a take charges to a limit of `capacity` hits. It announces `asked`, and counts `hits` without a hold.
     pub fn estimate(&self, asked: Option<u64>, hits: u64, capacity: u64) -> u64 {
+        self.estimate_of(asked, hits, capacity).0
+    }
+
+    /// The [`estimate`](Self::estimate), and in words where it comes from.
+    pub fn estimate_of(&self, asked: Option<u64>, hits: u64, capacity: u64) -> (u64, &'static str) {
         let Estimate { default, min, max, learned } = &self.estimate;
         let learned = learned.as_ref().and_then(|learned| learned.estimate());
-        // A larger estimate would never fit beside another.
-        let learned = learned.map(|learned| learned.min((capacity / 2).max(1)));
-        asked.or(learned).or(*default).unwrap_or(hits).clamp(*min, *max)
+        let (estimate, source) = match (asked, learned, default) {
+            (Some(asked), _, _) => (asked, "announced by the call"),
+            // A larger estimate would never fit beside another.
+            (None, Some(learned), _) => {
+                (learned.min((capacity / 2).max(1)), "learned from commits")
+            }
+            (None, None, Some(default)) => (*default, "the rule's default"),
+            (None, None, None) => (hits, "the hits of the call"),
+        };
+        (estimate.clamp(*min, *max), source)
     }
 }
 

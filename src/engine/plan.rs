@@ -140,7 +140,11 @@ impl Plan {
         limit: &Limit,
         defaults: Defaults,
     ) {
-        let limit = Arc::new(defaults.complete(limit.clone()));
+        let limit = match domain.find(&asked.path) {
+            Found::Rule(rule) => rule.bound(limit.clone()),
+            Found::NoLimit | Found::Nothing => limit.clone(),
+        };
+        let limit = Arc::new(defaults.complete(limit));
         self.charge(domain, asked, &[], &limit);
         self.items.push(Item::Charged(Matched::Override(Arc::clone(&domain.name)), 1));
     }
@@ -523,6 +527,30 @@ mod tests {
         let keys: Vec<_> = plan.charges.iter().map(|charge| charge.counter.key(start)).collect();
         assert_eq!(keys, ["tk1:fw:60s:{shop|user=x}:60"]);
         assert!(Plan::draw(&rules(), &request("unknown", &["user"])).charges.is_empty());
+    }
+
+    #[test]
+    fn a_limit_of_a_request_is_bounded_in_the_windows_of_the_rule_that_it_replaces() {
+        let bounding = Limit { override_max: Some(60), ..(*limit(5, Unit::Minute)).clone() };
+        let mut rules = RuleSet::default();
+        let policy = Policy::Limited(vec![Arc::new(bounding)]);
+        let rule = Rule::new("p", "f:1".into(), policy);
+        rules.domain_mut("shop").insert(&[("user", None)], Some(Arc::new(rule)));
+        for (sent, unit, expected) in [
+            (60, Unit::Minute, "60 per minute"),
+            (61, Unit::Minute, "60 per minute"),
+            (1, Unit::Second, "1 per second"),
+            (2, Unit::Second, "60 per minute"),
+            (60, Unit::Hour, "60 per hour"),
+            (61, Unit::Hour, "60 per minute"),
+            (0, Unit::Day, "0 per day"),
+        ] {
+            let mut request = request("shop", &["user"]);
+            request.descriptors[0].limit = Limit::new(sent, unit, 1);
+            let plan = Plan::draw(&rules, &request);
+            let found = plan.charges[0].counter.limit.to_string();
+            assert_eq!(found, expected, "{sent} per {unit:?}");
+        }
     }
 
     #[test]

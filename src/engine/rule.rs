@@ -4,7 +4,12 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
-use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp, window::Window};
+use crate::engine::{
+    algorithm::account::Terms,
+    hold::{HoldBy, HoldPolicy},
+    time::Timestamp,
+    window::Window,
+};
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub struct Limit {
     pub mode_written: Mode,
     /// The name by which other rules replace it; also in answers.
     pub name: Option<Arc<str>>,
+    /// The most hits that a limit in a request may admit in a window of this one.
+    pub override_max: Option<u64>,
     /// How it holds hits, if it does; always for `in_flight`.
     pub hold: Option<Arc<HoldPolicy>>,
 }
@@ -51,8 +58,23 @@ impl Limit {
             mode: Mode::Enforced,
             mode_written: Mode::Enforced,
             name: None,
+            override_max: None,
             hold: None,
         })
+    }
+
+    /// What a limit in a request counts as where this one has an `override_max`: as it is if it admits no more in any
+    /// window of this one, else as `override_max` in such a window.
+    pub fn bound(&self, sent: Self) -> Self {
+        let Some(requests_per_unit) = self.override_max else { return sent };
+        let [own, other] = [self, &sent].map(|limit| u128::from(limit.window.seconds()));
+        let most = u128::from(requests_per_unit) * other;
+        if u128::from(sent.requests_per_unit) * own.max(other) <= most {
+            return sent;
+        }
+        let (unit, unit_multiplier, window) =
+            (self.unit, self.unit_multiplier, self.window.clone());
+        Self { requests_per_unit, unit, unit_multiplier, window, ..sent }
     }
 
     /// The most hits that an unused counter admits at once.
@@ -61,6 +83,12 @@ impl Limit {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.requests_per_unit,
         }
+    }
+
+    /// Whether the store knows which of its holds are open, beside the hits that it counts.
+    pub fn has_open_holds(&self) -> bool {
+        let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
+        !is_in_flight && self.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Counter)
     }
 
     /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
@@ -277,6 +305,14 @@ impl Rule {
         let path = path.into();
         let (replaces, shared, shown, metadata) = (Vec::new(), Vec::new(), None, None);
         Self { path, location, policy, replaces, shared, shown, metadata }
+    }
+
+    /// What a limit in a request counts as that replaces the limits of this rule, by each [`Limit::bound`].
+    pub fn bound(&self, sent: Limit) -> Limit {
+        match &self.policy {
+            Policy::Limited(limits) => limits.iter().fold(sent, |sent, limit| limit.bound(sent)),
+            Policy::Unlimited => sent,
+        }
     }
 }
 

@@ -197,6 +197,12 @@ pub(super) static LIMIT: KeyTable = KeyTable {
              for a week, a day from 1 to 31 for a month, a month and day such as \"04-01\" for a year",
         ),
         key(
+            "override_max",
+            Shape::Whole { min: 0, max: Hits::MAX },
+            "Most hits that a limit in a call, which replaces this one, admits in a window of this one; a larger one \
+             counts as this many in such a window",
+        ),
+        key(
             "remember",
             TEXT,
             "For sliding_log and in_flight: key of the entry whose value is stored with each hit",

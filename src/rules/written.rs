@@ -66,6 +66,7 @@ pub(super) struct RateLimit {
     /// One of [`Algorithm::names`].
     pub(super) algorithm: &'static str,
     pub(super) burst: Option<Located<u64>>,
+    pub(super) override_max: Option<u64>,
     pub(super) idle: Option<Located<Duration>>,
     pub(super) time_zone: Option<Located<String>>,
     pub(super) starts: Option<Located<String>>,
@@ -237,6 +238,7 @@ impl Reader<'_> {
                 .word("algorithm")
                 .map_or(Algorithm::FixedWindow.name(), |word| word.value),
             burst: fields.whole("burst"),
+            override_max: fields.whole("override_max").map(|whole| whole.value),
             idle: fields.time("idle"),
             time_zone: fields.text("time_zone"),
             starts: fields.text("starts"),

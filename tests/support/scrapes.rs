@@ -82,6 +82,7 @@ async fn scrape_with_memory() -> String {
         let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
         service.ask(request("shop", descriptors)).await.unwrap();
     }
+    service.ask(request("shop", vec![descriptor(&[("hold.commit", "bad")])])).await.unwrap();
     service.get("/metrics")
 }
 

@@ -92,7 +92,7 @@ fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterS
         0 => state.remaining,
         hits => {
             let used = state.used.saturating_sub(hits);
-            charge.counter.limit.capacity().saturating_sub(used)
+            charge.counter.limit.capacity().saturating_sub(used).saturating_sub(state.held)
         }
     }
 }

@@ -135,7 +135,7 @@ pub(super) fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
     }
 }
 
-/// Ends the oldest open hold, with those of its take on the other counters of the call; not where another charge of the
+/// Ends the oldest open hold, and the other holds of its take on counters of the call; not where another charge of the
 /// call has ended one, as `ended_on` notes.
 fn end_oldest(
     posting: &Posting<'_>,

@@ -47,7 +47,12 @@ struct HoldToken<'text> {
     made: u64,
     #[serde(borrow)]
     charges: Vec<TokenCharge<'text>>,
+    /// The span of the take, if it is sampled.
+    span: Option<SpanIds>,
 }
+
+/// The ids of a trace and of one of its spans.
+pub type SpanIds = ([u8; 16], [u8; 8]);
 
 /// A charge; what differs from the one before it.
 #[derive(Serialize, Deserialize)]
@@ -79,7 +84,7 @@ impl HoldKeys {
     }
 
     /// The token of a hold; `None` if it would be too long.
-    pub(super) fn write(&self, hold: &TakenHold) -> Option<String> {
+    pub(super) fn write(&self, hold: &TakenHold, span: Option<SpanIds>) -> Option<String> {
         let first = hold.charges.first()?;
         let made = first.made.as_millis();
         let windows = hold.charges.iter().map(|charge| charge.counter.limit.window.to_string());
@@ -89,7 +94,7 @@ impl HoldKeys {
             charges.push(TokenCharge::new(charge, before, window, first.made)?);
             (before, _) = charge.counter.business_id();
         }
-        let token = HoldToken { nonce: hold.id.nonce(), made, charges };
+        let token = HoldToken { nonce: hold.id.nonce(), made, charges, span };
         let mut bytes = vec![if self.0.is_empty() { UNSIGNED } else { SIGNED }];
         bytes = postcard::to_extend(&token, bytes).ok()?;
         if let Some(key) = self.0.first() {
@@ -100,8 +105,8 @@ impl HoldKeys {
         (token.len() <= TOKEN_CHARS_MAX).then_some(token)
     }
 
-    /// The hold of a token; `None` if it is none of this service.
-    pub(super) fn read(&self, token: &[u8]) -> Option<TakenHold> {
+    /// The hold of a token, and the span in which it was taken; `None` if it is none of this service.
+    pub fn read(&self, token: &[u8]) -> Option<(TakenHold, Option<SpanIds>)> {
         if token.len() > TOKEN_CHARS_MAX {
             return None;
         }
@@ -130,7 +135,7 @@ impl HoldKeys {
         if charges.is_empty() {
             return None;
         }
-        Some(TakenHold { id: HoldId::from_nonce(token.nonce), charges })
+        Some((TakenHold { id: HoldId::from_nonce(token.nonce), charges }, token.span))
     }
 }
 
@@ -261,8 +266,12 @@ mod tests {
         for keys in [keys(&[]), keys(&[b"first secret", b"second"])] {
             for charges in [1, 2, 6, 16] {
                 let hold = hold(charges);
-                let token = keys.write(&hold).unwrap();
-                assert_eq!(essence(&keys.read(token.as_bytes()).unwrap()), essence(&hold));
+                for span in [None, Some(([1; 16], [2; 8]))] {
+                    let token = keys.write(&hold, span).unwrap();
+                    let (read, span_read) = keys.read(token.as_bytes()).unwrap();
+                    assert_eq!((essence(&read), span_read), (essence(&hold), span));
+                }
+                let token = keys.write(&hold, None).unwrap();
                 assert!(charges < 16 || token.len() <= 1500, "{} characters", token.len());
             }
         }
@@ -270,18 +279,18 @@ mod tests {
 
     #[test]
     fn a_key_that_is_replaced_is_accepted_and_a_foreign_one_is_not() {
-        let token = keys(&[b"old"]).write(&hold(2)).unwrap();
+        let token = keys(&[b"old"]).write(&hold(2), None).unwrap();
         assert!(keys(&[b"new", b"old"]).read(token.as_bytes()).is_some());
         assert!(keys(&[b"new"]).read(token.as_bytes()).is_none());
         assert!(keys(&[]).read(token.as_bytes()).is_none());
-        let unsigned = keys(&[]).write(&hold(2)).unwrap();
+        let unsigned = keys(&[]).write(&hold(2), None).unwrap();
         assert!(keys(&[b"old"]).read(unsigned.as_bytes()).is_none());
     }
 
     #[test]
     fn a_signed_token_with_any_byte_changed_is_none() {
         let keys = keys(&[b"secret"]);
-        let token = keys.write(&hold(3)).unwrap();
+        let token = keys.write(&hold(3), None).unwrap();
         for index in 0..token.len() {
             let mut changed = token.clone().into_bytes();
             changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };

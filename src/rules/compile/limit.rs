@@ -62,6 +62,7 @@ pub(super) fn compile(
         on_store_failure: value.on_store_failure.unwrap_or(options.defaults.on_store_failure),
         mode: options.defaults.mode_override.mode(mode_written),
         mode_written,
+        override_max: value.override_max,
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
         ..fixed

@@ -41,7 +41,7 @@ fn limits() -> Vec<Arc<Limit>> {
     let mut limits = Vec::new();
     let algorithms = [
         Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow,
+        Algorithm::FirstHitWindow { idle_ms: None },
         Algorithm::TokenBucket { burst: 20 },
         Algorithm::SlidingWindow,
     ];

@@ -284,13 +284,18 @@ fn the_schema_of_tests_and_the_test_command_agree() {
     }
 }
 
-const CALLS: [&str; 22] = [
+const CALLS: [&str; 27] = [
     "descriptors: k=v",
     "descriptors: [k=v, k=w], hits: 2, expect: OK, remaining: [5, 5], rule: [k, k]",
     "descriptors: k=v, at: 90s, hits: 0, expect: over_limit, remaining: 3, rule: none",
     "descriptors: k=v, at: ~, hits: ~, expect: ~, remaining: ~, rule: ~",
     "descriptors: k=v, at: 500ms, hits: -1",
     "at: 0s",
+    "descriptors: k=v, hold: one",
+    "commit: []",
+    "commit: 1, hold: {}",
+    "abandon: []",
+    "of: one",
     "descriptors: ''",
     "descriptors: []",
     "descriptors: {}",
