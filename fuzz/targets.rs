@@ -12,7 +12,8 @@ use tollkeeper::{
     engine::{
         descriptor_syntax,
         key::Counter,
-        ledger::Charge,
+        ledger::{Charge, CommitOutcome},
+        parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit},
@@ -20,6 +21,7 @@ use tollkeeper::{
     },
     http::admin,
     import::limitador::{self, LimitadorOptions},
+    limiter::holds::HoldKeys,
     rls::{
         decode::{Bounds, Decoded, Echo},
         encode,
@@ -42,7 +44,7 @@ use tollkeeper::{
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its corpus.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("request", request),
     ("json", json),
     ("rules", rules),
@@ -52,6 +54,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("reply", reply),
     ("settings", settings),
     ("query", query),
+    ("token", token),
 ];
 
 /// Rules with each algorithm and each kind of item.
@@ -143,7 +146,7 @@ fn check_text(text: &str) {
 pub fn json(input: &[u8]) {
     match json::request(input, Bounds { echo: Echo::On, ..Bounds::default() }) {
         Ok(decoded) => decide(decoded),
-        Err(refusal @ Refusal::Invalid(_)) => check_text(&refusal.to_string()),
+        Err(refusal @ (Refusal::Invalid(_) | Refusal::Empty)) => check_text(&refusal.to_string()),
         Err(other) => panic!("JSON is refused as {other:?}"),
     }
 }
@@ -381,5 +384,29 @@ pub fn query(input: &[u8]) {
             Plan::draw(&IN_FORCE.rules, &request);
         }
         Err(problem) => check_text(&problem),
+    }
+}
+
+/// The token of a hold: with keys none that they have not signed is read, and any other is committed at most once.
+pub fn token(input: &[u8]) {
+    let secret: &[u8] = &[7; 32];
+    assert!(HoldKeys::new([secret].into_iter()).read(input).is_none());
+    let Some((hold, _)) = HoldKeys::default().read(input) else { return };
+    let store = MemoryStore::new(|| NOW);
+    let entries = ["hold.commit=x", "hold.used=42"].map(|text| {
+        let (key, value) = text.split_once('=').expect("a pair");
+        Entry { key: key.into(), value: value.into() }
+    });
+    let parameters = Parameters::of(&entries).expect("its entries are parameters");
+    for turn in 0..2 {
+        let request = Request { domain: "d".to_owned(), descriptors: Vec::new() };
+        let mut plan = Plan::draw(&IN_FORCE.rules, &request);
+        plan.commit(&hold, parameters);
+        let verdict = store.charge_at(&plan.charges, NOW);
+        assert!(!verdict.denied);
+        let commits = plan.settle(verdict).commits;
+        assert_eq!(commits.len(), hold.charges.len());
+        let applied = |outcome| outcome == Some(CommitOutcome::Applied);
+        assert!(turn == 0 || !commits.iter().any(|commit| applied(commit.outcome)));
     }
 }

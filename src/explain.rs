@@ -1,13 +1,17 @@
 //! What a call would match and charge, for people: for `tollkeeper explain`, which reads no counters, and for
 //! `POST /explain`, which reads them and foresees the decision.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{
         decision::Code,
+        hold::{HoldBy, HoldPolicy},
         key,
-        ledger::{self, Charge, Verdict},
+        ledger::{self, Charge, HoldAction, Verdict},
+        parameters::Parameters,
         plan::Plan,
         request::{Descriptor, Entry, Hits, Request},
         rule::{Algorithm, Limit, Mode, Policy, WhenDenied},
@@ -15,7 +19,7 @@ use crate::{
         time::Timestamp,
     },
     store::CounterReading,
-    text::did_you_mean::hint,
+    text::{did_you_mean::hint, duration::spelled},
 };
 
 /// What a call would match and charge. It holds values of the request, so it has no `Debug`.
@@ -51,8 +55,11 @@ pub const CORRUPT: &str = "it holds something other than a count";
 /// What one descriptor would match and charge.
 #[derive(Serialize, Deserialize)]
 pub struct DescriptorExplanation {
-    /// As the command line writes it, escaped.
+    /// Its path as the command line writes it, escaped.
     pub descriptor: String,
+    /// Its entries that are parameters of holds, such as `hold.estimate=300`, and no part of its path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<String>,
     /// How its entries were matched, up to the first without a match.
     pub steps: Vec<EntryMatch>,
     /// What the whole descriptor matches.
@@ -98,6 +105,8 @@ pub enum MatchExplanation {
     NoLimit,
     /// The limit that the request carries.
     OwnLimit,
+    /// The commit of a hold that its token names, whatever the rules are.
+    Commit,
     /// No rule.
     NoRule,
 }
@@ -128,9 +137,15 @@ pub struct ChargeExplanation {
     pub hits: i64,
     /// The counter's key.
     pub key: String,
+    /// What it does with holds, as a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<String>,
     /// Hits that count, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
+    /// Hits of open holds beside them, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// Hits that would pass, if the counter was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
@@ -174,16 +189,20 @@ impl Explanation {
         let mut found_by_each = Vec::new();
         let mut charges = plan.charges.iter();
         for (descriptor, count) in request.descriptors.iter().zip(plan.charges_of_each()) {
-            let (steps, found) = walk(domain, descriptor);
+            let parameters = Parameters::of(&descriptor.entries);
+            let path = parameters.map_or_else(|| descriptor.entries.clone(), Parameters::path);
+            let (steps, found) = walk(domain, descriptor, &path);
+            let own = descriptor.entries.iter().filter(|entry| Parameters::is_parameter(entry));
             explanation.descriptors.push(DescriptorExplanation {
-                descriptor: spell_all(&descriptor.entries),
+                descriptor: spell_all(&path),
+                parameters: own.map(spell).collect(),
                 steps,
                 matched: MatchExplanation::new(descriptor, &found),
                 replaced: Vec::new(),
                 charges: charges
                     .by_ref()
                     .take(count)
-                    .map(|charge| ChargeExplanation::new(charge, now))
+                    .map(|charge| ChargeExplanation::new(charge, parameters, now))
                     .collect(),
             });
             found_by_each.push(found);
@@ -204,6 +223,7 @@ impl Explanation {
             match reading {
                 CounterReading::State(state) => {
                     charge.used = Some(state.used);
+                    charge.held = Some(state.held).filter(|held| *held > 0);
                     charge.remaining = Some(state.remaining);
                     states.push(state);
                 }
@@ -237,16 +257,22 @@ impl Explanation {
 fn walk<'rules>(
     domain: &'rules Domain,
     descriptor: &Descriptor,
+    path: &[Entry],
 ) -> (Vec<EntryMatch>, Found<'rules>) {
     let mut steps = Vec::new();
     let found = match descriptor.limit {
         // A limit in the request takes precedence over the rules.
         Some(_) => Found::NoLimit,
-        None => domain.walk(&descriptor.entries, |entry, candidates, matched_by| {
+        None if is_commit(descriptor) => Found::NoLimit,
+        None => domain.walk(path, |entry, candidates, matched_by| {
             steps.push(EntryMatch::new(entry, candidates, matched_by));
         }),
     };
     (steps, found)
+}
+
+fn is_commit(descriptor: &Descriptor) -> bool {
+    Parameters::of(&descriptor.entries).is_some_and(|parameters| parameters.commit().is_some())
 }
 
 impl EntryMatch {
@@ -306,6 +332,9 @@ impl MatchExplanation {
         if descriptor.limit.is_some() {
             return Self::OwnLimit;
         }
+        if is_commit(descriptor) {
+            return Self::Commit;
+        }
         match found {
             Found::NoLimit => Self::NoLimit,
             Found::Nothing => Self::NoRule,
@@ -343,7 +372,7 @@ fn replaced(found: &Found<'_>, found_by_each: &[Found<'_>]) -> Vec<Replaced> {
 }
 
 impl ChargeExplanation {
-    fn new(charge: &Charge, now: Timestamp) -> Self {
+    fn new(charge: &Charge, parameters: Option<Parameters<'_>>, now: Timestamp) -> Self {
         let limit = &charge.counter.limit;
         Self {
             limit: limit.to_string(),
@@ -355,7 +384,9 @@ impl ChargeExplanation {
                 Hits::Refund(hits) => -signed(hits),
             },
             key: charge.counter.key(limit.window.at(now).start),
+            hold: limit.hold.as_ref().and_then(|policy| hold(charge, policy, parameters)),
             used: None,
+            held: None,
             remaining: None,
             problem: None,
         }
@@ -364,6 +395,30 @@ impl ChargeExplanation {
 
 fn signed(hits: u64) -> i64 {
     i64::try_from(hits).unwrap_or(i64::MAX)
+}
+
+/// What a charge does with holds, by the policy of its limit.
+fn hold(
+    charge: &Charge,
+    policy: &HoldPolicy,
+    parameters: Option<Parameters<'_>>,
+) -> Option<String> {
+    let (hits, is_known_id) = match (charge.hold, charge.hits) {
+        (Some(HoldAction::EndOldest { estimate, .. }), Hits::Charge(hits)) => {
+            return Some(format!("commits {hits}, and so ends the oldest open hold of {estimate}"));
+        }
+        (Some(HoldAction::Open { estimate, .. }), _) => (estimate, false),
+        (Some(HoldAction::ById { .. }), Hits::Charge(hits)) => (hits, true),
+        (Some(HoldAction::Occupy { .. }), Hits::Charge(hits)) => (hits, false),
+        (None, Hits::Charge(hits)) if policy.by == HoldBy::Token => (hits, false),
+        _ => return None,
+    };
+    let asked = parameters.and_then(|parameters| parameters.estimate(&policy.weights));
+    let (_, source) = policy.estimate_of(asked, hits, charge.counter.limit.capacity());
+    let lifetime = spelled(Duration::from_millis(policy.lifetime_ms));
+    let by = policy.by.name();
+    let commit = if is_known_id { "; a call with a known id commits" } else { "" };
+    Some(format!("holds {hits} ({source}) by {by} for {lifetime}{commit}"))
 }
 
 fn details(limit: &Limit) -> String {

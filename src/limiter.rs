@@ -51,8 +51,10 @@ impl Limiter {
         top_keys: TopKeys,
         holds: Holds,
     ) -> Self {
-        metrics.rules_in_force(&rules.current().rules);
-        Self { rules, store, metrics, top_keys, holds, refused_debits: RefusedDebits::default() }
+        let refused_debits = RefusedDebits::default();
+        let limiter = Self { rules, store, metrics, top_keys, holds, refused_debits };
+        limiter.rules_changed();
+        limiter
     }
 
     /// Decides one call.
@@ -86,7 +88,10 @@ impl Limiter {
         self.top_keys.record(&plan, &verdict, arrival.at);
         let mut decision = plan.settle(verdict);
         decision.token = self.holds.settle(&in_force.rules, &decision);
-        with_call(|call| call.record(span::decided(&decision)));
+        with_call(|call| {
+            call.record(span::decided(&decision));
+            call.record(span::holds(&decision));
+        });
         log_decision(request, &decision);
         self.report(request, &decision);
         Ok(decision)
@@ -123,7 +128,7 @@ impl Limiter {
     /// Follows a reload, and forgets the rules that it has removed.
     pub fn rules_changed(&self) {
         let in_force = self.rules.current();
-        self.metrics.rules_in_force(&in_force.rules);
+        self.holds.retain(&self.metrics.rules_in_force(&in_force.rules));
         self.refused_debits.retain(&in_force.rules);
     }
 

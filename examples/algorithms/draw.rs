@@ -4,8 +4,10 @@ use std::{fmt::Write as _, sync::Arc};
 
 use tollkeeper::{
     engine::{
+        hold::HoldPolicy,
+        hold_id::HoldId,
         key::Counter,
-        ledger::{Charge, Fit},
+        ledger::{Charge, Fit, HoldAction},
         request::{Entry, Hits},
         rule::{Algorithm, Limit, Unit},
         time::Timestamp,
@@ -20,6 +22,9 @@ const CALLS: [u64; 22] = [
 ];
 const LIMIT: u64 = 4;
 const SPAN_MS: u64 = 4000;
+/// How long a call is in flight, unless nobody says that it has ended.
+const CALL_MS: u64 = 400;
+const HOLD_MS: u64 = 1000;
 
 const WIDTH: u64 = 720;
 const LEFT: u64 = 40;
@@ -34,6 +39,7 @@ pub(crate) fn pictures() -> Vec<(String, String)> {
         Algorithm::SlidingLog { remember: None },
         Algorithm::SlidingWindow,
         Algorithm::TokenBucket { burst: LIMIT },
+        Algorithm::InFlight { remember: None },
     ];
     algorithms
         .into_iter()
@@ -44,10 +50,18 @@ pub(crate) fn pictures() -> Vec<(String, String)> {
 fn picture(algorithm: Algorithm) -> String {
     let name = algorithm.name();
     let limit = Limit::new(LIMIT, Unit::Second, 1).map(|limit| Limit { algorithm, ..limit });
-    let limit = Arc::new(limit.expect("a second is a window"));
+    let mut limit = limit.expect("a second is a window");
+    let is_in_flight = limit.counts_calls();
+    limit.hold = is_in_flight.then(|| Arc::new(HoldPolicy::new(HOLD_MS)));
+    let title = if is_in_flight { limit.to_string() } else { format!("{name}, {limit}") };
+    let limit = Arc::new(limit);
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
     let (mut marks, mut line, mut passed) = (String::new(), String::new(), 0);
     for ms in (0..=SPAN_MS).step_by(10) {
+        // Of one call nobody says that it has ended.
+        if is_in_flight && ms > CALL_MS && ms - CALL_MS != CALLS[0] {
+            ask(&store, &limit, ms, Hits::Refund(0));
+        }
         if CALLS.contains(&ms) {
             let fits = matches!(ask(&store, &limit, ms, Hits::Charge(1)), Some(Fit::Fits { .. }));
             passed += u32::from(fits);
@@ -60,15 +74,26 @@ fn picture(algorithm: Algorithm) -> String {
         let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / LIMIT;
         write!(line, "{},{y} ", x(ms)).expect("writing to a String cannot fail");
     }
-    frame(name, passed, &marks, line.trim_end())
+    frame(&title, passed, &marks, line.trim_end())
 }
 
 /// The verdict on one call, `ms` after the start of an hour.
 fn ask(store: &MemoryStore, limit: &Arc<Limit>, ms: u64, hits: Hits) -> Option<Fit> {
     let entries = [Entry { key: "user".into(), value: "alice".into() }];
     let counter = Counter::new("shop", &entries, Arc::clone(limit));
-    let charge = Charge::new(counter, hits);
-    let now = Timestamp::from_secs(1_795_215_600).plus_millis(ms);
+    let mut charge = Charge::new(counter, hits);
+    let at = |ms| Timestamp::from_secs(1_795_215_600).plus_millis(ms);
+    let (now, id) = (at(ms), |ms: u64| HoldId::from_caller(&ms.to_be_bytes()));
+    charge.hold = match hits {
+        _ if limit.hold.is_none() => None,
+        Hits::Charge(_) => Some(HoldAction::Occupy { id: id(ms), lifetime_ms: HOLD_MS }),
+        Hits::Refund(_) => {
+            let (id, made) = (id(ms - CALL_MS), at(ms - CALL_MS));
+            let deadline = made.plus_millis(HOLD_MS);
+            Some(HoldAction::Commit { id, held: 1, used: 1, made, deadline })
+        }
+        Hits::Check => None,
+    };
     store.charge_at(&[charge], now).tallies.first().map(|tally| tally.fit)
 }
 
@@ -86,7 +111,7 @@ fn mark(marks: &mut String, ms: u64, fits: bool) {
     };
 }
 
-fn frame(name: &str, passed: u32, marks: &str, line: &str) -> String {
+fn frame(title: &str, passed: u32, marks: &str, line: &str) -> String {
     let (bottom, height) = (PLOT_TOP + PLOT_HEIGHT, PLOT_TOP + PLOT_HEIGHT + 60);
     let mut seconds = String::new();
     for second in 0..=SPAN_MS / 1000 {
@@ -104,7 +129,7 @@ fn frame(name: &str, passed: u32, marks: &str, line: &str) -> String {
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
          font-family='sans-serif' font-size='13'>\n\
          <rect width='{WIDTH}' height='{height}' fill='#ffffff'/>\n\
-         <text x='{LEFT}' y='22'>{name}, {LIMIT} per second: {passed} of {calls} calls pass</text>\n\
+         <text x='{LEFT}' y='22'>{title}: {passed} of {calls} calls pass</text>\n\
          {seconds}\
          <text x='{}' y='{}' text-anchor='end'>{LIMIT}</text>\n\
          <text x='{}' y='{bottom}' text-anchor='end'>0</text>\n\

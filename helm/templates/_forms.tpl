@@ -90,6 +90,7 @@
   (list "tls.secret" "tls.keyKey" "tls.key")
   (list "tls.clientCaSecret.name" "tls.clientCaSecret.key" "ca.crt")
   (list "admin.tokenSecret.name" "admin.tokenSecret.key" "token")
+  (list "holds.keySecret.name" "holds.keySecret.key" "keys")
 }}
 {{- $name := include "tollkeeper.valueAt" (list $ (index . 0)) }}
 {{- $key := include "tollkeeper.valueAt" (list $ (index . 1)) }}

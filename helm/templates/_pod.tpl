@@ -100,6 +100,9 @@
 {{- with (.Values.admin.tokenSecret).name }}
 - { flag: admin-token-file, secret: {{ . }}, key: {{ $.Values.admin.tokenSecret.key }}, path: admin-token }
 {{- end }}
+{{- with (.Values.holds.keySecret).name }}
+- { flag: hold-key-file, secret: {{ . }}, key: {{ $.Values.holds.keySecret.key }}, path: hold-keys }
+{{- end }}
 {{- end -}}
 
 {{/* The files of Secrets as one volume. Without subPath, so that changes reach the pod. */}}

@@ -2,6 +2,8 @@
 
 use std::{process::ExitCode, sync::Arc};
 
+use prost_types::value::Kind;
+
 use super::{
     address::ServiceAddr,
     channel::{self, ADDR_DEFAULT},
@@ -9,7 +11,10 @@ use super::{
     tls::TlsFlags,
 };
 use crate::{
-    engine::{descriptor_syntax, request::Entry},
+    engine::{
+        descriptor_syntax,
+        request::{Entry, Hits},
+    },
     net::{grpc::SHOULD_RATE_LIMIT, tls::client::TlsClient},
     rls::pb::{
         self, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
@@ -26,8 +31,20 @@ const OVER_LIMIT: u8 = 3;
 pub(super) struct CallFlags {
     #[command(flatten)]
     call: RequestFlags,
+    /// Estimate of the hits that the call holds, by kind if the limit has weights; may be repeated
+    #[arg(long, value_name = "[KIND=]N", conflicts_with = "commit")]
+    hold: Vec<String>,
+    /// Commit the hold of this token, in place of descriptors
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["hits", "descriptors"])]
+    commit: Option<String>,
+    /// Hits that were used, by kind if the limit has weights; may be repeated [default: what is held]
+    #[arg(long, value_name = "[KIND=]N", requires = "commit", conflicts_with = "descriptors")]
+    used: Vec<String>,
+    /// How the work ended: code and response flags, such as "503 UF"
+    #[arg(long, requires = "commit", conflicts_with = "descriptors")]
+    end: Option<String>,
     /// Descriptors, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
-    #[arg(required = true, value_name = "k=v,k=v")]
+    #[arg(required_unless_present = "commit", value_name = "k=v,k=v")]
     descriptors: Vec<String>,
 }
 
@@ -48,8 +65,8 @@ pub(super) struct RequestFlags {
 }
 
 pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
-    let CallFlags { call, descriptors } = flags;
-    let (addr, request) = match (call.addr(environment), call.request(descriptors)) {
+    let call = &flags.call;
+    let (addr, request) = match (call.addr(environment), flags.request()) {
         (Ok(addr), Ok(request)) => (addr, request),
         (Err(problem), _) | (_, Err(problem)) => {
             complain(problem);
@@ -70,15 +87,87 @@ pub(super) fn main(flags: &CallFlags, environment: &Environment) -> ExitCode {
         Ok(response) => {
             let code = match response.overall_code() {
                 Code::OverLimit => ExitCode::from(OVER_LIMIT),
+                Code::Ok if flags.commit.is_some() && !has_effect(&response) => ExitCode::FAILURE,
                 Code::Ok | Code::Unknown => ExitCode::SUCCESS,
             };
-            say(&describe(&response, &flags.descriptors), code)
+            say(&(describe(&response, &flags.descriptors) + &flags.describe_hold(&response)), code)
         }
         Err(problem) => {
             complain(format_args!("{}: {problem}", printable(addr.as_bytes())));
             ExitCode::FAILURE
         }
     }
+}
+
+impl CallFlags {
+    fn request(&self) -> Result<RateLimitRequest, String> {
+        let mut request = self.call.request(&self.descriptors)?;
+        let estimates = amounts("--hold", "hold.estimate", &self.hold)?;
+        for descriptor in &mut request.descriptors {
+            descriptor.entries.extend_from_slice(&estimates);
+        }
+        if let Some(token) = &self.commit {
+            let mut entries = vec![entry("hold.commit".to_owned(), token)];
+            entries.extend(amounts("--used", "hold.used", &self.used)?);
+            entries.extend(self.end.as_ref().map(|end| entry("hold.end".to_owned(), end)));
+            let commit =
+                RateLimitDescriptor { entries, hits_addend: Some(0), ..Default::default() };
+            request.descriptors.push(commit);
+        }
+        Ok(request)
+    }
+
+    /// The token of the hold that was taken, or what has become of the commit.
+    fn describe_hold(&self, response: &RateLimitResponse) -> String {
+        if let Some(token) = metadata(response, "hold") {
+            return format!("hold: {}\n", printable(token.as_bytes()));
+        }
+        match (metadata(response, "commit"), &self.commit) {
+            (Some(outcome), _) => format!("commit: {}\n", printable(outcome.as_bytes())),
+            (None, Some(_)) => {
+                "commit: bad: the token was not made by this service, or not for this domain\n"
+                    .to_owned()
+            }
+            (None, None) if !self.hold.is_empty() => {
+                "hold: none: no limit of this call has let it take a hold by token\n".to_owned()
+            }
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// Whether a commit counts now, or has counted before.
+fn has_effect(response: &RateLimitResponse) -> bool {
+    metadata(response, "commit").is_some_and(|outcome| !outcome.contains("late"))
+}
+
+/// A text of the answer's dynamic metadata.
+fn metadata<'response>(
+    response: &'response RateLimitResponse,
+    name: &str,
+) -> Option<&'response str> {
+    match &response.dynamic_metadata.as_ref()?.fields.get(name)?.kind {
+        Some(Kind::StringValue(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The entries for numbers as they were typed: `42`, or `output=17` for a kind.
+fn amounts(flag: &str, name: &str, texts: &[String]) -> Result<Vec<pb::Entry>, String> {
+    let amount = |text: &String| {
+        let (key, number) = match text.split_once('=') {
+            Some((kind, number)) => (format!("{name}.{kind}"), number),
+            None => (name.to_owned(), &**text),
+        };
+        let number = settings::whole_number(&printable(number.as_bytes()), &0, &Hits::MAX)
+            .map_err(|problem| format!("{flag}: {problem}"))?;
+        Ok(entry(key, &number.to_string()))
+    };
+    texts.iter().map(amount).collect()
+}
+
+fn entry(key: String, value: &str) -> pb::Entry {
+    pb::Entry { key: key.into(), value: value.to_owned().into() }
 }
 
 impl RequestFlags {

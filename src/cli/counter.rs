@@ -13,7 +13,7 @@ use crate::{engine::descriptor_syntax, settings::Environment, text::printable::p
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
-    /// Print what is used and left, when it resets, and the callers that a sliding_log remembers
+    /// Print what is used, held and left, when it resets, and the callers that a sliding_log remembers
     Show(CounterFlags),
     /// Set counters to zero, and print what was used until then
     Reset(CounterFlags),
@@ -94,13 +94,22 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
         return format!("{algorithm}: {used} of {limit} were used; now 0\n");
     }
     let resets_in = number(counter, "reset_ms").div_ceil(1000);
-    let mut lines =
-        format!("{algorithm}: {used} used of {limit}, {remaining} left, resets in {resets_in} s\n");
+    let held = match counter.get("open_holds").and_then(Value::as_u64) {
+        Some(open) => format!(", {} held by {open} open holds", number(counter, "held")),
+        None => String::new(),
+    };
+    let mut lines = format!(
+        "{algorithm}: {used} used of {limit}{held}, {remaining} left, resets in {resets_in} s\n"
+    );
     for entry in list(counter, "remembered") {
-        let (hits, at) = (number(entry, "hits"), instant(number(entry, "at_ms")));
+        let hits = number(entry, "hits");
+        let at = match entry.get("until_ms") {
+            Some(_) => format!("until {}", instant(number(entry, "until_ms"))),
+            None => format!("at {}", instant(number(entry, "at_ms"))),
+        };
         lines += &match entry.get("caller").and_then(Value::as_str) {
-            Some(caller) => format!("  {hits} at {at} by {caller}\n"),
-            None => format!("  {hits} at {at}\n"),
+            Some(caller) => format!("  {hits} {at} by {caller}\n"),
+            None => format!("  {hits} {at}\n"),
         };
     }
     lines

@@ -154,6 +154,9 @@ fn text(explanation: &Explanation) -> String {
 
 fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
     push_line(text, 0, &descriptor.descriptor);
+    if !descriptor.parameters.is_empty() {
+        push_line(text, 2, &format!("parameters: {}", descriptor.parameters.join(", ")));
+    }
     for step in &descriptor.steps {
         let skipped = match step.skipped.as_slice() {
             [] => String::new(),
@@ -175,8 +178,12 @@ fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
         let ChargeExplanation { limit, algorithm, details, .. } = charge;
         push_line(text, 2, &format!("{limit} by {algorithm} ({details})"));
         push_line(text, 4, &charges(charge));
+        if let Some(hold) = &charge.hold {
+            push_line(text, 4, hold);
+        }
         if let (Some(used), Some(remaining)) = (charge.used, charge.remaining) {
-            push_line(text, 4, &format!("{used} used, {remaining} left"));
+            let held = charge.held.map(|held| format!("{held} held, ")).unwrap_or_default();
+            push_line(text, 4, &format!("{used} used, {held}{remaining} left"));
         }
         if let Some(problem) = &charge.problem {
             push_line(text, 4, problem);
@@ -197,6 +204,7 @@ fn matched(matched: &MatchExplanation) -> String {
             format!("matches rule {rule}, written at {written_at}: unlimited, passes")
         }
         MatchExplanation::NoLimit => "matches a descriptor without a limit: passes".to_owned(),
+        MatchExplanation::Commit => "commits the hold that its token names".to_owned(),
         MatchExplanation::OwnLimit => "has its own limit".to_owned(),
         MatchExplanation::NoRule => "matches no rule: passes".to_owned(),
     }

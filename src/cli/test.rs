@@ -7,6 +7,7 @@ mod keys;
 mod report;
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -19,7 +20,10 @@ use self::{
 use super::output::{complain, say};
 use crate::{
     engine::{
-        decision::{Code, Decision, Matched, Outcome, Status},
+        decision::{Code, Committed, Decision, Matched, Outcome, Status},
+        hold_id::HoldId,
+        ledger::TakenHold,
+        parameters::Parameters,
         plan::Plan,
         rule_set::RuleSet,
         time::Timestamp,
@@ -87,14 +91,27 @@ fn load(file: &Path) -> Result<(RuleSet, Vec<Case>), Vec<Problem>> {
 /// Runs one test, up to the first call whose answer is not as expected.
 fn run(rules: &RuleSet, case: &Case) -> Result<(), String> {
     let store = MemoryStore::new(|| Timestamp::from_millis(0));
-    for call in &case.calls {
-        let plan = Plan::draw(rules, &call.request);
+    let mut holds: HashMap<&[u8], TakenHold> = HashMap::new();
+    for (call, id) in case.calls.iter().zip(1..) {
+        let mut plan = Plan::draw(rules, &call.request);
+        plan.set_hold_id(HoldId::new(id));
+        for parameters in
+            call.request.descriptors.iter().filter_map(|it| Parameters::of(&it.entries))
+        {
+            if let Some(hold) = parameters.commit().and_then(|name| holds.get(name)) {
+                plan.commit(hold, parameters);
+            }
+        }
         let verdict = store.charge_at(&plan.charges, call.now);
         let decision = plan.settle(verdict);
         let difference = difference(call, &decision).or_else(|| unmatched(rules, call, &decision));
+        let difference = difference.or_else(|| no_hold(call, &decision));
         if let Some(difference) = difference {
             let TestCall { location, at, written, .. } = call;
             return Err(format!("{location}, at {at}: {}\n{difference}", written.join(" ")));
+        }
+        if let (Some(name), Some(taken)) = (&call.hold, decision.taken) {
+            holds.insert(name.as_bytes(), taken);
         }
     }
     Ok(())
@@ -105,9 +122,25 @@ fn difference(call: &TestCall, decision: &Decision) -> Option<String> {
     (expected != actual).then(|| format!("  expected: {expected}\n  actual:   {actual}"))
 }
 
+/// The difference if a call takes no hold with a token, or if a commit has no effect, and the test does not expect it.
+fn no_hold(call: &TestCall, decision: &Decision) -> Option<String> {
+    let problem = match (&call.hold, decision.commits.first().map(Committed::name)) {
+        (Some(name), _) if decision.taken.is_none() => {
+            format!("no hold `{name}`: the call is denied, or none of its limits holds by token")
+        }
+        (_, Some(outcome @ ("repeated" | "late"))) if call.code.is_none() => {
+            format!(
+                "the commit has no effect: {outcome}\n  if this is intended, write `expect: {outcome}`"
+            )
+        }
+        _ => return None,
+    };
+    Some(format!("  {problem}"))
+}
+
 /// The difference if a descriptor matches no rule: that is probably a typo, unless the test expects it.
 fn unmatched(rules: &RuleSet, call: &TestCall, decision: &Decision) -> Option<String> {
-    if call.rules.is_some() {
+    if call.rules.is_some() || is_commit(decision) {
         return None;
     }
     let index = decision.statuses.iter().position(|status| matched(status) == NO_RULE)?;
@@ -129,9 +162,10 @@ fn expected(call: &TestCall) -> String {
 
 /// The parts of the decision for which the test has an expectation.
 fn actual(call: &TestCall, decision: &Decision) -> String {
-    let code = match decision.code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
+    let code = match (decision.commits.first(), decision.code) {
+        (Some(commit), _) if is_commit(decision) => commit.name(),
+        (_, Code::Ok) => "OK",
+        (_, Code::OverLimit) => "OVER_LIMIT",
     };
     let remaining: Vec<u64> = decision.statuses.iter().map(remaining).collect();
     let rules: Vec<String> =
@@ -141,6 +175,11 @@ fn actual(call: &TestCall, decision: &Decision) -> String {
         call.remaining.as_ref().map(|_| &*remaining),
         call.rules.as_ref().map(|_| &*rules),
     )
+}
+
+/// Whether the call is a commit by token, which charges nothing else.
+fn is_commit(decision: &Decision) -> bool {
+    decision.commits.first().is_some_and(|commit| commit.held.is_some())
 }
 
 fn remaining(status: &Status) -> u64 {

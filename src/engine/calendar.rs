@@ -91,6 +91,21 @@ impl Calendar {
         self.unit
     }
 
+    /// The calendar that is [written](Self#impl-Display-for-Calendar) as `unit@zone`.
+    pub fn read(unit: &str, zone: &str) -> Option<Self> {
+        let (name, starts) = unit.split_once('.').unwrap_or((unit, ""));
+        let unit = Unit::ALL.into_iter().find(|known| known.name() == name)?;
+        let calendar = Self::new(unit, zone).ok()?;
+        let middle = match (unit, starts) {
+            (_, "") => return Some(calendar),
+            (Unit::Day, _) => ":",
+            (Unit::Year, _) => "-",
+            _ => return calendar.starting(starts),
+        };
+        let (one, other) = starts.split_at_checked(2)?;
+        calendar.starting(&format!("{one}{middle}{other}"))
+    }
+
     /// These spans, moved to where `starts` says: a day to a time such as `06:00`, a week to a weekday, a month to
     /// a day of the month, a year to a month and day such as `04-01`. `None` if it is no such text.
     pub fn starting(self, starts: &str) -> Option<Self> {

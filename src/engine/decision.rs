@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::engine::{
-    hold::{CommitOutcome, TakenHold},
+    ledger::{CommitOutcome, TakenHold},
     request::Entry,
     rule::{Limit, Rule},
 };
@@ -36,6 +36,22 @@ pub struct Committed {
     pub held: Option<u64>,
     /// The true number, if it is known.
     pub used: Option<u64>,
+}
+
+impl Committed {
+    /// What has become of it, in one word.
+    pub fn name(&self) -> &'static str {
+        match self.outcome {
+            None => "unsent",
+            Some(CommitOutcome::Repeated) => "repeated",
+            Some(CommitOutcome::Late) => "late",
+            Some(CommitOutcome::Applied) if self.used == Some(0) => "unused",
+            Some(CommitOutcome::Applied) if self.held.is_some() && self.used > self.held => {
+                "overrun"
+            }
+            Some(CommitOutcome::Applied) => "committed",
+        }
+    }
 }
 
 /// Whether a call or a descriptor may pass.

@@ -27,7 +27,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::{
-    hold::HoldId,
+    hold_id::HoldId,
     request::Entry,
     rule::{Algorithm, Limit},
     time::Timestamp,

@@ -6,52 +6,35 @@
 mod charge;
 mod counter_state;
 mod give_back;
+mod hold_action;
 mod holds;
 mod parts;
+mod posting;
+mod taken_hold;
 mod tally;
 mod vote;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use self::vote::{FitKind, Vote, VoteResult};
 pub use self::{
     charge::{Charge, asked},
     counter_state::{CounterState, foresee},
     give_back::GiveBack,
+    hold_action::{CommitOutcome, HoldAction},
     parts::{
         JudgedParts, PartTally, PartsVerdict, given_back, judge_parts, past_corrupt_counter,
         reservation,
     },
+    posting::{Few, Posting},
+    taken_hold::{HeldCharge, TakenHold},
     tally::{Fit, Tally},
     vote::{denies, denies_uncharged},
 };
 pub use crate::engine::algorithm::sliding_log::Remembered;
 use crate::engine::{
-    algorithm::{
-        AnyAccount,
-        account::{Account, Terms},
-    },
-    hold::{CommitOutcome, HoldAction, HoldId},
-    request::Hits,
-    rule::FailureMode,
-    time::Timestamp,
+    algorithm::AnyAccount, hold_id::HoldId, request::Hits, rule::FailureMode, time::Timestamp,
 };
-
-/// A list that needs no allocation for most calls, since they are short.
-pub type Few<T> = SmallVec<[T; 4]>;
-
-/// A charge, and the account that it is posted to.
-#[derive(Debug, Clone, Copy)]
-pub struct Posting<'call> {
-    /// An index into the accounts; `None` if the counter is corrupt.
-    pub account: Option<usize>,
-    /// The index of what is known of its hold: the record of its id, or the open holds of its counter.
-    pub hold: Option<usize>,
-    /// The charge.
-    pub charge: &'call Charge,
-    /// The numbers of its limit, at the time of the call.
-    pub terms: Terms,
-}
 
 /// The verdict on one call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -185,24 +168,6 @@ fn charge(assessments: &[Assessment<'_>], result: VoteResult, accounts: &mut [An
         if result == VoteResult::Admitted && assessment.fit == FitKind::Fits {
             holds::take(posting, accounts);
         }
-    }
-}
-
-impl Posting<'_> {
-    fn opens_hold(&self) -> bool {
-        matches!(self.charge.hold, Some(HoldAction::Open { .. }))
-    }
-
-    /// The failure mode of a charge on a corrupt counter; `None` if the counter is not corrupt.
-    fn failure_mode(&self) -> Option<FailureMode> {
-        if self.account.is_some() {
-            return None;
-        }
-        Some(charge::applied_failure_mode(self.charge))
-    }
-
-    fn read<'accounts>(&self, accounts: &'accounts [AnyAccount]) -> Option<&'accounts dyn Account> {
-        Some(accounts.get(self.account?)?.read())
     }
 }
 

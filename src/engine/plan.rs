@@ -4,11 +4,11 @@ use std::{borrow::Cow, iter, sync::Arc};
 
 use crate::engine::{
     decision::{Code, Committed, Decision, Matched, Outcome, Status},
-    hold::{
-        CommitOutcome, HeldCharge, HoldAction, HoldBy, HoldId, HoldPolicy, Parameters, TakenHold,
-    },
+    hold::{HoldBy, HoldPolicy},
+    hold_id::HoldId,
     key::{self, Counter},
-    ledger::{Charge, Fit, Tally, Verdict},
+    ledger::{Charge, CommitOutcome, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
+    parameters::Parameters,
     request::{Descriptor, Entry, Hits, Request},
     rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
     rule_set::{Domain, Found, RequireMode, RuleSet},
@@ -20,23 +20,15 @@ pub struct Plan {
     /// What the store must charge, all or nothing.
     pub charges: Vec<Charge>,
     items: Vec<Item>,
-    /// The number of charges behind those of the items: they commit holds of earlier calls.
+    /// The number of the last charges that commit holds of earlier calls.
     commits: usize,
     /// Common to all holds that this call takes.
     hold_id: HoldId,
     mode_override: ModeOverride,
     /// The domain whose required entries the call lacks, and what that means.
     pub lacking: Option<(Arc<str>, RequireMode)>,
-    /// The groups of quotas; the first has the number 1.
-    groups: Vec<QuotaGroup>,
-}
-
-/// Quotas of a call that have room together.
-#[derive(Debug, PartialEq, Eq)]
-struct QuotaGroup {
-    /// The entries of `quota_group`; without any, all entries.
-    entries: Vec<Entry>,
-    is_named: bool,
+    /// The entries of each group of quotas; the first has the number 1.
+    groups: Vec<Vec<Entry>>,
 }
 
 /// One descriptor's part of a plan.
@@ -213,15 +205,12 @@ impl Plan {
         self.charges.push(charge);
     }
 
-    /// The number of the group of a quota on this path.
+    /// The number of the group of a quota on this path; 0 if it has no entry with one of these keys.
     fn group(&mut self, keys: &[String], path: &[Entry]) -> usize {
         let of_key = |key: &String| path.iter().find(|entry| *entry.key == *key.as_bytes());
-        let mut group = QuotaGroup {
-            entries: keys.iter().filter_map(of_key).cloned().collect(),
-            is_named: true,
-        };
-        if group.entries.is_empty() {
-            group = QuotaGroup { entries: path.to_vec(), is_named: false };
+        let group: Vec<Entry> = keys.iter().filter_map(of_key).cloned().collect();
+        if group.is_empty() {
+            return 0;
         }
         let known = self.groups.iter().position(|known| *known == group);
         known.unwrap_or_else(|| {
@@ -277,8 +266,7 @@ impl Plan {
         let full = self.full_groups(&verdict.tallies);
         let passed =
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
-        let passed = passed.filter(|(_, group)| group.is_named);
-        let passed_groups = passed.map(|(_, group)| group.entries.clone()).collect();
+        let passed_groups = passed.map(|(_, group)| group.clone()).collect();
         let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
         let groups: Vec<usize> = self.charges.iter().map(|charge| charge.quota_group).collect();
         let mut groups = groups.into_iter();
@@ -314,11 +302,11 @@ impl Plan {
     fn taken(&self, verdict: &Verdict) -> Option<TakenHold> {
         let mut charges = Vec::new();
         for (index, (charge, tally)) in self.charges.iter().zip(&verdict.tallies).enumerate() {
-            let without_counter = [&verdict.corrupt, &verdict.absent];
+            let uncounted = [&verdict.corrupt, &verdict.absent];
             if let Hits::Charge(hits) = charge.hits
                 && is_by_token(charge)
                 && matches!(tally.fit, Fit::Fits { .. })
-                && !without_counter.iter().any(|without| without.contains(&index))
+                && !uncounted.iter().any(|without| without.contains(&index))
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
                 charges.push(HeldCharge { counter: charge.counter.clone(), hits, made: *made });
@@ -359,14 +347,13 @@ impl<'call> Asked<'call> {
         let own = if let Hits::Charge(hits) = hits { hits } else { 1 };
         let estimate = policy.estimate(asked, own, charge.counter.limit.capacity()).max(1);
         let abandoned = policy.abandoned;
-        let is_in_flight = matches!(charge.counter.limit.algorithm, Algorithm::InFlight { .. });
+        let occupies = charge.counter.limit.counts_calls();
+        let occupy = occupies.then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
         (charge.hits, charge.hold) = match (policy.by, hits, id) {
-            (_, Hits::Refund(_), _) | (HoldBy::Token, Hits::Check, _) => (hits, None),
-            (HoldBy::Token, _, _) => {
-                let occupies = is_in_flight
-                    .then_some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms });
-                (Hits::Charge(estimate), occupies)
-            }
+            (_, Hits::Refund(_), _)
+            | (HoldBy::Token, Hits::Check, _)
+            | (HoldBy::Id, Hits::Check, None) => (hits, None),
+            (HoldBy::Token, _, _) => (Hits::Charge(estimate), occupy),
             (HoldBy::Id, _, Some(id)) => {
                 let hold = HoldAction::ById {
                     id: HoldId::from_caller(id),
@@ -375,14 +362,11 @@ impl<'call> Asked<'call> {
                 };
                 (Hits::Charge(estimate), Some(hold))
             }
-            (HoldBy::Id, _, None) => (hits, None),
+            (HoldBy::Id, _, None) => (hits, occupy),
             (HoldBy::Counter, Hits::Charge(_), _) if self.descriptor.states_hits => {
                 (hits, Some(HoldAction::EndOldest { estimate, abandoned }))
             }
-            (HoldBy::Counter, _, _) if is_in_flight => (
-                Hits::Charge(estimate),
-                Some(HoldAction::Occupy { id: HoldId::default(), lifetime_ms }),
-            ),
+            (HoldBy::Counter, _, _) if occupies => (Hits::Charge(estimate), occupy),
             (HoldBy::Counter, _, _) => (
                 hits,
                 Some(HoldAction::Open { id: HoldId::default(), estimate, lifetime_ms, abandoned }),
@@ -445,7 +429,11 @@ impl Item {
 
 /// The caller to store with the hits, if the algorithm remembers callers.
 fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
-    let Algorithm::SlidingLog { remember: Some(name) } = algorithm else { return None };
+    let (Algorithm::SlidingLog { remember: Some(name) }
+    | Algorithm::InFlight { remember: Some(name) }) = algorithm
+    else {
+        return None;
+    };
     let entry = entries.iter().find(|entry| *entry.key == *name.as_bytes())?;
     Some(key::caller(&entry.value))
 }

@@ -4,7 +4,12 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// What a [`Limit`] consists of.
 pub use crate::engine::{algorithm::Algorithm, time::Unit};
-use crate::engine::{algorithm::account::Terms, hold::HoldPolicy, time::Timestamp, window::Window};
+use crate::engine::{
+    algorithm::account::Terms,
+    hold::{HoldBy, HoldPolicy},
+    time::Timestamp,
+    window::Window,
+};
 
 /// A number of requests per window, and how they are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +85,12 @@ impl Limit {
         }
     }
 
+    /// Whether the store knows which of its holds are open, beside the hits that it counts.
+    pub fn has_open_holds(&self) -> bool {
+        let is_in_flight = matches!(self.algorithm, Algorithm::InFlight { .. });
+        !is_in_flight && self.hold.as_ref().is_some_and(|policy| policy.by == HoldBy::Counter)
+    }
+
     /// How long after its last charge a first-hit window ends, if before its full length, in milliseconds.
     pub fn idle_ms(&self) -> Option<u64> {
         match self.algorithm {
@@ -90,10 +101,7 @@ impl Limit {
 
     /// The numbers of this limit at `now`.
     pub fn terms(&self, now: Timestamp) -> Terms {
-        let window_ms = match (&self.algorithm, &self.hold) {
-            (Algorithm::InFlight { .. }, Some(policy)) => policy.lifetime_ms,
-            _ => self.window.millis(),
-        };
+        let window_ms = self.window_ms();
         Terms {
             requests_per_unit: self.requests_per_unit,
             capacity: self.capacity(),
@@ -104,12 +112,26 @@ impl Limit {
         }
     }
 
+    /// Whether it counts calls that have begun and not ended. It has no unit then; [`unit`](Self::unit) and
+    /// [`window`](Self::window) only name the counter.
+    pub const fn counts_calls(&self) -> bool {
+        matches!(self.algorithm, Algorithm::InFlight { .. })
+    }
+
+    /// The length of its window in milliseconds; with `in_flight`, the longest time that a call counts.
+    pub fn window_ms(&self) -> u64 {
+        match (&self.algorithm, &self.hold) {
+            (Algorithm::InFlight { .. }, Some(policy)) => policy.lifetime_ms,
+            _ => self.window.millis(),
+        }
+    }
+
     /// How long hits count that were charged at `made`, at most.
     pub fn remaining_window(&self, made: Timestamp) -> Duration {
         if self.algorithm.is_aligned() {
             made.until(self.window.at(made).end)
         } else {
-            Duration::from_millis(self.window.millis())
+            Duration::from_millis(self.window_ms())
         }
     }
 
@@ -123,11 +145,12 @@ impl Limit {
     }
 }
 
-/// As people write it: `10 per minute`, `100 per 5 minutes`.
+/// As people write it: `10 per minute`, `100 per 5 minutes`, `20 in flight`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, unit) = (self.requests_per_unit, self.unit.name());
         match self.unit_multiplier {
+            _ if self.counts_calls() => write!(f, "{requests} in flight"),
             1 => write!(f, "{requests} per {unit}"),
             several => write!(f, "{requests} per {several} {unit}s"),
         }

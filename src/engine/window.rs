@@ -39,8 +39,7 @@ impl Window {
             let is_known = (1..=Self::SECONDS_MAX).contains(&seconds);
             return is_known.then_some(Self { seconds, calendar: None });
         };
-        let unit = Unit::ALL.into_iter().find(|known| known.name() == unit)?;
-        Some(Self::of_calendar(Calendar::new(unit, zone).ok()?))
+        Some(Self::of_calendar(Calendar::read(unit, zone)?))
     }
 
     /// The days, weeks, months or years of a calendar.
@@ -99,6 +98,29 @@ mod tests {
         check(Unit::Hour, 1, 1_000_000_000, 997_200, 1_000_800);
         check(Unit::Day, 1, 1_000_000_000, 950_400, 1_036_800);
         check(Unit::Minute, 5, 1_234_000, 1_200, 1_500);
+    }
+
+    #[test]
+    fn a_window_is_read_as_it_is_written() {
+        let calendar = |unit| Calendar::new(unit, "Europe/Berlin").unwrap();
+        let mut windows = vec![Window::new(Unit::Minute, 7).unwrap()];
+        for (unit, starts) in [
+            (Unit::Day, "06:30"),
+            (Unit::Week, "friday"),
+            (Unit::Month, "31"),
+            (Unit::Year, "04-01"),
+        ] {
+            windows.push(Window::of_calendar(calendar(unit)));
+            windows.push(Window::of_calendar(calendar(unit).starting(starts).unwrap()));
+        }
+        for window in windows {
+            assert_eq!(Window::read(&window.to_string()), Some(window));
+        }
+        for bad in
+            ["", "0s", "60", "-1s", "3153600001s", "day", "day@Berlin", "hour@UTC", "day.9@UTC"]
+        {
+            assert_eq!(Window::read(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::{
         descriptor_syntax,
         ledger::{Charge, Remembered},
         request::{self, Descriptor, Hits},
+        rule::Limit,
     },
     explain::{CORRUPT, incomplete},
     net::tls::server::Identity,
@@ -249,12 +250,13 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
         "used": state.used,
         "remaining": state.remaining,
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
-        "remembered": state.remembered.iter().map(remembered).collect::<Vec<_>>(),
+        "remembered": state.remembered.iter().map(|call| remembered(call, limit)).collect::<Vec<_>>(),
     })
 }
 
-fn remembered(call: &Remembered) -> Value {
-    json!({ "at_ms": call.at.as_millis(), "hits": call.hits, "caller": call.caller })
+fn remembered(call: &Remembered, limit: &Limit) -> Value {
+    let time = if limit.counts_calls() { "until_ms" } else { "at_ms" };
+    json!({ (time): call.at.as_millis(), "hits": call.hits, "caller": call.caller })
 }
 
 fn forbidden(problem: ForbiddenDomain) -> Response {

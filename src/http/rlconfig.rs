@@ -45,7 +45,8 @@ fn path(domain: &str, rule: &Rule) -> String {
 }
 
 fn of_limit(limit: &Limit) -> String {
-    let (unit, requests) = (limit.unit.name().to_ascii_uppercase(), limit.requests_per_unit);
+    let unit = if limit.counts_calls() { "unknown" } else { limit.unit.name() };
+    let (unit, requests) = (unit.to_ascii_uppercase(), limit.requests_per_unit);
     let (shadow, quota) = (limit.mode_written == Mode::Shadow, limit.mode_written == Mode::Quota);
     format!("unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}")
 }

@@ -89,7 +89,7 @@ pub(super) fn limits_text(rule: &Rule) -> String {
 /// The limit, with its algorithm unless that is the default.
 fn limit_text(limit: &Limit) -> String {
     match limit.algorithm {
-        Algorithm::FixedWindow => limit.to_string(),
+        Algorithm::FixedWindow | Algorithm::InFlight { .. } => limit.to_string(),
         _ => format!("{limit} by {}", limit.algorithm.name()),
     }
 }

@@ -3,6 +3,7 @@
 mod token;
 
 use std::{
+    collections::HashSet,
     fmt,
     hash::{BuildHasher as _, RandomState},
     sync::{
@@ -11,22 +12,22 @@ use std::{
     },
 };
 
-use opentelemetry::{
-    KeyValue,
-    metrics::{Counter, Meter},
-};
+use opentelemetry::{KeyValue, metrics::Meter};
 
-pub use self::token::HoldKeys;
+pub use self::token::{HoldKeys, SpanIds};
 use crate::{
     engine::{
         decision::{Committed, Decision},
-        hold::{CommitOutcome, HoldId, Parameters, TakenHold},
+        hold_id::HoldId,
         key,
+        ledger::{CommitOutcome, TakenHold},
+        parameters::Parameters,
         plan::Plan,
         request::Request,
         rule_set::RuleSet,
     },
-    telemetry::{InstrumentRow, LogCause, due_line},
+    limiter::metrics::rule_series::RuleSeries,
+    telemetry::{InstrumentRow, LogCause, current, due_line, with_call},
 };
 
 const HOLDS: InstrumentRow = InstrumentRow::counter(
@@ -45,7 +46,7 @@ pub struct Holds {
     /// Random, so that no two processes give the same ids, and then counted.
     first_id: HoldId,
     taken: AtomicU64,
-    holds: Counter<u64>,
+    holds: RuleSeries,
 }
 
 impl fmt::Debug for Holds {
@@ -59,7 +60,7 @@ impl Holds {
     pub fn new(keys: HoldKeys, meter: &Meter) -> Self {
         let random = || u128::from(RandomState::new().hash_one(()));
         let first_id = HoldId::new(random() << 64 | random());
-        Self { keys, first_id, taken: AtomicU64::new(0), holds: HOLDS.new_counter(meter) }
+        Self { keys, first_id, taken: AtomicU64::new(0), holds: RuleSeries::new(&HOLDS, meter) }
     }
 
     /// Prepares the holds of a call: those that it takes get an id, and those that it commits are added to its charges.
@@ -70,8 +71,11 @@ impl Holds {
         for descriptor in &request.descriptors {
             let Some(parameters) = Parameters::of(&descriptor.entries) else { continue };
             let Some(token) = parameters.commit() else { continue };
-            match self.keys.read(token).filter(|hold| is_of_domain(hold, &request.domain)) {
-                Some(hold) => plan.commit(&hold, parameters),
+            match self.keys.read(token).filter(|(hold, _)| is_of_domain(hold, &request.domain)) {
+                Some((hold, span)) => {
+                    plan.commit(&hold, parameters);
+                    with_call(|call| span.into_iter().for_each(|span| call.link(span)));
+                }
                 None => self.bad_token(),
             }
         }
@@ -87,7 +91,7 @@ impl Holds {
             let number = charge.counter.limit.hold.as_ref().map_or(0, |policy| policy.number);
             self.count(rules, number, "taken");
         }
-        let token = self.keys.write(taken);
+        let token = self.keys.write(taken, current().map(|call| call.ids()));
         if token.is_none()
             && let Some(line) = due_line(LogCause::HoldWithoutToken, "")
         {
@@ -100,7 +104,7 @@ impl Holds {
     }
 
     fn committed(&self, rules: &RuleSet, commit: &Committed) {
-        let Committed { limit, outcome, held, used } = commit;
+        let Committed { limit, outcome, used, .. } = commit;
         let Some(policy) = &limit.hold else { return };
         if *outcome == Some(CommitOutcome::Applied)
             && let Some(used) = used.filter(|used| *used > 0)
@@ -108,15 +112,7 @@ impl Holds {
         {
             learned.learn(used);
         }
-        let outcome = match outcome {
-            None => "unsent",
-            Some(CommitOutcome::Repeated) => "repeated",
-            Some(CommitOutcome::Late) => "late",
-            Some(CommitOutcome::Applied) if *used == Some(0) => "unused",
-            Some(CommitOutcome::Applied) if held.is_some() && used > held => "overrun",
-            Some(CommitOutcome::Applied) => "committed",
-        };
-        self.count(rules, policy.number, outcome);
+        self.count(rules, policy.number, commit.name());
     }
 
     /// Anybody may write a token, so that it is no error.
@@ -136,6 +132,11 @@ impl Holds {
             .holding_limit(number)
             .map_or_else(|| "other".into(), |holding| Arc::clone(&holding.rule));
         self.holds.add(1, &[KeyValue::new("rule", rule), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// Forgets the series of rules that are not among these, each with an empty domain.
+    pub(super) fn retain(&self, in_force: &HashSet<[String; 2]>) {
+        self.holds.retain(in_force);
     }
 
     fn next_id(&self) -> HoldId {

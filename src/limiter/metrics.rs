@@ -2,9 +2,10 @@
 
 mod labels;
 mod rule_counters;
-mod rule_series;
+pub(super) mod rule_series;
 
 use std::{
+    collections::HashSet,
     sync::{Arc, OnceLock},
     time::Instant,
 };
@@ -192,14 +193,15 @@ impl CallMetrics {
         }
     }
 
-    /// Binds the counters of these rules, and forgets the series of others.
-    pub fn rules_in_force(&self, rules: &RuleSet) {
+    /// Binds the counters of these rules, and forgets the series of others. Returns the labels that remain.
+    pub fn rules_in_force(&self, rules: &RuleSet) -> HashSet<[String; 2]> {
         let in_force = self.labels.retain(rules);
         let Self { decisions, hits, corrupt_counters, refused_debits, failure_modes, .. } = self;
         for series in [decisions, hits, corrupt_counters, refused_debits, failure_modes] {
             series.retain(&in_force);
         }
         self.by_rule.replace(rules);
+        in_force
     }
 
     /// Records overrides that were ignored.

@@ -18,6 +18,14 @@ pub(super) fn decided(decision: &Decision) -> [KeyValue; 4] {
     ]
 }
 
+/// What the call has done with holds: whether it took one, and what has become of its commits.
+pub(super) fn holds(decision: &Decision) -> impl Iterator<Item = KeyValue> {
+    let taken = decision.taken.as_ref().map(|_| KeyValue::new("ratelimit.hold.taken", true));
+    let outcomes = decision.commits.iter().map(|commit| commit.name().into());
+    let commits = KeyValue::new("ratelimit.commits", names(outcomes));
+    taken.into_iter().chain((!decision.commits.is_empty()).then_some(commits))
+}
+
 /// The rules whose `on_store_failure` decided, since the store gave no answer.
 pub(super) fn fell_back(rules: Vec<(String, FailureMode)>) -> [KeyValue; 2] {
     let (rules, modes): (Vec<_>, Vec<_>) = rules.into_iter().unzip();

@@ -68,6 +68,7 @@ fn code(code: Code) -> WireCode {
 
 fn current_limit(limit: &Limit) -> RateLimit {
     let unit = match limit.unit {
+        _ if limit.counts_calls() => rate_limit::Unit::Unknown,
         Unit::Second => rate_limit::Unit::Second,
         Unit::Minute => rate_limit::Unit::Minute,
         Unit::Hour => rate_limit::Unit::Hour,

@@ -89,6 +89,9 @@ fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
 
 fn policy_item(status: &LimitedStatus<'_>) -> String {
     let (quota, window) = (status.limit.requests_per_unit, status.limit.window.seconds());
+    if status.limit.counts_calls() {
+        return format!("{};q={quota};qu=\"concurrent-requests\"", status.name);
+    }
     format!("{};q={quota};w={window}", status.name)
 }
 

@@ -11,7 +11,7 @@ use super::pb::{
 };
 use crate::{
     engine::{
-        decision::{Code, Decision, Matched, Outcome, Status},
+        decision::{Code, Committed, Decision, Matched, Outcome, Status},
         request,
         rule::Metadata,
     },
@@ -42,11 +42,17 @@ pub(super) fn echo(request: &RateLimitRequest) -> Struct {
     echo
 }
 
-/// The metadata of an answer: what an `echo` is completed to, and the token of a hold.
+/// The metadata of an answer: what an `echo` is completed to, the token of a hold, and what has become of commits by token.
 pub(super) fn answer(echo: Option<Struct>, decision: &Decision) -> Option<Struct> {
     let mut metadata = echo.map(|echo| complete(echo, decision));
     if let Some(token) = &decision.token {
         insert(metadata.get_or_insert_default(), "hold", text(token));
+    }
+    let commits = decision.commits.iter().filter(|commit| commit.held.is_some());
+    let mut outcomes: Vec<&str> = commits.map(Committed::name).collect();
+    outcomes.dedup();
+    if !outcomes.is_empty() {
+        insert(metadata.get_or_insert_default(), "commit", text(&outcomes.join(", ")));
     }
     metadata
 }

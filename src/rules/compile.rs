@@ -1,5 +1,6 @@
 //! Compiles the rules of all files or resources to a [`RuleSet`], and checks what concerns several of them.
 
+mod hold;
 mod limit;
 mod lint;
 

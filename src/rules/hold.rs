@@ -4,18 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::written::RateLimit;
 use crate::{
     engine::{
         hold::{Abandoned, Estimate, HoldBy, HoldPolicy, LearnedEstimate},
         request::Hits,
-        rule::{Algorithm, Limit, Mode},
     },
     text::duration::duration,
     yaml::{
         json_schema::mapping,
         keys::{KeyTable, Shape, key, required},
-        origin::Problems,
         reader::{Fields, Located, Reader, shown},
         tree::{Content, Location, YamlNode},
     },
@@ -211,40 +208,4 @@ impl Reader<'_> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(HoldPolicy::LIFETIME_MS_MAX)
-}
-
-/// Checks a hold against the rest of its limit.
-pub(super) fn check(
-    limit: &Limit,
-    written: &RateLimit,
-    location: Location,
-    problems: &mut Problems<'_>,
-) {
-    let Some(policy) = &limit.hold else { return };
-    let algorithm = &limit.algorithm;
-    let is_in_flight = matches!(algorithm, Algorithm::InFlight { .. });
-    let mut problem = |message: String| problems.add(location, format!("hold: {message}"));
-    match (policy.by, algorithm) {
-        (_, Algorithm::SlidingLog { .. }) => {
-            problem("not possible with sliding_log, which stores admitted hits only".to_owned());
-        }
-        (HoldBy::Id | HoldBy::Counter, Algorithm::SlidingWindow) => {
-            let by = policy.by.name();
-            problem(format!("`by: {by}` is not possible with sliding_window; `by: token` is"));
-        }
-        _ => {}
-    }
-    if written.count_denied == Some(true) {
-        problem("not possible with `count_denied: true`: a denied call holds nothing, and commits count in full".to_owned());
-    }
-    let is_estimated = policy.estimate.default.is_some() || policy.estimate.learned.is_some();
-    if policy.by == HoldBy::Counter && !is_estimated && !is_in_flight {
-        problem("`by: counter` needs an `estimate`".to_owned());
-    }
-    if policy.abandoned == Abandoned::Release && policy.by != HoldBy::Counter && !is_in_flight {
-        problem("`abandoned: release` needs `by: counter`, or the algorithm in_flight".to_owned());
-    }
-    if is_in_flight && limit.mode_written == Mode::Quota {
-        problem("in_flight is not possible with quota_mode".to_owned());
-    }
 }

@@ -39,24 +39,24 @@ pub fn schema_of_rules() -> Value {
 }
 
 fn descriptor_conditions() -> Vec<Value> {
-    let log = algorithm("sliding_log");
-    let no_log = json!({
+    let stored = stored();
+    let none_stored = json!({
         "properties": {
-            "rate_limit": { "not": log },
-            "rate_limits": { "items": { "not": log } },
+            "rate_limit": { "not": stored },
+            "rate_limits": { "items": { "not": stored } },
         },
     });
     let with_star = is("value", &json!({ "type": "string", "pattern": "\\*" }));
     vec![
         json!({ "not": { "allOf": [is_set("rate_limit"), is_set("rate_limits")] } }),
         when(&is("share_threshold", &json!({ "const": true })), &with_star),
-        when(&is("quota_mode", &json!({ "const": true })), &no_log),
+        when(&is("quota_mode", &json!({ "const": true })), &none_stored),
     ]
 }
 
 /// The conditions on every limit, except unlimited ones.
 fn limit_conditions() -> Vec<Value> {
-    let (log, bucket) = (algorithm("sliding_log"), algorithm("token_bucket"));
+    let (stored, bucket) = (stored(), algorithm("token_bucket"));
     let days = json!({
         "required": ["unit"],
         "properties": {
@@ -67,15 +67,20 @@ fn limit_conditions() -> Vec<Value> {
     });
     let admitted_only = json!({ "properties": { "count_denied": { "not": { "const": true } } } });
     let refills = is("requests_per_unit", &json!({ "type": "integer", "minimum": 1 }));
+    let in_flight = json!({
+        "if": algorithm("in_flight"),
+        "then": { "allOf": [is_set("hold"), { "not": is_set("unit") }, { "not": is_set("unit_multiplier") }] },
+        "else": is("unit", &in_any_case(&Unit::ALL.map(Unit::name))),
+    });
     let mut conditions = vec![
-        is("unit", &in_any_case(&Unit::ALL.map(Unit::name))),
+        in_flight,
         when(&is_set("burst"), &json!({ "allOf": [bucket, refills] })),
-        when(&is_set("remember"), &log),
+        when(&is_set("remember"), &stored),
         when(&is_set("idle"), &algorithm("first_hit_window")),
         when(&is_set("time_zone"), &days),
         when(&is_set("starts"), &starts()),
-        when(&log, &at_most("requests_per_unit", LOG_HITS_MAX)),
-        when(&log, &admitted_only),
+        when(&stored, &at_most("requests_per_unit", LOG_HITS_MAX)),
+        when(&stored, &admitted_only),
     ];
     for unit in Unit::ALL {
         let is_unit = is("unit", &in_any_case(&[unit.name()]));
@@ -115,6 +120,11 @@ fn starts() -> Value {
         conditions.push(when(&is_unit, &json!({ "properties": { "starts": form } })));
     }
     json!({ "allOf": conditions })
+}
+
+/// The algorithms that store each hit.
+fn stored() -> Value {
+    is("algorithm", &in_any_case(&["sliding_log", "in_flight"]))
 }
 
 fn algorithm(name: &str) -> Value {

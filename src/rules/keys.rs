@@ -119,13 +119,13 @@ pub(super) static DESCRIPTOR: KeyTable = KeyTable {
     ],
 };
 
-/// Keys of a limit that need a certain algorithm.
-pub(super) const OF_ONE_ALGORITHM: [(&str, &str); 5] = [
-    ("burst", "token_bucket"),
-    ("idle", "first_hit_window"),
-    ("time_zone", "fixed_window"),
-    ("starts", "fixed_window"),
-    ("remember", "sliding_log"),
+/// Keys of a limit that need one of certain algorithms.
+pub(super) const OF_ONE_ALGORITHM: [(&str, &[&str]); 5] = [
+    ("burst", &["token_bucket"]),
+    ("idle", &["first_hit_window"]),
+    ("time_zone", &["fixed_window"]),
+    ("starts", &["fixed_window"]),
+    ("remember", &["sliding_log", "in_flight"]),
 ];
 
 /// Keys that each limit has for itself: an overlay gives none of the first, and `defaults` none of all.
@@ -140,7 +140,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "unit",
             Shape::Other(unit),
-            "Unit of the window: second, minute, hour, day, week, month (30 days) or year (365 days)",
+            "Unit of the window: second, minute, hour, day, week, month (30 days) or year (365 days); \
+             not with in_flight",
         ),
         key(
             "unit_multiplier",
@@ -150,7 +151,8 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "requests_per_unit",
             Shape::Whole { min: 0, max: Hits::MAX },
-            "Hits admitted per window, 0 to 9007199254740991; absent counts as 0, which denies every call",
+            "Hits admitted per window, or at once with in_flight, 0 to 9007199254740991; absent counts as 0, which \
+             denies every call",
         ),
         key(
             "scale",
@@ -166,7 +168,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "algorithm",
             Shape::OneOf(algorithm_names),
-            "fixed_window (default), first_hit_window, sliding_log, sliding_window or token_bucket",
+            "fixed_window (default), first_hit_window, sliding_log, sliding_window, token_bucket or in_flight",
         ),
         key(
             "burst",
@@ -203,7 +205,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "remember",
             TEXT,
-            "For sliding_log: key of the entry whose value is stored with each hit",
+            "For sliding_log and in_flight: key of the entry whose value is stored with each hit",
         ),
         key(
             "on_store_failure",
@@ -213,7 +215,7 @@ pub(super) static LIMIT: KeyTable = KeyTable {
         key(
             "hold",
             Shape::Other(hold::schema),
-            "Hits are held until a commit tells the true number: a time such as `10m`, or a mapping; see \
+            "Hits are held until a commit states the true number: a time such as `10m`, or a mapping; see \
              docs/budgets.md",
         ),
         key("name", TEXT, "Name of the limit in answers, and in the `replaces` of other limits"),

@@ -149,7 +149,7 @@ fn applies(name: &str, limit: &YamlNode) -> bool {
     let is = |expected: &str, word: &str| word.eq_ignore_ascii_case(expected);
     let algorithm = word("algorithm").unwrap_or(Algorithm::FixedWindow.name());
     let needed = OF_ONE_ALGORITHM.into_iter().find(|(key, _)| *key == name);
-    needed.is_none_or(|(_, needed)| is(needed, algorithm))
+    needed.is_none_or(|(_, needed)| needed.iter().any(|needed| is(needed, algorithm)))
         && (!["time_zone", "starts"].contains(&name)
             || word("unit").is_some_and(|unit| LONG_UNITS.into_iter().any(|long| is(long, unit))))
 }
@@ -297,7 +297,7 @@ user=alice: 9 per day by first_hit_window, error",
             &[SHOP, "domain: shop\ndefaults: { burst: x, unit: day, name: a }\n"],
             &[],
             "\
-f1:2:20: burst: must be a whole number from 1 to 4294967295
+f1:2:20: burst: must be a whole number from 1 to 9007199254740991
 f1:2:29: unit: not in `defaults`; each limit has its own
 f1:2:40: name: not in `defaults`; each limit has its own",
         );
@@ -372,8 +372,10 @@ o1:1:1: domain: missing",
                 "domain: shop\ndescriptors:\n- { key: '*', rate_limit: { burst: 7 } }\n- { key: path, descriptors: [{ key: user, rate_limit: { burst: 7 } }] }",
             ],
             "\
-f0:10:7: burst: only for algorithm token_bucket, not fixed_window
-f0:4:15: burst: only for algorithm token_bucket, not fixed_window",
+f0:4:15: burst: only for algorithm token_bucket, not fixed_window
+f0:7:15: burst: only for algorithm token_bucket, not first_hit_window
+f0:13:7: burst: only for algorithm token_bucket, not fixed_window
+f0:14:7: burst: only for algorithm token_bucket, not fixed_window",
         );
     }
 }

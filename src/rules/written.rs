@@ -5,8 +5,9 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use super::keys::{DESCRIPTOR, FILE, LIMIT, OF_A_LIMIT, REPLACED};
 use crate::{
     engine::{
-        hold::{HoldPolicy, Parameters},
+        hold::HoldPolicy,
         key::SlotBy,
+        parameters::Parameters,
         request::Hits,
         rule::{Algorithm, FailureMode, Metadata, Unit},
         rule_set::{RequireMode, Requirement},
@@ -263,6 +264,15 @@ impl Reader<'_> {
 
     fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
         let names = Unit::ALL.map(Unit::name);
+        if !unlimited && fields.word("algorithm").is_some_and(|word| word.value == "in_flight") {
+            for key in ["unit", "unit_multiplier"] {
+                if let Some(node) = fields.node(key) {
+                    let message = format!("{key}: not allowed with in_flight, which has no window");
+                    self.problem(node.location, message);
+                }
+            }
+            return Some(Located { location: fields.location, value: Unit::Second });
+        }
         let Some(node) = fields.node("unit") else {
             if !unlimited {
                 let message = format!("unit: missing; must be one of: {}", names.join(", "));

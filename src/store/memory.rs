@@ -25,9 +25,10 @@ use self::{
 use super::{Clear, Clock};
 use crate::engine::{
     algorithm::{Algorithm, AnyAccount, account::Terms, in_flight::InFlight},
-    hold::{Abandoned, HoldAction, HoldId},
+    hold::Abandoned,
+    hold_id::HoldId,
     key::Counter,
-    ledger::{self, Charge, CounterState, Few, GiveBack, Posting, Tally, Verdict},
+    ledger::{self, Charge, CounterState, Few, GiveBack, HoldAction, Posting, Tally, Verdict},
     time::Timestamp,
 };
 
@@ -130,7 +131,9 @@ impl MemoryStore {
         let Some(holds) = self.locate_hold(counter, Some(holds), terms) else { return };
         let mut locked = LockedShards::lock(&self.shards, Few::from_iter([holds.shard]));
         let mut account = locked.take(&holds);
-        if let AnyAccount::InFlight(account) = &mut account {
+        if let AnyAccount::InFlight(account) = &mut account
+            && account.occupants(now).any(|open| open.id == id)
+        {
             account.end(id);
         }
         locked.keep(holds, account, &self.capacity);
@@ -161,21 +164,27 @@ impl MemoryStore {
 
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterState {
-        let counter = self.locate(counter, counter.limit.terms(self.now()));
-        let mut locked = LockedShards::lock(&self.shards, Few::from_iter([counter.shard]));
-        let account = locked.take(&counter);
-        let state = CounterState::of(&account, &counter.terms);
-        match clear {
-            // A counter that is kept already evicts none.
-            Clear::No => drop(locked.keep(counter, account, &self.capacity)),
-            Clear::Yes => {
-                let shard = locked.shard(counter.shard);
-                let mut removed = usize::from(shard.remove(&counter.key));
-                if let Some(previous_key) = &counter.previous_key {
-                    removed += usize::from(shard.remove(previous_key));
-                }
-                self.capacity.release(removed);
+        let charge = Charge::reading(counter.clone());
+        let terms = charge.terms(self.now());
+        let mut located: Few<LocatedCounter> = Few::from_iter([self.locate(counter, terms)]);
+        located.extend(self.locate_hold(counter, charge.hold, terms));
+        let shards = located.iter().map(|counter| counter.shard).collect();
+        let mut locked = LockedShards::lock(&self.shards, shards);
+        let mut accounts: Few<AnyAccount> =
+            located.iter().map(|counter| locked.take(counter)).collect();
+        let hold = (located.len() > 1).then_some(1);
+        let posting = Posting { account: Some(0), hold, charge: &charge, terms };
+        let state = CounterState::read(&posting, &mut accounts).expect("the account is there");
+        for (counter, account) in located.into_iter().zip(accounts) {
+            if clear == Clear::No {
+                // A counter that is kept already evicts none.
+                locked.keep(counter, account, &self.capacity);
+                continue;
             }
+            let shard = locked.shard(counter.shard);
+            let keys = [Some(counter.key), counter.previous_key];
+            let removed = keys.iter().flatten().filter(|key| shard.remove(key)).count();
+            self.capacity.release(removed);
         }
         state
     }

@@ -65,10 +65,11 @@ const STARVED: InstrumentRow = InstrumentRow::counter(
     "time that calls waited for CPU, as far as it delayed a timer of theirs by 5 ms or more; Redis is not to blame for it",
 )
 .in_unit(InstrumentUnit::Seconds);
-const DEBITS_QUEUED: InstrumentRow = InstrumentRow::gauge(
-    "ratelimit.debits.queued",
+const COMMITS_QUEUED: InstrumentRow = InstrumentRow::gauge(
+    "ratelimit.commits.queued",
     &[],
-    "debits and refunds that could not be sent to Redis, and wait until it answers or their window ends",
+    "commits that Redis did not answer, and debits and refunds that could not be sent to it, which wait until it answers, \
+     or until their deadline or window ends",
 );
 const DEBITS_DROPPED: InstrumentRow = InstrumentRow::counter(
     "ratelimit.debits.dropped",
@@ -115,7 +116,7 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &BREAKER_OPEN,
     &SHED,
     &STARVED,
-    &DEBITS_QUEUED,
+    &COMMITS_QUEUED,
     &DEBITS_DROPPED,
     &BATCH_CALLS,
     &BATCH_WAIT,
@@ -136,7 +137,7 @@ pub struct StoreMetrics {
     failed_checks: UpDownCounter<i64>,
     shed: Counter<u64>,
     starved: Counter<f64>,
-    debits_queued: UpDownCounter<i64>,
+    commits_queued: UpDownCounter<i64>,
     debits_dropped: Counter<u64>,
     up: Gauge<u64>,
     breaker: Gauge<u64>,
@@ -154,7 +155,7 @@ impl StoreMetrics {
             connection_failures: CONNECTION_FAILURES.new_counter(meter),
             shed: SHED.new_counter(meter),
             starved: STARVED.new_float_counter(meter),
-            debits_queued: DEBITS_QUEUED.new_up_down_counter(meter),
+            commits_queued: COMMITS_QUEUED.new_up_down_counter(meter),
             debits_dropped: DEBITS_DROPPED.new_counter(meter),
             up: UP.new_gauge(meter),
             breaker: BREAKER_OPEN.new_gauge(meter),
@@ -172,7 +173,7 @@ impl StoreMetrics {
         metrics.shed.add(0, &[]);
         metrics.stale.add(0, &[]);
         metrics.starved.add(0.0, &[]);
-        metrics.debits_queued.add(0, &[]);
+        metrics.commits_queued.add(0, &[]);
         for reason in ["full", "ended", "stopped"] {
             metrics.debits_dropped.add(0, &[KeyValue::new("reason", reason)]);
         }
@@ -281,9 +282,9 @@ impl StoreMetrics {
         self.starved.add(time.as_secs_f64(), &[]);
     }
 
-    /// Counts debits and refunds that wait for Redis, or, below 0, that no longer do.
-    pub(crate) fn debits_queued(&self, change: i64) {
-        self.debits_queued.add(change, &[]);
+    /// Counts commits, debits and refunds that wait for Redis, or, below 0, that no longer do.
+    pub(crate) fn commits_queued(&self, change: i64) {
+        self.commits_queued.add(change, &[]);
     }
 
     /// Counts a debit or a refund that is never sent, by the reason.

@@ -89,7 +89,7 @@ impl OverLimitCache {
                 None => Tally::unused(&charge.counter.limit, asked, (self.clock)()),
             };
             if let Fit::Fits { remaining } = tally.fit
-                && asked > u64::from(remaining)
+                && asked > remaining
             {
                 // More than it last had: only the store knows whether that fits now.
                 return None;

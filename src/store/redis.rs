@@ -162,6 +162,8 @@ impl RedisStore {
 impl Resend for RedisStore {
     async fn send(&self, work: &NodeWork, made: Timestamp) -> Result<(), NotDecided> {
         let Some(slot) = work.slot() else { return Ok(()) };
-        redirected(&self.directory, slot, work, Some(made)).await.map(drop)
+        // A commit charges what was used beyond its hold in the window of now.
+        let made = work.commit_deadline().is_none().then_some(made);
+        redirected(&self.directory, slot, work, made).await.map(drop)
     }
 }

@@ -43,7 +43,7 @@ pub(crate) enum LogCause {
     Starved,
     /// Debits and refunds that were dropped; the subject is the reason.
     DroppedDebits,
-    /// A commit with a token that is none of this service.
+    /// A commit whose token this service has not made.
     BadHoldToken,
     /// A hold whose token would be too long.
     HoldWithoutToken,

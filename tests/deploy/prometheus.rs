@@ -81,6 +81,7 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
             ask("user").await;
         }
         ask("log").await;
+        ask("hold.commit").await;
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         service.ask(request("shop", vec![descriptor(&[("user", "fallback")])])).await.unwrap();
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);

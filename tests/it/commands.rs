@@ -4,6 +4,7 @@ mod bench;
 mod counters;
 mod envoyproxy_ratelimit;
 mod explain;
+mod holds;
 mod terminal;
 mod top;
 mod wrong_peer;

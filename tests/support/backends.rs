@@ -16,7 +16,7 @@ use tollkeeper::{
     },
 };
 
-use super::model::Model;
+use super::model::{Model, holds::HoldModel};
 use super::redis_server::Redis;
 
 /// Judges one call after the other.
@@ -40,6 +40,24 @@ impl Backend for Model {
 
     fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
         Model::give_back(self, give_back, now)
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Backend for HoldModel {
+    fn name(&self) -> &'static str {
+        "the model of holds"
+    }
+
+    fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
+        Self::charge(self, charges, now)
+    }
+
+    fn give_back(&mut self, _: &GiveBack, _: Timestamp) -> Option<Tally> {
+        None
     }
 
     fn clear(&mut self) {

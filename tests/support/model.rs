@@ -1,10 +1,13 @@
 //! The reference model: each algorithm written as simply as possible, on large integers. It shares no
 //! arithmetic with the engine, and is slow.
 
+pub mod holds;
+
 use std::{collections::HashMap, time::Duration};
 
 use tollkeeper::engine::{
-    ledger::{Charge, Fit, GiveBack, Tally},
+    hold_id::HoldId,
+    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::Timestamp,
@@ -24,6 +27,10 @@ pub struct Model {
     logs: HashMap<String, Vec<i128>>,
     /// Buckets: the debt, in hits times the window's milliseconds, and its time.
     buckets: HashMap<String, (i128, i128)>,
+    /// Calls in flight: of each place the deadline and the call, by the deadlines.
+    places: HashMap<String, Vec<(i128, HoldId)>>,
+    /// Takes by id in flight: the deadline, until the call has ended, and when the take is forgotten.
+    taken: HashMap<(String, HoldId), (Option<i128>, i128)>,
 }
 
 /// The counter and limit of a charge. Times are in milliseconds.
@@ -46,7 +53,10 @@ impl Counter {
             name: charge.counter.key(Timestamp::from_millis(0)),
             limit: limit.requests_per_unit.into(),
             capacity: limit.capacity().into(),
-            window: i128::from(limit.window.seconds()) * 1000,
+            window: match &limit.hold {
+                Some(policy) if limit.counts_calls() => policy.lifetime_ms.into(),
+                _ => i128::from(limit.window.seconds()) * 1000,
+            },
             idle: limit.idle_ms().map_or(i128::MAX >> 1, i128::from),
             start: span.start.as_millis().into(),
             end: span.end.as_millis().into(),
@@ -114,16 +124,19 @@ impl Model {
         for charge in charges {
             self.set_back(&Counter::of(charge, now), now);
         }
+        let commits: Vec<_> = charges.iter().map(|charge| self.commit(charge, now)).collect();
         for charge in charges {
             if let Hits::Refund(hits) = charge.hits {
                 self.refund(charge, hits.into(), now);
             }
         }
+        let asking = charges.iter().zip(&commits).filter(|(_, commit)| commit.is_none());
+        let asking: Vec<Charge> = asking.map(|(charge, _)| charge.clone()).collect();
         // Every charge is judged in the state after the refunds, by the sum on its counter.
         let after_refunds = self.clone();
         let mut judged = Vec::new();
-        for charge in charges {
-            let hits = hits_to_judge(charge, charges, now);
+        for charge in &asking {
+            let hits = hits_to_judge(charge, &asking, now);
             let fits = charge.hits.is_refund() || after_refunds.fits(charge, hits, now);
             judged.push(Judged { charge, hits, fits });
         }
@@ -137,10 +150,15 @@ impl Model {
                 self.add(charge, hits.into(), now);
             }
         }
-        let mut tallies = Vec::new();
-        for Judged { charge, hits, fits } in judged {
-            let state = if charge.hits == Hits::Check { &after_refunds } else { &*self };
-            tallies.push(state.tally(charge, fits, hits, now));
+        let (mut judged, mut tallies) = (judged.into_iter(), Vec::new());
+        for (charge, commit) in charges.iter().zip(commits) {
+            tallies.push(if let Some(outcome) = commit {
+                Tally { fit: Fit::Commit(outcome), ..self.tally(charge, true, 0, now) }
+            } else {
+                let Judged { charge, hits, fits } = judged.next().unwrap();
+                let state = if charge.hits == Hits::Check { &after_refunds } else { &*self };
+                state.tally(charge, fits, hits, now)
+            });
         }
         tallies
     }
@@ -232,7 +250,9 @@ impl Model {
                 let present = self.in_window(&counter.name, counter.start);
                 before + (present + hits) * counter.window <= counter.limit * counter.window
             }
-            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
+            Algorithm::InFlight { .. } => {
+                self.in_flight(&counter, now).len() as i128 + hits <= counter.limit
+            }
             Algorithm::TokenBucket { .. } => {
                 self.debt(&counter, now).0 + hits * counter.window
                     <= counter.capacity * counter.window
@@ -261,7 +281,9 @@ impl Model {
                     _ => counter.end + counter.window,
                 }
             }
-            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
+            Algorithm::InFlight { .. } => {
+                self.in_flight(&counter, now).last().map_or(now, |(deadline, _)| *deadline)
+            }
             Algorithm::TokenBucket { .. } => match self.debt(&counter, now) {
                 (0, _) => now,
                 (_, at) if counter.limit == 0 => at + counter.window,
@@ -287,6 +309,72 @@ impl Model {
         {
             *at = now;
         }
+        if let Some(places) = self.places.get_mut(&counter.name) {
+            places.retain(|(deadline, _)| now < *deadline);
+            places.iter_mut().for_each(|(deadline, _)| *deadline = latest.min(*deadline));
+            places.sort();
+        }
+    }
+
+    /// The places in use.
+    fn in_flight(&self, counter: &Counter, now: i128) -> Vec<(i128, HoldId)> {
+        let places = self.places.get(&counter.name).cloned().unwrap_or_default();
+        places.into_iter().filter(|(deadline, _)| now < *deadline).collect()
+    }
+
+    /// Ends a call in flight.
+    fn end(&mut self, name: &str, id: HoldId) -> CommitOutcome {
+        let places = self.places.entry(name.to_owned()).or_default();
+        let before = places.len();
+        places.retain(|(_, other)| *other != id);
+        if places.len() < before { CommitOutcome::Applied } else { CommitOutcome::Repeated }
+    }
+
+    /// What becomes of a commit of a call in flight; `None` if it is something else.
+    fn commit(&mut self, charge: &Charge, now: i128) -> Option<CommitOutcome> {
+        let counter = Counter::of(charge, now);
+        match charge.hold? {
+            HoldAction::Commit { deadline, .. } if i128::from(deadline.as_millis()) <= now => {
+                Some(CommitOutcome::Late)
+            }
+            HoldAction::Commit { id, .. } => Some(self.end(&counter.name, id)),
+            HoldAction::EndOldest { .. } => match self.in_flight(&counter, now).first() {
+                Some((_, oldest)) => Some(self.end(&counter.name, *oldest)),
+                None => Some(CommitOutcome::Repeated),
+            },
+            HoldAction::ById { id, .. } => {
+                self.taken.retain(|(name, other), (_, until)| {
+                    now < *until || *name != counter.name || *other != id
+                });
+                let (deadline, _) = self.taken.get_mut(&(counter.name.clone(), id))?;
+                let Some(deadline) = deadline.take() else { return Some(CommitOutcome::Repeated) };
+                if deadline <= now {
+                    return Some(CommitOutcome::Late);
+                }
+                self.end(&counter.name, id);
+                Some(CommitOutcome::Applied)
+            }
+            HoldAction::Occupy { .. } => None,
+            HoldAction::Open { .. } => unimplemented!("the model of open holds"),
+        }
+    }
+
+    /// Adds a call in flight.
+    fn occupy(&mut self, charge: &Charge, hits: i128, now: i128) {
+        let counter = Counter::of(charge, now);
+        let (id, lifetime) = match charge.hold {
+            Some(HoldAction::Occupy { id, lifetime_ms }) => (id, i128::from(lifetime_ms)),
+            Some(HoldAction::ById { id, lifetime_ms, .. }) => {
+                let lifetime = i128::from(lifetime_ms);
+                let known = (Some(now + lifetime), now + 2 * lifetime);
+                self.taken.insert((counter.name.clone(), id), known);
+                (id, lifetime)
+            }
+            other => unreachable!("{other:?}"),
+        };
+        let places = self.places.entry(counter.name).or_default();
+        places.extend((0..hits).map(|_| (now + lifetime, id)));
+        places.sort();
     }
 
     fn add(&mut self, charge: &Charge, hits: i128, now: i128) {
@@ -307,7 +395,7 @@ impl Model {
                 log.extend((0..hits).map(|_| at));
                 self.logs.insert(counter.name, log);
             }
-            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
+            Algorithm::InFlight { .. } => self.occupy(charge, hits, now),
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 self.buckets
@@ -318,7 +406,7 @@ impl Model {
 
     /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
     pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
-        let GiveBack { counter, hits, made, .. } = give_back;
+        let GiveBack { counter, hits, made, hold, .. } = give_back;
         let charge = Charge::new(counter.clone(), Hits::Refund(0));
         let (hits, made) = (i128::from(*hits), i128::from(made.as_millis()));
         let now = i128::from(now.as_millis());
@@ -352,7 +440,12 @@ impl Model {
                     self.logs.insert(counter.name, log.into_iter().filter(is_kept).collect());
                 }
             }
-            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
+            Algorithm::InFlight { .. } => {
+                if let Some(HoldAction::Occupy { id, .. } | HoldAction::ById { id, .. }) = *hold {
+                    self.end(&counter.name, id);
+                    self.taken.remove(&(counter.name, id));
+                }
+            }
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 let refilled = (at - made).max(0) * counter.limit;
@@ -386,7 +479,11 @@ impl Model {
                     self.logs.insert(counter.name, log);
                 }
             }
-            Algorithm::InFlight { .. } => unimplemented!("the model of calls in flight"),
+            Algorithm::InFlight { .. } => {
+                if let Some(places) = self.places.get_mut(&counter.name) {
+                    places.truncate((places.len() as i128 - hits).max(0) as usize);
+                }
+            }
             Algorithm::TokenBucket { .. } => {
                 let (debt, at) = self.debt(&counter, now);
                 if debt > 0 {

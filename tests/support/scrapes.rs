@@ -12,7 +12,7 @@ use super::{
     redis_server::Redis,
     secured::Secured,
     sentinels::{NAME, sentinel_of},
-    service::{Options, Service, descriptor, hits, request, serve, with_limit},
+    service::{Options, RULES, Service, descriptor, hits, request, serve, with_limit},
 };
 
 /// A scrape after every event about Redis that a metric counts.
@@ -69,15 +69,20 @@ async fn scrape_with_sentinel() -> String {
     })
 }
 
-/// A scrape after counters in memory were evicted.
+/// A scrape after counters in memory were evicted, and calls lacked what they need.
 async fn scrape_with_memory() -> String {
     let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
-    let service = Service::start(Options { flags, ..Options::default() });
+    let required = "domain: shop\nrequire: user\nrequire_mode: report";
+    let rules = &RULES.replace("domain: shop", required);
+    let service = Service::start(Options { rules, flags, ..Options::default() });
+    service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
+    service.ask(request("shop", vec![])).await.unwrap_err();
     for part in 0..4 {
         let user = |number: u32| descriptor(&[("user", &number.to_string())]);
         let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
         service.ask(request("shop", descriptors)).await.unwrap();
     }
+    service.ask(request("shop", vec![descriptor(&[("hold.commit", "bad")])])).await.unwrap();
     service.get("/metrics")
 }
 

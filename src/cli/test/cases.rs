@@ -1,7 +1,7 @@
 //! Reads tests of rules: calls, their times, and the decisions that are expected.
 
 use std::{
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
@@ -10,8 +10,10 @@ use crate::{
     engine::{
         algorithm::account::COUNT_MAX,
         descriptor_syntax,
+        parameters::Parameters,
         request::{
-            DESCRIPTORS_MAX_DEFAULT, Descriptor, Hits, Request, check_descriptors, check_entries,
+            DESCRIPTORS_MAX_DEFAULT, Descriptor, Entry, Hits, Request, check_descriptors,
+            check_entries,
         },
         time::Timestamp,
     },
@@ -21,7 +23,7 @@ use crate::{
         origin::Origin,
         problem::Findings,
         reader::{Fields, Reader},
-        tree::{Content, Location, YamlNode},
+        tree::{Content, YamlNode},
     },
 };
 
@@ -61,7 +63,9 @@ pub(crate) struct TestCall {
     pub request: Request,
     /// Its descriptors as written.
     pub written: Vec<String>,
-    /// The overall code: `OK` or `OVER_LIMIT`.
+    /// The name of the hold that it takes.
+    pub hold: Option<String>,
+    /// The overall code, `OK` or `OVER_LIMIT`; for a commit what becomes of it.
     pub code: Option<&'static str>,
     /// Remaining hits for each descriptor.
     pub remaining: Option<Vec<u64>>,
@@ -127,9 +131,8 @@ impl Reader<'_> {
         let domain = fields.text("domain").map(|domain| domain.value).unwrap_or_default();
         let mut calls: Vec<TestCall> = Vec::new();
         for node in self.list(&fields, "calls") {
-            let above = calls.last().map(|call| (call.at.clone(), call.now));
-            let above = above.unwrap_or_else(|| ("0s".to_owned(), start));
-            calls.extend(self.call(node, &domain, start, above));
+            let call = self.call(node, &domain, start, &calls);
+            calls.extend(call);
         }
         let name = fields.text("name")?.value;
         Some(Case { name, location: self.located(node), calls })
@@ -144,50 +147,107 @@ impl Reader<'_> {
         millis.map(Timestamp::from_millis)
     }
 
-    /// `above` is the time of the previous call.
+    /// `before` are the previous calls.
     fn call(
         &mut self,
         node: &YamlNode,
         domain: &str,
         start: Timestamp,
-        above: (String, Timestamp),
+        before: &[TestCall],
     ) -> Option<TestCall> {
         let fields = self.fields(node, &CALL)?;
+        let above = before.last().map(|call| (call.at.clone(), call.now));
+        let above = above.unwrap_or_else(|| ("0s".to_owned(), start));
         let (at, now) = match fields.node("at") {
             None => above,
             Some(node) => self.time(node, start, &above)?,
         };
-        let hits = match fields.node("hits") {
-            None => Hits::Charge(1),
-            Some(node) => self.hits(node)?,
+        let (abandoned, commit) = (fields.text("abandon"), fields.node("commit"));
+        let is_commit = abandoned.is_some() || commit.is_some();
+        let (written, descriptors) = if is_commit {
+            let entries = self.commit(&fields, before)?;
+            let written = abandoned.as_ref().map_or("commit", |_| "abandon").to_owned();
+            (
+                vec![written],
+                vec![Descriptor { entries, hits: Hits::Check, states_hits: true, limit: None }],
+            )
+        } else {
+            self.descriptors_of_call(&fields)?
         };
-        let nodes = self.one_or_more(&fields, "descriptors").unwrap_or_default();
-        let count = nodes.len();
-        let written = self.texts_in(&nodes, "descriptors");
-        let descriptors = self.descriptors_of_call(&written, hits);
-        if let Err(refusal) = check_descriptors(count, DESCRIPTORS_MAX_DEFAULT)
-            && let Some(node) = fields.node("descriptors")
-        {
-            self.problem(node.location, refusal);
-        }
+        let count = descriptors.len();
+        let code = fields.word("expect").map(|word| word.value);
         Some(TestCall {
             location: self.located(node),
             at,
             now,
             request: Request { domain: domain.to_owned(), descriptors },
-            written: written.into_iter().map(|(_, text)| text).collect(),
-            code: fields.word("expect").map(|word| word.value),
+            written,
+            hold: fields.text("hold").map(|hold| hold.value),
+            code: abandoned.map_or(code, |_| Some("late")),
             remaining: self.numbers(&fields, "remaining", count),
             rules: self.texts_of_each(&fields, "rule", count),
         })
     }
 
-    /// Parses descriptors, and refuses those that the service refuses.
+    /// The entries of a commit, whose token is the name of the hold.
+    fn commit(&mut self, fields: &Fields<'_>, before: &[TestCall]) -> Option<Vec<Entry>> {
+        for name in ["descriptors", "hits", "remaining", "rule"] {
+            if let Some(node) = fields.node(name) {
+                self.problem(
+                    node.location,
+                    format!("{name}: not part of a commit, which is a step of its own"),
+                );
+            }
+        }
+        let mut taken = before.iter().rev().filter_map(|call| call.hold.as_deref());
+        let name = fields.text("abandon").or_else(|| fields.text("of"));
+        let hold = match &name {
+            Some(name) => taken.find(|taken| *taken == name.value),
+            None => taken.next(),
+        };
+        let Some(hold) = hold else {
+            let location = name.map_or(fields.location, |name| name.location);
+            self.problem(location, "no call above takes this hold; a take has `hold: NAME`");
+            return None;
+        };
+        let name = Entry { key: "hold.commit".into(), value: hold.to_owned().into() };
+        let Some(node) = fields.node("commit") else { return Some(vec![name]) };
+        let text = self.scalar(node, "commit")?;
+        let entries = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => descriptor_syntax::parse(&format!("hold.used={text}")),
+            false => descriptor_syntax::parse(text),
+        };
+        match entries {
+            Ok(entries) if entries.iter().all(Parameters::is_parameter) => {
+                Some(iter::once(name).chain(entries).collect())
+            }
+            _ => {
+                let message = "commit: must be a whole number, or entries such as hold.used.output=17,hold.end=200 -";
+                self.problem(node.location, message);
+                None
+            }
+        }
+    }
+
+    /// The descriptors of a call, as written and parsed; those that the service refuses are problems.
     fn descriptors_of_call(
         &mut self,
-        written: &[(Location, String)],
-        hits: Hits,
-    ) -> Vec<Descriptor> {
+        fields: &Fields<'_>,
+    ) -> Option<(Vec<String>, Vec<Descriptor>)> {
+        if fields.node("descriptors").is_none() {
+            self.problem(fields.location, "descriptors: missing");
+        }
+        let (hits, states_hits) = match fields.node("hits") {
+            None => (Hits::Charge(1), false),
+            Some(node) => (self.hits(node)?, true),
+        };
+        let nodes = self.one_or_more(fields, "descriptors").unwrap_or_default();
+        let written = self.texts_in(&nodes, "descriptors");
+        if let Err(refusal) = check_descriptors(nodes.len(), DESCRIPTORS_MAX_DEFAULT)
+            && let Some(node) = fields.node("descriptors")
+        {
+            self.problem(node.location, refusal);
+        }
         let mut descriptors = Vec::new();
         for (index, (location, text)) in written.iter().enumerate() {
             // The text is empty: that is reported already.
@@ -204,9 +264,9 @@ impl Reader<'_> {
             if let Err(refusal) = check_entries(index, entries.len()) {
                 self.problem(*location, refusal);
             }
-            descriptors.push(Descriptor { entries, hits, states_hits: false, limit: None });
+            descriptors.push(Descriptor { entries, hits, states_hits, limit: None });
         }
-        descriptors
+        Some((written.into_iter().map(|(_, text)| text).collect(), descriptors))
     }
 
     /// `90s`, `15m`, `24h`, `7d` or `1500ms` after the start.

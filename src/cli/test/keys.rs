@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::engine::algorithm::account::COUNT_MAX;
 use crate::yaml::{
-    json_schema::{document, mapping},
+    json_schema::{document, extend, mapping},
     keys::{Key, KeyTable, Shape, TEXT, key, required},
 };
 
@@ -57,18 +57,42 @@ pub(super) static CALL: KeyTable = KeyTable {
         ),
         Key {
             alias: Some("call"),
-            ..required(
+            ..key(
                 "descriptors",
                 Shape::Other(texts),
-                "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them",
+                "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them; required without `commit` and \
+                 `abandon`",
             )
         },
+        key(
+            "hold",
+            TEXT,
+            "Name for the hold by token that the call must take. What it announces is part of a descriptor: \
+             `user=alice,hold.estimate=300`",
+        ),
+        key(
+            "commit",
+            Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
+            "In place of descriptors: commits a hold. The hits that were used, or the entries that tell it, such as \
+             `hold.used.output=17,hold.end=200 -`",
+        ),
+        key("of", TEXT, "Name of the hold to commit; the one that was taken last if absent"),
+        key(
+            "abandon",
+            TEXT,
+            "In place of descriptors: name of a hold whose time has passed, so that a commit is late",
+        ),
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
             "Hits of each descriptor; 1 if absent. 0 checks without counting, a negative number refunds",
         ),
-        key("expect", Shape::OneOf(code_names), "Decision for the call: OK or OVER_LIMIT"),
+        key(
+            "expect",
+            Shape::OneOf(code_names),
+            "Decision for the call: OK or OVER_LIMIT. For a commit what becomes of it: committed, overrun, unused, repeated \
+             or late; if absent, it must have an effect",
+        ),
         key(
             "remaining",
             Shape::Other(numbers),
@@ -85,15 +109,15 @@ pub(super) static CALL: KeyTable = KeyTable {
 
 /// The schema of a test file, in draft 2020-12.
 pub(in crate::cli) fn schema() -> Value {
-    document(
-        "tollkeeper rule tests",
-        mapping(&SUITE),
-        json!({ "test": mapping(&TEST), "call": mapping(&CALL) }),
-    )
+    let mut call = mapping(&CALL);
+    let one_of = ["descriptors", "commit", "abandon"].map(|name| json!({ "required": [name] }));
+    extend(&mut call, json!({ "anyOf": one_of }));
+    let definitions = json!({ "test": mapping(&TEST), "call": call });
+    document("tollkeeper rule tests", mapping(&SUITE), definitions)
 }
 
 fn code_names() -> Vec<&'static str> {
-    vec!["OK", "OVER_LIMIT"]
+    vec!["OK", "OVER_LIMIT", "committed", "overrun", "unused", "repeated", "late"]
 }
 
 fn list_of(definition: &str) -> Value {

@@ -2,12 +2,14 @@
 //! are open on a counter of another algorithm, see [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
 
 use super::account::{Account, Terms};
-use crate::engine::{hold::HoldId, time::Timestamp};
+use crate::engine::{hold_id::HoldId, time::Timestamp};
 
 /// The calls in flight on one counter, by ascending deadline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InFlight {
     occupants: Vec<Occupant>,
+    /// Their places, up to [`COUNT_MAX`](super::account::COUNT_MAX) each.
+    occupied: u64,
 }
 
 /// A call in flight.
@@ -24,9 +26,23 @@ pub struct Occupant {
 }
 
 impl InFlight {
+    /// Drops the calls whose deadlines have passed. A deadline that is further ahead than a call may last was noted while
+    /// the clock was ahead, and moves back.
+    pub fn begin(&mut self, terms: &Terms) {
+        self.expire(terms.now);
+        let latest = terms.now.plus_millis(terms.window_ms);
+        if self.occupants.last().is_some_and(|newest| latest < newest.deadline) {
+            let first = self.occupants.partition_point(|occupant| occupant.deadline < latest);
+            let ahead = self.occupants.get_mut(first..).unwrap_or_default();
+            ahead.iter_mut().for_each(|occupant| occupant.deadline = latest);
+            ahead.sort_unstable();
+        }
+    }
+
     /// Adds a call.
     pub fn occupy(&mut self, occupant: Occupant) {
         let at = self.occupants.partition_point(|known| *known < occupant);
+        self.occupied = self.occupied.saturating_add(occupant.hits);
         self.occupants.insert(at, occupant);
     }
 
@@ -34,34 +50,54 @@ impl InFlight {
     pub fn end(&mut self, id: HoldId) -> bool {
         let known = self.occupants.len();
         self.occupants.retain(|occupant| occupant.id != id);
-        self.occupants.len() < known
+        let ended = self.occupants.len() < known;
+        if ended {
+            self.occupied = places(&self.occupants);
+        }
+        ended
     }
 
     /// Ends the call with the earliest deadline after `now`.
     pub fn end_oldest(&mut self, now: Timestamp) -> Option<HoldId> {
-        let oldest = self.occupants.iter().position(|occupant| now < occupant.deadline)?;
-        Some(self.occupants.remove(oldest).id)
+        let oldest = self.occupants.get(self.expired(now))?.id;
+        self.end(oldest);
+        Some(oldest)
     }
 
     /// Drops the calls whose deadlines have passed. Returns the deadlines.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Timestamp> {
-        let expired = self.occupants.partition_point(|occupant| occupant.deadline <= now);
-        self.occupants.drain(..expired).map(|occupant| occupant.deadline).collect()
+        let expired = self.occupants.drain(..self.expired(now));
+        let deadlines = expired.map(|occupant| {
+            self.occupied = self.occupied.saturating_sub(occupant.hits);
+            occupant.deadline
+        });
+        deadlines.collect()
     }
 
     /// The calls in flight at `now`.
     pub fn occupants(&self, now: Timestamp) -> impl Iterator<Item = &Occupant> {
-        self.occupants.iter().filter(move |occupant| now < occupant.deadline)
+        self.occupants.iter().skip(self.expired(now))
     }
+
+    /// Number of calls whose deadlines have passed.
+    fn expired(&self, now: Timestamp) -> usize {
+        self.occupants.partition_point(|occupant| occupant.deadline <= now)
+    }
+}
+
+/// The places of these calls.
+fn places<'call>(occupants: impl IntoIterator<Item = &'call Occupant>) -> u64 {
+    occupants.into_iter().fold(0, |sum, occupant| sum.saturating_add(occupant.hits))
 }
 
 impl Account for InFlight {
     fn refund(&mut self, hits: u64, terms: &Terms) {
         let mut owed = hits;
-        self.expire(terms.now);
+        self.begin(terms);
         while let Some(newest) = self.occupants.last_mut().filter(|_| owed > 0) {
             let ended = owed.min(newest.hits);
             (newest.hits, owed) = (newest.hits - ended, owed - ended);
+            self.occupied = self.occupied.saturating_sub(ended);
             if newest.hits == 0 {
                 self.occupants.pop();
             }
@@ -82,9 +118,9 @@ impl Account for InFlight {
         self.occupy(Occupant { deadline, id, hits, caller });
     }
 
-    /// The last deadline.
+    /// A window after the last deadline: as long as a hold that was abandoned may have to be charged.
     fn keep_until(&self, terms: &Terms) -> Timestamp {
-        self.occupants.last().map_or(terms.now, |occupant| occupant.deadline)
+        self.ends(terms).plus_millis(terms.window_ms)
     }
 
     fn is_unused(&self) -> bool {
@@ -92,7 +128,8 @@ impl Account for InFlight {
     }
 
     fn used(&self, terms: &Terms) -> u64 {
-        self.occupants(terms.now).fold(0, |sum, occupant| sum.saturating_add(occupant.hits))
+        let expired = self.occupants.iter().take(self.expired(terms.now));
+        self.occupied.saturating_sub(places(expired))
     }
 
     fn remaining(&self, terms: &Terms) -> u64 {
@@ -100,7 +137,7 @@ impl Account for InFlight {
     }
 
     fn ends(&self, terms: &Terms) -> Timestamp {
-        self.keep_until(terms).max(terms.now)
+        self.occupants.last().map_or(terms.now, |last| last.deadline.max(terms.now))
     }
 
     /// The deadline by which enough calls have ended.

@@ -25,10 +25,10 @@ struct LogEntry {
     remembered: Remembered,
 }
 
-/// Hits in a log.
+/// Hits in a log, or a call in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
-    /// When they were charged.
+    /// When they were charged; of a call in flight, its deadline.
     pub at: Timestamp,
     /// Number of hits.
     pub hits: u64,

@@ -1,11 +1,13 @@
 //! Charges: the hits that descriptors charge to counters.
 
+use super::hold_action::HoldAction;
 use crate::engine::{
     algorithm::account::Terms,
-    hold::{HoldAction, HoldBy},
+    hold::HoldBy,
+    hold_id::HoldId,
     key::Counter,
     request::Hits,
-    rule::{FailureMode, WhenDenied},
+    rule::{Algorithm, FailureMode, WhenDenied},
     time::Timestamp,
 };
 
@@ -52,10 +54,27 @@ impl Charge {
         self.hold.take_if(|hold| !matches!(hold, HoldAction::EndOldest { .. }));
     }
 
-    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged.
+    /// The check by which a counter is read, with the holds that are open on it.
+    pub fn reading(counter: Counter) -> Self {
+        let limit = &counter.limit;
+        let is_in_flight = matches!(limit.algorithm, Algorithm::InFlight { .. });
+        let policy = limit.hold.as_ref();
+        let policy = policy.filter(|policy| policy.by == HoldBy::Counter && !is_in_flight);
+        let hold = policy.map(|policy| HoldAction::Open {
+            id: HoldId::default(),
+            estimate: policy.estimate(None, 1, limit.capacity()).max(1),
+            lifetime_ms: policy.lifetime_ms,
+            abandoned: policy.abandoned,
+        });
+        Self { hold, ..Self::new(counter, Hits::Check) }
+    }
+
+    /// What it charges for a call that is denied. A commit without a token is the true number, and always charged; a take
+    /// never is.
     pub fn when_denied(&self) -> WhenDenied {
         match self.hold {
             Some(HoldAction::EndOldest { .. }) => WhenDenied::Counted,
+            _ if self.is_take() => WhenDenied::Free,
             _ => self.counter.limit.when_denied,
         }
     }

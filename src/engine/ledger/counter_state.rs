@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use super::{
+    Posting,
     charge::{Charge, asked, refunded},
+    holds,
     tally::{Fit, Tally},
 };
-use crate::engine::algorithm::{AnyAccount, account::Terms, sliding_log::Remembered};
+use crate::engine::algorithm::{
+    AnyAccount, account::Terms, in_flight::Occupant, sliding_log::Remembered,
+};
 
 /// The state of one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,9 +19,14 @@ pub struct CounterState {
     pub used: u64,
     /// Number of hits that would pass.
     pub remaining: u64,
+    /// Hits that open holds without ids hold beside the used ones; see
+    /// [`HoldBy::Counter`](crate::engine::hold::HoldBy::Counter).
+    pub held: u64,
+    /// Number of open holds without ids, or of places that calls in flight occupy.
+    pub open_holds: u64,
     /// The time until the window ends, or until no hit counts any more.
     pub reset: Duration,
-    /// The hits in a log, the oldest first.
+    /// The hits in a log, the oldest first; or the calls in flight, by their deadlines.
     pub remembered: Vec<Remembered>,
 }
 
@@ -26,15 +35,41 @@ impl CounterState {
     pub fn of(account: &AnyAccount, terms: &Terms) -> Self {
         let remembered = match account {
             AnyAccount::SlidingLog(log) => log.remembered(terms).cloned().collect(),
+            AnyAccount::InFlight(calls) => {
+                calls.occupants(terms.now).map(Remembered::from).collect()
+            }
             _ => Vec::new(),
         };
+        let is_in_flight = matches!(account, AnyAccount::InFlight(_));
         let account = account.read();
+        let open_holds = if is_in_flight { account.used(terms) } else { 0 };
         Self {
             used: account.used(terms),
             remaining: account.remaining(terms),
+            held: 0,
+            open_holds,
             reset: terms.now.until(account.ends(terms)),
             remembered,
         }
+    }
+
+    /// The state of the counter of a [reading](Charge::reading), after holds have expired whose time has passed.
+    pub fn read(reading: &Posting<'_>, accounts: &mut [AnyAccount]) -> Option<Self> {
+        holds::expire(reading, accounts);
+        let terms = &reading.terms;
+        let state = Self::of(accounts.get(reading.account?)?, terms);
+        let Some(open) = reading.hold.and_then(|index| accounts.get(index)) else {
+            return Some(state);
+        };
+        let (held, open_holds) = (holds::held(reading, accounts), open.read().used(terms));
+        let remaining = state.remaining.saturating_sub(held);
+        Some(Self { remaining, held, open_holds, ..state })
+    }
+}
+
+impl From<&Occupant> for Remembered {
+    fn from(Occupant { deadline, hits, caller, id: _ }: &Occupant) -> Self {
+        Self { at: *deadline, hits: *hits, caller: caller.clone() }
     }
 }
 
@@ -57,7 +92,7 @@ fn remaining_after_refunds(charge: &Charge, charges: &[Charge], state: &CounterS
         0 => state.remaining,
         hits => {
             let used = state.used.saturating_sub(hits);
-            charge.counter.limit.capacity().saturating_sub(used)
+            charge.counter.limit.capacity().saturating_sub(used).saturating_sub(state.held)
         }
     }
 }

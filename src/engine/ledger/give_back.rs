@@ -1,9 +1,9 @@
 //! Give-backs: hits that a reservation charged, and that its call does not keep.
 
+use super::hold_action::HoldAction;
 use super::tally::Tally;
 use crate::engine::{
     algorithm::{AnyAccount, account::Terms, hold_record::HoldRecord},
-    hold::HoldAction,
     key::Counter,
     time::Timestamp,
 };
@@ -45,6 +45,7 @@ impl GiveBack {
             Some(HoldAction::Occupy { id, .. } | HoldAction::ById { id, .. }),
         ) = (&mut *account, self.hold)
         {
+            account.begin(terms);
             account.end(id);
         }
         if let Some(AnyAccount::HoldRecord(record)) = record {

@@ -1,7 +1,8 @@
 //! What the charges of a call do with holds: before the call is judged, commits are applied and open holds expire; takes of
 //! an admitted call are noted after it.
 
-use super::{Few, Posting};
+use super::hold_action::{CommitOutcome, HoldAction};
+use super::posting::{Few, Posting};
 use crate::engine::{
     algorithm::{
         AnyAccount,
@@ -9,7 +10,8 @@ use crate::engine::{
         hold_record::{HoldRecord, HoldState},
         in_flight::{InFlight, Occupant},
     },
-    hold::{Abandoned, CommitOutcome, HoldAction, HoldId},
+    hold::Abandoned,
+    hold_id::HoldId,
     request::Hits,
     time::Timestamp,
 };
@@ -21,17 +23,17 @@ pub(super) fn begin(
     accounts: &mut [AnyAccount],
     ended: &mut Vec<HoldId>,
 ) -> Few<Option<CommitOutcome>> {
-    let mut outcomes = Few::new();
+    postings.iter().for_each(|posting| expire(posting, accounts));
+    let (mut outcomes, mut ended_on) = (Few::new(), Few::new());
     for posting in postings {
+        if let Some(account) = in_flight(posting.account, accounts) {
+            account.begin(&posting.terms);
+        }
         outcomes.push(posting.charge.hold.and_then(|hold| match hold {
-            HoldAction::Open { estimate, abandoned, .. } => {
-                expire(posting, accounts, estimate, abandoned);
-                None
+            HoldAction::EndOldest { .. } => {
+                end_oldest(posting, postings, accounts, &mut ended_on, ended)
             }
-            HoldAction::EndOldest { estimate, abandoned } => {
-                end_oldest(posting, accounts, (estimate, abandoned), ended)
-            }
-            HoldAction::Occupy { .. } => None,
+            HoldAction::Open { .. } | HoldAction::Occupy { .. } => None,
             HoldAction::ById { id, used, .. } => commit_by_id(posting, accounts, id, used),
             HoldAction::Commit { .. } => commit(posting, accounts, &hold),
         }));
@@ -107,7 +109,14 @@ pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
 
 /// Drops open holds whose time has passed. Where their estimates are kept, they are charged, unless they would no longer
 /// count if they had been charged when their time passed.
-fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount], estimate: u64, abandoned: Abandoned) {
+pub(super) fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
+    let Some(
+        HoldAction::Open { estimate, abandoned, .. }
+        | HoldAction::EndOldest { estimate, abandoned },
+    ) = posting.charge.hold
+    else {
+        return;
+    };
     let Terms { now, span, window_ms, .. } = posting.terms;
     let is_aligned = posting.charge.counter.limit.algorithm.is_aligned();
     let counts = |deadline: &Timestamp| match is_aligned {
@@ -126,10 +135,13 @@ fn expire(posting: &Posting<'_>, accounts: &mut [AnyAccount], estimate: u64, aba
     }
 }
 
+/// Ends the oldest open hold, and the other holds of its take on counters of the call; not where another charge of the
+/// call has ended one, as `ended_on` notes.
 fn end_oldest(
     posting: &Posting<'_>,
+    postings: &[Posting<'_>],
     accounts: &mut [AnyAccount],
-    (estimate, abandoned): (u64, Abandoned),
+    ended_on: &mut Few<usize>,
     ended: &mut Vec<HoldId>,
 ) -> Option<CommitOutcome> {
     let now = posting.terms.now;
@@ -139,9 +151,16 @@ fn end_oldest(
             None => CommitOutcome::Repeated,
         });
     }
-    expire(posting, accounts, estimate, abandoned);
-    ended.extend(in_flight(posting.hold, accounts)?.end_oldest(now));
-    // Its hits are charged as those of any call.
+    // Its hits are charged like any.
+    let own = posting.hold.filter(|own| !ended_on.contains(own))?;
+    let oldest = in_flight(Some(own), accounts)?.end_oldest(now)?;
+    ended.push(oldest);
+    ended_on.push(own);
+    for index in postings.iter().filter_map(|other| other.hold) {
+        if in_flight(Some(index), accounts).is_some_and(|holds| holds.end(oldest)) {
+            ended_on.push(index);
+        }
+    }
     None
 }
 

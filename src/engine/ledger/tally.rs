@@ -1,11 +1,11 @@
 //! Tallies: the answers to charges.
 
+use super::hold_action::CommitOutcome;
 use std::time::Duration;
 
 use super::charge::Charge;
 use crate::engine::{
     algorithm::account::{Account, Terms},
-    hold::CommitOutcome,
     rule::Limit,
     time::Timestamp,
 };

@@ -257,7 +257,7 @@ proptest! {
             if let (Hits::Charge(_), Fit::Fits { remaining }) = (charge.hits, tally.fit) {
                 let used = used(&after, account.unwrap());
                 let requests = charge.counter.limit.requests_per_unit;
-                prop_assert_eq!(used + u64::from(remaining), u64::from(requests));
+                prop_assert_eq!(used + remaining, requests);
             }
         }
     }

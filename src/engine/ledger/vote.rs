@@ -1,7 +1,8 @@
 //! Votes: what each charge contributes to the verdict on its call.
 
+use smallvec::SmallVec;
+
 use super::{
-    Few,
     charge::Charge,
     tally::{Fit, Tally},
 };
@@ -37,7 +38,7 @@ pub(super) struct Vote<'call> {
 /// one of its own nor in all of a group.
 pub(super) fn decide<'call>(votes: impl Iterator<Item = Vote<'call>>) -> VoteResult {
     let (mut is_denied, mut has_quota, mut quota_fits) = (false, false, false);
-    let mut groups: Few<(usize, bool)> = Few::new();
+    let mut groups: SmallVec<[(usize, bool); 4]> = SmallVec::new();
     for vote in votes {
         if vote.denies_uncharged() {
             return VoteResult::DeniedUncharged;

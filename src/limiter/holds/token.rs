@@ -9,8 +9,10 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    hold::{HeldCharge, HoldId, HoldPolicy, TakenHold},
+    hold::HoldPolicy,
+    hold_id::HoldId,
     key::{Counter, SlotBy},
+    ledger::{HeldCharge, TakenHold},
     request::Hits,
     rule::{Algorithm, Limit, Unit},
     time::Timestamp,
@@ -27,8 +29,8 @@ const SIGNATURE_BYTES: usize = 32;
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
-/// The keys that sign tokens: the first signs, and all are accepted. Without keys, whoever may send commits may give back
-/// any hits.
+/// The keys that sign tokens: the first signs, and all are accepted. Without keys, everybody who may send commits may
+/// give back any hits.
 #[derive(Clone, Default)]
 pub struct HoldKeys(Arc<[hmac::Key]>);
 
@@ -39,13 +41,18 @@ impl fmt::Debug for HoldKeys {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Token<'text> {
+struct HoldToken<'text> {
     nonce: [u8; HoldId::NONCE_BYTES],
     /// The store's time of the first charge, in milliseconds.
     made: u64,
     #[serde(borrow)]
     charges: Vec<TokenCharge<'text>>,
+    /// The span of the take, if it is sampled.
+    span: Option<SpanIds>,
 }
+
+/// The ids of a trace and of one of its spans.
+pub type SpanIds = ([u8; 16], [u8; 8]);
 
 /// A charge; what differs from the one before it.
 #[derive(Serialize, Deserialize)]
@@ -60,8 +67,8 @@ struct TokenCharge<'text> {
     made_later: i64,
     /// Its place in [`Algorithm::all`].
     algorithm: u8,
-    /// The rate of a bucket; else 0.
-    rate: u64,
+    /// The rate of a bucket, the idle time of a first-hit window, or 0.
+    parameter: u64,
     window: String,
     lifetime_ms: u64,
     number: u32,
@@ -77,7 +84,7 @@ impl HoldKeys {
     }
 
     /// The token of a hold; `None` if it would be too long.
-    pub(super) fn write(&self, hold: &TakenHold) -> Option<String> {
+    pub(super) fn write(&self, hold: &TakenHold, span: Option<SpanIds>) -> Option<String> {
         let first = hold.charges.first()?;
         let made = first.made.as_millis();
         let windows = hold.charges.iter().map(|charge| charge.counter.limit.window.to_string());
@@ -87,7 +94,7 @@ impl HoldKeys {
             charges.push(TokenCharge::new(charge, before, window, first.made)?);
             (before, _) = charge.counter.business_id();
         }
-        let token = Token { nonce: hold.id.nonce(), made, charges };
+        let token = HoldToken { nonce: hold.id.nonce(), made, charges, span };
         let mut bytes = vec![if self.0.is_empty() { UNSIGNED } else { SIGNED }];
         bytes = postcard::to_extend(&token, bytes).ok()?;
         if let Some(key) = self.0.first() {
@@ -98,8 +105,8 @@ impl HoldKeys {
         (token.len() <= TOKEN_CHARS_MAX).then_some(token)
     }
 
-    /// The hold of a token; `None` if it is none of this service.
-    pub(super) fn read(&self, token: &[u8]) -> Option<TakenHold> {
+    /// The hold of a token, and the span in which it was taken; `None` if it is none of this service.
+    pub fn read(&self, token: &[u8]) -> Option<(TakenHold, Option<SpanIds>)> {
         if token.len() > TOKEN_CHARS_MAX {
             return None;
         }
@@ -114,7 +121,8 @@ impl HoldKeys {
             }
             _ => return None,
         };
-        let (token, []) = postcard::take_from_bytes::<Token<'_>>(payload.get(1..)?).ok()? else {
+        let (token, []) = postcard::take_from_bytes::<HoldToken<'_>>(payload.get(1..)?).ok()?
+        else {
             return None;
         };
         let first = Timestamp::from_millis(token.made);
@@ -127,7 +135,7 @@ impl HoldKeys {
         if charges.is_empty() {
             return None;
         }
-        Some(TakenHold { id: HoldId::from_nonce(token.nonce), charges })
+        Some((TakenHold { id: HoldId::from_nonce(token.nonce), charges }, token.span))
     }
 }
 
@@ -155,9 +163,9 @@ impl<'text> TokenCharge<'text> {
             hits: charge.hits,
             made_later: charge.made.millis_since(first),
             algorithm: u8::try_from(place).ok()?,
-            rate: match limit.algorithm {
+            parameter: match limit.algorithm {
                 Algorithm::TokenBucket { .. } => limit.requests_per_unit,
-                _ => 0,
+                _ => limit.idle_ms().unwrap_or(0),
             },
             window,
             lifetime_ms: policy.lifetime_ms,
@@ -172,7 +180,7 @@ impl<'text> TokenCharge<'text> {
         let is_of_key = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         let are_bounded = (1..=Hits::MAX).contains(&self.hits)
             && (1..=HoldPolicy::LIFETIME_MS_MAX).contains(&self.lifetime_ms)
-            && self.rate <= Hits::MAX;
+            && self.parameter <= Hits::MAX;
         if !are_bounded || business_id.is_empty() || !business_id.bytes().all(is_of_key) {
             return None;
         }
@@ -184,12 +192,18 @@ impl<'text> TokenCharge<'text> {
         let unused_on = self.unused_on.as_ref();
         let unused_on = unused_on.map(|ends| ends.iter().map(|end| (*end).into()).collect());
         let policy = HoldPolicy { unused_on: unused_on.unwrap_or(policy.unused_on), ..policy };
-        let algorithms = Algorithm::all(self.rate, None);
+        let algorithms = Algorithm::all(self.parameter, None);
+        let algorithm = algorithms.into_iter().nth(self.algorithm.into())?;
         let limit = Limit {
             window: Window::read(&self.window)?,
-            algorithm: algorithms.into_iter().nth(self.algorithm.into())?,
+            algorithm: match algorithm {
+                Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow {
+                    idle_ms: Some(self.parameter).filter(|idle| *idle > 0),
+                },
+                other => other,
+            },
             hold: Some(Arc::new(policy)),
-            ..Limit::new(self.rate, Unit::Second, 1)?
+            ..Limit::new(self.parameter, Unit::Second, 1)?
         };
         let slot_by = if self.is_in_slot_of_domain { SlotBy::Domain } else { SlotBy::BusinessId };
         let counter = Counter::of_business_id(business_id, slot_by, Arc::new(limit));
@@ -252,8 +266,12 @@ mod tests {
         for keys in [keys(&[]), keys(&[b"first secret", b"second"])] {
             for charges in [1, 2, 6, 16] {
                 let hold = hold(charges);
-                let token = keys.write(&hold).unwrap();
-                assert_eq!(essence(&keys.read(token.as_bytes()).unwrap()), essence(&hold));
+                for span in [None, Some(([1; 16], [2; 8]))] {
+                    let token = keys.write(&hold, span).unwrap();
+                    let (read, span_read) = keys.read(token.as_bytes()).unwrap();
+                    assert_eq!((essence(&read), span_read), (essence(&hold), span));
+                }
+                let token = keys.write(&hold, None).unwrap();
                 assert!(charges < 16 || token.len() <= 1500, "{} characters", token.len());
             }
         }
@@ -261,18 +279,18 @@ mod tests {
 
     #[test]
     fn a_key_that_is_replaced_is_accepted_and_a_foreign_one_is_not() {
-        let token = keys(&[b"old"]).write(&hold(2)).unwrap();
+        let token = keys(&[b"old"]).write(&hold(2), None).unwrap();
         assert!(keys(&[b"new", b"old"]).read(token.as_bytes()).is_some());
         assert!(keys(&[b"new"]).read(token.as_bytes()).is_none());
         assert!(keys(&[]).read(token.as_bytes()).is_none());
-        let unsigned = keys(&[]).write(&hold(2)).unwrap();
+        let unsigned = keys(&[]).write(&hold(2), None).unwrap();
         assert!(keys(&[b"old"]).read(unsigned.as_bytes()).is_none());
     }
 
     #[test]
     fn a_signed_token_with_any_byte_changed_is_none() {
         let keys = keys(&[b"secret"]);
-        let token = keys.write(&hold(3)).unwrap();
+        let token = keys.write(&hold(3), None).unwrap();
         for index in 0..token.len() {
             let mut changed = token.clone().into_bytes();
             changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };

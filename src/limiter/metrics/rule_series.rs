@@ -19,15 +19,15 @@ use super::labels::SERIES_MAX;
 use crate::{limiter::matched::OTHER, telemetry::InstrumentRow};
 
 /// The count of one series.
-pub(super) type Count = Arc<AtomicU64>;
+pub(in crate::limiter) type Count = Arc<AtomicU64>;
 
 /// The series of one counter, by their labels in the order in which they are counted.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RuleSeries(Arc<RwLock<HashMap<Vec<KeyValue>, Count>>>);
+pub(in crate::limiter) struct RuleSeries(Arc<RwLock<HashMap<Vec<KeyValue>, Count>>>);
 
 impl RuleSeries {
     /// The series of this instrument.
-    pub(super) fn new(row: &InstrumentRow, meter: &Meter) -> Self {
+    pub(in crate::limiter) fn new(row: &InstrumentRow, meter: &Meter) -> Self {
         let series = Self::default();
         let observed = series.clone();
         row.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {
@@ -39,7 +39,7 @@ impl RuleSeries {
     }
 
     /// The count of the series with these labels, which exists from now on.
-    pub(super) fn of(&self, labels: &[KeyValue]) -> Count {
+    pub(in crate::limiter) fn of(&self, labels: &[KeyValue]) -> Count {
         let known = self.0.read().get(labels).cloned();
         known.unwrap_or_else(|| {
             let mut series = self.0.write();
@@ -47,7 +47,7 @@ impl RuleSeries {
         })
     }
 
-    pub(super) fn add(&self, count: u64, labels: &[KeyValue]) {
+    pub(in crate::limiter) fn add(&self, count: u64, labels: &[KeyValue]) {
         self.of(labels).fetch_add(count, Ordering::Relaxed);
     }
 
@@ -62,7 +62,7 @@ impl RuleSeries {
     }
 
     /// Forgets the series whose domain and rule are not among these. An absent domain is an empty one.
-    pub(super) fn retain(&self, in_force: &HashSet<[String; 2]>) {
+    pub(in crate::limiter) fn retain(&self, in_force: &HashSet<[String; 2]>) {
         self.0.write().retain(|labels, _| {
             in_force.contains(&["domain", "rule"].map(|name| {
                 let label = labels.iter().find(|label| label.key.as_str() == name);

@@ -11,7 +11,6 @@ use crate::{
         window::Window,
     },
     rules::{
-        hold,
         keys::OF_ONE_ALGORITHM,
         options::{Algorithms, LoadOptions},
         written::{RateLimit, WrittenDescriptor},
@@ -80,10 +79,12 @@ pub(super) fn compile(
         let message = "hold: needs scripts unless it is `by: token`, but --redis-scripts is off";
         problems.add(*location, message);
     }
-    hold::check(&limit, value, *location, problems);
+    super::hold::check(&limit, value, *location, problems);
     check_size(&limit, *location, problems);
     match &limit.algorithm {
-        Algorithm::SlidingLog { .. } => check_log(&limit, written, path, problems),
+        Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. } => {
+            check_stored(&limit, written, path, problems);
+        }
         Algorithm::TokenBucket { .. } if limit.requests_per_unit == 0 && value.burst.is_some() => {
             let message = "burst: needs a requests_per_unit above 0, or the bucket never refills";
             problems.add(*location, message);
@@ -107,12 +108,12 @@ fn check_keys_of_one_algorithm(written: &RateLimit, problems: &mut Problems<'_>)
         written.starts.as_ref().map(|starts| starts.location),
         written.remember.as_ref().map(|key| key.location),
     ];
-    for ((key, algorithm), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
+    for ((key, algorithms), location) in OF_ONE_ALGORITHM.into_iter().zip(locations) {
         if let Some(location) = location
-            && written.algorithm != algorithm
+            && !algorithms.contains(&written.algorithm)
         {
-            let message =
-                format!("{key}: only for algorithm {algorithm}, not {}", written.algorithm);
+            let (of, algorithm) = (algorithms.join(" or "), written.algorithm);
+            let message = format!("{key}: only for algorithm {of}, not {algorithm}");
             problems.add(location, message);
         }
     }
@@ -135,6 +136,9 @@ fn idle_ms(written: &RateLimit) -> Option<u64> {
 
 /// The window of a time zone's calendar, if there is a valid time zone.
 fn window(written: &RateLimit, unit: Unit, problems: &mut Problems<'_>) -> Option<Window> {
+    if written.algorithm == "in_flight" {
+        return None;
+    }
     let Some(Located { location, value: zone }) = &written.time_zone else {
         if let Some(starts) = &written.starts {
             problems.add(starts.location, "starts: needs a `time_zone`");
@@ -199,34 +203,42 @@ fn check_size(limit: &Limit, location: Location, problems: &mut Problems<'_>) {
     }
 }
 
-fn check_log(
+/// Checks a limit that stores each hit.
+fn check_stored(
     limit: &Limit,
     Located { location, value: written }: &Located<RateLimit>,
     path: &[PathStep],
     problems: &mut Problems<'_>,
 ) {
+    let name = limit.algorithm.name();
     if limit.requests_per_unit > LOG_HITS_MAX {
         let requests = limit.requests_per_unit;
-        let message = format!(
-            "requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for a sliding_log"
-        );
+        let message =
+            format!("requests_per_unit: {requests} exceeds {LOG_HITS_MAX}, the largest for {name}");
         problems.add(*location, message);
     }
     if limit.when_denied == WhenDenied::Counted {
         let message = match written.count_denied {
             Some(_) => {
-                "count_denied: not possible with sliding_log, which stores admitted hits only"
+                format!("count_denied: not possible with {name}, which stores admitted hits only")
             }
-            None => {
-                "count_denied: is on for all rules, but not possible with sliding_log; write \
+            None => format!(
+                "count_denied: is on for all rules, but not possible with {name}; write \
                  `count_denied: false` here"
-            }
+            ),
         };
         problems.add(*location, message);
     }
     if limit.mode == Mode::Quota {
-        let message = "quota_mode: not possible with sliding_log, which stores admitted hits only";
+        let message =
+            format!("quota_mode: not possible with {name}, which stores admitted hits only");
         problems.add(*location, message);
+    }
+    if limit.counts_calls() && limit.hold.is_none() {
+        problems.add(
+            *location,
+            "hold: missing; in_flight needs the longest time of a call, such as `10m`",
+        );
     }
     if let Some(Located { location, value: key }) = &written.remember
         && !path.iter().any(|(step, _)| step == key)

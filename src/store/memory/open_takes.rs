@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use crate::engine::{
-    hold::{HoldAction, HoldId},
+    hold_id::HoldId,
     key::Counter,
-    ledger::{Charge, Fit, Verdict},
+    ledger::{Charge, Fit, HoldAction, Verdict},
     time::Timestamp,
 };
 

@@ -86,7 +86,11 @@ impl Shard {
     /// Takes the account of a counter, if there is one, until it is kept again.
     pub(super) fn take(&mut self, key: &HashedKey) -> Option<AnyAccount> {
         let kept = self.table.find_mut(key.hash, |kept| key.is_of(kept))?;
-        Some(mem::replace(&mut kept.account, TAKEN))
+        Some(match &kept.account {
+            // The window after it may be taken by the same call, and reads it.
+            AnyAccount::SlidingWindow(_) => kept.account.clone(),
+            _ => mem::replace(&mut kept.account, TAKEN),
+        })
     }
 
     /// The hits of a sliding window in one clock-aligned window.

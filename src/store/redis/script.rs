@@ -24,7 +24,7 @@ use crate::{
 pub const CLOCK: &str = include_str!("lua/clock.lua");
 
 /// What the scripts for any algorithm share, in this order.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 10] = [
     include_str!("lua/refusal.lua"),
     include_str!("lua/value.lua"),
     include_str!("lua/fixed_window.lua"),
@@ -32,7 +32,9 @@ const SHARED: [&str; 8] = [
     include_str!("lua/sliding_log.lua"),
     include_str!("lua/sliding_window.lua"),
     include_str!("lua/token_bucket.lua"),
+    include_str!("lua/in_flight.lua"),
     include_str!("lua/charge.lua"),
+    include_str!("lua/holds.lua"),
 ];
 const FIXED: [&str; 2] = [include_str!("lua/refusal.lua"), include_str!("lua/fixed.lua")];
 const LEDGER: &str = include_str!("lua/ledger.lua");
@@ -280,7 +282,7 @@ mod tests {
     #[test]
     fn every_algorithm_has_its_script() {
         let scripts = SHARED.concat();
-        for algorithm in Algorithm::of_time(1, None) {
+        for algorithm in Algorithm::all(1, None) {
             let (name, short_name) = (algorithm.name(), algorithm.short_name());
             assert!(scripts.contains(&format!("\nALGORITHMS.{short_name} = {name}\n")), "{name}");
             let is_aligned = scripts.contains(&format!("local {name} = {{ aligned = true }}\n"));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use opentelemetry::{
     KeyValue, StringValue,
-    trace::{Link, SpanContext, SpanId, SpanKind, Status as SpanStatus},
+    trace::{
+        Link, SpanContext, SpanId, SpanKind, Status as SpanStatus, TraceFlags, TraceId, TraceState,
+    },
 };
 use parking_lot::Mutex;
 use tonic::Code as GrpcCode;
@@ -27,8 +29,8 @@ pub(crate) struct CallSpan {
 #[derive(Debug, Default)]
 struct CallDetails {
     attributes: Vec<KeyValue>,
-    /// The script runs that have served it. The last one decided it.
-    runs: Vec<Link>,
+    /// The script runs that have served it, of which the last one decided it, and the takes of holds that it commits.
+    links: Vec<Link>,
     /// How it waited for the last run.
     wait: Option<Wait>,
 }
@@ -76,8 +78,20 @@ impl CallSpan {
     /// Records a script run that serves this call.
     pub(super) fn served_by(&self, run: SpanContext, wait: Wait) {
         let mut details = self.details.lock();
-        details.runs.push(Link::new(run, wait.attributes().to_vec(), 0));
+        details.links.push(Link::new(run, wait.attributes().to_vec(), 0));
         details.wait = Some(wait);
+    }
+
+    /// The ids of its trace and its span, as bytes.
+    pub(crate) fn ids(&self) -> ([u8; 16], [u8; 8]) {
+        (self.context.trace_id().to_bytes(), self.context.span_id().to_bytes())
+    }
+
+    /// Links the span to one of another call.
+    pub(crate) fn link(&self, (trace, span): ([u8; 16], [u8; 8])) {
+        let ids = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
+        let other = SpanContext::new(ids.0, ids.1, TraceFlags::SAMPLED, true, TraceState::NONE);
+        self.details.lock().links.push(Link::new(other, Vec::new(), 0));
     }
 
     /// Ends the span of a gRPC call with its status, and exports it.
@@ -110,7 +124,7 @@ impl CallSpan {
         mut attributes: Vec<KeyValue>,
         error_type: Option<StringValue>,
     ) {
-        let CallDetails { attributes: of_decision, runs, wait } =
+        let CallDetails { attributes: of_decision, links, wait } =
             std::mem::take(&mut *self.details.lock());
         let mut status = SpanStatus::Unset;
         if let Some(error_type) = error_type {
@@ -126,7 +140,7 @@ impl CallSpan {
             name,
             start: self.start,
             attributes,
-            links: runs,
+            links,
             status,
         });
     }

@@ -24,7 +24,7 @@ const SWITCHES: [&str; 26] = [
     "service: { headless: false }",
     "service: { type: LoadBalancer, trafficDistribution: PreferClose, annotations: { a: b } }",
     "tls: { secret: cert, clientCaSecret: { name: ca } }\nclientDomains: { shop.example: [shop] }\ntest: { clientSecret: client }",
-    "admin: { tokenSecret: { name: token } }",
+    "admin: { tokenSecret: { name: token } }\nholds: { keySecret: { name: holds } }",
     "store: { passwordSecret: { name: redis }, sentinel: { user: u, passwordSecret: { name: sentinel } } }",
     "store: { tls: { name: redis, caSecret: { name: ca }, certSecret: { name: client } } }",
     "store: { url: memory://, passwordSecret: null, sentinel: { user: '', passwordSecret: null }, tls: { name: '', caSecret: null, certSecret: null } }\nbundledRedis: { enabled: true }",

@@ -244,6 +244,7 @@ fn a_secret_without_a_name_is_refused() {
         ("tls.keyKey", "tls.secret"),
         ("tls.clientCaSecret.key", "tls.clientCaSecret.name"),
         ("admin.tokenSecret.key", "admin.tokenSecret.name"),
+        ("holds.keySecret.key", "holds.keySecret.name"),
     ] {
         let reason = format!("{key} is \"other\", but {name} is empty: name the Secret");
         refused(&["--set", &format!("{key}=other")], &reason);

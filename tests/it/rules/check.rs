@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 use crate::support::{
+    pages::{blocks, page},
     root, run, run_with_input,
     service::{serve, tollkeeper},
 };
@@ -166,7 +167,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     check_limit(
         "unit: day, algorithm: leaky",
         "algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, \
-         token_bucket; not `leaky`",
+         token_bucket, in_flight; not `leaky`",
     );
     check_limit(
         "unit: day, on_store_failure: maybe",
@@ -175,7 +176,7 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
     check_limit("unit: day, burst: 5", "burst: only for algorithm token_bucket, not fixed_window");
     check_limit(
         "unit: day, remember: k",
-        "remember: only for algorithm sliding_log, not fixed_window",
+        "remember: only for algorithm sliding_log or in_flight, not fixed_window",
     );
     check_limit(
         "unit: day, time_zone: UTC, algorithm: sliding_window",
@@ -193,9 +194,28 @@ fn every_algorithm_refuses_the_keys_of_others_and_bad_values() {
         "unit: day, algorithm: sliding_log, remember: user",
         "remember: no descriptor on the path to this rule has the key `user`",
     );
+    for (limit, problem) in [
+        (
+            "requests_per_unit: 20",
+            "hold: missing; in_flight needs the longest time of a call, such as `10m`",
+        ),
+        ("hold: 10m, unit: day", "unit: not allowed with in_flight, which has no window"),
+        (
+            "hold: 10m, requests_per_unit: 10001",
+            "requests_per_unit: 10001 exceeds 10000, the largest for in_flight",
+        ),
+        ("hold: 10m, burst: 3", "burst: only for algorithm token_bucket, not in_flight"),
+        ("hold: 10m, time_zone: UTC", "time_zone: only for algorithm fixed_window, not in_flight"),
+        (
+            "hold: 10m, count_denied: true",
+            "count_denied: not possible with in_flight, which stores admitted hits only",
+        ),
+    ] {
+        check_limit(&format!("algorithm: in_flight, {limit}"), problem);
+    }
     check_limit(
         "unit: day, algorithm: sliding_log, requests_per_unit: 10001",
-        "requests_per_unit: 10001 exceeds 10000, the largest for a sliding_log",
+        "requests_per_unit: 10001 exceeds 10000, the largest for sliding_log",
     );
     check_limit(
         "unit: day, algorithm: sliding_log, count_denied: true",
@@ -268,7 +288,7 @@ fn the_nearest_word_is_suggested_for_a_misspelt_value() {
     check_limit(
         "unit: day, algorithm: token-bucket",
         "algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, \
-         token_bucket; not `token-bucket`; did you mean `token_bucket`?",
+         token_bucket, in_flight; not `token-bucket`; did you mean `token_bucket`?",
     );
     check_limit(
         "unit: day, on_store_failure: lokal",
@@ -739,4 +759,54 @@ fn explain_knows_overlays() {
     ]));
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("local"), "{stdout}");
+}
+
+#[test]
+fn the_overlays_of_the_pages_match_rules_as_the_gateways_send_them() {
+    let quota = "domain: ai-gateway-quota\ndescriptors: [{ key: backend_name, value: default/openai, descriptors: [{ key: model_name_override, value: gpt, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 5000 } }] }]";
+    let route = "httproute/default/backend/rule/0/match/0/*";
+    let policy = format!(
+        "domain: default/eg/http\ndescriptors: [{{ key: '{route}', value: '{route}', descriptors: [{{ key: rule-0-match-0, rate_limit: {{ unit: hour, requests_per_unit: 3 }} }}] }}]"
+    );
+    let quota_path = "backend_name=default/openai,model_name_override=gpt";
+    let policy_path = format!("{route}={route},rule-0-match-0=alice");
+    for (name, rules, domain, path, expected) in [
+        (
+            "ai-gateway.md",
+            quota,
+            "ai-gateway-quota",
+            quota_path,
+            "5000000 per day by fixed_window (quota, on_store_failure local",
+        ),
+        (
+            "rules.md",
+            quota,
+            "ai-gateway-quota",
+            quota_path,
+            "5000000 per day by sliding_window (quota",
+        ),
+        (
+            "envoy-gateway.md",
+            &policy,
+            "default/eg/http",
+            &policy_path,
+            "3 per hour by first_hit_window (enforced, on_store_failure deny",
+        ),
+    ] {
+        let (folder, page) = (TempDir::new().unwrap(), page(name));
+        let overlay = blocks(&page, "text").into_iter().find(|block| block.starts_with("domain:"));
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        std::fs::write(folder.path().join("overlay.yaml"), overlay.unwrap()).unwrap();
+        let run = |args: &[&str]| {
+            run(tollkeeper()
+                .current_dir(&folder)
+                .args(args)
+                .args(["--rules-overlay", "overlay.yaml"]))
+        };
+        let (code, _, warnings) = run(&["check", "rules.yaml"]);
+        assert_eq!((code, warnings.as_str()), (Some(0), ""), "{name}");
+        let (_, explained, _) =
+            run(&["explain", "--rules", "rules.yaml", "--domain", domain, path]);
+        assert!(explained.contains(expected), "{name}: {explained}");
+    }
 }

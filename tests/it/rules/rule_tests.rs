@@ -49,10 +49,14 @@ fn check_problem(calls: &str, problem: &str) {
 #[test]
 fn the_shipped_tests_pass_and_are_listed() {
     let examples = run(tollkeeper().current_dir(root()).args(["test", "examples"]));
-    let expected = "examples/rules.test.yaml
+    let expected = "examples/budgets/rules.test.yaml
+  ok: what a call holds is taken from the budget until its commit
+  ok: a call that reached no upstream costs nothing
+  ok: a call whose commit is lost costs its estimate
+examples/rules.test.yaml
   ok: ten requests of a user in a minute pass
   ok: a login that is denied costs the user nothing
-2 passed, 0 failed
+5 passed, 0 failed
 ";
     assert_eq!(examples, (Some(0), expected.to_owned(), String::new()));
 }
@@ -69,6 +73,100 @@ fn calls_have_times_hits_and_expectations() {
       - { at: 23h, descriptors: k=v, hits: -1, expect: OK }
 ";
     check(day, passed);
+}
+
+/// Runs these calls on a rule that holds hits, and returns stdout.
+fn test_holds(calls: &str) -> (Option<i32>, String, String) {
+    let folder = TempDir::new().unwrap();
+    let rules = "domain: d
+descriptors:
+  - { key: k, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, estimate: 60 } } }
+  - { key: r, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, estimate: 60, by: counter } } }
+  - { key: i, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, estimate: 60, by: id } } }
+  - { key: w, rate_limit: { unit: day, requests_per_unit: 100, hold: { for: 10m, weights: { out: 5 } } } }
+";
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    std::fs::write(folder.path().join("rules.test.yaml"), format!("{HEAD}{calls}")).unwrap();
+    run(tollkeeper().current_dir(&folder).args(["test", "."]))
+}
+
+#[test]
+fn holds_are_taken_committed_and_abandoned() {
+    for calls in [
+        "      - { call: k=v, hold: one, remaining: 40 }
+      - { call: k=v, expect: OVER_LIMIT }
+      - { at: 1m, commit: 42 }
+      - { at: 1m, call: k=v, hits: 0, remaining: 58 }
+      - { at: 2m, commit: 7, of: one, expect: repeated }
+      - { at: 2m, call: 'k=v,hold.estimate=8', hold: two, remaining: 50 }
+      - { at: 3m, commit: 10, of: two, expect: overrun }
+      - { at: 3m, call: k=v, hits: 0, remaining: 48 }
+      - { at: 10m, abandon: one }
+",
+        "      - { call: k=v, hold: lost, remaining: 40 }
+      - { at: 10m, abandon: lost }
+      - { at: 10m, commit: 0, of: lost, expect: late }
+      - { at: 10m, call: k=v, hits: 0, remaining: 40 }
+",
+        "      - { call: 'w=v,hold.estimate.out=9', hold: one, remaining: 55 }
+      - { commit: 'hold.used.out=3,hold.end=200 -', expect: committed }
+      - { call: w=v, hits: 0, remaining: 85 }
+",
+        // Without tokens: a call with hits is the commit, or the second with the same id.
+        "      - { call: r=v, hits: 0, remaining: 40 }
+      - { call: r=v, hits: 0, expect: OVER_LIMIT }
+      - { call: r=v, hits: 42, remaining: 58 }
+      - { call: 'i=v,hold.id=x', remaining: 40 }
+      - { call: 'i=v,hold.id=x', hits: 42 }
+      - { call: i=v, hits: 0, remaining: 58 }
+",
+    ] {
+        let passed = "./rules.test.yaml\n  ok: two a day\n1 passed, 0 failed\n";
+        assert_eq!(test_holds(calls), (Some(0), passed.to_owned(), String::new()), "{calls}");
+    }
+}
+
+#[test]
+fn a_hold_that_is_not_taken_or_a_commit_without_effect_fails_the_test() {
+    let take = "      - { call: k=v, hold: one }\n";
+    for (calls, failure) in [
+        (
+            "      - { call: r=v, hold: one }\n".to_owned(),
+            "7:9, at 0s: r=v\n      no hold `one`: the call is denied, or none of its limits holds by token\n",
+        ),
+        (
+            format!("{take}      - {{ commit: 1 }}\n      - {{ commit: 1 }}\n"),
+            "9:9, at 0s: commit\n      the commit has no effect: repeated\n      if this is intended, write `expect: repeated`\n",
+        ),
+        (
+            format!("{take}      - {{ at: 9m, abandon: one }}\n"),
+            "8:9, at 9m: abandon\n      expected: late\n      actual:   committed\n",
+        ),
+    ] {
+        let (code, stdout, stderr) = test_holds(&calls);
+        assert_eq!((code, stderr.as_str()), (Some(1), ""), "{stdout}");
+        assert!(stdout.contains(failure), "{stdout}");
+    }
+    for (calls, problem) in [
+        ("      - { commit: 1 }\n".to_owned(), "7:9: no call above takes this hold"),
+        (
+            format!("{take}      - {{ commit: 1, of: two }}\n"),
+            "8:26: no call above takes this hold",
+        ),
+        (
+            format!("{take}      - {{ commit: many }}\n"),
+            "8:19: commit: must be a whole number, or entries",
+        ),
+        (
+            format!("{take}      - {{ commit: k=v }}\n"),
+            "8:19: commit: must be a whole number, or entries",
+        ),
+        (format!("{take}      - {{ commit: 1, hits: 2 }}\n"), "8:28: hits: not part of a commit"),
+    ] {
+        let (code, stdout, stderr) = test_holds(&calls);
+        assert_eq!(code, Some(1), "{stdout}");
+        assert!(stderr.contains(problem), "{stderr}");
+    }
 }
 
 #[test]
@@ -124,7 +222,7 @@ fn a_mistake_in_a_test_file_is_a_problem_with_its_location() {
         ),
         (
             "      - { descriptors: k=v, expect: OVERLIMIT }\n",
-            "7:37: expect: must be one of: OK, OVER_LIMIT; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
+            "7:37: expect: must be one of: OK, OVER_LIMIT, committed, overrun, unused, repeated, late; not `OVERLIMIT`; did you mean `OVER_LIMIT`?",
         ),
         ("      - { descriptors: k=v, hits: x }\n", "7:35: hits: must be a whole number"),
         ("      - { descriptors: k=v, hits: 010 }\n", "7:35: hits: `010` is octal, and means 8"),

@@ -63,7 +63,7 @@ fn the_schema_and_the_check_agree() {
     assert!(good > 40 && bad > 60, "{good} good files, {bad} bad ones");
 }
 
-const TOP: [&str; 16] = [
+const TOP: [&str; 29] = [
     "{}",
     "domain: a",
     "domain: 5",
@@ -79,10 +79,23 @@ const TOP: [&str; 16] = [
     "domain: a\nslot_by: Domain",
     "domain: a\nslot_by: ~",
     "domain: a\nslot_by: business_id",
+    "domain: a\ndefaults: { algorithm: sliding_window, count_denied: true, scale: 7 }",
+    "domain: a\ndefaults:",
+    "domain: a\ndefaults: 5",
+    "domain: a\ndefaults: { unit: day }",
+    "domain: a\ndefaults: { burst: 0 }",
+    "domain: a\ndefaults: { name: a }",
+    "domain: a\nrequire: [user, 5]",
+    "domain: a\nrequire: user",
+    "domain: a\nrequire: []",
+    "domain: a\nrequire: ['']",
+    "domain: a\nrequire: { user: 1 }",
+    "domain: a\nrequire: [a]\nrequire_mode: REPORT\nquota_group: [a, b]",
+    "domain: a\nrequire: [a]\nrequire_mode: allow",
     "[]",
 ];
 
-const DESCRIPTORS: [&str; 48] = [
+const DESCRIPTORS: [&str; 49] = [
     "key: k",
     "value: v",
     "key: ''",
@@ -118,6 +131,7 @@ const DESCRIPTORS: [&str; 48] = [
     "key: k, quota_mode: true, rate_limit: { unit: day, algorithm: sliding_log }",
     "key: k, quota_mode: true, rate_limits: [{ unit: day, algorithm: Sliding_Log }]",
     "key: k, quota_mode: true, rate_limit: { unit: day, algorithm: token_bucket }",
+    "key: k, quota_mode: true, rate_limit: { algorithm: in_flight, hold: 10m }",
     "key: k, quota_mode: false, rate_limit: { unit: day, algorithm: sliding_log }",
     "key: k, share_threshold: true",
     "key: k, share_threshold: true, value: v",
@@ -133,7 +147,7 @@ const DESCRIPTORS: [&str; 48] = [
     "key: k, domain: d",
 ];
 
-const LIMITS: [&str; 95] = [
+const LIMITS: [&str; 106] = [
     "",
     "unit: day",
     "unit: DAY",
@@ -197,6 +211,17 @@ const LIMITS: [&str; 95] = [
     "unit: day, unit_multiplier: 2, time_zone: UTC",
     "unit: day, algorithm: sliding_window, time_zone: UTC",
     "unit: day, time_zone: []",
+    "algorithm: in_flight, requests_per_unit: 20, hold: 10m",
+    "algorithm: IN_FLIGHT, requests_per_unit: 10000, hold: { for: 10m }, remember: k",
+    "algorithm: in_flight, hold: 10m, unit: ~, unit_multiplier: ~, count_denied: false",
+    "algorithm: in_flight, requests_per_unit: 20",
+    "algorithm: in_flight, hold: 10m, requests_per_unit: 10001",
+    "algorithm: in_flight, hold: 10m, unit: day",
+    "algorithm: in_flight, hold: 10m, unit_multiplier: 2",
+    "algorithm: in_flight, hold: 10m, time_zone: UTC",
+    "algorithm: in_flight, hold: 10m, requests_per_unit: 5, burst: 9",
+    "algorithm: in_flight, hold: 10m, count_denied: true",
+    "unit: day, algorithm: fixed_window, remember: k",
     "unit: day, idle: 30m",
     "unit: day, algorithm: first_hit_window, idle: 30m",
     "unit: day, algorithm: first_hit_window, idle: 1h30m",
@@ -259,13 +284,18 @@ fn the_schema_of_tests_and_the_test_command_agree() {
     }
 }
 
-const CALLS: [&str; 22] = [
+const CALLS: [&str; 27] = [
     "descriptors: k=v",
     "descriptors: [k=v, k=w], hits: 2, expect: OK, remaining: [5, 5], rule: [k, k]",
     "descriptors: k=v, at: 90s, hits: 0, expect: over_limit, remaining: 3, rule: none",
     "descriptors: k=v, at: ~, hits: ~, expect: ~, remaining: ~, rule: ~",
     "descriptors: k=v, at: 500ms, hits: -1",
     "at: 0s",
+    "descriptors: k=v, hold: one",
+    "commit: []",
+    "commit: 1, hold: {}",
+    "abandon: []",
+    "of: one",
     "descriptors: ''",
     "descriptors: []",
     "descriptors: {}",

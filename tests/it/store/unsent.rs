@@ -59,7 +59,7 @@ impl InOutage {
     }
 
     fn queued(&self) -> u64 {
-        self.metric("ratelimit_debits_queued ")
+        self.metric("ratelimit_commits_queued ")
     }
 
     /// What Redis counts for this user.

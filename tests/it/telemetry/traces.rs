@@ -3,6 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use opentelemetry_proto::tonic::trace::v1::Span;
+use prost_types::value::Kind;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tollkeeper::rls::pb::{RateLimitDescriptor, RateLimitServiceClient};
@@ -110,6 +111,50 @@ async fn a_call_is_a_server_span_with_rules_and_verdict_and_its_script_run_a_chi
     for text in [format!("{:?}", receiver.spans()), log] {
         assert!(!text.contains(CANARY), "a value or name of the request in {text}");
     }
+}
+
+/// The commit may come through another replica, and without the headers of the take.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_span_of_a_commit_links_to_the_span_of_its_take() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let rules = "domain: shop\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 9, hold: 10m } }\n";
+    let service = Service::start(Options {
+        rules,
+        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
+        ..Options::default()
+    });
+    let mut client = service.client().await;
+    let mut ask = async |trace: &str, flag: &str, descriptors| {
+        let mut call = Request::new(request("shop", descriptors));
+        let parent = format!("00-{trace}-{SPAN}-{flag}");
+        call.metadata_mut().insert("traceparent", parent.parse().unwrap());
+        let answer = client.should_rate_limit(call).await.unwrap().into_inner();
+        let hold = answer.dynamic_metadata.and_then(|mut metadata| metadata.fields.remove("hold"));
+        match hold.and_then(|hold| hold.kind) {
+            Some(Kind::StringValue(token)) => token,
+            _ => String::new(),
+        }
+    };
+    let other = format!("1{}", &TRACE[1..]);
+    let token = ask(TRACE, "01", user(CANARY)).await;
+    let not_sampled = ask(TRACE, "00", user(CANARY)).await;
+    assert!(not_sampled.len() + 24 < token.len(), "the span takes room only if it is sampled");
+    let commits = [&token, &not_sampled, &token].map(|token| descriptor(&[("hold.commit", token)]));
+    ask(&other, "01", commits.to_vec()).await;
+
+    let take = receiver.span(METHOD, TRACE);
+    assert_eq!(attribute(&take.attributes, "ratelimit.hold.taken"), "true");
+    assert_eq!(attribute(&take.attributes, "ratelimit.commits"), "");
+    let commit = receiver.span(METHOD, &other);
+    assert_eq!(attribute(&commit.attributes, "ratelimit.hold.taken"), "");
+    let commits = attribute(&commit.attributes, "ratelimit.commits");
+    assert_eq!(commits, "committed,committed,repeated");
+    let links: Vec<_> = commit.links.iter().map(|link| (&link.trace_id, &link.span_id)).collect();
+    assert_eq!(links, [(&take.trace_id, &take.span_id); 2]);
+    for attribute in take.attributes.iter().chain(&commit.attributes) {
+        assert!(PAGE.contains(&format!("`{}`", attribute.key)), "{} is on the page", attribute.key);
+    }
+    assert!(!format!("{:?}", receiver.spans()).contains(CANARY));
 }
 
 #[tokio::test(flavor = "multi_thread")]

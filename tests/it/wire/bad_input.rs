@@ -5,6 +5,7 @@
 mod calls;
 mod command_lines;
 mod flags;
+mod holds;
 mod http;
 mod rule_files;
 
@@ -41,8 +42,14 @@ struct Table {
 
 #[test]
 fn the_tables_hold_at_least_500_cases() {
-    let tables =
-        [calls::table(), http::table(), rule_files::TABLE, flags::TABLE, command_lines::TABLE];
+    let tables = [
+        calls::table(),
+        http::table(),
+        rule_files::TABLE,
+        flags::TABLE,
+        command_lines::TABLE,
+        holds::TABLE,
+    ];
     let total: usize = tables.iter().map(|table| table.cases).sum();
     let counts = tables.map(|Table { name, cases }| format!("{name}: {cases}")).join(", ");
     assert!(total >= 500, "{total} cases; {counts}");

@@ -79,6 +79,12 @@ local function is_judged(charge)
   return charge.kind == 'charge' or charge.kind == 'check'
 end
 
+-- Whether it takes hits back from the window that they were charged in, whichever that was.
+local function is_of_then(charge)
+  local hold = charge.hold
+  return charge.kind == 'give_back' or hold and hold.action == 'commit' and hold.used < hold.held
+end
+
 local function is_stale(charge)
-  return charge.algorithm.aligned and charge.kind ~= 'give_back' and (now < charge.start or now >= charge.stop)
+  return charge.algorithm.aligned and (now < charge.start or now >= charge.stop) and not is_of_then(charge)
 end

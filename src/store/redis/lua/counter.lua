@@ -1,23 +1,29 @@
 -- Reads one counter, and clears it on request, with no hit in between.
 --
--- KEYS     the counter, and of a sliding window the one before
+-- KEYS     the counter, of a sliding window the one before, and the set of its open holds
 -- ARGV     1 and one check, see charge.lua; 'show' or 'clear'
 -- Returns  TIME's seconds and microseconds; 1, or -1 if the check is stale, or -2 if the counter holds
---          no count; what is used and what remains; the reset in milliseconds; and what a log remembers,
---          each as in its key
+--          no count; what is used and what remains; the reset in milliseconds; what open holds hold, and
+--          their number; and what a log remembers, each as in its key
 
 local charges, at = parse(1)
 local charge = charges[1]
 local algorithm = charge.algorithm
-local reply = { tonumber(time[1]), tonumber(time[2]), 1, 0, 0, 0 }
-local account = algorithm.read(charge)
+local reply = { tonumber(time[1]), tonumber(time[2]), 1, 0, 0, 0, 0, 0 }
+local account, hold = algorithm.read(charge), charge.hold
+charge.account = account
+if hold then hold.known = read_hold(charge, {}) end
 if is_stale(charge) then
   reply[3] = -1
-elseif not account then
+elseif not account or hold and not hold.known then
   reply[3] = -2
 else
+  -- Nothing of it is written.
+  if hold then expire(charge) end
+  reply[7] = hold and held(charge) or 0
+  reply[8] = hold and hold.known.open or algorithm.finish and algorithm.used(account, charge) or 0
   reply[4] = algorithm.used(account, charge)
-  reply[5] = math.max(0, algorithm.remaining(account, charge))
+  reply[5] = math.max(0, algorithm.remaining(account, charge) - reply[7])
   reply[6] = math.max(0, algorithm.ends(account, charge) - now)
   if algorithm.entries then
     for _, entry in ipairs(algorithm.entries(account)) do reply[#reply + 1] = entry end

@@ -8,8 +8,8 @@
 --                       -2 a counter is corrupt and its limit does not decide the call, -3 to -6 and -8 it
 --                       would be admitted, but the server takes no writes, see refusal.lua; -7 another server
 --                       of the cluster has one of its keys
---            answers    two for each charge: what remains, -1 where it does not fit, or -2 where the
---                       counter is corrupt; and the reset in milliseconds. Where nothing was charged
+--            answers    two for each charge: what remains, -1 where it does not fit, -2 where the counter
+--                       is corrupt, or what became of a commit, see holds.lua; and the reset in milliseconds. Where nothing was charged
 --                       all are 0, but for -2.
 local ADMITTED, DENIED, STALE, CORRUPT, ELSEWHERE = 1, 0, -1, -2, -7
 
@@ -18,7 +18,8 @@ local function answer(charge, answers, i)
   if not account then
     answers[2 * i - 1], answers[2 * i] = CORRUPT, 0
   elseif charge.fits then
-    answers[2 * i - 1] = math.max(0, algorithm.remaining(account, charge))
+    local remaining = algorithm.remaining(account, charge) - (charge.hold and held(charge) or 0)
+    answers[2 * i - 1] = charge.commit or math.max(0, remaining)
     answers[2 * i] = math.max(0, algorithm.ends(account, charge) - now)
   else
     local at = algorithm.admits_at and algorithm.admits_at(account, charge.asked, charge)
@@ -27,16 +28,23 @@ local function answer(charge, answers, i)
   end
 end
 
--- Reads the account of each charge, once for each key; a charge on a corrupt counter gets none. Returns
--- the accounts by their keys, and the failure modes of the corrupt counters.
+-- Reads the account of each charge, once for each key, and what is known of its hold; a charge where either is corrupt
+-- gets none. Returns the accounts by their keys, the failure modes of the corrupt counters, and what is known of holds by
+-- its keys; nil if no charge acts on one.
 local function read_accounts(charges, answers)
-  local accounts, failure_modes = {}, {}
+  local accounts, failure_modes, known = {}, {}, nil
   for i, charge in ipairs(charges) do
     local account = accounts[charge.key]
     if account == nil then
       account = charge.algorithm.read(charge) or false
       if account then account.sum, account.charge = 0, charge end
       accounts[charge.key] = account
+    end
+    local hold = charge.hold
+    if hold then
+      known = known or {}
+      hold.known = hold.key and read_hold(charge, known)
+      account = hold.known ~= false and account
     end
     charge.account = account
     if not account then
@@ -46,15 +54,18 @@ local function read_accounts(charges, answers)
       failure_modes[is_lost and 'error' or charge.failure_mode] = true
     end
   end
-  return accounts, failure_modes
+  return accounts, failure_modes, known
 end
 
 local function refund_and_sum(charges)
   for _, charge in ipairs(charges) do
     local account = charge.account
-    if account and charge.kind == 'refund' then
+    if charge.commit then
+      charge.fits = true
+    elseif account and charge.kind == 'refund' then
       charge.algorithm.refund(account, charge.hits, charge)
     elseif account and charge.kind == 'give_back' then
+      if charge.hold then give_back_hold(charge) end
       charge.algorithm.give_back(account, charge.hits, charge)
     elseif account and charge.kind == 'charge' then
       account.sum = account.sum + charge.hits
@@ -67,13 +78,16 @@ end
 local function vote(charges, answers)
   local denied, denied_uncharged, quotas = false, false, nil
   for i, charge in ipairs(charges) do
-    local denies = false
-    if not charge.account then
+    local denies, opens = false, charge.hold and charge.hold.action == 'open'
+    if charge.commit then
+      denies = false
+    elseif not charge.account then
       denies = is_judged(charge) and charge.failure_mode == 'deny'
     elseif is_judged(charge) then
-      charge.asked = charge.kind == 'charge' and charge.account.sum or charge.hits
+      charge.asked = (charge.kind == 'charge' or opens) and charge.account.sum or charge.hits
+      if opens then charge.asked = charge.asked + held_with_own(charge) end
       charge.fits = charge.algorithm.fits(charge.account, charge.asked, charge)
-      if charge.kind == 'check' then answer(charge, answers, i) end
+      if charge.kind == 'check' and not opens then answer(charge, answers, i) end
       denies = charge.mode == 'enforced' and not charge.fits
       if charge.mode == 'quota' then
         -- A quota without a group is one of its own.
@@ -91,17 +105,24 @@ local function vote(charges, answers)
   return denied or not has_room, denied_uncharged
 end
 
+-- Returns the charges that have opened holds.
 local function charge_all(charges, denied, denied_uncharged)
+  local opened = {}
   for _, charge in ipairs(charges) do
-    local stands = charge.fits and not denied or charge.counted
-      or charge.mode == 'quota' and not denied_uncharged
-    if charge.account and charge.kind == 'charge' and stands then
-      charge.algorithm.charge(charge.account, charge)
+    local algorithm, hold, is_taken = charge.algorithm, charge.hold, charge.fits and not denied
+    local stands = is_taken or not charge.estimated
+      and (charge.counted or charge.mode == 'quota' and not denied_uncharged)
+    if charge.account and charge.kind == 'charge' and stands and not charge.commit then
+      local occupies = algorithm.occupy and hold and (hold.action == 'occupy' or hold.action == 'by_id')
+      algorithm[occupies and 'occupy' or 'charge'](charge.account, charge)
     end
+    if hold and is_taken and charge.account and is_judged(charge) and not charge.commit then take_hold(charge, opened) end
   end
+  return opened
 end
 
-local function write_all(accounts)
+local function write_all(accounts, known, ended, opened)
+  if known then write_holds(known, ended, opened) end
   for _, account in pairs(accounts) do
     if account then account.charge.algorithm.write(account, account.charge) end
   end
@@ -111,23 +132,27 @@ end
 local function judge(charges, answers)
   for _, charge in ipairs(charges) do
     if is_stale(charge) then return STALE end
-    if is_elsewhere(charge.key) or charge.previous and is_elsewhere(charge.previous) then return ELSEWHERE end
+    local beside = charge.hold and charge.hold.key
+    if is_elsewhere(charge.key) or charge.previous and is_elsewhere(charge.previous)
+      or beside and is_elsewhere(beside) then return ELSEWHERE end
   end
-  local accounts, failure_modes = read_accounts(charges, answers)
+  local accounts, failure_modes, known = read_accounts(charges, answers)
   if failure_modes['local'] then return CORRUPT end
+  local ended = known and begin_holds(charges, known)
   refund_and_sum(charges)
   local denied, denied_uncharged = vote(charges, answers)
   if failure_modes['error'] and not denied then return CORRUPT end
-  charge_all(charges, denied, denied_uncharged)
+  local opened = charge_all(charges, denied, denied_uncharged)
 
-  local written, problem = pcall(write_all, accounts)
+  local written, problem = pcall(write_all, accounts, known, ended, opened)
   if not written then
     local refusal = refusal_of(problem)
     if not refusal then error(problem) end
     if not denied then return refusal end
   end
   for i, charge in ipairs(charges) do
-    if charge.kind ~= 'check' or not charge.account then answer(charge, answers, i) end
+    local is_answered = charge.kind == 'check' and charge.account and not (charge.hold and charge.hold.estimate)
+    if not is_answered then answer(charge, answers, i) end
   end
   return denied and DENIED or ADMITTED
 end

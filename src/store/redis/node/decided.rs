@@ -41,6 +41,15 @@ pub(crate) enum NotDecided {
 }
 
 impl NotDecided {
+    pub(crate) const fn was_not_sent(&self) -> bool {
+        matches!(self, Self::NotSent(_))
+    }
+
+    /// Whether the same work may succeed later.
+    pub(crate) const fn may_pass(&self) -> bool {
+        !matches!(self, Self::Failed(StoreError::Corrupt(_)))
+    }
+
     /// The store's error; `no_node` makes it where no node has the keys.
     pub(crate) fn into_store_error(self, no_node: impl FnOnce() -> StoreError) -> StoreError {
         match self {

@@ -21,7 +21,7 @@ use crate::{
 
 /// The commands of the scripts, each with a key as its first argument. INCR and RPUSH come last: they cannot be tried
 /// without an effect.
-const IN_SCRIPTS: [&str; 13] = [
+const IN_SCRIPTS: [&str; 20] = [
     "GET",
     "SET",
     "EXISTS",
@@ -33,6 +33,13 @@ const IN_SCRIPTS: [&str; 13] = [
     "LRANGE",
     "LSET",
     "LTRIM",
+    "ZADD",
+    "ZCOUNT",
+    "ZRANGE",
+    "ZRANGEBYSCORE",
+    "ZREM",
+    "ZREMRANGEBYSCORE",
+    "ZSCORE",
     "INCR",
     "RPUSH",
 ];
@@ -274,9 +281,11 @@ impl Checks {
             "INCR" | "RPUSH" => return None,
             "MULTI" | "EXEC" => return Some(redis::cmd(name)),
             "SET" => &["0", "NX", "XX"],
-            "INCRBY" | "PEXPIREAT" => &["x"],
+            "INCRBY" | "PEXPIREAT" | "ZREM" | "ZSCORE" => &["x"],
+            "ZADD" => &["x", "x"],
             "EVALSHA" | "LINDEX" => &["0"],
-            "LRANGE" | "LSET" | "LTRIM" => &["0", "0"],
+            "LRANGE" | "LSET" | "LTRIM" | "ZCOUNT" | "ZRANGE" | "ZRANGEBYSCORE"
+            | "ZREMRANGEBYSCORE" => &["0", "0"],
             _ => &[],
         };
         Some(redis::cmd(name).arg(&self.key).arg(rest).take())

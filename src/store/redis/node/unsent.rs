@@ -1,5 +1,6 @@
 //! Debits, refunds and give-backs that could not be sent: they count or undo work that is done, so they wait until
-//! their server answers, or until their window has ended. What may have run is not kept: it would count twice.
+//! their server answers, or until their window has ended. What may have run is not kept, since it would count twice, but
+//! for commits: they count once, and wait until their deadline.
 
 use std::{collections::VecDeque, iter, time::Duration};
 
@@ -74,11 +75,25 @@ impl Unsent {
     /// clock.
     pub(crate) fn keep(&self, work: NodeWork, made: Timestamp) {
         for work in work.outliving() {
-            let remaining =
-                work.counters().map(|counter| counter.limit.remaining_window(made)).max();
-            let until = Instant::now() + remaining.unwrap_or_default();
-            self.push(UnsentWork { work, made, until });
+            self.keep_one(work, made);
         }
+    }
+
+    /// Keeps the commits of work that may have run.
+    pub(crate) fn keep_commits(&self, work: NodeWork, made: Timestamp) {
+        let outliving = work.outliving().into_iter();
+        for commit in outliving.filter(|work| work.commit_deadline().is_some()) {
+            self.keep_one(commit, made);
+        }
+    }
+
+    fn keep_one(&self, work: NodeWork, made: Timestamp) {
+        let window = work.counters().map(|counter| counter.limit.remaining_window(made)).max();
+        let remaining = match work.commit_deadline() {
+            Some(deadline) => made.until(deadline),
+            None => window.unwrap_or_default(),
+        };
+        self.push(UnsentWork { work, made, until: Instant::now() + remaining });
     }
 
     /// Sends by `sender` what is kept, as long as this runs.
@@ -112,9 +127,12 @@ impl Unsent {
             if kept.until <= Instant::now() {
                 return self.ended(&kept, Some("ended"));
             }
+            let is_commit = kept.work.commit_deadline().is_some();
             match sender.send(&kept.work, kept.made).await {
-                Err(NotDecided::NotSent(_)) => self.queue.lock().kept.push_back(kept),
                 Err(NotDecided::WindowEnded) => self.ended(&kept, Some("ended")),
+                Err(error) if error.was_not_sent() || is_commit && error.may_pass() => {
+                    self.queue.lock().kept.push_back(kept);
+                }
                 _ => self.ended(&kept, None),
             }
         });
@@ -133,7 +151,7 @@ impl Unsent {
         queue.count += 1;
         queue.kept.push_back(kept);
         drop(queue);
-        self.metrics.debits_queued(1);
+        self.metrics.commits_queued(1);
         self.arrived.notify_one();
     }
 
@@ -147,7 +165,7 @@ impl Unsent {
         queue.bytes -= kept.bytes();
         queue.count -= 1;
         drop(queue);
-        self.metrics.debits_queued(-1);
+        self.metrics.commits_queued(-1);
         if let Some(reason) = dropped {
             self.dropped(reason);
         }

@@ -24,13 +24,17 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
             }
         }
     }
-    let [seconds, micros, verdict, used, remaining, reset] = numbers[..] else { return None };
+    let [seconds, micros, verdict, used, remaining, reset, held, open_holds] = numbers[..] else {
+        return None;
+    };
     let verdict = match verdict {
         -1 => ScriptVerdict::Stale,
         -2 => ScriptVerdict::Corrupt(vec![0]),
         _ => ScriptVerdict::Read(CounterState {
             used: count(used)?,
             remaining: count(remaining)?,
+            held: count(held)?,
+            open_holds: count(open_holds)?,
             reset: Duration::from_millis(u64::try_from(reset).ok()?),
             remembered,
         }),

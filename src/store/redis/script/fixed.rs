@@ -8,7 +8,7 @@ use redis::Cmd;
 
 use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, timestamp};
 use crate::engine::{
-    ledger::{Charge, Fit, Tally, Verdict},
+    ledger::{Charge, Few, Fit, Tally, Verdict},
     request::Hits,
     rule::{Algorithm, Mode, WhenDenied},
     time::{Span, Timestamp},
@@ -221,7 +221,8 @@ impl Group {
         }
         let turn = u64::from(turn);
         let is_admitted = turn < admitted;
-        let mut verdict = Verdict { denied: !is_admitted, ..Verdict::default() };
+        let at = Few::from_iter([now]);
+        let mut verdict = Verdict { denied: !is_admitted, at, ..Verdict::default() };
         for (terms, remaining) in self.terms.iter().zip(remaining) {
             let remaining = u64::try_from(*remaining).ok()? - turn.min(admitted) * terms.hits;
             let fit = match remaining.checked_sub(terms.hits) {

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     engine::{
-        hold::{Abandoned, HoldAction},
+        hold::Abandoned,
         key::Counter,
-        ledger::{Charge, Fit, GiveBack, Tally, Verdict},
+        ledger::{Charge, CommitOutcome, Few, Fit, GiveBack, HoldAction, Tally, Verdict},
         request::Hits,
         rule::{Algorithm, FailureMode, Mode, WhenDenied},
         time::{Span, Timestamp},
@@ -31,8 +31,8 @@ pub struct LedgerRun {
 struct Columns<'call> {
     kind: &'static str,
     hits: u64,
-    /// Whether it charges an estimate.
-    is_take: bool,
+    /// What it costs if the call is denied.
+    denied: &'static str,
     hold: Option<HoldAction>,
     failure_mode: FailureMode,
     /// The expiry of an aligned key, or when the hits of a give-back were charged.
@@ -58,7 +58,7 @@ impl LedgerRun {
             NodeWork::Charges(charges) => self.add(charges, assumed_now, prefix),
             NodeWork::GiveBack(give_back) => self.add_give_back(give_back, prefix),
             NodeWork::Read(counter, clear) => {
-                let read = Charge::new(Counter::clone(counter), Hits::Check);
+                let read = Charge::reading(Counter::clone(counter));
                 self.add(&Arc::from([read]), assumed_now, prefix);
                 self.arguments.push(match clear {
                     Clear::No => "show".to_owned(),
@@ -84,9 +84,9 @@ impl LedgerRun {
             let time =
                 if limit.algorithm.is_aligned() { counter.expiry(span.end) } else { span.end };
             let (failure_mode, caller) = (limit.failure_mode(), caller.as_deref());
-            let (is_take, hold, quota_group) = (charge.is_take(), *hold, *quota_group);
+            let (denied, hold, quota_group) = (denied(charge), *hold, *quota_group);
             let columns =
-                Columns { kind, hits, is_take, hold, failure_mode, time, caller, quota_group };
+                Columns { kind, hits, denied, hold, failure_mode, time, caller, quota_group };
             self.add_charge(counter, span, columns, prefix);
         }
     }
@@ -103,7 +103,7 @@ impl LedgerRun {
         let columns = Columns {
             kind: "give_back",
             hits: *hits,
-            is_take: false,
+            denied: "free",
             hold: *hold,
             failure_mode: FailureMode::Error,
             time: *made,
@@ -120,7 +120,7 @@ impl LedgerRun {
         let (start, stop) = if limit.algorithm.is_aligned() {
             (span.start.as_millis(), span.end.as_millis())
         } else {
-            (0, limit.terms(span.start).window_ms)
+            (0, limit.window_ms())
         };
         let extra = match limit.algorithm {
             Algorithm::SlidingWindow => match span.previous() {
@@ -139,11 +139,7 @@ impl LedgerRun {
             columns.kind.to_owned() + if columns.hold.is_some() { "+" } else { "" },
             columns.hits.to_string(),
             limit.requests_per_unit.to_string(),
-            match limit.when_denied {
-                _ if columns.is_take => "hold".to_owned(),
-                WhenDenied::Free => "free".to_owned(),
-                WhenDenied::Counted => "count".to_owned(),
-            },
+            columns.denied.to_owned(),
             match limit.mode {
                 Mode::Enforced => "enforced".to_owned(),
                 Mode::Shadow => "shadow".to_owned(),
@@ -212,7 +208,7 @@ impl LedgerRun {
             let (answers, []) = rest.split_off(..2 * charges.len())?.as_chunks::<2>() else {
                 return None;
             };
-            verdicts.push(read_call(verdict, charges, answers)?);
+            verdicts.push(read_call(verdict, charges, answers, now)?);
         }
         rest.is_empty().then_some((now, verdicts))
     }
@@ -228,7 +224,20 @@ impl LedgerRun {
     }
 }
 
-fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<ScriptVerdict> {
+fn denied(charge: &Charge) -> &'static str {
+    match charge.when_denied() {
+        _ if charge.is_take() => "hold",
+        WhenDenied::Free => "free",
+        WhenDenied::Counted => "count",
+    }
+}
+
+fn read_call(
+    verdict: i64,
+    charges: &[Charge],
+    answers: &[[i64; 2]],
+    now: Timestamp,
+) -> Option<ScriptVerdict> {
     let corrupt = answers.iter().enumerate().filter(|(_, [answer, _])| *answer == -2);
     let corrupt: Vec<usize> = corrupt.map(|(charge, _)| charge).collect();
     let denied = match verdict {
@@ -244,17 +253,21 @@ fn read_call(verdict: i64, charges: &[Charge], answers: &[[i64; 2]]) -> Option<S
     for (charge, answer) in charges.iter().zip(answers) {
         tallies.push(match answer {
             [-2, _] => Tally::by_failure_mode(charge),
-            answer => one_tally(*answer)?,
+            answer => one_tally(charge, *answer)?,
         });
     }
-    let verdict = Verdict { denied, tallies, corrupt, ..Verdict::default() };
+    let at = Few::from_iter([now]);
+    let verdict = Verdict { denied, tallies, at, corrupt, ..Verdict::default() };
     Some(ScriptVerdict::Decided(verdict))
 }
 
-fn one_tally([answer, reset]: [i64; 2]) -> Option<Tally> {
+fn one_tally(charge: &Charge, [answer, reset]: [i64; 2]) -> Option<Tally> {
     let reset = Duration::from_millis(u64::try_from(reset).ok()?);
     let fit = match answer {
         -1 => Fit::Over,
+        -3 if charge.hold.is_some() => Fit::Commit(CommitOutcome::Applied),
+        -4 if charge.hold.is_some() => Fit::Commit(CommitOutcome::Repeated),
+        -5 if charge.hold.is_some() => Fit::Commit(CommitOutcome::Late),
         remaining => Fit::Fits { remaining: count(remaining)? },
     };
     Some(Tally { fit, reset })
@@ -305,7 +318,8 @@ mod tests {
         let tally = |fit, ms| Tally { fit, reset: Duration::from_millis(ms) };
         assert_eq!(now, Timestamp::from_millis(1_795_215_600_123));
         let tallies = vec![tally(Fit::Over, 1500), tally(Fit::Fits { remaining: 7 }, 20)];
-        let verdict = Verdict { denied: true, tallies, ..Verdict::default() };
+        let at = Few::from_iter([now]);
+        let verdict = Verdict { denied: true, tallies, at, ..Verdict::default() };
         assert_eq!(answer, [ScriptVerdict::Decided(verdict)]);
     }
 

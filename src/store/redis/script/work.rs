@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::{
     engine::{
         key::Counter,
-        ledger::{Charge, GiveBack},
+        ledger::{Charge, GiveBack, HoldAction},
+        time::Timestamp,
     },
     store::{Clear, redis::wire::hash_slot::HashSlot},
 };
@@ -41,6 +42,15 @@ impl NodeWork {
             }
             Self::GiveBack(_) => vec![self],
             Self::Read(..) => Vec::new(),
+        }
+    }
+
+    /// The deadline of a commit that is alone. It counts once, however often it is sent.
+    pub(crate) fn commit_deadline(&self) -> Option<Timestamp> {
+        let Self::Charges(charges) = self else { return None };
+        match charges.first()?.hold? {
+            HoldAction::Commit { deadline, .. } if charges.len() == 1 => Some(deadline),
+            _ => None,
         }
     }
 

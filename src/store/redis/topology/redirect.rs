@@ -31,6 +31,9 @@ const REDIRECTIONS_MAX: usize = 3;
 /// How long work may take that goes on although its caller has gone.
 const OUTLIVES_BY: Duration = Duration::from_secs(1);
 
+/// How long it is tried, so that its commits can still be kept.
+const ENDS_WITHIN: Duration = Duration::from_millis(950);
+
 /// Pause before another attempt while keys are being moved, or the cluster is down.
 const WAIT: Duration = Duration::from_millis(3);
 
@@ -51,9 +54,13 @@ pub(crate) async fn decide_alone(
     let owned = Arc::clone(directory);
     outlive(directory, Instant::now(), async move {
         let made = owned.now(&work);
-        let answer = redirected(&owned, slot, &work, None).await;
-        if let Err(NotDecided::NotSent(_)) = &answer {
-            owned.options.unsent.keep(work, made);
+        let sending = redirected(&owned, slot, &work, None);
+        let answer = time::timeout(ENDS_WITHIN, Box::pin(sending)).await;
+        let answer = answer.unwrap_or(Err(NotDecided::Failed(StoreError::TimedOut)));
+        match &answer {
+            Err(error) if error.was_not_sent() => owned.options.unsent.keep(work, made),
+            Err(error) if error.may_pass() => owned.options.unsent.keep_commits(work, made),
+            _ => {}
         }
         answer.map_err(|not_decided| not_decided.into_store_error(|| owned.no_node()))
     })

@@ -5,8 +5,11 @@ use redis::{Pipeline, RedisResult, Value};
 use super::exchange::{account, count, exchange, transaction};
 use crate::{
     engine::{
-        algorithm::AnyAccount,
-        ledger::{self, Charge, Posting},
+        algorithm::{
+            AnyAccount,
+            hold_record::{HoldRecord, HoldState},
+        },
+        ledger::{self, Charge, CommitOutcome, Fit, HoldAction, Posting, Verdict},
         request::Hits,
         rule::WhenDenied,
         time::Timestamp,
@@ -26,6 +29,8 @@ pub(super) struct TransactionCall<'call> {
     counters: Vec<CountedKey>,
     /// For each charge, the index of its counter.
     counter_of: Vec<usize>,
+    /// The records of the holds that are committed: the index of the charge, the key, and the deadline.
+    records: Vec<(usize, String, Timestamp)>,
     assumed_now: Timestamp,
 }
 
@@ -48,9 +53,13 @@ struct Settlement {
 impl<'call> TransactionCall<'call> {
     pub(super) fn new(charges: &'call [Charge], key_prefix: &str, assumed_now: Timestamp) -> Self {
         let (counters, counter_of) = (Vec::new(), Vec::new());
-        let mut call = Self { charges, counters, counter_of, assumed_now };
-        for charge in charges {
-            let span = charge.counter.limit.window.at(assumed_now);
+        let mut call = Self { charges, counters, counter_of, records: Vec::new(), assumed_now };
+        for (index, charge) in charges.iter().enumerate() {
+            if let Some(hold @ HoldAction::Commit { deadline, .. }) = charge.hold {
+                let key = hold.key_beside(&charge.counter);
+                call.records.extend(key.map(|key| (index, key_prefix.to_owned() + &key, deadline)));
+            }
+            let span = charge.terms(assumed_now).span;
             let key = key_prefix.to_owned() + &charge.counter.key(span.start);
             let known = call.counters.iter().position(|counter| counter.key == key);
             let index = known.unwrap_or_else(|| {
@@ -82,7 +91,7 @@ impl<'call> TransactionCall<'call> {
             }
         }
         for charge in self.charges_on(counter) {
-            may_fit &= sum <= u64::from(charge.counter.limit.requests_per_unit)
+            may_fit &= sum <= charge.counter.limit.requests_per_unit
                 || !matches!(charge.hits, Hits::Charge(_));
         }
         if may_fit { sum } else { counted }
@@ -194,6 +203,15 @@ impl<'call> TransactionCall<'call> {
         let Settlement { verdict, wanted } = self.judge(&before, now);
 
         let mut write = transaction();
+        if let ScriptVerdict::Decided(Verdict { tallies, .. }) = &verdict {
+            for (charge, key, deadline) in &self.records {
+                let fit = tallies.get(*charge).map(|tally| tally.fit);
+                if fit == Some(Fit::Commit(CommitOutcome::Applied)) {
+                    let ttl_ms = deadline.millis_since(now).max(1);
+                    write.cmd("SET").arg(key).arg(1).arg("PX").arg(ttl_ms).ignore();
+                }
+            }
+        }
         if matches!(verdict, ScriptVerdict::Decided(_)) {
             for ((counter, before), wanted) in self.counters.iter().zip(&before).zip(wanted) {
                 if let Some(before) = before {
@@ -235,17 +253,23 @@ impl<'call> TransactionCall<'call> {
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.counters.iter().map(|counter| counter.key.as_str()).collect()
+        let counters = self.counters.iter().map(|counter| counter.key.as_str());
+        counters.chain(self.records.iter().map(|(_, key, _)| key.as_str())).collect()
     }
 
-    /// The verdict, by what the counters held at `now`; `None` is a corrupt counter. A negative count is
-    /// read as 0.
+    /// The verdict, by what the counters held at `now`, and behind them the records; `None` is a corrupt counter. A
+    /// negative count is read as 0, and a record that does not exist too.
     fn judge(&self, before: &[Option<i64>], now: Timestamp) -> Settlement {
         if self.charges.iter().any(|charge| self.is_stale(charge, now)) {
             return Settlement { verdict: ScriptVerdict::Stale, wanted: used(before) };
         }
+        let (counters, records) = before.split_at(self.counters.len().min(before.len()));
         let mut accounts: Vec<AnyAccount> =
-            before.iter().map(|count| account(count.unwrap_or(0))).collect();
+            counters.iter().map(|count| account(count.unwrap_or(0))).collect();
+        accounts.extend(records.iter().map(|record| {
+            let state = (*record != Some(0)).then_some(HoldState::Committed);
+            AnyAccount::HoldRecord(Box::new(HoldRecord { state, ..HoldRecord::default() }))
+        }));
         let mut postings = Vec::with_capacity(self.charges.len());
         let mut corrupt = Vec::new();
         for (index, (charge, counter)) in self.charges.iter().zip(&self.counter_of).enumerate() {
@@ -253,24 +277,30 @@ impl<'call> TransactionCall<'call> {
             if !is_readable {
                 corrupt.push(index);
             }
-            let terms = charge.counter.limit.terms(now);
+            let terms = charge.terms(now);
             let account = is_readable.then_some(*counter);
-            postings.push(Posting { account, hold: None, charge, terms });
+            let of_charge = self.records.iter().find(|(of, ..)| *of == index);
+            // A commit that is in the call twice has one record.
+            let record = of_charge
+                .and_then(|(_, key, _)| self.records.iter().position(|(_, known, _)| known == key));
+            let hold = record.map(|record| self.counters.len() + record);
+            postings.push(Posting { account, hold, charge, terms });
         }
         let Some(verdict) = ledger::judge(&postings, &mut accounts) else {
             return Settlement { verdict: ScriptVerdict::Corrupt(corrupt), wanted: used(before) };
         };
         let wanted = accounts.iter().map(|account| match account {
             AnyAccount::FixedWindow(account) => account.used,
-            // The rules hold no others where scripts are off.
+            // What `before` has of a record.
+            AnyAccount::HoldRecord(record) => u64::from(record.state.is_some()),
+            // The rules have no others where scripts are off.
             _ => 0,
         });
         Settlement { verdict: ScriptVerdict::Decided(verdict), wanted: wanted.collect() }
     }
 
     fn is_stale(&self, charge: &Charge, now: Timestamp) -> bool {
-        let window = &charge.counter.limit.window;
-        window.at(now) != window.at(self.assumed_now)
+        charge.terms(now).span != charge.terms(self.assumed_now).span
     }
 }
 

@@ -30,8 +30,7 @@ const VARIABLES: Variables<'_> = &[
 /// A quota of ten tokens a year for a model of a backend, in the shape that AI Gateway sends.
 fn quota() -> serde_json::Value {
     let limit = json!({ "unit": "YEAR", "requestsPerUnit": 10 });
-    let bucket = json!({ "key": "rule-0-match--1", "value": "rule-0-match--1", "rateLimit": limit, "quotaMode": true });
-    let model = json!({ "key": "model_name_override", "value": "gpt", "descriptors": [bucket] });
+    let model = json!({ "key": "model_name_override", "value": "gpt", "rateLimit": limit, "quotaMode": true });
     let backend =
         json!({ "key": "backend_name", "value": "default/openai", "descriptors": [model] });
     json!({ "name": "ai-gateway-quota", "domain": "ai-gateway-quota", "descriptors": [backend] })
@@ -39,11 +38,7 @@ fn quota() -> serde_json::Value {
 
 /// Calls of the quota's model with this number of hits.
 async fn ask(service: &EnvoyproxyRatelimit, count: u64) -> String {
-    let path = [
-        ("backend_name", "default/openai"),
-        ("model_name_override", "gpt"),
-        ("rule-0-match--1", "rule-0-match--1"),
-    ];
+    let path = [("backend_name", "default/openai"), ("model_name_override", "gpt")];
     service.ask(request("ai-gateway-quota", vec![hits(descriptor(&path), count)])).await
 }
 

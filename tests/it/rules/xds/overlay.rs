@@ -102,3 +102,18 @@ async fn a_response_to_which_the_overlay_does_not_fit_is_refused_by_the_name_of_
     assert_eq!(overlaid.respond("1", &[limit("shop", "user", 2)]), None);
     assert_eq!(overlaid.limit(), "2 per year");
 }
+
+#[tokio::test]
+async fn a_scale_multiplies_limits_beyond_the_field_of_the_control_plane() {
+    let overlaid = Overlaid::start("domain: shop\ndefaults: { scale: 1000000 }");
+    assert_eq!(overlaid.respond("1", &[limit("shop", "user", 4_000_000_000)]), None);
+    assert_eq!(overlaid.limit(), "4000000000000000 per year");
+    overlaid.overlay("domain: shop\ndefaults: { scale: 10000000 }");
+    let problem = eventually("the problem is listed", || {
+        let problems = rules(&overlaid.service)["problems"].clone();
+        problems[0].as_str().map(str::to_owned)
+    });
+    let expected = "shop: user: scale: 4000000000 times 10000000 exceeds 9007199254740991";
+    assert_eq!(problem, expected);
+    assert_eq!(overlaid.limit(), "4000000000000000 per year");
+}

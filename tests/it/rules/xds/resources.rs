@@ -57,7 +57,7 @@ fn every_problem_is_named_with_its_resource_and_descriptor() {
         ),
         (
             config(json!([entry("a", "", &own(json!({ "algorithm": "token_buckets" })))])),
-            "shop: a: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket; not `token_buckets`; did you mean `token_bucket`?",
+            "shop: a: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `token_buckets`; did you mean `token_bucket`?",
         ),
         (
             config(json!([entry("a", "", &own(json!({ "algorithm": "token_bucket", "burst": 1.5 })))])),

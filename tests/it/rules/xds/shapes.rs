@@ -1,10 +1,14 @@
 //! The shapes that Envoy Gateway 1.9 and AI Gateway generate, and the verdicts for the calls that their Envoys send.
 
+use std::fs;
+
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{ask, start};
 use crate::support::{
     ads::FakeAds,
+    pages::{blocks, page},
     service::{Service, descriptor, hits, request, spell},
 };
 
@@ -185,26 +189,52 @@ async fn denied_calls_are_charged_unless_the_flag_or_the_rule_says_otherwise() {
     }
 }
 
+/// A model with a rule for a plan and a default bucket.
+fn quotas() -> Value {
+    let quota = |requests: u32| json!({ "rateLimit": { "unit": "DAY", "requestsPerUnit": requests }, "quotaMode": true });
+    let buckets = [same(GOLD, &quota(2)), same("rule-1-match--1", &quota(10))];
+    let model = entry("model_name_override", "gpt", &json!({ "descriptors": buckets }));
+    let backend = entry("backend_name", "default/openai", &json!({ "descriptors": [model] }));
+    config("ai-gateway-quota", vec![backend])
+}
+
+const GOLD: &str = "rule-0-x-plan|gold-match-0";
+
+/// What Envoy asks for a request of that plan.
+async fn ask_quotas(service: &Service, count: u64) -> String {
+    let of = |bucket| {
+        let path =
+            [("backend_name", "default/openai"), ("model_name_override", "gpt"), (bucket, bucket)];
+        hits(descriptor(&path), count)
+    };
+    let call = request("ai-gateway-quota", vec![of(GOLD), of("rule-1-match--1")]);
+    spell(&service.ask(call).await.unwrap())
+}
+
 #[tokio::test]
 async fn the_quotas_of_ai_gateway_deny_when_none_has_room() {
-    let quota = |requests: u32| json!({ "rateLimit": { "unit": "DAY", "requestsPerUnit": requests }, "quotaMode": true });
-    let any_model = entry(
-        "model_name_override",
-        "",
-        &json!({ "descriptors": [same("rule-0-match--1", &quota(10))] }),
-    );
-    let backend = entry("backend_name", "default/openai", &json!({ "descriptors": [any_model] }));
-    let (_ads, service) = with(&[config("ai-gateway-quota", vec![backend])]);
-    let path = [
-        ("backend_name", "default/openai"),
-        ("model_name_override", "gpt"),
-        ("rule-0-match--1", "rule-0-match--1"),
-    ];
-    let ask = async |count| {
-        let call = request("ai-gateway-quota", vec![hits(descriptor(&path), count)]);
-        spell(&service.ask(call).await.unwrap())
-    };
-    assert_eq!(ask(0).await, "OK: OK 10/10 DAY");
-    ask(20).await;
-    assert_eq!(ask(0).await, "OVER_LIMIT: OVER_LIMIT 0/10 DAY");
+    let (_ads, service) = with(&[quotas()]);
+    assert_eq!(ask_quotas(&service, 0).await, "OK: OK 2/2 DAY, OK 10/10 DAY");
+    ask_quotas(&service, 5).await;
+    assert_eq!(ask_quotas(&service, 0).await, "OK: OVER_LIMIT 0/2 DAY, OK 5/10 DAY");
+    ask_quotas(&service, 20).await;
+    let denied = "OVER_LIMIT: OVER_LIMIT 0/2 DAY, OVER_LIMIT 0/10 DAY";
+    assert_eq!(ask_quotas(&service, 0).await, denied);
+}
+
+#[tokio::test]
+async fn with_the_overlay_of_the_page_a_plan_is_limited_beside_the_default_bucket() {
+    let (ads, folder) = (FakeAds::start(), TempDir::new().unwrap());
+    let page = page("ai-gateway.md");
+    let overlay = blocks(&page, "text").into_iter().find(|block| block.starts_with("domain:"));
+    let file = folder.path().join("overlay.yaml");
+    // The limit is below its model.
+    fs::write(&file, overlay.unwrap().replace("        rate_limit: { scale: 1000 }", "")).unwrap();
+    let service = start(&ads.url(), &["--rules-overlay", file.to_str().unwrap()]);
+    ads.request();
+    ads.respond("1", "n1", &[quotas()]);
+    assert_eq!(ads.request().error, None);
+    ask_quotas(&service, 5).await;
+    assert_eq!(ask_quotas(&service, 0).await, "OVER_LIMIT: OVER_LIMIT 0/2 DAY, OK 5/10 DAY");
+    assert!(!service.log().contains("no rule matches"));
 }

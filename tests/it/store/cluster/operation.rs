@@ -48,7 +48,7 @@ async fn is_served(service: &Service, key: &str, value: &str) {
 }
 
 /// The rights that docs/redis.md lists for a cluster.
-const RIGHTS: [&str; 21] = [
+const RIGHTS: [&str; 28] = [
     "+auth",
     "+info",
     "+ping",
@@ -66,6 +66,13 @@ const RIGHTS: [&str; 21] = [
     "+lset",
     "+ltrim",
     "+rpush",
+    "+zadd",
+    "+zcount",
+    "+zrange",
+    "+zrangebyscore",
+    "+zrem",
+    "+zremrangebyscore",
+    "+zscore",
     "+pexpireat",
     "+del",
     "+cluster|slots",

@@ -186,7 +186,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_word_as_limit",
         Text::Descriptor("key: k, rate_limit: day"),
-        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, name, replaces",
+        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, remember, on_store_failure, hold, name, replaces",
     ),
     (
         "an_unlimited_item_of_limits",
@@ -314,12 +314,12 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "an_unknown_algorithm",
         Text::Limit("unit: day, algorithm: leaky"),
-        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket; not `leaky`",
+        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `leaky`",
     ),
     (
         "a_dash_in_an_algorithm",
         Text::Limit("unit: day, algorithm: token-bucket"),
-        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket; not `token-bucket`; did you mean `token_bucket`?",
+        "3:51: algorithm: must be one of: fixed_window, first_hit_window, sliding_log, sliding_window, token_bucket, in_flight; not `token-bucket`; did you mean `token_bucket`?",
     ),
     (
         "a_burst_of_0",
@@ -348,7 +348,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_log_of_10001",
         Text::Limit("unit: day, algorithm: sliding_log, requests_per_unit: 10001"),
-        "3:27: requests_per_unit: 10001 exceeds 10000, the largest for a sliding_log",
+        "3:27: requests_per_unit: 10001 exceeds 10000, the largest for sliding_log",
     ),
     (
         "a_log_that_counts_denied",
@@ -358,7 +358,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "remember_without_a_log",
         Text::Limit("unit: day, remember: user"),
-        "3:50: remember: only for algorithm sliding_log, not fixed_window",
+        "3:50: remember: only for algorithm sliding_log or in_flight, not fixed_window",
     ),
     (
         "a_zone_for_an_hour",

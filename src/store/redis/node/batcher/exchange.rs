@@ -87,6 +87,7 @@ impl SharedQueue {
         };
         let Ok(replies) = answered else {
             self.link.metrics.lost(operation, now.elapsed());
+            calls.iter().for_each(|call| self.keep_commits(call));
             return None;
         };
         spans.end(&replies);
@@ -112,6 +113,7 @@ impl SharedQueue {
                     answers.push((call, Err(NotDecided::Elsewhere(error))));
                 }
                 Err(error) => {
+                    self.keep_commits(&call);
                     let error = pool::unavailable(&error);
                     answers.push((call, Err(NotDecided::Failed(error))));
                 }

@@ -134,6 +134,13 @@ impl SharedQueue {
         self.unsent.keep(work, self.link.clock.now().shifted(-waited_ms));
     }
 
+    /// Keeps the commits of a call that was sent and may not have run, unless that is left to its sender.
+    pub(super) fn keep_commits(&self, call: &QueuedCall) {
+        if matches!(call.sent_as, SentAs::Call | SentAs::Part) {
+            self.unsent.keep_commits(call.work.clone(), self.link.clock.now());
+        }
+    }
+
     /// Queues calls that are sent once more, in front and in their order.
     pub(super) fn enqueue_again(&self, calls: Vec<QueuedCall>, mailbox: usize) {
         if calls.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Their values are written by end users and models, so a bad one counts as missing: it is never an error.
 
-use crate::engine::{algorithm::account::COUNT_MAX, request::Entry};
+use crate::engine::{algorithm::account::COUNT_MAX, hold::HoldPolicy, request::Entry};
 
 /// What the keys of parameters begin with.
 const PREFIX: &[u8] = b"hold.";
@@ -53,6 +53,16 @@ impl<'call> Parameters<'call> {
     /// The hits that a commit states.
     pub fn used(self, weights: &[(Box<str>, u64)]) -> Option<u64> {
         self.weighed(b"used", weights)
+    }
+
+    /// The hits that it stands for as the commit of a hold of `held` hits: all of them if it has no number, unless its end
+    /// shows that no work was done.
+    pub fn used_of(self, policy: &HoldPolicy, held: u64) -> u64 {
+        match self.used(&policy.weights) {
+            Some(used) => used,
+            None if self.ended_in(&policy.unused_on) => 0,
+            None => held,
+        }
     }
 
     /// Whether the end of the call, such as `503 UF`, has one of these flags, codes, or classes of codes.

@@ -1,0 +1,81 @@
+//! What charges do with holds, and what becomes of commits.
+
+use crate::engine::{
+    algorithm::Algorithm, hold::Abandoned, hold_id::HoldId, key::Counter, time::Timestamp,
+};
+
+/// What a charge does with holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldAction {
+    /// Opens a hold without an id of its own beside the charge, if both fit; see [`HoldBy::Counter`].
+    Open {
+        /// Common to all counters of the take.
+        id: HoldId,
+        /// The hits of each hold on this counter.
+        estimate: u64,
+        /// How long it stays open.
+        lifetime_ms: u64,
+        /// What becomes of it then.
+        abandoned: Abandoned,
+    },
+    /// Ends the oldest hold of the counter, on all counters of its take. The charge is the true number.
+    EndOldest {
+        /// The hits of each hold on this counter.
+        estimate: u64,
+        /// What becomes of holds whose time has passed.
+        abandoned: Abandoned,
+    },
+    /// Charges the hits of the charge if the id is new; else commits.
+    ById {
+        /// The caller's id.
+        id: HoldId,
+        /// The true number, if this is a commit; without one, the estimate stands.
+        used: Option<u64>,
+        /// How long the hold stays open.
+        lifetime_ms: u64,
+    },
+    /// Occupies places of an `in_flight` counter.
+    Occupy {
+        /// The token's nonce.
+        id: HoldId,
+        /// How long it stays open.
+        lifetime_ms: u64,
+    },
+    /// Replaces the hits that a take with a token charged by the true number. It may be made several times: only the first
+    /// has an effect.
+    Commit {
+        /// The token's nonce.
+        id: HoldId,
+        /// The hits that the take charged.
+        held: u64,
+        /// The true number.
+        used: u64,
+        /// The store's time when the take was charged.
+        made: Timestamp,
+        /// From then on the commit is refused.
+        deadline: Timestamp,
+    },
+}
+
+impl HoldAction {
+    /// The key of what is known of holds on a counter, if it is not part of the counter itself.
+    pub fn key_beside(&self, counter: &Counter) -> Option<String> {
+        match (*self, &counter.limit.algorithm) {
+            (Self::ById { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Occupy { .. }, _) | (_, Algorithm::InFlight { .. }) => None,
+            (Self::Commit { id, .. }, _) => Some(counter.hold_record_key(id)),
+            (Self::Open { .. } | Self::EndOldest { .. }, _) => Some(counter.open_holds_key()),
+        }
+    }
+}
+
+/// What has become of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// The true number counts.
+    Applied,
+    /// It was made before; nothing has changed.
+    Repeated,
+    /// The hold's time has passed; nothing has changed.
+    Late,
+}

@@ -1,0 +1,303 @@
+//! The reference model of holds: a list of holds with their times, beside the reference model of counters.
+
+use tollkeeper::engine::{
+    hold::Abandoned,
+    hold_id::HoldId,
+    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
+    request::Hits,
+    rule::Mode,
+    time::Timestamp,
+};
+
+use super::{Counter, Judged, Model, denials, hits_to_judge, is_counted};
+
+/// Counters, and every hold that was ever made on them.
+#[derive(Default, Clone)]
+pub struct HoldModel {
+    counters: Model,
+    /// The tokens that are committed, on a counter each.
+    committed: Vec<(String, HoldId)>,
+    by_id: Vec<HoldById>,
+    open: Vec<OpenHold>,
+}
+
+/// A take by id, on one counter.
+#[derive(Clone)]
+struct HoldById {
+    name: String,
+    id: HoldId,
+    hits: i128,
+    made: i128,
+    deadline: i128,
+    forgotten: i128,
+    is_committed: bool,
+}
+
+/// A hold without an id of its own, on one counter of its take.
+#[derive(Clone)]
+struct OpenHold {
+    name: String,
+    take: HoldId,
+    deadline: i128,
+}
+
+fn name(charge: &Charge) -> String {
+    Counter::of(charge, 0).name
+}
+
+/// The estimate of a charge by counter, and whether it is kept when it is abandoned.
+fn by_counter(charge: &Charge) -> Option<(i128, bool)> {
+    match charge.hold? {
+        HoldAction::Open { estimate, abandoned, .. }
+        | HoldAction::EndOldest { estimate, abandoned } => {
+            Some((estimate.into(), abandoned == Abandoned::Keep))
+        }
+        _ => None,
+    }
+}
+
+fn opens(charge: &Charge) -> bool {
+    matches!(charge.hold, Some(HoldAction::Open { .. }))
+}
+
+impl HoldModel {
+    /// Judges one call at `now`, and counts it.
+    pub fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
+        let now = i128::from(now.as_millis());
+        for charge in charges {
+            self.counters.set_back(&Counter::of(charge, now), now);
+        }
+        charges.iter().for_each(|charge| self.expire(charge, now));
+        let commits = self.commit(charges, now);
+        for charge in charges {
+            if let Hits::Refund(hits) = charge.hits {
+                self.counters.refund(charge, hits.into(), now);
+            }
+        }
+        let asking: Vec<Charge> = charges
+            .iter()
+            .zip(&commits)
+            .filter_map(|(charge, commit)| commit.is_none().then(|| charge.clone()))
+            .collect();
+        let after_refunds = self.clone();
+        let mut judged = Vec::new();
+        for charge in &asking {
+            let own_check = opens(charge) && charge.hits == Hits::Check;
+            let mut hits = hits_to_judge(charge, &asking, now) - i128::from(own_check);
+            if opens(charge) {
+                let same = |other: &&Charge| opens(other) && name(other) == name(charge);
+                let takes = asking.iter().filter(same).count() as i128;
+                let (estimate, _) = by_counter(charge).unwrap();
+                hits += (after_refunds.held_on(&name(charge), now) + takes) * estimate;
+                if own_check {
+                    let charged = asking.iter().filter(|other| {
+                        name(other) == name(charge) && matches!(other.hits, Hits::Charge(_))
+                    });
+                    hits += charged
+                        .map(|other| match other.hits {
+                            Hits::Charge(hits) => i128::from(hits),
+                            _ => 0,
+                        })
+                        .sum::<i128>();
+                }
+            }
+            let fits = charge.hits.is_refund() || after_refunds.counters.fits(charge, hits, now);
+            judged.push(Judged { charge, hits, fits });
+        }
+        let (denied, denied_uncharged) = denials(&judged);
+        for Judged { charge, fits, .. } in &judged {
+            let is_end = matches!(charge.hold, Some(HoldAction::EndOldest { .. }));
+            let is_charged = (!denied && *fits)
+                || is_end
+                || !charge.is_take()
+                    && (is_counted(charge)
+                        || charge.counter.limit.mode == Mode::Quota && !denied_uncharged);
+            if let (Hits::Charge(hits), true) = (charge.hits, is_charged) {
+                self.counters.add(charge, hits.into(), now);
+            }
+            if !denied && *fits {
+                self.take(charge, now);
+            }
+        }
+        let mut judged = judged.iter();
+        let mut tallies = Vec::new();
+        for (charge, commit) in charges.iter().zip(commits) {
+            if let Some(outcome) = commit {
+                tallies.push(self.committed(charge, outcome, now));
+                continue;
+            }
+            let Judged { hits, fits, .. } = judged.next().unwrap();
+            let is_check = charge.hits == Hits::Check && !opens(charge);
+            let state = if is_check { &after_refunds } else { &*self };
+            let mut tally = state.counters.tally(charge, *fits, *hits, now);
+            if let (Some((estimate, _)), Fit::Fits { remaining }) =
+                (by_counter(charge), &mut tally.fit)
+            {
+                let held = self.held_on(&name(charge), now) * estimate;
+                *remaining = (i128::from(*remaining) - held).max(0) as u64;
+            }
+            tallies.push(tally);
+        }
+        tallies
+    }
+
+    /// The open holds on a counter.
+    fn held_on(&self, name: &str, now: i128) -> i128 {
+        let open = self.open.iter().filter(|hold| hold.name == name && now < hold.deadline);
+        open.count() as i128
+    }
+
+    /// Charges what was abandoned, as far as it would still count.
+    fn expire(&mut self, charge: &Charge, now: i128) {
+        let Some((estimate, is_kept)) = by_counter(charge) else { return };
+        let (name, counter) = (name(charge), Counter::of(charge, now));
+        let is_aligned = charge.counter.limit.algorithm.is_aligned();
+        let (expired, open) =
+            self.open.drain(..).partition(|hold| hold.name == name && hold.deadline <= now);
+        self.open = open;
+        for hold in <Vec<OpenHold>>::from(expired) {
+            let counts = match is_aligned {
+                true => counter.start <= hold.deadline,
+                false => now < hold.deadline + counter.window,
+            };
+            if is_kept && counts {
+                self.counters.add(charge, estimate, now);
+            }
+        }
+    }
+
+    /// What becomes of the commits among the charges.
+    fn commit(&mut self, charges: &[Charge], now: i128) -> Vec<Option<CommitOutcome>> {
+        let before: Vec<OpenHold> =
+            self.open.iter().filter(|hold| now < hold.deadline).cloned().collect();
+        let mut outcomes = Vec::new();
+        for charge in charges {
+            outcomes.push(match charge.hold {
+                Some(HoldAction::Commit { .. }) => Some(self.commit_token(charge, now)),
+                Some(HoldAction::ById { .. }) => self.commit_id(charge, now),
+                Some(HoldAction::EndOldest { .. }) => {
+                    self.end_oldest(&name(charge), &before);
+                    None
+                }
+                _ => None,
+            });
+        }
+        outcomes
+    }
+
+    /// Ends a take, unless one of those that were open on the counter before the call has ended already.
+    fn end_oldest(&mut self, name: &str, before: &[OpenHold]) {
+        let is_open = |hold: &&OpenHold| {
+            self.open.iter().any(|open| open.take == hold.take && open.name == hold.name)
+        };
+        let mut here = before.iter().filter(|hold| hold.name == name);
+        if here.clone().any(|hold| !is_open(&hold)) {
+            return;
+        }
+        let Some(first) = here.next() else { return };
+        let oldest = here.fold(first, |oldest, hold| {
+            let is_older = (hold.deadline, hold.take) < (oldest.deadline, oldest.take);
+            if is_older { hold } else { oldest }
+        });
+        // One whose time has passed elsewhere is charged there.
+        let is_live = |hold: &OpenHold| {
+            before.iter().any(|live| live.take == hold.take && live.name == hold.name)
+        };
+        self.open.retain(|hold| hold.take != oldest.take || !is_live(hold));
+    }
+
+    fn commit_token(&mut self, charge: &Charge, now: i128) -> CommitOutcome {
+        let Some(HoldAction::Commit { id, held, used, made, deadline }) = charge.hold else {
+            panic!("no commit")
+        };
+        if i128::from(deadline.as_millis()) <= now {
+            return CommitOutcome::Late;
+        }
+        let token = (name(charge), id);
+        if self.committed.contains(&token) {
+            return CommitOutcome::Repeated;
+        }
+        self.committed.push(token);
+        self.replace(charge, held.into(), used.into(), made, now);
+        CommitOutcome::Applied
+    }
+
+    fn commit_id(&mut self, charge: &Charge, now: i128) -> Option<CommitOutcome> {
+        let Some(HoldAction::ById { id, used, .. }) = charge.hold else { panic!("no id") };
+        let name = name(charge);
+        self.by_id.retain(|hold| now < hold.forgotten || hold.name != name || hold.id != id);
+        let known = self.by_id.iter_mut().find(|hold| hold.name == name && hold.id == id)?;
+        if known.is_committed {
+            return Some(CommitOutcome::Repeated);
+        }
+        known.is_committed = true;
+        let HoldById { hits, made, deadline, .. } = *known;
+        if deadline <= now {
+            return Some(CommitOutcome::Late);
+        }
+        let is_over =
+            charge.counter.limit.algorithm.is_aligned() && made < Counter::of(charge, now).start;
+        let used = used.map_or(hits, i128::from);
+        if !is_over || used > hits {
+            let made = Timestamp::from_millis(made as u64);
+            self.replace(charge, hits, used, made, now);
+        }
+        Some(CommitOutcome::Applied)
+    }
+
+    fn replace(&mut self, charge: &Charge, held: i128, used: i128, made: Timestamp, now: i128) {
+        if used > held {
+            self.counters.add(charge, used - held, now);
+        } else if used < held {
+            let give_back = GiveBack {
+                counter: charge.counter.clone(),
+                hits: (held - used) as u64,
+                made,
+                caller: None,
+                hold: None,
+            };
+            self.counters.give_back(&give_back, Timestamp::from_millis(now as u64));
+        }
+    }
+
+    fn take(&mut self, charge: &Charge, now: i128) {
+        let name = name(charge);
+        match (charge.hold, charge.hits) {
+            (Some(HoldAction::Open { id, lifetime_ms, .. }), _) => {
+                let deadline = now + i128::from(lifetime_ms);
+                self.open.push(OpenHold { name, take: id, deadline });
+            }
+            (Some(HoldAction::ById { id, lifetime_ms, .. }), Hits::Charge(hits)) => {
+                let deadline = now + i128::from(lifetime_ms);
+                self.by_id.retain(|hold| hold.name != name || hold.id != id);
+                self.by_id.push(HoldById {
+                    name,
+                    id,
+                    hits: hits.into(),
+                    made: now,
+                    deadline,
+                    forgotten: deadline + i128::from(lifetime_ms),
+                    is_committed: false,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// The tally of a commit describes the window that it gives hits back to.
+    fn committed(&self, charge: &Charge, outcome: CommitOutcome, now: i128) -> Tally {
+        let at = match charge.hold {
+            Some(HoldAction::Commit { held, used, made, .. })
+                if used < held && charge.counter.limit.algorithm.is_aligned() =>
+            {
+                i128::from(made.as_millis())
+            }
+            _ => now,
+        };
+        let ends = self.counters.ends(charge, at);
+        // Without hits it ends at once.
+        let ends = if ends == at { now } else { ends };
+        let reset = (ends - now).max(0) as u64;
+        Tally { fit: Fit::Commit(outcome), reset: std::time::Duration::from_millis(reset) }
+    }
+}
