@@ -78,7 +78,7 @@ pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
         let limit = Arc::new(limit.ok_or("a day is a window")?);
         let users = if requests == 10_000 { 10 } else { USERS };
         let full = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
-        let hits_before = if full { u64::from(requests) - CALLS / users / 10 } else { 1 };
+        let hits_before = if full { requests - CALLS / users / 10 } else { 1 };
         for user in 0..users {
             for _ in 0..hits_before {
                 ledger_run(user, &limit)

@@ -71,7 +71,7 @@ fn picture(algorithm: Algorithm) -> String {
             Some(Fit::Fits { remaining }) => remaining,
             _ => 0,
         };
-        let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * u64::from(left) / LIMIT;
+        let y = PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * left / LIMIT;
         write!(line, "{},{y} ", x(ms)).expect("writing to a String cannot fail");
     }
     frame(&title, passed, &marks, line.trim_end())

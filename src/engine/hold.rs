@@ -109,7 +109,7 @@ impl HoldPolicy {
     /// The [`estimate`](Self::estimate), and its source as a phrase.
     pub fn estimate_of(&self, asked: Option<u64>, hits: u64, capacity: u64) -> (u64, &'static str) {
         let Estimate { default, min, max, learned } = &self.estimate;
-        let learned = learned.as_ref().and_then(|learned| learned.estimate());
+        let learned = learned.as_ref().map(|learned| learned.estimate());
         let (estimate, source) = match (asked, learned, default) {
             (Some(asked), _, _) => (asked, "announced by the call"),
             // A larger estimate would never fit beside another.
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!(policy.estimate(None, 7, 1000), 50);
         assert_eq!(policy.estimate(Some(1), 7, 1000), 10);
         assert_eq!(policy.estimate(Some(COUNT_MAX), 7, 1000), 400);
-        let learned = Arc::new(LearnedEstimate::default());
+        let learned = Arc::new(LearnedEstimate::new(50));
         policy.estimate.learned = Some(Arc::clone(&learned));
         assert_eq!(policy.estimate(None, 7, 1000), 50, "nothing is learned yet");
-        learned.learn(200);
+        (0..200).for_each(|_| learned.learn(200));
         assert_eq!(policy.estimate(None, 7, 1000), 200);
         assert_eq!(policy.estimate(None, 7, 100), 50, "half of the limit");
     }

@@ -27,6 +27,9 @@ const ITEMS_MAX: usize = 16;
 /// Most bytes of the name of a kind, and of an end.
 const NAME_BYTES_MAX: usize = 32;
 
+const LEARNED_WITHOUT_DEFAULT: &str =
+    "estimate: needs a number to start with, such as `{ default: 2000, learned: true }`";
+
 /// The keys of `hold`.
 pub(crate) static HOLD: KeyTable = KeyTable {
     name: "`hold`",
@@ -45,7 +48,7 @@ pub(crate) static HOLD: KeyTable = KeyTable {
         key(
             "estimate",
             Shape::Other(estimate_schema),
-            "Hits that are held: a number, `learned`, or a mapping with `default`, `min`, `max` and `learned`; without it, \
+            "Hits that are held: a number, or a mapping with `default`, `min`, `max` and `learned`; without it, \
              the hits of the call",
         ),
         key(
@@ -79,7 +82,11 @@ pub(crate) static ESTIMATE: KeyTable = KeyTable {
         key("default", HITS, "Hits for a call that announces no number"),
         key("min", HITS, "The least estimate"),
         key("max", HITS, "The largest estimate"),
-        key("learned", Shape::Switch, "true: the default follows what commits show"),
+        key(
+            "learned",
+            Shape::Switch,
+            "true: starts with the default, and follows what commits show",
+        ),
     ],
 };
 
@@ -92,7 +99,7 @@ pub(super) fn schema() -> Value {
 
 fn estimate_schema() -> Value {
     let number = json!({ "type": "integer", "minimum": 0 });
-    json!({ "anyOf": [{ "type": "null" }, number, { "const": "learned" }, mapping(&ESTIMATE)] })
+    json!({ "anyOf": [{ "type": "null" }, number, mapping(&ESTIMATE)] })
 }
 
 impl Reader<'_> {
@@ -134,10 +141,10 @@ impl Reader<'_> {
 
     fn estimate(&mut self, node: &YamlNode) -> Option<Estimate> {
         let none = Estimate { default: None, min: 0, max: Hits::MAX, learned: None };
-        let learned = || Some(Arc::new(LearnedEstimate::default()));
         match &node.content {
             Content::Scalar(text, _) if text == "learned" => {
-                Some(Estimate { learned: learned(), ..none })
+                self.problem(node.location, LEARNED_WITHOUT_DEFAULT);
+                None
             }
             Content::Scalar(..) => {
                 let default = self.whole(node, "estimate", 0, Hits::MAX)?;
@@ -152,8 +159,12 @@ impl Reader<'_> {
                     self.problem(node.location, message);
                     return None;
                 }
-                let learned = if fields.is_on("learned") { learned() } else { None };
-                Some(Estimate { default: number("default"), min, max, learned })
+                let (default, is_learned) = (number("default"), fields.is_on("learned"));
+                if is_learned && default.is_none() {
+                    self.problem(node.location, LEARNED_WITHOUT_DEFAULT);
+                }
+                let learned = default.filter(|_| is_learned).map(LearnedEstimate::new);
+                Some(Estimate { default, min, max, learned: learned.map(Arc::new) })
             }
         }
     }

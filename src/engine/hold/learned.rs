@@ -9,28 +9,26 @@ use crate::engine::algorithm::account::COUNT_MAX;
 const FRACTION_BITS: u32 = 8;
 
 /// What the commits of one limit have shown to this replica. Commits at the same time may overwrite each other's.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LearnedEstimate {
-    /// 0 as long as nothing is known.
     mean: AtomicU64,
     deviation: AtomicU64,
 }
 
 impl LearnedEstimate {
+    /// An estimate that starts with this number of hits: one small commit must not open the limit to all takes.
+    pub fn new(first: u64) -> Self {
+        let mean = AtomicU64::new(first.clamp(1, COUNT_MAX) << FRACTION_BITS);
+        Self { mean, deviation: AtomicU64::new(0) }
+    }
+
     /// Takes in the true number of one commit.
     pub fn learn(&self, used: u64) {
         let used = used.clamp(1, COUNT_MAX) << FRACTION_BITS;
         let (mean, deviation) =
             (self.mean.load(Ordering::Relaxed), self.deviation.load(Ordering::Relaxed));
-        let (mean, deviation) = match mean {
-            0 => (used, 0),
-            _ => {
-                let distance = used.abs_diff(mean);
-                (toward(mean, used, 8), toward(deviation, distance, 4))
-            }
-        };
-        self.mean.store(mean, Ordering::Relaxed);
-        self.deviation.store(deviation, Ordering::Relaxed);
+        self.mean.store(toward(mean, used, 8), Ordering::Relaxed);
+        self.deviation.store(toward(deviation, used.abs_diff(mean), 4), Ordering::Relaxed);
     }
 
     /// Takes over what another has learned.
@@ -39,11 +37,11 @@ impl LearnedEstimate {
         self.deviation.store(other.deviation.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// The estimate in hits; `None` as long as nothing is known.
-    pub fn estimate(&self) -> Option<u64> {
+    /// The estimate in hits.
+    pub fn estimate(&self) -> u64 {
         let mean = self.mean.load(Ordering::Relaxed);
         let estimate = mean.saturating_add(2 * self.deviation.load(Ordering::Relaxed));
-        (mean > 0).then(|| (estimate.div_ceil(1 << FRACTION_BITS)).min(COUNT_MAX))
+        estimate.div_ceil(1 << FRACTION_BITS).min(COUNT_MAX)
     }
 }
 
@@ -68,19 +66,21 @@ mod tests {
 
     #[test]
     fn equal_numbers_are_learned_exactly() {
-        let learned = LearnedEstimate::default();
-        assert_eq!(learned.estimate(), None);
-        (0..100).for_each(|_| learned.learn(42));
-        assert_eq!(learned.estimate(), Some(42));
+        let learned = LearnedEstimate::new(300);
+        assert_eq!(learned.estimate(), 300);
+        learned.learn(1);
+        assert!(learned.estimate() >= 300, "one small commit does not lower it");
+        (0..200).for_each(|_| learned.learn(42));
+        assert_eq!(learned.estimate(), 42);
     }
 
     #[test]
     fn scattered_numbers_are_estimated_above_their_mean_and_below_their_largest() {
-        let learned = LearnedEstimate::default();
+        let learned = LearnedEstimate::new(100);
         for used in (0..1000).map(|turn| 100 + turn * 37 % 200) {
             learned.learn(used);
         }
-        let estimate = learned.estimate().unwrap();
+        let estimate = learned.estimate();
         assert!((250..=330).contains(&estimate), "{estimate}");
     }
 }

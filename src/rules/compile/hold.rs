@@ -33,7 +33,7 @@ pub(super) fn check(
     if written.count_denied == Some(true) && !is_in_flight {
         problem("not possible with `count_denied: true`: a denied call holds nothing, and commits count in full".to_owned());
     }
-    let is_estimated = policy.estimate.default.is_some() || policy.estimate.learned.is_some();
+    let is_estimated = policy.estimate.default.is_some();
     if policy.by == HoldBy::Counter && !is_estimated && !is_in_flight {
         problem("`by: counter` needs an `estimate`".to_owned());
     }

@@ -261,10 +261,10 @@ fn calls_of_a_batch_are_each_all_or_nothing_and_none_that_fits_is_denied() {
         for (user, limit) in LIMITS.into_iter().enumerate() {
             let admitted: u64 = admitted.iter().map(|number| hits_on(user, &calls[*number])).sum();
             prop_assert_eq!(admitted, counted[user]);
-            prop_assert!(admitted <= u64::from(limit));
+            prop_assert!(admitted <= limit);
         }
         for call in denied.iter().map(|number| &calls[*number]) {
-            let fits = |user| counted[user] + hits_on(user, call) <= u64::from(LIMITS[user]);
+            let fits = |user| counted[user] + hits_on(user, call) <= LIMITS[user];
             let would_fit = (0..LIMITS.len()).all(fits);
             prop_assert!(!would_fit, "{:?} was denied beside {:?}", call, counted);
         }

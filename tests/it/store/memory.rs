@@ -113,7 +113,7 @@ fn threads_that_charge_the_same_counters_in_any_order_lose_no_hit_and_never_dead
             });
         }
     });
-    assert_eq!(admitted.into_inner(), u64::from(ADMITTED));
+    assert_eq!(admitted.into_inner(), ADMITTED);
     for (user, limit) in plenty.iter().enumerate() {
         let no_hits = charge(&user.to_string(), Hits::Check, limit);
         let left = Fit::Fits { remaining: 100_000 - ADMITTED };
