@@ -234,7 +234,7 @@ fn describe_limit(status: &DescriptorStatus) -> String {
     match &status.current_limit {
         Some(limit) => {
             let reset = status.duration_until_reset.unwrap_or_default().seconds;
-            let remaining = status.limit_remaining;
+            let remaining = number(status.limit_remaining);
             format!("{remaining} left of {}, resets in {reset} s", spell(limit))
         }
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
@@ -244,8 +244,14 @@ fn describe_limit(status: &DescriptorStatus) -> String {
 
 fn spell(limit: &RateLimit) -> String {
     let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name().to_lowercase();
+    let requests = number(limit.requests_per_unit);
     match limit.unit_multiplier {
-        None | Some(1) => format!("{} per {unit}", limit.requests_per_unit),
-        Some(several) => format!("{} per {several} {unit}s", limit.requests_per_unit),
+        None | Some(1) => format!("{requests} per {unit}"),
+        Some(several) => format!("{requests} per {several} {unit}s"),
     }
+}
+
+/// The protocol shows no larger number than 32 bits have.
+fn number(number: u32) -> String {
+    if number == u32::MAX { format!("at least {number}") } else { number.to_string() }
 }

@@ -153,7 +153,8 @@ fn text(explanation: &Explanation) -> String {
 }
 
 fn push_descriptor(text: &mut String, descriptor: &DescriptorExplanation) {
-    push_line(text, 0, &descriptor.descriptor);
+    let is_commit = matches!(descriptor.matched, MatchExplanation::Commit);
+    push_line(text, 0, if is_commit { "commit" } else { &descriptor.descriptor });
     if !descriptor.parameters.is_empty() {
         push_line(text, 2, &format!("parameters: {}", descriptor.parameters.join(", ")));
     }

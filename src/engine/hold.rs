@@ -106,7 +106,7 @@ impl HoldPolicy {
         self.estimate_of(asked, hits, capacity).0
     }
 
-    /// The [`estimate`](Self::estimate), and in words where it comes from.
+    /// The [`estimate`](Self::estimate), and its source as a phrase.
     pub fn estimate_of(&self, asked: Option<u64>, hits: u64, capacity: u64) -> (u64, &'static str) {
         let Estimate { default, min, max, learned } = &self.estimate;
         let learned = learned.as_ref().and_then(|learned| learned.estimate());

@@ -87,7 +87,7 @@ pub fn judge(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Option<Ve
 fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
     let mut verdict = Verdict::default();
     let commits = holds::begin(postings, accounts, &mut verdict.ended);
-    refund(postings, accounts);
+    refund(postings, &commits, accounts);
     let assessments = assess(postings, &commits, accounts);
     let judged = assessments.iter().filter(|assessment| assessment.commit.is_none());
     let result = vote::decide(judged.map(Assessment::vote));
@@ -107,9 +107,14 @@ fn settle(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) -> Verdict {
     verdict
 }
 
-fn refund(postings: &[Posting<'_>], accounts: &mut [AnyAccount]) {
-    for posting in postings {
+fn refund(
+    postings: &[Posting<'_>],
+    commits: &[Option<CommitOutcome>],
+    accounts: &mut [AnyAccount],
+) {
+    for (posting, commit) in postings.iter().zip(commits) {
         if let Hits::Refund(hits) = posting.charge.hits
+            && commit.is_none()
             && let Some(account) = posting.account.and_then(|index| accounts.get_mut(index))
         {
             account.write().refund(hits, &posting.terms);

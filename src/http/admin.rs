@@ -244,14 +244,21 @@ fn counter((charge, reading): &(Charge, CounterReading)) -> Value {
             return json!({ "algorithm": algorithm, "limit": limit_in_words, "error": cause });
         }
     };
-    json!({
+    let mut shown = json!({
         "algorithm": algorithm,
         "limit": limit_in_words,
         "used": state.used,
         "remaining": state.remaining,
         "reset_ms": u64::try_from(state.reset.as_millis()).unwrap_or(u64::MAX),
         "remembered": state.remembered.iter().map(|call| remembered(call, limit)).collect::<Vec<_>>(),
-    })
+    });
+    if limit.has_open_holds()
+        && let Some(shown) = shown.as_object_mut()
+    {
+        shown.insert("held".to_owned(), state.held.into());
+        shown.insert("open_holds".to_owned(), state.open_holds.into());
+    }
+    shown
 }
 
 fn remembered(call: &Remembered, limit: &Limit) -> Value {

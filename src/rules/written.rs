@@ -265,11 +265,12 @@ impl Reader<'_> {
     fn unit(&mut self, fields: &Fields<'_>, unlimited: bool) -> Option<Located<Unit>> {
         let names = Unit::ALL.map(Unit::name);
         if !unlimited && fields.word("algorithm").is_some_and(|word| word.value == "in_flight") {
-            for key in ["unit", "unit_multiplier"] {
-                if let Some(node) = fields.node(key) {
-                    let message = format!("{key}: not allowed with in_flight, which has no window");
-                    self.problem(node.location, message);
-                }
+            let unit = fields.node("unit").map(|node| ("unit", node.location));
+            let multiplier = fields.whole("unit_multiplier");
+            let multiplier = multiplier.map(|whole| ("unit_multiplier", whole.location));
+            for (key, location) in unit.into_iter().chain(multiplier) {
+                let message = format!("{key}: not allowed with in_flight, which has no window");
+                self.problem(location, message);
             }
             return Some(Located { location: fields.location, value: Unit::Second });
         }

@@ -14,6 +14,7 @@
     reason = "a test that panics has failed, which is its purpose"
 )]
 
+mod budgets;
 mod catalogue;
 mod cluster_failovers;
 mod envoy_outages;

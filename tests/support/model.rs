@@ -114,7 +114,7 @@ fn denials(judged: &[Judged<'_>]) -> (bool, bool) {
 }
 
 fn is_counted(charge: &Charge) -> bool {
-    charge.counter.limit.when_denied == WhenDenied::Counted
+    charge.when_denied() == WhenDenied::Counted
 }
 
 impl Model {

@@ -60,28 +60,17 @@ pub(super) static CALL: KeyTable = KeyTable {
             ..key(
                 "descriptors",
                 Shape::Other(texts),
-                "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them; required without `commit` and \
-                 `abandon`",
+                "Descriptor such as `user=alice` or `path=/login,user=alice`, or a list of them",
             )
         },
-        key(
-            "hold",
-            TEXT,
-            "Name for the hold by token that the call must take. What it announces is part of a descriptor: \
-             `user=alice,hold.estimate=300`",
-        ),
+        key("hold", TEXT, "Name for the hold that the call must take, by token"),
         key(
             "commit",
             Shape::Other(|| json!({ "type": ["integer", "string", "null"] })),
-            "In place of descriptors: commits a hold. The hits that were used, or the entries that tell it, such as \
-             `hold.used.output=17,hold.end=200 -`",
+            "In place of descriptors: commits a hold to these hits, or to entries such as `hold.used.output=17`",
         ),
         key("of", TEXT, "Name of the hold to commit; the one that was taken last if absent"),
-        key(
-            "abandon",
-            TEXT,
-            "In place of descriptors: name of a hold whose time has passed, so that a commit is late",
-        ),
+        key("abandon", TEXT, "In place of descriptors: name of a hold whose time has passed"),
         key(
             "hits",
             Shape::Other(|| json!({ "type": ["integer", "null"] })),
@@ -90,8 +79,7 @@ pub(super) static CALL: KeyTable = KeyTable {
         key(
             "expect",
             Shape::OneOf(code_names),
-            "Decision for the call: OK or OVER_LIMIT. For a commit what becomes of it: committed, overrun, unused, repeated \
-             or late; if absent, it must have an effect",
+            "Decision: OK or OVER_LIMIT; of a commit committed, overrun, unused, repeated or late",
         ),
         key(
             "remaining",

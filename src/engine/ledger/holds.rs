@@ -226,10 +226,12 @@ fn settle(
 ) {
     let Some(account) = posting.account.and_then(|index| accounts.get_mut(index)) else { return };
     let terms = &posting.terms;
-    let is_over = posting.charge.counter.limit.algorithm.is_aligned() && made < terms.span.start;
+    // Another window may hold it: time has passed, or the clock was set back.
+    let is_elsewhere = posting.charge.counter.limit.algorithm.is_aligned()
+        && !(terms.span.start..terms.span.end).contains(&made);
     if used > held {
         account.write().charge(used - held, None, terms);
-    } else if used < held && !is_over {
+    } else if used < held && !is_elsewhere {
         account.write().give_back(held - used, made, None, terms);
     }
 }

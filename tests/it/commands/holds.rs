@@ -112,7 +112,7 @@ fn usage_is_given_by_kind_where_the_limit_has_weights() {
         &service,
         &["--hold", "input=1000", "--hold", "output=500", "money=a"],
         // The field of the protocol has 32 bits.
-        "OK\n  money=a: OK, 4294967295 left of 4294967295 per year",
+        "OK\n  money=a: OK, at least 4294967295 left of at least 4294967295 per year",
     );
     let words = ["--commit", &token, "--used", "input=10", "--used", "output=17"];
     assert_eq!(call(&service, &words), (Some(0), "OK\ncommit: committed".to_owned()));
@@ -190,7 +190,7 @@ verdict: OK"
         "holds 200 (learned from commits) by id for 10m; a call with a known id commits"
     );
     let commit = explain(&["hold.commit=abc,hold.used=42"]);
-    let expected = "\n  parameters: hold.commit=abc, hold.used=42\n  commits the hold that its token names\nverdict: OK";
+    let expected = "commit\n  parameters: hold.commit=abc, hold.used=42\n  commits the hold that its token names\nverdict: OK";
     assert_eq!(commit, expected);
 }
 

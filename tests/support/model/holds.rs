@@ -69,15 +69,16 @@ impl HoldModel {
         }
         charges.iter().for_each(|charge| self.expire(charge, now));
         let commits = self.commit(charges, now);
-        for charge in charges {
-            if let Hits::Refund(hits) = charge.hits {
+        for (charge, commit) in charges.iter().zip(&commits) {
+            if let (Hits::Refund(hits), None) = (charge.hits, commit) {
                 self.counters.refund(charge, hits.into(), now);
             }
         }
         let asking: Vec<Charge> = charges
             .iter()
             .zip(&commits)
-            .filter_map(|(charge, commit)| commit.is_none().then(|| charge.clone()))
+            .filter(|(_, commit)| commit.is_none())
+            .map(|(charge, _)| charge.clone())
             .collect();
         let after_refunds = self.clone();
         let mut judged = Vec::new();
@@ -152,10 +153,10 @@ impl HoldModel {
         let Some((estimate, is_kept)) = by_counter(charge) else { return };
         let (name, counter) = (name(charge), Counter::of(charge, now));
         let is_aligned = charge.counter.limit.algorithm.is_aligned();
-        let (expired, open) =
+        let (expired, open): (Vec<OpenHold>, _) =
             self.open.drain(..).partition(|hold| hold.name == name && hold.deadline <= now);
         self.open = open;
-        for hold in <Vec<OpenHold>>::from(expired) {
+        for hold in expired {
             let counts = match is_aligned {
                 true => counter.start <= hold.deadline,
                 false => now < hold.deadline + counter.window,

@@ -68,10 +68,11 @@ end
 
 -- Replaces held hits by the true number.
 local function settle(charge, hits, used, made)
-  local is_over = charge.algorithm.aligned and made < charge.start
+  -- Another window may hold it: time has passed, or the clock was set back.
+  local is_elsewhere = charge.algorithm.aligned and (made < charge.start or made >= charge.stop)
   if used > hits then
     charge_more(charge, used - hits)
-  elseif used < hits and not is_over then
+  elseif used < hits and not is_elsewhere then
     charge.made = made
     charge.algorithm.give_back(charge.account, hits - used, charge)
   end
