@@ -14,13 +14,13 @@ use crate::engine::time::{Span, Timestamp, Unit};
 pub struct Calendar {
     unit: Unit,
     zone: TimeZone,
-    start: SpanStart,
+    start: CalendarStart,
 }
 
 /// Where the spans of a calendar start: a day at `time`, a week at `weekday`, a month at `day`, a year at `day` of
 /// `month`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct SpanStart {
+struct CalendarStart {
     month: i8,
     day: i8,
     weekday: civil::Weekday,
@@ -42,10 +42,10 @@ impl fmt::Debug for Calendar {
 /// `month.15@…` or `year.0401@…`.
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SpanStart { month, day, weekday, time } = self.start;
+        let CalendarStart { month, day, weekday, time } = self.start;
         f.write_str(self.unit.name())?;
         match self.unit {
-            _ if self.start == SpanStart::FIRST => {}
+            _ if self.start == CalendarStart::FIRST => {}
             Unit::Week => {
                 let named = weekdays().find(|(_, known)| *known == weekday);
                 write!(f, ".{}", named.map_or("", |(name, _)| name))?;
@@ -83,7 +83,7 @@ impl Calendar {
         }
         // Always the bundled data: all replicas must divide time alike, whatever their images contain.
         let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| CalendarError::Zone)?;
-        Ok(Self { unit, zone, start: SpanStart::FIRST })
+        Ok(Self { unit, zone, start: CalendarStart::FIRST })
     }
 
     /// The unit of its spans: a day or longer.
@@ -109,7 +109,7 @@ impl Calendar {
     /// These spans, moved to where `starts` says: a day to a time such as `06:00`, a week to a weekday, a month to
     /// a day of the month, a year to a month and day such as `04-01`. `None` if it is no such text.
     pub fn starting(self, starts: &str) -> Option<Self> {
-        let start = SpanStart::read(self.unit, starts)?;
+        let start = CalendarStart::read(self.unit, starts)?;
         Some(Self { start, ..self })
     }
 
@@ -148,7 +148,7 @@ impl Calendar {
     /// The day on which a span starts within the day, month or year of `date`, or the last one until `date` on which a
     /// week does.
     fn first_day_within(&self, date: civil::Date) -> Option<civil::Date> {
-        let SpanStart { month, day, weekday, .. } = self.start;
+        let CalendarStart { month, day, weekday, .. } = self.start;
         match self.unit {
             Unit::Week => date.checked_sub(i64::from(date.weekday().since(weekday)).days()).ok(),
             Unit::Month => day_of_month(date, day),
@@ -196,7 +196,7 @@ fn weekdays() -> impl Iterator<Item = (&'static str, civil::Weekday)> {
     WEEKDAYS.into_iter().zip(civil::Weekday::Monday.cycle_forward())
 }
 
-impl SpanStart {
+impl CalendarStart {
     /// Where the spans of all calendars start that are not moved.
     const FIRST: Self =
         Self { month: 1, day: 1, weekday: civil::Weekday::Monday, time: civil::Time::midnight() };
