@@ -113,7 +113,7 @@ impl Algorithm {
                 name: "in_flight",
                 short_name: "fl",
                 is_aligned: false,
-                new_account: || AnyAccount::InFlight(InFlight::default()),
+                new_account: || AnyAccount::InFlight(Box::default()),
             },
         }
     }
@@ -159,7 +159,7 @@ pub enum AnyAccount {
     SlidingLog(Box<SlidingLog>),
     SlidingWindow(SlidingWindow),
     TokenBucket(TokenBucket),
-    InFlight(InFlight),
+    InFlight(Box<InFlight>),
     /// In a box: it is larger than the others.
     HoldRecord(Box<HoldRecord>),
 }
@@ -173,7 +173,7 @@ impl AnyAccount {
             Self::SlidingLog(account) => account.as_ref(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
-            Self::InFlight(account) => account,
+            Self::InFlight(account) => account.as_ref(),
             Self::HoldRecord(account) => account.as_ref(),
         }
     }
@@ -186,7 +186,7 @@ impl AnyAccount {
             Self::SlidingLog(account) => account.as_mut(),
             Self::SlidingWindow(account) => account,
             Self::TokenBucket(account) => account,
-            Self::InFlight(account) => account,
+            Self::InFlight(account) => account.as_mut(),
             Self::HoldRecord(account) => account.as_mut(),
         }
     }

@@ -24,7 +24,7 @@ use self::{
 };
 use super::{Clear, Clock};
 use crate::engine::{
-    algorithm::{Algorithm, AnyAccount, account::Terms, in_flight::InFlight},
+    algorithm::{Algorithm, AnyAccount, account::Terms},
     hold::Abandoned,
     hold_id::HoldId,
     key::Counter,
@@ -215,7 +215,7 @@ impl MemoryStore {
         let key = hold.key_beside(counter)?;
         let new_account: fn() -> AnyAccount = match hold {
             HoldAction::Open { .. } | HoldAction::EndOldest { .. } => {
-                || AnyAccount::InFlight(InFlight::default())
+                || AnyAccount::InFlight(Box::default())
             }
             _ => || AnyAccount::HoldRecord(Box::default()),
         };

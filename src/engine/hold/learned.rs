@@ -56,7 +56,7 @@ impl Eq for LearnedEstimate {}
 
 /// A value that moves to another by a part of their distance.
 fn toward(from: u64, to: u64, part: u64) -> u64 {
-    let step = from.abs_diff(to) / part;
+    let step = from.abs_diff(to).div_ceil(part);
     if to > from { from + step } else { from - step }
 }
 

@@ -20,7 +20,7 @@ descriptors:
   - key: route
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 100 } }
   - key: job
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: id, estimate: { default: 300, learned: true } } }
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: id, estimate: { default: 200, learned: true } } }
   - key: plain
     rate_limit: { unit: year, requests_per_unit: 1000 }
 ";

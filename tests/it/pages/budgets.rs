@@ -79,8 +79,9 @@ fn shown(service: &Service, command: &str, token: &mut String) -> String {
     shell.env("TOLLKEEPER_ADDR", service.grpc.to_string());
     shell.env("TOLLKEEPER_ADMIN_ADDR", service.admin.to_string());
     let (_, text, error) = run(&mut shell);
-    if let Some((_, rest)) = text.split_once("hold: ") {
-        *token = rest.split_whitespace().next().unwrap().to_owned();
+    let after = text.split_once("hold: ").and_then(|(_, rest)| rest.split_whitespace().next());
+    if let Some(printed) = after.filter(|printed| *printed != "none:") {
+        *token = printed.to_owned();
     }
     let text = if token.is_empty() { text } else { text.replace(&*token, "TOKEN") };
     without_times(&text) + &error

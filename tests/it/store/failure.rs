@@ -296,7 +296,7 @@ async fn every_algorithm_treats_values_that_it_never_writes_as_corrupt() {
                         "1.5",
                         "9007199254740992",
                         "9223372036854775807",
-                        "1 2 3",
+                        "1 2 3 4",
                         "1 9007199254740992",
                     ]
                     .map(|value| vec!["SET", &key, value]),
