@@ -222,9 +222,13 @@ fn policy(written: &Json) -> RateLimitPolicy {
     RateLimitPolicy {
         unit: match RateLimitUnit::from_str_name(&unit) {
             Some(unit) => unit.into(),
-            None => written["unit"].as_i64().unwrap_or_default() as i32,
+            None => written["unit"].as_i64().unwrap_or_default().try_into().unwrap(),
         },
-        requests_per_unit: written["requestsPerUnit"].as_u64().unwrap_or_default() as u32,
+        requests_per_unit: written["requestsPerUnit"]
+            .as_u64()
+            .unwrap_or_default()
+            .try_into()
+            .unwrap(),
         unlimited: written["unlimited"] == true,
         name: text(&written["name"]),
         replaces: list(&written["replaces"])
