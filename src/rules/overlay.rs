@@ -179,6 +179,7 @@ mod tests {
     use crate::{
         engine::rule::{Limit, Policy, Rule, WhenDenied},
         rules::{
+            keys::LIMIT,
             load::{RuleFiles, compile_files},
             options::LoadOptions,
         },
@@ -301,7 +302,10 @@ f1:2:20: burst: must be a whole number from 1 to 9007199254740991
 f1:2:29: unit: not in `defaults`; each limit has its own
 f1:2:40: name: not in `defaults`; each limit has its own",
         );
-        check(&[SHOP, "domain: shop\ndefaults: 5"], &[], "f1:2:11: ");
+        let names: Vec<_> = LIMIT.names().collect();
+        let expected =
+            format!("f1:2:11: a rate_limit must be a mapping with the keys {}", names.join(", "));
+        check(&[SHOP, "domain: shop\ndefaults: 5"], &[], &expected);
     }
 
     #[test]
