@@ -105,7 +105,7 @@ impl Plan {
         })
     }
 
-    /// Adds the commit of a hold, whose true number these parameters tell.
+    /// Adds the commit of a hold. The parameters contain what was used.
     pub fn commit(&mut self, hold: &TakenHold, parameters: Parameters<'_>) {
         let before = self.charges.len();
         self.charges.extend(hold.commit(parameters));
@@ -268,20 +268,24 @@ impl Plan {
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
         let passed_groups = passed.map(|(_, group)| group.clone()).collect();
         let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
-        let groups: Vec<usize> = self.charges.iter().map(|charge| charge.quota_group).collect();
-        let mut groups = groups.into_iter();
-        let mut outcomes = self.charges.into_iter().zip(verdict.tallies).map(outcome);
+        let mut outcomes = self.charges.into_iter().zip(verdict.tallies).map(|(charge, tally)| {
+            let is_of_full_group = full.contains(&charge.quota_group);
+            (outcome(charge, tally), is_of_full_group)
+        });
         let mut statuses = Vec::with_capacity(self.items.len());
         for item in self.items {
             match item {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count) => {
-                    let outcome = outcomes.by_ref().take(count).reduce(tighter);
-                    let mut groups = groups.by_ref().take(count);
-                    let is_of_full_group = groups.any(|group| full.contains(&group));
-                    groups.for_each(drop);
-                    let status = |outcome| Status { matched, outcome, is_of_full_group };
-                    statuses.extend(outcome.map(status));
+                    let both = outcomes
+                        .by_ref()
+                        .take(count)
+                        .reduce(|one, other| (tighter(one.0, other.0), one.1 || other.1));
+                    statuses.extend(both.map(|(outcome, is_of_full_group)| Status {
+                        matched,
+                        outcome,
+                        is_of_full_group,
+                    }));
                 }
             }
         }
@@ -438,7 +442,7 @@ fn caller(entries: &[Entry], algorithm: &Algorithm) -> Option<Box<str>> {
     Some(key::caller(&entry.value))
 }
 
-fn outcome((charge, Tally { fit, reset }): (Charge, Tally)) -> Outcome {
+fn outcome(charge: Charge, Tally { fit, reset }: Tally) -> Outcome {
     let limit = charge.counter.limit;
     match fit {
         // A limit that is a shadow by the settings alone still has the status OVER_LIMIT.
