@@ -188,18 +188,10 @@ async fn count_denied_charges_every_hit_despite_the_cache() {
 
 /// Limits of every algorithm, with a counter each, that are soon exhausted.
 fn limits() -> Vec<Arc<Limit>> {
-    let bucket = Algorithm::TokenBucket { burst: 4 };
-    let algorithms = [
-        Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow { idle_ms: None },
-        LOG,
-        Algorithm::SlidingWindow,
-        bucket,
-    ];
     let of = |algorithm: Algorithm| {
         [limit(5, Unit::Second, algorithm.clone()), limit(9, Unit::Minute, algorithm)]
     };
-    let mut limits: Vec<Limit> = algorithms.into_iter().flat_map(of).collect();
+    let mut limits: Vec<Limit> = Algorithm::of_time(4, None).into_iter().flat_map(of).collect();
     let per_hour = || limit(20, Unit::Hour, Algorithm::FixedWindow);
     let per_day = || limit(20, Unit::Day, Algorithm::FixedWindow);
     limits.push(Limit { when_denied: WhenDenied::Counted, ..per_hour() });

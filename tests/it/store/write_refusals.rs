@@ -95,14 +95,7 @@ async fn exhausted_limits_deny_and_calls_that_would_pass_fail_with_the_reason() 
 
 #[tokio::test]
 async fn every_algorithm_denies_without_a_write() {
-    let bucket = Algorithm::TokenBucket { burst: 5 };
-    let algorithms = [
-        Algorithm::FixedWindow,
-        Algorithm::FirstHitWindow { idle_ms: None },
-        LOG,
-        Algorithm::SlidingWindow,
-        bucket,
-    ];
+    let algorithms = Algorithm::of_time(5, None);
     for code in REFUSALS {
         let redis = Redis::start();
         let store = redis_store::store(&redis.url(), 0, system_clock, TIMEOUT);
