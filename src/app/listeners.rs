@@ -77,7 +77,7 @@ impl Listeners {
         if let Some(socket) = self.admin {
             let identifies_clients = settings.identifies_clients(TlsUse::Admin);
             let token = settings.admin_token.clone();
-            // Who shows the token is an operator, and so is a local user where nobody is identified.
+            // A caller with the token is an operator; where callers are not identified, so is every local user.
             let is_by_domain = identifies_clients && token.is_none();
             let access = service.access.clone().filter(|_| is_by_domain);
             let service = rls::Service { access, ..rls::Service::clone(service) };

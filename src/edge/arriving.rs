@@ -34,7 +34,7 @@ pub struct ArrivalBudget {
     bytes_max: usize,
     held: AtomicUsize,
     open: AtomicUsize,
-    /// Those that are open, and some that have ended.
+    /// The open connections, and some that have ended.
     connections: Mutex<Vec<Weak<ConnectionBudget>>>,
 }
 
@@ -89,7 +89,7 @@ impl ArrivalBudget {
         let open = connections.iter().filter_map(Weak::upgrade);
         let (closing, open): (Vec<_>, Vec<_>) = open.partition(|one| one.closing.is_cancelled());
         let held = |connection: &Arc<ConnectionBudget>| connection.held.load(Relaxed);
-        // Those that are being closed give back theirs soon.
+        // Connections that are being closed soon free their part.
         let staying = self.held.load(Relaxed).saturating_sub(closing.iter().map(held).sum());
         if staying > self.bytes_max
             && let Some(greediest) = open.into_iter().max_by_key(held)

@@ -107,7 +107,7 @@ impl Calendar {
     }
 
     /// These spans, moved to where `starts` says: a day to a time such as `06:00`, a week to a weekday, a month to
-    /// a day of the month, a year to a month and day such as `04-01`. `None` if it is no such text.
+    /// a day of the month, a year to a month and day such as `04-01`. `None` if `starts` does not fit the unit.
     pub fn starting(self, starts: &str) -> Option<Self> {
         let start = CalendarStart::read(self.unit, starts)?;
         Some(Self { start, ..self })

@@ -15,7 +15,7 @@ const NUMBER_BYTES_MAX: usize = 40;
 pub struct Parameters<'call>(&'call [Entry]);
 
 impl<'call> Parameters<'call> {
-    /// The parameters among these entries; `None` if there is none, which is the usual case.
+    /// The parameters among these entries. Most calls have no parameters.
     pub fn of(entries: &'call [Entry]) -> Option<Self> {
         entries.iter().any(Self::is_parameter).then_some(Self(entries))
     }
@@ -77,7 +77,7 @@ impl<'call> Parameters<'call> {
         Some(&named.value)
     }
 
-    /// The plain number, or the sum of the kinds by their weights; `None` if there is no number.
+    /// The plain number, or the sum of the kinds by their weights. `None` without a valid number.
     fn weighed(self, name: &[u8], weights: &[(Box<str>, u64)]) -> Option<u64> {
         if weights.is_empty() {
             return number(self.value(name)?);

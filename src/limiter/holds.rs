@@ -115,7 +115,7 @@ impl Holds {
         self.count(rules, policy.number, commit.name());
     }
 
-    /// Anybody may write a token, so that it is no error.
+    /// Counts a token that cannot be read. Any client can send one, so it is not an error of the call.
     fn bad_token(&self) {
         self.holds.add(1, &[KeyValue::new("rule", "other"), KeyValue::new("outcome", "bad")]);
         if let Some(line) = due_line(LogCause::BadHoldToken, "") {

@@ -47,7 +47,7 @@ pub struct Service {
     pub message_bytes_max: usize,
     /// The rate limit headers that an answer carries.
     pub headers: Arc<Headers>,
-    /// The memory for messages that arrive. Those that exceed it are refused with RESOURCE_EXHAUSTED.
+    /// The memory for messages that arrive. Messages beyond it are refused with RESOURCE_EXHAUSTED.
     pub arriving: Arc<ArrivalBudget>,
     /// The domains that each client may use; `None` is all.
     pub access: Option<Arc<DomainAccess>>,

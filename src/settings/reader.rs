@@ -99,7 +99,7 @@ impl<'a> SettingReader<'a> {
         Given { value: self.read(setting), name: self.name_of(setting.flag) }
     }
 
-    /// A file; there is no default.
+    /// The path of a file. It has no default.
     pub(super) fn read_path(&mut self, flag: &'static str, help: &'static str) -> Option<PathBuf> {
         self.read_optional(&Setting { flag, form: PATH, default: "", help })
     }

@@ -26,7 +26,7 @@ pub enum StoreError {
         charges: Vec<usize>,
         /// The indices of refunds that were still applied.
         refunded: Vec<usize>,
-        /// Why there is no answer.
+        /// Why the store did not answer.
         cause: String,
     },
     /// The counters of these charges hold something other than a count; the call was not charged.

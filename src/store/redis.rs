@@ -41,7 +41,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// How often servers are queried for their memory and the number of their clients.
 const USAGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Counters in Redis servers. Those that run scripts decide waiting calls in batches.
+/// Counters in Redis servers. Servers that run scripts decide waiting calls in batches.
 #[derive(Debug)]
 pub struct RedisStore {
     directory: Arc<Directory>,

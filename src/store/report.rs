@@ -76,7 +76,7 @@ pub struct ServerReport {
     pub address: String,
     /// Open connections to it.
     pub connections: u64,
-    /// Those that nobody uses.
+    /// Open connections that are not in use.
     pub idle: u64,
     /// Maximum number of connections to it.
     pub connections_max: u64,
@@ -95,7 +95,7 @@ pub struct ServerReport {
 pub struct ServerUsage {
     /// Bytes of memory.
     pub memory: Option<u64>,
-    /// Most bytes of memory; `None` if there is no bound.
+    /// Most bytes of memory; `None` if the server has no such bound.
     pub memory_max: Option<u64>,
     /// Connected clients.
     pub clients: Option<u64>,

@@ -70,7 +70,7 @@ pub enum MetricsCompat {
 /// Which log lines are written, and how.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
-    /// Those that are written, until the filter is changed.
+    /// The log lines that are written, until the filter is changed.
     pub filter: LogFilter,
     /// The format of a line.
     pub format: LogFormat,

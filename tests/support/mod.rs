@@ -123,7 +123,7 @@ kill -KILL "${!processes[@]}"
 rm -rf "${folders[@]}"
 "#;
 
-/// Tells the shell what is left to do [`AT_THE_END`].
+/// Passes to the shell what is left to do [`AT_THE_END`].
 pub fn note(what: &str, which: impl Display) {
     static SHELL: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
         let mut shell = Command::new("bash");

@@ -53,7 +53,7 @@ descriptors:
     })
 }
 
-/// A scrape after a Sentinel was told of another master.
+/// A scrape after a Sentinel has named another master.
 async fn scrape_with_sentinel() -> String {
     let (redis, other) = (Redis::start(), Redis::start());
     let sentinel = sentinel_of(&redis);

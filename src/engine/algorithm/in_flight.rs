@@ -46,7 +46,7 @@ impl InFlight {
         self.occupants.insert(at, occupant);
     }
 
-    /// Ends the call with this id; `false` if there is none.
+    /// Ends the call with this id. Returns whether it was in flight.
     pub fn end(&mut self, id: HoldId) -> bool {
         let known = self.occupants.len();
         self.occupants.retain(|occupant| occupant.id != id);

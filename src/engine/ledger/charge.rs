@@ -41,7 +41,7 @@ impl Charge {
         }
     }
 
-    /// A charge of a caller who is not remembered, without a hold.
+    /// A charge without a hold, whose caller is not remembered.
     pub const fn new(counter: Counter, hits: Hits) -> Self {
         Self { counter, hits, caller: None, hold: None, quota_group: 0 }
     }

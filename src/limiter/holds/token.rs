@@ -29,7 +29,7 @@ const SIGNATURE_BYTES: usize = 32;
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
 
-/// The keys that sign tokens: the first signs, and all are accepted. Without keys, everybody who may send commits may
+/// The keys that sign tokens: the first signs, and all are accepted. Without keys, every client that can commit can
 /// give back any hits.
 #[derive(Clone, Default)]
 pub struct HoldKeys(Arc<[hmac::Key]>);
@@ -83,7 +83,7 @@ impl HoldKeys {
         Self(secrets.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret)).collect())
     }
 
-    /// The token of a hold; `None` if it would be too long.
+    /// Encodes a hold as a token. `None` if the token would exceed [`TOKEN_CHARS_MAX`].
     pub(super) fn write(&self, hold: &TakenHold, span: Option<SpanIds>) -> Option<String> {
         let first = hold.charges.first()?;
         let made = first.made.as_millis();
@@ -105,7 +105,8 @@ impl HoldKeys {
         (token.len() <= TOKEN_CHARS_MAX).then_some(token)
     }
 
-    /// The hold of a token, and the span in which it was taken; `None` if it is none of this service.
+    /// Decodes a token: the hold, and the span in which it was taken. `None` if the token is malformed, or not signed
+    /// with one of the keys.
     pub fn read(&self, token: &[u8]) -> Option<(TakenHold, Option<SpanIds>)> {
         if token.len() > TOKEN_CHARS_MAX {
             return None;

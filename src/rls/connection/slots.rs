@@ -38,7 +38,7 @@ const SPARE: usize = 64;
 /// The connections, in the order in which they were accepted.
 pub(crate) struct ConnectionSlots {
     count_max: usize,
-    /// Those that are open, and some that have ended.
+    /// The open connections, and some that have ended.
     all: Vec<Weak<ConnectionSlot>>,
     silent: VecDeque<(Instant, Weak<ConnectionSlot>)>,
 }

@@ -275,7 +275,7 @@ fn read_socket(text: &str) -> Result<UrlLocation, String> {
     })
 }
 
-/// The number of a database; 0 if there is none.
+/// The number of a database; 0 if the URL has no path.
 fn read_database(text: &str) -> Result<u32, String> {
     if text.is_empty() {
         return Ok(0);

@@ -127,7 +127,7 @@ impl Shard {
         evicted
     }
 
-    /// Removes a counter; `false` if there is none.
+    /// Removes a counter. Returns whether it existed.
     pub(super) fn remove(&mut self, key: &HashedKey) -> bool {
         let entry = self.table.find_entry(key.hash, |kept| key.is_of(kept));
         let removed = entry.map(|entry| self.key_bytes -= entry.remove().0.key.len());

@@ -59,7 +59,7 @@ fn seconds(millis: u64) -> f64 {
     millis as f64 / 1000.0
 }
 
-/// A file about this process; empty if there is none.
+/// Reads a file of `/proc/self`; empty if it does not exist.
 fn read(name: &str) -> String {
     fs::read_to_string(Path::new("/proc/self").join(name)).unwrap_or_default()
 }
@@ -85,7 +85,7 @@ fn open_files() -> Option<f64> {
     u32::try_from(open).ok().map(f64::from)
 }
 
-/// The soft limit; `None` if there is none.
+/// The soft limit of open files; `None` if it is unlimited.
 fn open_files_max(limits: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -134,7 +134,7 @@ fn paths(code: &str) -> Vec<Path> {
                     path.push(tokens[index + 2].clone());
                     index += 2;
                 }
-                // A single name is no path.
+                // A single name is not a path.
                 if path.len() > 1 {
                     paths.push(Path { names: path, is_passed_on: false });
                 }

@@ -87,7 +87,7 @@ async fn a_group_is_over_with_one_of_its_quotas(service: &Service) {
     let alone = [both(), vec![one("other", "z")]].concat();
     assert_eq!(read(&ask(service, alone.clone()).await), ("OK".into(), passed(&[]), Value::Null));
     assert_eq!(spell(&ask(service, alone).await).split(':').next(), Some("OK"));
-    // A limit that is no quota denies alone, and then no quota is charged.
+    // A limit outside of the quotas denies alone, and then no quota is charged.
     let with_user = || [quotas("c", "x"), vec![hits(one("user", "u"), 7)]].concat();
     assert_eq!(read(&ask(service, with_user()).await).0, "OK");
     let denied = "OVER_LIMIT: OK 99/100 YEAR, OK 2/3 YEAR, OVER_LIMIT 0/12 YEAR";

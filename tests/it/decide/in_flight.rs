@@ -1,4 +1,4 @@
-//! Calls in flight: at most so many at once, on every store alike, whatever becomes of the calls.
+//! Calls in flight: never more than the limit at once, on every store, however the calls end.
 
 use std::sync::{
     Arc,

@@ -13,14 +13,13 @@
 --   failure_mode  the answer if the counter is corrupt: 'error', 'deny', 'allow' or 'local'
 --   expiry     of an aligned key, in Unix milliseconds, not before the window's end; of a 'give_back', which
 --              creates no key, the time at which its hits were charged
---   extra      'sw': the slot in KEYS of the previous window, empty if there is none; 'tb': the burst;
---              'fh': the idle time in milliseconds, empty if there is none; 'sl': the caller
+--   extra      'sw': the slot in KEYS of the previous window, or empty; 'tb': the burst;
+--              'fh': the idle time in milliseconds, or empty; 'sl': the caller
 -- A charge that acts on a hold has further ones:
 --   action     a name in HOLD_NUMBERS
 --   key        slot in KEYS of the hold's record, or of the set of open holds; empty if the counter itself has it
 --   id         identifies the hold; empty for 'end_oldest'
---   numbers    of the action, empty if there is none: hits, and times in milliseconds; `keep` is 1 if what is abandoned is
---              charged
+--   numbers    of the action, or empty: hits, and times in milliseconds; `keep` is 1 if abandoned holds stay charged
 local ARGUMENTS = 12
 local WITH_HOLD = { ['charge+'] = 'charge', ['check+'] = 'check', ['refund+'] = 'refund', ['give_back+'] = 'give_back' }
 local HOLD_NUMBERS = {

@@ -92,7 +92,7 @@ function in_flight.used(account)
   return account.used
 end
 
--- Each call as a log writes its hits, with a sum that nobody reads.
+-- Each call as a log writes its hits. The sum in it is not used here.
 function in_flight.entries(account)
   local callers, calls = {}, {}
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', account.key, '-inf', '(0')) do

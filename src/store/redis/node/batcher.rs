@@ -172,7 +172,7 @@ impl Batcher {
         (call, answered)
     }
 
-    /// Queues a call, and sees to it that somebody sends it; gives it back if the node has left.
+    /// Queues a call, and wakes a dispatcher if none would send it. Returns the call if the node has left.
     pub(crate) fn enqueue(&self, mut call: QueuedCall) -> Result<(), QueuedCall> {
         let (index, now) = (call.mailbox, call.since);
         let Some(mailbox) = self.0.mailboxes.get(index) else { return Err(call) };

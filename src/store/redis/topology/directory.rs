@@ -107,7 +107,7 @@ impl Directory {
         map.owner(HashSlot::of(counter)).map(|node| format!("Redis at {}", node.server.address))
     }
 
-    /// The error of a call for whose counters there is no node. Asks for the nodes to be searched.
+    /// The error of a call whose counters belong to an unknown node. Also requests a new search for nodes.
     pub(crate) fn no_node(&self) -> StoreError {
         let problem = self.problem.lock().clone();
         let error = StoreError::Unavailable(if problem.is_empty() {

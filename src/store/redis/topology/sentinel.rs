@@ -278,7 +278,7 @@ async fn replication(watch: &mut MasterWatch) -> Result<Option<Replication>, Str
 /// master. `epoch` is the present master's.
 ///
 /// # Errors
-/// A sentence with the reason why there is none.
+/// A sentence that says why no master could be chosen.
 fn judge<'a>(
     answers: impl Iterator<Item = (&'a Address, Result<Named, NotNamed>)>,
     epoch: u64,

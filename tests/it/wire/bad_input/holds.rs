@@ -67,7 +67,7 @@ fn recoded(token: &[u8], change: fn(&mut Bytes)) -> Bytes {
     BASE64.encode(bytes).into_bytes()
 }
 
-/// What is no number of hits.
+/// Values that are not a number of hits.
 const NUMBERS: [&str; 17] = [
     "",
     "none",
@@ -194,7 +194,7 @@ async fn a_bad_token_changes_nothing() {
     assert_eq!(tried.left("user", "alice").await, 1000);
 }
 
-/// Without keys a token is readable, but what is no token changes nothing either.
+/// Without keys a token can be read and written, but a malformed one changes nothing.
 #[tokio::test]
 async fn a_token_of_another_form_changes_nothing_without_keys() {
     let tried = Tried::start(&[]);
