@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod browser;
+mod check;
 mod compat;
 mod json;
 mod parameters;
@@ -31,7 +32,13 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
     let needs_certificate = |needed| middleware::from_fn_with_state(needed, require_certificate);
     let json_needs_certificate = needs_certificate(decisions.needs_certificate);
     let reports_need_certificate = needs_certificate(reports.needs_certificate);
-    let json = Router::new().route("/json", post(json::decide)).with_state(decisions);
+    let with_span = middleware::from_fn_with_state(decisions.clone(), json::with_span);
+    let json = Router::new()
+        .route("/json", post(json::decide))
+        .route("/check", get(check::check))
+        .route("/check", post(check::check))
+        .layer(with_span)
+        .with_state(decisions);
     let reports = Router::new()
         .route("/metrics", get(metrics))
         .route("/rules", get(rules::rules))

@@ -1,4 +1,4 @@
-//! `POST /json`: decisions for clients without gRPC, with the call's span.
+//! `POST /json`: decisions for clients without gRPC.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,8 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{Method, StatusCode},
+    middleware::Next,
     response::{IntoResponse, Response},
 };
 use bytes::BytesMut;
@@ -64,8 +65,15 @@ impl Decisions {
         let body = time::timeout(BODY_WITHIN, self.read(request.into_body())).await;
         let body = body.unwrap_or(Err(Refusal::TooSlow))?;
         // Not before, so that bodies which do not arrive keep no other out.
-        let slot = self.slots.try_acquire().map_err(|_| Refusal::TooMany)?;
-        Ok((body, slot))
+        Ok((body, self.slot()?))
+    }
+
+    /// A slot among the requests in progress.
+    ///
+    /// # Errors
+    /// If no slot is free.
+    pub(super) fn slot(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.slots.try_acquire().map_err(|_| Refusal::TooMany)
     }
 
     async fn read(&self, mut body: Body) -> Result<Bytes, Refusal> {
@@ -96,18 +104,28 @@ impl Decisions {
     }
 }
 
-/// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
-/// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
-pub(super) async fn decide(State(decisions): State<Decisions>, request: Request) -> Response {
+/// Runs a request in the span of its call.
+pub(super) async fn with_span(
+    State(decisions): State<Decisions>,
+    request: Request,
+    next: Next,
+) -> Response {
     let tracer = decisions.service.tracer.as_ref();
     let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
-    let Some(span) = span else { return answer(&decisions, request).await };
-    let response = in_call(Arc::clone(&span), answer(&decisions, request)).await;
-    span.end_http(decisions.scheme, response.status());
+    let Some(span) = span else { return next.run(request).await };
+    let name = match (request.uri().path(), request.method()) {
+        ("/check", &Method::POST) => "POST /check",
+        ("/check", _) => "GET /check",
+        _ => "POST /json",
+    };
+    let response = in_call(Arc::clone(&span), next.run(request)).await;
+    span.end_http(name, decisions.scheme, response.status());
     response
 }
 
-async fn answer(decisions: &Decisions, request: Request) -> Response {
+/// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
+/// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
+pub(super) async fn decide(State(decisions): State<Decisions>, request: Request) -> Response {
     if browser::is_from_web_page(request.headers()) {
         return refuse(&Refusal::WebPage);
     }
@@ -125,14 +143,11 @@ async fn answer(decisions: &Decisions, request: Request) -> Response {
         Ok(answer) => answer,
         Err(refusal) => return refuse(&refusal),
     };
-    let body = Json(rls::json::response(&answer));
-    match rls::json::retry_after(&answer) {
-        None => body.into_response(),
-        Some(seconds) => {
-            let retry_after = [(header::RETRY_AFTER, HeaderValue::from(seconds))];
-            (StatusCode::TOO_MANY_REQUESTS, retry_after, body).into_response()
-        }
-    }
+    let status = match rls::json::retry_after(&answer) {
+        None => StatusCode::OK,
+        Some(_) => StatusCode::TOO_MANY_REQUESTS,
+    };
+    (status, rls::json::headers(&answer), Json(rls::json::response(&answer))).into_response()
 }
 
 pub(super) fn refuse(refusal: &Refusal) -> Response {

@@ -4,6 +4,7 @@
 
 mod bounded;
 
+use http::{HeaderMap, HeaderName, header};
 use prost_types::{Struct, value::Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -219,12 +220,12 @@ pub fn response(response: &RateLimitResponse) -> JsonResponse {
     JsonResponse {
         overall_code: code(response.overall_code),
         statuses: response.statuses.iter().map(status).collect(),
-        response_headers_to_add: response.response_headers_to_add.iter().map(header).collect(),
+        response_headers_to_add: response.response_headers_to_add.iter().map(json_header).collect(),
         dynamic_metadata: response.dynamic_metadata.as_ref().map(object),
     }
 }
 
-fn header(header: &HeaderValue) -> JsonHeader {
+fn json_header(header: &HeaderValue) -> JsonHeader {
     JsonHeader { key: header.key.clone(), value: header.value.clone() }
 }
 
@@ -241,6 +242,21 @@ fn value(value_of: &prost_types::Value) -> Value {
         Some(Kind::StructValue(map)) => object(map),
         Some(Kind::ListValue(list)) => list.values.iter().map(value).collect(),
     }
+}
+
+/// The headers of an answer, and `Retry-After` if the call is denied.
+pub fn headers(response: &RateLimitResponse) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for header in &response.response_headers_to_add {
+        let name = HeaderName::try_from(&header.key);
+        if let (Ok(name), Ok(value)) = (name, http::HeaderValue::try_from(&header.value)) {
+            headers.insert(name, value);
+        }
+    }
+    if let Some(seconds) = retry_after(response) {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    headers
 }
 
 /// Seconds to wait before a retry, or `None` if the call was not denied.

@@ -65,7 +65,7 @@ impl ListenSettings {
             flag: "http-addr",
             form: ADDRESS,
             default: "127.0.0.1:8080",
-            help: "Address on which HTTP is served: /json, health, /metrics and /rules",
+            help: "Address on which HTTP is served: /json, /check, health, /metrics and /rules",
         });
         let admin = reader.read_given(&Setting {
             flag: ADMIN,

@@ -4,6 +4,7 @@ mod budgets;
 mod clients;
 mod docs;
 mod getting_started;
+mod proxies;
 mod requirements;
 mod tables;
 mod words;

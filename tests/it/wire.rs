@@ -1,6 +1,7 @@
 //! The wire: gRPC, HTTP and JSON, a stock Envoy, and input that is refused.
 
 mod bad_input;
+mod check;
 mod conformance;
 mod envoy;
 mod fuzz;

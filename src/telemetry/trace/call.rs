@@ -105,17 +105,18 @@ impl CallSpan {
         self.export(grpc::METHOD, of_call, error_type);
     }
 
-    /// Ends the span of a call of `POST /json` with its status, and exports it.
-    pub(crate) fn end_http(&self, scheme: &'static str, status: StatusCode) {
+    /// Ends the span of an HTTP call with its status, and exports it. Its name is a method and a path.
+    pub(crate) fn end_http(&self, name: &'static str, scheme: &'static str, status: StatusCode) {
+        let (method, path) = name.split_once(' ').unwrap_or((name, ""));
         let of_call = vec![
-            KeyValue::new("http.request.method", "POST"),
-            KeyValue::new("http.route", "/json"),
-            KeyValue::new("url.path", "/json"),
+            KeyValue::new("http.request.method", method),
+            KeyValue::new("http.route", path),
+            KeyValue::new("url.path", path),
             KeyValue::new("url.scheme", scheme),
             KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
         ];
         let error_type = status.is_server_error().then(|| status.as_str().to_owned().into());
-        self.export("POST /json", of_call, error_type);
+        self.export(name, of_call, error_type);
     }
 
     fn export(

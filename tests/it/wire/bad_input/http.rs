@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Table;
 use crate::support::service::{Options, Service};
 
-type Case = (&'static str, String, &'static str);
+type Case<Expected = &'static str> = (&'static str, String, Expected);
 
 /// Bodies that are sent to `/json`.
 fn bodies() -> Vec<Case> {
@@ -495,8 +495,90 @@ fn counters(query: &str) -> String {
     format!("GET /counters?{query} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
 }
 
+/// Queries that are sent to `/check`.
+fn checks() -> Vec<Case<String>> {
+    let known = "the parameters are `domain`, `d`, `hits`, `deny` and `on_failure`";
+    let long = ["k%3Dv", &"%2Ck%3Dv".repeat(32)].concat();
+    [
+        ("a_check_of_nothing", "domain=shop", "d: missing, such as d=user=@x-user".to_owned()),
+        ("a_check_without_a_domain", "d=user%3Da", "domain: missing".to_owned()),
+        ("a_check_of_an_empty_domain", "domain=&d=user%3Da", "domain: missing".to_owned()),
+        (
+            "a_check_of_two_domains",
+            "domain=shop&domain=a&d=user%3Da",
+            "domain: given twice".to_owned(),
+        ),
+        (
+            "a_check_with_another_parameter",
+            "domain=shop&d=user%3Da&marker-value=1",
+            format!("`marker-value`: {known}"),
+        ),
+        ("a_check_without_a_value", "domain=shop&d=user", "d: must be key=value".to_owned()),
+        (
+            "a_check_of_a_header_without_a_name",
+            "domain=shop&d=user%3D@",
+            "d: after `@`, a value needs the name of a header".to_owned(),
+        ),
+        (
+            "a_check_of_a_header_with_a_space",
+            "domain=shop&d=user%3D@a%20b",
+            "d: after `@`, a value needs the name of a header".to_owned(),
+        ),
+        (
+            "a_check_of_negative_hits",
+            "domain=shop&d=user%3Da&hits=-1",
+            "hits: must be a whole number from 0 to 9007199254740991".to_owned(),
+        ),
+        (
+            "a_check_of_hits_with_a_sign",
+            "domain=shop&d=user%3Da&hits=%2B1",
+            "hits: must be a whole number from 0 to 9007199254740991".to_owned(),
+        ),
+        (
+            "a_check_of_too_many_hits",
+            "domain=shop&d=user%3Da&hits=9007199254740992",
+            "hits: must be a whole number from 0 to 9007199254740991".to_owned(),
+        ),
+        (
+            "a_check_that_denies_with_success",
+            "domain=shop&d=user%3Da&deny=200",
+            "deny: must be a whole number from 400 to 599".to_owned(),
+        ),
+        (
+            "a_check_that_denies_with_no_status",
+            "domain=shop&d=user%3Da&deny=600",
+            "deny: must be a whole number from 400 to 599".to_owned(),
+        ),
+        (
+            "a_check_that_denies_with_a_word",
+            "domain=shop&d=user%3Da&deny=no",
+            "deny: must be a whole number from 400 to 599".to_owned(),
+        ),
+        (
+            "a_check_with_an_unknown_failure_mode",
+            "domain=shop&d=user%3Da&on_failure=marker-value",
+            "on_failure: must be allow or deny".to_owned(),
+        ),
+        (
+            "a_check_of_too_many_entries",
+            &format!("domain=shop&d={long}"),
+            "descriptors[0].entries: 33 exceeds 32".to_owned(),
+        ),
+        (
+            "a_check_of_too_many_descriptors",
+            &format!("domain=shop{}", "&d=user%3Da".repeat(65)),
+            "descriptors: 65 exceeds 64".to_owned(),
+        ),
+    ]
+    .map(|(name, query, expected)| {
+        let expected = format!("400 INVALID_ARGUMENT: {expected}");
+        (name, format!("GET /check?{query} HTTP/1.1\r\nhost: h\r\n\r\n"), expected)
+    })
+    .into()
+}
+
 pub fn table() -> Table {
-    let cases = [bodies(), requests(), admin_requests()].map(|cases| cases.len());
+    let cases = [bodies().len(), requests().len(), admin_requests().len(), checks().len()];
     Table { name: "HTTP", cases: cases.iter().sum() }
 }
 
@@ -549,6 +631,9 @@ fn a_bad_body_is_refused_with_its_code_and_message() {
 fn a_bad_request_is_refused_and_the_service_goes_on() {
     let service = Service::start(Options::default());
     for (name, request, expected) in requests() {
+        assert_eq!(answer(service.http, &request), expected, "{name}");
+    }
+    for (name, request, expected) in checks() {
         assert_eq!(answer(service.http, &request), expected, "{name}");
     }
     for (name, request, expected) in admin_requests() {

@@ -1,0 +1,192 @@
+//! docs/proxies.md: each of its proxies limits a browser's requests, and does what the page says while no service answers.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    Process,
+    envoy::replace,
+    eventually,
+    pages::{blocks, page},
+    service::{Options, Service},
+};
+
+/// An application behind a proxy, which answers every request with 200.
+struct Application {
+    address: SocketAddr,
+    served: Arc<AtomicUsize>,
+}
+
+impl Application {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, served) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&served);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { continue };
+                // Requests without a body, one on each connection.
+                let mut head = [0; 4096];
+                if stream.read(&mut head).is_ok_and(|length| length > 0) {
+                    count.fetch_add(1, Relaxed);
+                    let _ = stream.write_all(
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+                    );
+                }
+            }
+        });
+        Self { address, served }
+    }
+
+    /// Number of requests so far.
+    fn served(&self) -> usize {
+        self.served.load(Relaxed)
+    }
+}
+
+/// A proxy with the page's configuration, which listens on a socket in its folder.
+struct Proxy {
+    folder: TempDir,
+    application: Application,
+    service: Option<Service>,
+    _process: Process,
+}
+
+impl Proxy {
+    /// Starts a program with a block of the page. `replacements` are for the place where the test runs; SOCKET is the
+    /// path of its socket.
+    fn start(
+        language: &str,
+        file: &str,
+        replacements: &[(&str, usize, &str)],
+        program: impl FnOnce(&Path) -> Command,
+    ) -> Self {
+        let page = page("proxies.md");
+        let rules = blocks(&page, "yaml")[0].replace("unit: minute", "unit: year");
+        let flags = &["--headers", "draft"];
+        let service = Service::start(Options { rules: &rules, flags, ..Options::default() });
+        let folder = TempDir::new().unwrap();
+        let application = Application::start();
+        let local = |text: &str| {
+            text.replace("127.0.0.1:8080", &service.http.to_string())
+                .replace("127.0.0.1:8001", &application.address.to_string())
+                .replace("SOCKET", folder.path().join("socket").to_str().unwrap())
+        };
+        let config = local(&replace(blocks(&page, language)[0], replacements));
+        fs::write(folder.path().join(file), config).unwrap();
+        for script in blocks(&page, "lua") {
+            fs::write(folder.path().join("limit.lua"), local(script)).unwrap();
+        }
+        let mut command = program(folder.path());
+        command
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .env("XDG_DATA_HOME", folder.path());
+        let log = fs::File::create(folder.path().join("log")).unwrap();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let process = Process::spawn(&mut command);
+        let proxy = Self { folder, application, service: Some(service), _process: process };
+        eventually("the proxy listens", || UnixStream::connect(proxy.socket()).ok());
+        proxy
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// The status and the head of the answer to a browser's request.
+    fn get(&self, user: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        let request = format!(
+            "GET / HTTP/1.1\r\nhost: shop.example\r\norigin: https://shop.example\r\nsec-fetch-site: same-origin\r\n\
+             x-user: {user}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.unwrap_or(0), answer.to_lowercase())
+    }
+
+    /// The status without a service.
+    fn without_service(&mut self) -> u16 {
+        self.service = None;
+        self.get("alice").0
+    }
+
+    /// Lets three requests of a user pass, and denies the fourth. Returns the head of the denial.
+    fn limits(&self) -> String {
+        let answers = [(); 4].map(|()| self.get("alice"));
+        let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
+        assert_eq!(
+            answers.each_ref().map(|(status, _)| *status),
+            [200, 200, 200, 429],
+            "{answers:?}\n{log}"
+        );
+        assert_eq!(self.application.served(), 3);
+        assert_eq!(self.get("bob").0, 200);
+        let [.., (_, denial)] = answers;
+        assert!(denial.contains("\r\nretry-after: "), "{denial}");
+        denial
+    }
+}
+
+#[test]
+fn nginx_limits_with_auth_request() {
+    let replacements = [
+        (
+            "http {",
+            1,
+            "http {\n  access_log off;\n  client_body_temp_path body;\n  proxy_temp_path proxy;\n  fastcgi_temp_path fastcgi;\n  uwsgi_temp_path uwsgi;\n  scgi_temp_path scgi;",
+        ),
+        ("listen 8000;", 1, "listen unix:SOCKET;"),
+        // A busy machine is slower than the page's bounds allow.
+        ("_timeout 50ms", 1, "_timeout 30s"),
+        ("_timeout 100ms", 1, "_timeout 30s"),
+    ];
+    let mut proxy = Proxy::start("nginx", "nginx.conf", &replacements, |folder| {
+        let mut command = Command::new("/usr/sbin/nginx");
+        command.arg("-p").arg(folder).args(["-c", "nginx.conf", "-e", "stderr", "-g"]);
+        command.arg("daemon off; master_process off; pid nginx.pid;");
+        command
+    });
+    assert!(proxy.limits().contains("\r\nratelimit: \"user\";r=0;t="));
+    assert_eq!(proxy.without_service(), 200);
+}
+
+#[test]
+fn caddy_limits_with_forward_auth() {
+    let replacements = [(":8000 {", 1, "{\n\tadmin off\n}\n:8000 {\n\tbind unix/SOCKET")];
+    let mut proxy = Proxy::start("caddyfile", "Caddyfile", &replacements, |_| {
+        let mut command = Command::new("/usr/bin/caddy");
+        command.arg("run");
+        command
+    });
+    assert!(proxy.limits().contains("\r\nratelimit: \"user\";r=0;t="));
+    assert_eq!(proxy.without_service(), 502);
+}
+
+#[test]
+fn haproxy_limits_with_lua() {
+    let replacements = [("bind :8000", 1, "bind unix@SOCKET")];
+    let mut proxy = Proxy::start("haproxy", "haproxy.cfg", &replacements, |_| {
+        let mut command = Command::new("/usr/sbin/haproxy");
+        command.args(["-db", "-f", "haproxy.cfg"]);
+        command
+    });
+    proxy.limits();
+    assert_eq!(proxy.without_service(), 200);
+}

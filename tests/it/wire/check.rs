@@ -1,0 +1,109 @@
+//! `/check`: a status for proxies that need no more, from the query and the headers of a request.
+
+use std::net::TcpListener;
+
+use crate::support::{
+    http::status,
+    service::{Options, Service, exchange_with},
+};
+
+const RULES: &str = "
+domain: web
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: path
+    value: /login
+    descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 1 } }]
+  - key: closed
+    rate_limit: { unit: year, requests_per_unit: 0 }
+";
+
+fn service() -> Service {
+    Service::start(Options { rules: RULES, flags: &["--headers", "draft"], ..Options::default() })
+}
+
+/// The status and the head of the answer, whose body is empty unless it explains a refusal.
+#[track_caller]
+fn check(service: &Service, query: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    let path = format!("/check?{query}");
+    let (status, head, body) = exchange_with(service.http, "GET", &path, headers, b"");
+    assert_eq!(body, "", "{query}");
+    (status, head)
+}
+
+#[test]
+fn the_status_says_whether_a_request_may_pass_and_the_headers_are_for_its_client() {
+    let service = service();
+    let [one, two, three] = [(); 3].map(|()| check(&service, "domain=web&d=user=alice", &[]));
+    assert_eq!([one.0, two.0, three.0], [200, 200, 429]);
+    assert!(one.1.contains("ratelimit: \"user\";r=1;t="), "{}", one.1);
+    assert!(!one.1.contains("retry-after"), "{}", one.1);
+    assert!(three.1.contains("ratelimit-policy: \"user\";q=2;w=31536000"), "{}", three.1);
+    assert_eq!(three.1.matches("retry-after: ").count(), 1, "{}", three.1);
+}
+
+#[test]
+fn a_value_that_begins_with_an_at_sign_comes_from_a_header() {
+    let service = service();
+    let query = "domain=web&d=path=@x-forwarded-uri,user=@X-User";
+    let by = |user| check(&service, query, &[("x-forwarded-uri", "/login"), ("x-user", user)]).0;
+    assert_eq!([by("alice"), by("alice"), by("bob,carol"), by("bob,carol")], [200, 429, 200, 429]);
+    // Two headers count as one with a comma, as in HTTP.
+    let headers = [("x-forwarded-uri", "/login"), ("x-user", "bob"), ("x-user", "carol")];
+    assert_eq!(check(&service, query, &headers).0, 429);
+    // Without the header, all share the counter of an empty value.
+    let anonymous = || check(&service, "domain=web&d=user=@x-user", &[]).0;
+    assert_eq!([anonymous(), anonymous(), anonymous()], [200, 200, 429]);
+    let named = |query| check(&service, query, &[]).0;
+    assert_eq!(named("domain=web&d=user=@@x-user&hits=2"), 200);
+    assert_eq!(named("domain=web&d=user=@@x-user"), 429);
+}
+
+#[test]
+fn descriptors_pass_together_and_hits_are_charged_as_asked() {
+    let service = service();
+    let ask = |query: &str| check(&service, &format!("domain=web&{query}"), &[]).0;
+    assert_eq!(ask("d=user=alice&d=closed=yes"), 429);
+    assert_eq!(ask("d=user=alice&hits=0"), 200, "a check");
+    assert_eq!(ask("d=user=alice&hits=3"), 429);
+    assert_eq!(ask("d=user=alice&hits=2"), 200, "nothing was charged before");
+    assert_eq!(ask("d=user=alice&hits=0"), 429, "a check of an exhausted limit");
+    assert_eq!(ask("d=nothing=here"), 200);
+    assert_eq!(ask("d=closed=yes&deny=403"), 403);
+    assert_eq!(ask("d=closed=yes&deny=503"), 503);
+}
+
+#[test]
+fn a_failure_is_answered_as_asked() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let store = format!("redis://{gone}");
+    let rules = RULES;
+    let service = Service::start(Options { rules, store: &store, ..Options::default() });
+    let ask = |query: &str| check(&service, &format!("domain=web&d=user=a&{query}"), &[]).0;
+    assert_eq!(ask("on_failure=allow"), 200);
+    assert_eq!(ask("on_failure=deny"), 429);
+    assert_eq!(ask("on_failure=deny&deny=403"), 403);
+    let (status, _, body) =
+        exchange_with(service.http, "POST", "/check?domain=web&d=user=a", &[], b"");
+    assert_eq!((status, body.contains("UNAVAILABLE")), (503, true), "{body}");
+}
+
+#[test]
+fn a_web_page_cannot_check() {
+    let service = service();
+    for header in ["Origin: https://example.com", "Sec-Fetch-Site: same-origin"] {
+        let request = "GET /check?domain=web&d=user=a HTTP/1.1";
+        assert_eq!(status(service.http, request, &["Host: a", header], ""), "403");
+    }
+}
+
+#[test]
+fn json_has_the_headers_of_the_answer_too() {
+    let service = service();
+    let body = r#"{"domain":"web","descriptors":[{"entries":[{"key":"closed","value":"x"}]}]}"#;
+    let (status, head, _) = service.exchange("POST", "/json", body.as_bytes());
+    assert_eq!(status, 429);
+    assert!(head.contains("ratelimit: \"closed\";r=0;t="), "{head}");
+    assert_eq!(head.matches("retry-after: ").count(), 1, "{head}");
+}
