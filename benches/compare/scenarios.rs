@@ -11,6 +11,8 @@ pub(crate) struct Scenario {
     pub(crate) keys: usize,
     pub(crate) connections: usize,
     pub(crate) load: LoadShape,
+    /// The hits that a commit states, for each hold that a call takes; a call and its commit count as one.
+    pub(crate) used: Option<u64>,
     pub(crate) backends: &'static [Backend],
 }
 
@@ -104,8 +106,11 @@ use Backend::{
 
 const SPREAD: &[(&str, &str)] = &[("user", "u{}")];
 const OVER: &[(&str, &str)] = &[("denied", "d{}")];
+const TAKE: &[(&str, &str)] = &[("take", "u{}")];
+const HELD: &[(&str, &str)] = &[("held", "u{}")];
 const HOT: &[(&str, &str)] = &[("user", "hot")];
 const ALL: &[Backend] = &[Empty, Memory, Redis, Pairs];
+const HELD_ON: &[Backend] = &[Memory, Redis, Pairs];
 const STORES: &[Backend] = &[Redis, UnixSocket, Tls, ClusterOfOne, ClusterOfThree, ClusterOfSix];
 const RATELIMIT: &[Backend] = &[Redis, Ratelimit, TunedRatelimit];
 const ALL_AND_TONIC: &[Backend] =
@@ -119,6 +124,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("hot 256", HOT, 1, LoadShape::UnderWay(256), ALL),
     scenario("load B", HOT, 1, LoadShape::UnderWay(200), &[Empty, Memory, Redis]),
     scenario("three 64", THREE, 10_000, LoadShape::UnderWay(64), ALL),
+    scenario("take 64", TAKE, 10_000, LoadShape::UnderWay(64), &[Memory, Redis]),
+    committed(42, scenario("commit 64", HELD, 10_000, LoadShape::UnderWay(64), HELD_ON)),
     scenario("over 64", OVER, 10, LoadShape::UnderWay(64), &[Empty, Memory, Redis]),
     scenario("lone", SPREAD, 10_000, LoadShape::UnderWay(1), &[Empty, Memory, Redis, Script]),
     scenario("paced", SPREAD, 10_000, LoadShape::Paced(30_000.0), &[Empty, Redis, Pairs]),
@@ -174,7 +181,12 @@ const fn scenario(
     load: LoadShape,
     backends: &'static [Backend],
 ) -> Scenario {
-    Scenario { name, descriptors, keys, connections: 4, load, backends }
+    Scenario { name, descriptors, keys, connections: 4, load, used: None, backends }
+}
+
+/// `scenario` with a commit of `used` hits for each hold.
+const fn committed(used: u64, scenario: Scenario) -> Scenario {
+    Scenario { used: Some(used), ..scenario }
 }
 
 /// `scenario` on another number of connections.
@@ -197,6 +209,12 @@ pub(crate) fn rules(paths: usize) -> String {
         rules += &format!("  - key: {key}\n    {PLENTY}\n");
     }
     rules += "  - key: denied\n    rate_limit: { unit: day, requests_per_unit: 1 }\n";
+    for (key, estimate) in [("take", 1), ("held", 300)] {
+        let hold = format!("hold: {{ for: 10m, estimate: {estimate} }}");
+        rules += &format!(
+            "  - key: {key}\n    rate_limit: {{ unit: day, requests_per_unit: 4000000000, {hold} }}\n"
+        );
+    }
     for path in 0..paths {
         rules += &format!("  - key: path\n    value: /path/{path}\n    {PLENTY}\n");
     }

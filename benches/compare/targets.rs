@@ -93,6 +93,24 @@ const TARGETS: &[Target] = &[
         &[("three 64", Pairs, REDIS)],
     ),
     target(
+        "Redis CPU, take with a token, 64 under way / the same without hold",
+        ("take 64", Redis, REDIS),
+        1.02,
+        &[("spread 64", Redis, REDIS)],
+    ),
+    target(
+        "service CPU, Redis store, take with a token, 64 under way / the same without hold",
+        ("take 64", Redis, SERVICE),
+        1.05,
+        &[("spread 64", Redis, SERVICE)],
+    ),
+    target(
+        "Redis CPU, take and commit, 64 under way / INCRBY+EXPIRE",
+        ("commit 64", Redis, REDIS),
+        2.2,
+        &[("commit 64", Pairs, REDIS)],
+    ),
+    target(
         "Redis CPU, 30,000 a second / INCRBY+EXPIRE",
         ("paced", Redis, REDIS),
         1.0,

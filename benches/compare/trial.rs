@@ -46,19 +46,22 @@ pub(crate) fn measure(
     let service_before = cpu::used(service.process.id())?;
     let redis_before = used_by_redis(backends, backend)?;
     let report = run(service, scenario, pace, slice)?;
+    // With commits, every other call is one.
+    let calls_each = if scenario.used.is_some() { 2.0 } else { 1.0 };
     let decisions = report.decisions() as f64;
-    let service_us = micros_each(cpu::used(service.process.id())? - service_before, decisions);
+    let service_us =
+        micros_each(cpu::used(service.process.id())? - service_before, decisions / calls_each);
     let redis_us = match redis_before {
         Some(before) => {
             let after = used_by_redis(backends, backend)?.unwrap_or(before);
-            micros_each(after - before, decisions)
+            micros_each(after - before, decisions / calls_each)
         }
         None => f64::NAN,
     };
     Ok(Sample {
         service_us,
         redis_us,
-        per_second: report.per_second(),
+        per_second: report.per_second() / calls_each,
         p50_us: quantile_us(&report, 0.5),
         p99_us: quantile_us(&report, 0.99),
         p999_us: quantile_us(&report, 0.999),
@@ -157,7 +160,8 @@ fn run(service: &Service, scenario: &Scenario, pace: Pace, time: Duration) -> Re
     let load = Load {
         tls: None,
         addr: service.addr.clone(),
-        calls: Calls::new(&request(scenario), scenario.keys, Distribution::Uniform),
+        calls: Calls::new(&request(scenario), scenario.keys, Distribution::Uniform)
+            .committing(scenario.used),
         pace,
         connections: scenario.connections,
         threads: 1,

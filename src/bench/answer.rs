@@ -1,4 +1,4 @@
-//! Reads an answer: the overall code, or the error's code. The rest of the message is skipped.
+//! Reads an answer: the overall code, or the error's code. The rest of the message is left to those who want it.
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
@@ -26,11 +26,11 @@ struct Head {
 /// The value of `RateLimitResponse.Code.OVER_LIMIT`.
 const OVER_LIMIT: i32 = 2;
 
-/// Reads an answer to its end.
+/// Reads an answer to its end: the decision, and the message that has it.
 ///
 /// # Errors
 /// The call's status, if it is not OK; UNAVAILABLE if the connection ends before it.
-pub(super) async fn read(response: Response<Incoming>) -> Result<OverallCode, Code> {
+pub(super) async fn read(response: Response<Incoming>) -> Result<(OverallCode, Bytes), Code> {
     // A status in the headers is the whole answer.
     status(response.headers()).unwrap_or(Ok(()))?;
     let mut body = response.into_body();
@@ -43,11 +43,13 @@ pub(super) async fn read(response: Response<Incoming>) -> Result<OverallCode, Co
         }
     }
     end.unwrap_or(Err(Code::Unknown))?;
-    let message = message.get(PREFIX_BYTES..).ok_or(Code::Internal)?;
-    match Head::decode(message).map_err(|_| Code::Internal)?.overall_code {
-        OVER_LIMIT => Ok(OverallCode::OverLimit),
-        _ => Ok(OverallCode::Ok),
+    if message.len() < PREFIX_BYTES {
+        return Err(Code::Internal);
     }
+    let message = message.slice(PREFIX_BYTES..);
+    let head = Head::decode(&message[..]).map_err(|_| Code::Internal)?;
+    let is_over = head.overall_code == OVER_LIMIT;
+    Ok((if is_over { OverallCode::OverLimit } else { OverallCode::Ok }, message))
 }
 
 fn status(headers: &HeaderMap) -> Option<Result<(), Code>> {

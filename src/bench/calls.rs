@@ -1,14 +1,16 @@
-//! The requests of a run: one template, in whose values `{}` stands for the number of a key.
+//! The requests of a run: one template, in whose values `{}` stands for the number of a key; perhaps commits of the
+//! holds that they have taken.
 //!
 //! Every descriptor is encoded before the run, once for each number that it may have.
 
 use bytes::Bytes;
 use prost::Message as _;
+use prost_types::value::Kind;
 
 use super::keys::{Distribution, Numbers};
 use crate::{
     net::grpc::{self, PREFIX_BYTES},
-    rls::pb::{RateLimitDescriptor, RateLimitRequest},
+    rls::pb::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse},
 };
 
 /// Stands for the number of a key.
@@ -21,6 +23,10 @@ pub struct Calls {
     head: Bytes,
     descriptors: Vec<Variants>,
     numbers: Numbers,
+    /// The hits that commits state, if holds are committed.
+    used: Option<u64>,
+    /// Encoded commits that are to be made next.
+    commits: Vec<Bytes>,
 }
 
 /// One descriptor, encoded for each number; without a placeholder there is one variant.
@@ -40,7 +46,15 @@ impl Calls {
                 .map(|descriptor| variants(descriptor, keys))
                 .collect(),
             numbers: Numbers::new(keys, distribution),
+            used: None,
+            commits: Vec::new(),
         }
+    }
+
+    /// The same, and a commit of `used` hits for each hold that is taken.
+    #[must_use]
+    pub fn committing(self, used: Option<u64>) -> Self {
+        Self { used, ..self }
     }
 
     /// The requests of one of several threads, which draw other numbers.
@@ -50,18 +64,46 @@ impl Calls {
 
     /// The next request, as gRPC sends it: a prefix with its length, and the message.
     pub(super) fn next(&mut self) -> Bytes {
-        let Self { head, descriptors, numbers } = self;
+        if let Some(commit) = self.commits.pop() {
+            return commit;
+        }
+        let Self { head, descriptors, numbers, .. } = self;
         let drawn: Vec<&Bytes> =
             descriptors.iter().filter_map(|variants| draw(variants, numbers)).collect();
-        let length = head.len() + drawn.iter().map(|descriptor| descriptor.len()).sum::<usize>();
-        let mut frame = Vec::with_capacity(PREFIX_BYTES + length);
-        frame.extend(grpc::prefix(length));
-        frame.extend_from_slice(head);
-        for descriptor in drawn {
-            frame.extend_from_slice(descriptor);
-        }
-        frame.into()
+        frame(head, &drawn)
     }
+
+    /// Prepares the commit of the hold that a call has taken, by its answer.
+    pub(super) fn answered(&mut self, message: &[u8]) {
+        let Some(used) = self.used else { return };
+        let token = RateLimitResponse::decode(message).ok().and_then(token);
+        if let Some(token) = token {
+            let entry =
+                |key: &'static str, value: String| Entry { key: key.into(), value: value.into() };
+            let entries = vec![entry("hold.commit", token), entry("hold.used", used.to_string())];
+            let descriptor = RateLimitDescriptor { entries, ..Default::default() };
+            self.commits.push(frame(&self.head, &[&encode(&descriptor, 0)]));
+        }
+    }
+}
+
+/// The token of the hold that a call has taken.
+fn token(mut response: RateLimitResponse) -> Option<String> {
+    match response.dynamic_metadata.as_mut()?.fields.remove("hold")?.kind? {
+        Kind::StringValue(token) => Some(token),
+        _ => None,
+    }
+}
+
+fn frame(head: &Bytes, descriptors: &[&Bytes]) -> Bytes {
+    let length = head.len() + descriptors.iter().map(|descriptor| descriptor.len()).sum::<usize>();
+    let mut frame = Vec::with_capacity(PREFIX_BYTES + length);
+    frame.extend(grpc::prefix(length));
+    frame.extend_from_slice(head);
+    for descriptor in descriptors {
+        frame.extend_from_slice(descriptor);
+    }
+    frame.into()
 }
 
 fn variants(descriptor: &RateLimitDescriptor, keys: usize) -> Variants {
@@ -133,6 +175,32 @@ mod tests {
                 assert_eq!(descriptor.hits_addend, Some(3));
             }
         }
+    }
+
+    #[test]
+    fn a_hold_that_is_taken_is_committed_by_the_next_call() {
+        let descriptors = vec![descriptor("alice")];
+        let template = RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 0 };
+        let hold = prost_types::Value { kind: Some(Kind::StringValue("TOKEN".to_owned())) };
+        let fields = [("hold".to_owned(), hold)].into();
+        let dynamic_metadata = Some(prost_types::Struct { fields });
+        let answer = RateLimitResponse { dynamic_metadata, ..Default::default() }.encode_to_vec();
+        let next = |used| {
+            let mut calls = Calls::new(&template, 1, Distribution::Uniform).committing(used);
+            calls.answered(&answer);
+            [calls.next(), calls.next()].map(|frame| {
+                let request = RateLimitRequest::decode(frame.slice(5..)).unwrap();
+                let entries = request.descriptors.into_iter().flat_map(|one| one.entries);
+                let entries = entries.map(|entry| format!("{entry:?}"));
+                (request.domain, entries.collect::<Vec<_>>())
+            })
+        };
+        assert_eq!(next(None)[0], next(Some(42))[1]);
+        let entry = |key: &'static str, value: &'static str| {
+            format!("{:?}", Entry { key: key.into(), value: value.into() })
+        };
+        let commit = vec![entry("hold.commit", "TOKEN"), entry("hold.used", "42")];
+        assert_eq!(next(Some(42))[0], ("shop".to_owned(), commit));
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl ClientConnection {
     ///
     /// # Errors
     /// The call's gRPC status; UNAVAILABLE if the connection is lost or cannot be made.
-    pub(super) async fn ask(&self, request: Bytes) -> Result<OverallCode, Code> {
+    pub(super) async fn ask(&self, request: Bytes) -> Result<(OverallCode, Bytes), Code> {
         let mut sender = self.sender();
         if sender.is_closed() {
             sender = self.reconnect().await?;

@@ -151,7 +151,16 @@ impl Driver {
 
 impl Work {
     /// Counts an answer; returns false in the warm-up.
-    fn count(&mut self, answer: Result<OverallCode, Code>, since: Instant, now: Instant) -> bool {
+    fn count(
+        &mut self,
+        answer: Result<(OverallCode, Bytes), Code>,
+        since: Instant,
+        now: Instant,
+    ) -> bool {
+        let answer = answer.map(|(code, message)| {
+            self.calls.answered(&message);
+            code
+        });
         if since < self.counts_from {
             return false;
         }

@@ -54,6 +54,9 @@ pub(super) struct BenchFlags {
     /// Maximum number of measured calls
     #[arg(long, value_name = "N")]
     calls: Option<NonZeroU64>,
+    /// Commit each hold by token that a call takes, with this number of hits used
+    #[arg(long, value_name = "USED")]
+    commit: Option<u64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -110,7 +113,7 @@ fn load(flags: &BenchFlags, environment: &Environment) -> Result<Load, String> {
     Ok(Load {
         addr: flags.call.addr(environment)?.to_owned(),
         tls: flags.call.tls()?,
-        calls: Calls::new(&template, size(flags.keys), flags.distribution),
+        calls: Calls::new(&template, size(flags.keys), flags.distribution).committing(flags.commit),
         pace,
         connections: size(flags.connections),
         threads: size(flags.threads),

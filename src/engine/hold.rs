@@ -24,8 +24,8 @@ pub struct HoldPolicy {
     /// Hits for one unit of each kind of usage; empty if usage is a plain number.
     pub weights: Vec<(Box<str>, u64)>,
     /// Ends of calls after which nothing was used, unless the commit has a number: response flags, codes, or classes of
-    /// codes such as `5xx`.
-    pub unused_on: Vec<Box<str>>,
+    /// codes such as `5xx`. `None` for [`UNUSED_ON`](Self::UNUSED_ON).
+    pub unused_on: Option<Vec<Box<str>>>,
     /// What becomes of a hold that no commit ends.
     pub abandoned: Abandoned,
     /// Identifies the limit in tokens, across reloads and replicas: see [`limit_number`].
@@ -95,10 +95,16 @@ impl HoldPolicy {
             by: HoldBy::Token,
             estimate: Estimate { default: None, min: 0, max: COUNT_MAX, learned: None },
             weights: Vec::new(),
-            unused_on: Self::UNUSED_ON.map(Into::into).into(),
+            unused_on: None,
             abandoned: Abandoned::Keep,
             number: 0,
         }
+    }
+
+    /// The ends of calls after which nothing was used.
+    pub fn unused_ends(&self) -> impl Iterator<Item = &str> {
+        let usual = if self.unused_on.is_none() { &Self::UNUSED_ON[..] } else { &[] };
+        usual.iter().copied().chain(self.unused_on.iter().flatten().map(|end| &**end))
     }
 
     /// The hits that a take charges to a limit of `capacity` hits. It announces `asked`, and counts `hits` without a hold.

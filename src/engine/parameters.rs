@@ -60,16 +60,16 @@ impl<'call> Parameters<'call> {
     pub fn used_of(self, policy: &HoldPolicy, held: u64) -> u64 {
         match self.used(&policy.weights) {
             Some(used) => used,
-            None if self.ended_in(&policy.unused_on) => 0,
+            None if self.ended_in(policy) => 0,
             None => held,
         }
     }
 
-    /// Whether the end of the call, such as `503 UF`, has one of these flags, codes, or classes of codes.
-    pub fn ended_in(self, ends: &[Box<str>]) -> bool {
+    /// Whether the end of the call, such as `503 UF`, has a flag, a code, or a class of codes after which nothing was used.
+    pub fn ended_in(self, policy: &HoldPolicy) -> bool {
         let end = self.value(b"end").unwrap_or_default();
         let mut words = end.split(|byte| matches!(byte, b' ' | b','));
-        words.any(|word| ends.iter().any(|end| is_end(word, end.as_bytes())))
+        words.any(|word| policy.unused_ends().any(|end| is_end(word, end.as_bytes())))
     }
 
     fn value(self, name: &[u8]) -> Option<&'call [u8]> {
@@ -171,8 +171,9 @@ mod tests {
     fn an_end_is_recognized_by_its_flags_and_by_its_code() {
         let ended = |end: &str, ends: &[&str]| {
             let entry = Entry { key: "hold.end".into(), value: end.to_owned().into() };
-            let ends: Vec<Box<str>> = ends.iter().map(|end| (*end).into()).collect();
-            Parameters::of(&[entry]).unwrap().ended_in(&ends)
+            let unused_on = Some(ends.iter().map(|end| (*end).into()).collect());
+            let policy = HoldPolicy { unused_on, ..HoldPolicy::new(1000) };
+            Parameters::of(&[entry]).unwrap().ended_in(&policy)
         };
         assert!(ended("503 UF", &["UF"]));
         assert!(ended("503 UF,URX", &["URX"]));

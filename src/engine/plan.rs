@@ -255,11 +255,9 @@ impl Plan {
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
         let taken = if *denied { None } else { self.taken(&verdict) };
-        let commits = self.charges.split_off(self.charges.len() - self.commits);
-        let of_commits = tallies.iter().skip(self.charges.len());
-        let mut committed: Vec<_> =
-            commits.iter().zip(of_commits).filter_map(Committed::new).collect();
-        committed.extend(self.charges.iter().zip(tallies).filter_map(Committed::new));
+        let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
+        let commits = judged.clone().skip(own).chain(judged.take(own));
+        let committed = commits.filter_map(Committed::new).collect();
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
         let is_refused = self.is_refused();
@@ -268,24 +266,21 @@ impl Plan {
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
         let passed_groups = passed.map(|(_, group)| group.clone()).collect();
         let passed_groups = (!self.groups.is_empty()).then_some(passed_groups);
-        let mut outcomes = self.charges.into_iter().zip(verdict.tallies).map(|(charge, tally)| {
-            let is_of_full_group = full.contains(&charge.quota_group);
-            (outcome(charge, tally), is_of_full_group)
-        });
+        self.charges.truncate(own);
+        let mut judged = self.charges.into_iter().zip(verdict.tallies);
         let mut statuses = Vec::with_capacity(self.items.len());
         for item in self.items {
             match item {
                 Item::Settled(status) => statuses.push(status),
                 Item::Charged(matched, count) => {
-                    let both = outcomes
-                        .by_ref()
-                        .take(count)
-                        .reduce(|one, other| (tighter(one.0, other.0), one.1 || other.1));
-                    statuses.extend(both.map(|(outcome, is_of_full_group)| Status {
-                        matched,
-                        outcome,
-                        is_of_full_group,
-                    }));
+                    let mut is_of_full_group = false;
+                    let outcomes = judged.by_ref().take(count).map(|(charge, tally)| {
+                        is_of_full_group |= full.contains(&charge.quota_group);
+                        outcome(charge, tally)
+                    });
+                    let outcome = outcomes.reduce(tighter);
+                    let status = |outcome| Status { matched, outcome, is_of_full_group };
+                    statuses.extend(outcome.map(status));
                 }
             }
         }
@@ -385,7 +380,7 @@ impl<'call> Asked<'call> {
             Hits::Charge(hits) if self.descriptor.states_hits => Some(hits),
             _ => None,
         };
-        let is_unused = || parameters.ended_in(&policy.unused_on).then_some(0);
+        let is_unused = || parameters.ended_in(policy).then_some(0);
         parameters.used(&policy.weights).or(hits).or_else(is_unused)
     }
 }

@@ -24,7 +24,7 @@ pub struct RuleSet {
     pub defaults: Defaults,
     domains: HashMap<String, Domain>,
     /// By [`HoldPolicy::number`](crate::engine::hold::HoldPolicy::number).
-    holds: HashMap<u32, HoldingLimit>,
+    holds: hashbrown::HashMap<u32, HoldingLimit>,
 }
 
 /// A limit that holds hits, and the labels of its rule.

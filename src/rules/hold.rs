@@ -130,7 +130,7 @@ impl Reader<'_> {
             by: HoldBy::ALL.into_iter().find(|known| Some(known.name()) == by).unwrap_or(policy.by),
             estimate: estimate.unwrap_or(policy.estimate),
             weights: weights.unwrap_or_default(),
-            unused_on: unused_on.unwrap_or(policy.unused_on),
+            unused_on,
             abandoned: match fields.word("abandoned").map(|word| word.value) {
                 Some("release") => Abandoned::Release,
                 _ => Abandoned::Keep,

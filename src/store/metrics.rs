@@ -91,8 +91,8 @@ const BATCH_WAIT: InstrumentRow = InstrumentRow::histogram(
 const SCRIPT_RUNS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.script.runs",
     &["script"],
-    "runs of the scripts in Redis that decide calls: `fixed` for fixed windows, `ledger` for every algorithm; one run \
-     decides many calls",
+    "runs of the scripts in Redis that decide calls: `fixed` for fixed windows, `commit` for commits of holds on \
+     them, `ledger` for every algorithm; one run decides many calls",
 );
 const STALE: InstrumentRow = InstrumentRow::counter(
     "ratelimit.store.stale",

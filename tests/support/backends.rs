@@ -10,6 +10,7 @@ use tollkeeper::{
         memory::MemoryStore,
         redis::script::{
             self, KeyDeclaration, ScriptVerdict,
+            commit::{self, CommitRun},
             fixed::{self, FixedRun},
             ledger::LedgerRun,
         },
@@ -98,6 +99,9 @@ pub struct ScriptInRedis {
     keys: KeyDeclaration,
     ledger: String,
     fixed: String,
+    commit: String,
+    /// Number of calls that `commit` has decided.
+    pub committed: u64,
 }
 
 impl ScriptInRedis {
@@ -112,23 +116,35 @@ impl ScriptInRedis {
         let mut load = |source: String| {
             redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
         };
-        let [ledger, fixed] =
-            [script::ledger(CLOCK, keys), script::fixed(CLOCK, keys)].map(&mut load);
-        Self { keys, ledger, fixed, redis, connection }
+        let [ledger, fixed, commit] =
+            [script::ledger, script::fixed, script::commit].map(|source| load(source(CLOCK, keys)));
+        Self { keys, ledger, fixed, commit, committed: 0, redis, connection }
     }
 
     pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> ScriptVerdict {
         self.answer_stamped(charges, now, now)
     }
 
-    /// Judges a call of a service that assumes another time. As in the service, the cheaper script runs if both
-    /// can decide the call.
+    /// Judges a call of a service that assumes another time. As in the service, the cheapest script runs that can decide
+    /// the call.
     pub fn answer_stamped(
         &mut self,
         charges: &[Charge],
         assumed_now: Timestamp,
         now: Timestamp,
     ) -> ScriptVerdict {
+        if commit::accepts(charges) {
+            let mut run = CommitRun::default();
+            run.add(charges, assumed_now, "");
+            let command = run.command("EVALSHA", &self.commit, self.keys);
+            let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
+            assert_eq!(time, now);
+            let outcome = outcomes.remove(0);
+            if outcome != ScriptVerdict::Corrupt(Vec::new()) {
+                self.committed += 1;
+                return outcome;
+            }
+        }
         if !fixed::accepts(charges) {
             return self.run_ledger(charges, assumed_now, now);
         }
@@ -211,11 +227,13 @@ impl Backend for ScriptInRedis {
 
 #[test]
 fn the_clock_is_the_only_difference_from_the_scripts_in_use() {
-    let sources: [fn(&str) -> String; 5] = [
+    let sources: [fn(&str) -> String; 7] = [
         |clock| script::ledger(clock, KeyDeclaration::Declared),
         |clock| script::ledger(clock, KeyDeclaration::Undeclared),
         |clock| script::fixed(clock, KeyDeclaration::Declared),
         |clock| script::fixed(clock, KeyDeclaration::Undeclared),
+        |clock| script::commit(clock, KeyDeclaration::Declared),
+        |clock| script::commit(clock, KeyDeclaration::Undeclared),
         script::counter,
     ];
     for source in sources {

@@ -2,7 +2,7 @@
 //! to the store. Postcard (<https://postcard.jamesmunns.com/wire-format>) in base64url, signed with HMAC-SHA256 if there are
 //! keys.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, mem, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use ring::hmac;
@@ -25,6 +25,9 @@ const SIGNED: u8 = 2;
 
 /// Bytes of a signature.
 const SIGNATURE_BYTES: usize = 32;
+
+/// Most tokens of one charge are shorter, with their signature.
+const TOKEN_BYTES_USUAL: usize = 160;
 
 /// The longest token, in characters.
 pub(crate) const TOKEN_CHARS_MAX: usize = 8192;
@@ -95,7 +98,8 @@ impl HoldKeys {
             (before, _) = charge.counter.business_id();
         }
         let token = HoldToken { nonce: hold.id.nonce(), made, charges, span };
-        let mut bytes = vec![if self.0.is_empty() { UNSIGNED } else { SIGNED }];
+        let mut bytes = Vec::with_capacity(TOKEN_BYTES_USUAL);
+        bytes.push(if self.0.is_empty() { UNSIGNED } else { SIGNED });
         bytes = postcard::to_extend(&token, bytes).ok()?;
         if let Some(key) = self.0.first() {
             let signature = hmac::sign(key, &bytes);
@@ -154,9 +158,9 @@ impl<'text> TokenCharge<'text> {
         let shared =
             before.bytes().zip(business_id.bytes()).take_while(|(one, other)| one == other);
         let shared = shared.count();
-        let names = Algorithm::all(0, None).map(|algorithm| algorithm.short_name());
-        let place = names.iter().position(|name| *name == limit.algorithm.short_name())?;
-        let usual = policy.unused_on.iter().map(|end| &**end).eq(HoldPolicy::UNUSED_ON);
+        let kind = mem::discriminant(&limit.algorithm);
+        let kinds = Algorithm::all(0, None);
+        let place = kinds.iter().position(|known| mem::discriminant(known) == kind)?;
         Some(Self {
             shared,
             rest: business_id.get(shared..)?,
@@ -172,7 +176,10 @@ impl<'text> TokenCharge<'text> {
             lifetime_ms: policy.lifetime_ms,
             number: policy.number,
             weights: policy.weights.iter().map(|(kind, weight)| (&**kind, *weight)).collect(),
-            unused_on: (!usual).then(|| policy.unused_on.iter().map(|end| &**end).collect()),
+            unused_on: policy
+                .unused_on
+                .as_ref()
+                .map(|ends| ends.iter().map(|end| &**end).collect()),
         })
     }
 
@@ -185,14 +192,13 @@ impl<'text> TokenCharge<'text> {
         if !are_bounded || business_id.is_empty() || !business_id.bytes().all(is_of_key) {
             return None;
         }
+        let unused_on = self.unused_on.as_ref();
         let policy = HoldPolicy {
             number: self.number,
             weights: self.weights.iter().map(|(kind, weight)| ((*kind).into(), *weight)).collect(),
+            unused_on: unused_on.map(|ends| ends.iter().map(|end| (*end).into()).collect()),
             ..HoldPolicy::new(self.lifetime_ms)
         };
-        let unused_on = self.unused_on.as_ref();
-        let unused_on = unused_on.map(|ends| ends.iter().map(|end| (*end).into()).collect());
-        let policy = HoldPolicy { unused_on: unused_on.unwrap_or(policy.unused_on), ..policy };
         let algorithms = Algorithm::all(self.parameter, None);
         let algorithm = algorithms.into_iter().nth(self.algorithm.into())?;
         let limit = Limit {
@@ -235,7 +241,7 @@ mod tests {
             if index % 2 == 1 {
                 policy = HoldPolicy {
                     weights: weights.clone(),
-                    unused_on: vec!["5xx".into()],
+                    unused_on: Some(vec!["5xx".into()]),
                     ..policy
                 };
                 limit.window = Window::of_calendar(berlin.clone());

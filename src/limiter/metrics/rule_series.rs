@@ -2,13 +2,14 @@
 //! observed whenever metrics are read, so the series of removed rules can end.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use hashbrown::HashMap;
 use opentelemetry::{
     KeyValue,
     metrics::{AsyncInstrument, Meter},

@@ -2,6 +2,7 @@
 //!
 //! The Lua itself is in `lua/`. Which server a script runs on, and when, is left to `node` and `topology`.
 
+pub mod commit;
 pub mod counter;
 pub mod fixed;
 pub mod ledger;
@@ -37,6 +38,7 @@ const SHARED: [&str; 10] = [
     include_str!("lua/holds.lua"),
 ];
 const FIXED: [&str; 2] = [include_str!("lua/refusal.lua"), include_str!("lua/fixed.lua")];
+const COMMIT: &str = include_str!("lua/commit.lua");
 const LEDGER: &str = include_str!("lua/ledger.lua");
 const COUNTER: &str = include_str!("lua/counter.lua");
 
@@ -76,14 +78,15 @@ impl KeyDeclaration {
     }
 
     /// Adds the keys of a run, and its other arguments by `add_arguments`.
-    fn write(self, command: &mut Cmd, keys: &[String], add_arguments: impl FnOnce(&mut Cmd)) {
+    fn write(self, command: &mut Cmd, keys: &[&[String]], add_arguments: impl FnOnce(&mut Cmd)) {
+        let count: usize = keys.iter().map(|keys| keys.len()).sum();
         if self.are_declared() {
-            command.arg(keys.len()).arg(keys);
+            command.arg(count).arg(keys);
             add_arguments(command);
         } else {
             command.arg(0);
             add_arguments(command);
-            command.arg(keys).arg(keys.len());
+            command.arg(keys).arg(count);
         }
     }
 }
@@ -98,6 +101,11 @@ pub fn fixed(clock: &str, keys: KeyDeclaration) -> String {
     clock.to_owned() + keys.prologue() + &FIXED.concat()
 }
 
+/// The text of the script that commits holds on fixed windows, on this clock.
+pub fn commit(clock: &str, keys: KeyDeclaration) -> String {
+    clock.to_owned() + keys.prologue() + COMMIT
+}
+
 /// The text of the script that reads one counter, on this clock.
 pub fn counter(clock: &str) -> String {
     clock.to_owned() + &SHARED.concat() + COUNTER
@@ -107,6 +115,7 @@ pub fn counter(clock: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(super) fixed: Script,
+    pub(super) commit: Script,
     pub(super) ledger: Script,
     pub(super) counter: Script,
 }
@@ -222,6 +231,7 @@ impl Scripts {
     fn new(keys: KeyDeclaration) -> Self {
         Self {
             fixed: Script::new(fixed(CLOCK, keys)),
+            commit: Script::new(commit(CLOCK, keys)),
             ledger: Script::new(ledger(CLOCK, keys)),
             counter: Script::new(counter(CLOCK)),
         }

@@ -141,7 +141,12 @@ impl Caller {
 
     fn step(&mut self, limits: &[Arc<Limit>]) -> Vec<Charge> {
         let (count, take) = (1 + self.dice.below(3), self.nonce());
-        let call: Vec<Charge> = (0..count).map(|_| self.any_charge(limits, take)).collect();
+        let commits = !self.tokens.is_empty() && self.dice.below(8) == 0;
+        let charge = |_| match commits {
+            true => self.commit_of_a_token(),
+            false => self.any_charge(limits, take),
+        };
+        let call: Vec<Charge> = (0..count).map(charge).collect();
         // A charge on the next window reads the present one as it was before the call.
         let is_commit_of_before = |charge: &&Charge| {
             let is_sliding = charge.counter.limit.algorithm == Algorithm::SlidingWindow;
@@ -199,6 +204,8 @@ fn compare(steps: u64, seed: u64, backends: &mut [&mut dyn Backend]) {
             let few = 1 + caller.dice.below(4);
             let any = |_| Arc::clone(&limits[caller.dice.below(limits.len() as u64) as usize]);
             of_case = (0..few).map(any).collect();
+            // Commits on fixed windows have a script of their own.
+            of_case.extend(limits.get(number as usize / STEPS_OF_A_CASE as usize % 8).cloned());
         }
         now = now.shifted(caller.passed());
         let call = caller.step(&of_case);
@@ -248,6 +255,7 @@ fn redis_holds_as_the_model_does() {
     let (steps, seed) = steps_and_seed();
     let mut redis = ScriptInRedis::start();
     compare(steps, seed + 1, &mut [&mut HoldModel::default(), &mut redis]);
+    assert!(redis.committed > steps / 200, "{} by the commit script", redis.committed);
     redis.redis.assert_no_key_leaks();
 }
 
@@ -256,5 +264,6 @@ fn redis_holds_as_memory_does_with_undeclared_keys() {
     let (steps, seed) = steps_and_seed();
     let mut redis = ScriptInRedis::start_with(KeyDeclaration::Undeclared);
     compare(steps, seed + 2, &mut [&mut memory(), &mut redis]);
+    assert!(redis.committed > steps / 200, "{} by the commit script", redis.committed);
     redis.redis.assert_no_key_leaks();
 }

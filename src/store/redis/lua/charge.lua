@@ -44,31 +44,33 @@ local function parse(at)
   for i = 1, tonumber(ARGV[at]) do
     assert(ARGV[base + ARGUMENTS], 'twelve arguments for each charge')
     local kind = ARGV[base + 5]
+    local with_hold = WITH_HOLD[kind]
     local start, stop, extra = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), ARGV[base + 12]
-    local group = tonumber(ARGV[base + 9]:sub(6))
+    local mode, number = ARGV[base + 9], tonumber(extra)
+    local group = mode ~= 'enforced' and tonumber(mode:sub(6)) or nil
     charges[i] = {
       algorithm = ALGORITHMS[ARGV[base + 1]],
       key = KEYS[tonumber(ARGV[base + 2])],
       start = start,
       stop = stop,
       window = stop - start,
-      kind = WITH_HOLD[kind] or kind,
+      kind = with_hold or kind,
       hits = tonumber(ARGV[base + 6]),
       limit = tonumber(ARGV[base + 7]),
       counted = ARGV[base + 8] == 'count',
       estimated = ARGV[base + 8] == 'hold',
-      mode = group and 'quota' or ARGV[base + 9],
+      mode = group and 'quota' or mode,
       group = group,
       failure_mode = ARGV[base + 10],
       expiry = ARGV[base + 11],
       made = tonumber(ARGV[base + 11]),
-      previous = ARGV[base + 1] == 'sw' and extra ~= '' and KEYS[tonumber(extra)],
-      burst = tonumber(extra),
-      idle = tonumber(extra),
+      previous = ARGV[base + 1] == 'sw' and KEYS[number],
+      burst = number,
+      idle = number,
       caller = extra,
     }
     base = base + ARGUMENTS
-    if WITH_HOLD[kind] then charges[i].hold, base = parse_hold(base) end
+    if with_hold then charges[i].hold, base = parse_hold(base) end
   end
   return charges, base + 1
 end

@@ -3,11 +3,11 @@
 
 local last_argument = #ARGV
 
--- By their slots in KEYS: the keys that do not exist; nil if all exist, which is the usual case.
-local function survey()
-  if redis.call('EXISTS', unpack(KEYS)) == #KEYS then return nil end
+-- By their slots in KEYS: which of the first `count` keys do not exist; nil if all exist, which is the usual case.
+local function survey(count)
+  if redis.call('EXISTS', unpack(KEYS, 1, count)) == count then return nil end
   local absent = {}
-  for slot = 1, #KEYS do absent[slot] = redis.call('EXISTS', KEYS[slot]) == 0 end
+  for slot = 1, count do absent[slot] = redis.call('EXISTS', KEYS[slot]) == 0 end
   return absent
 end
 

@@ -33,7 +33,7 @@ local COUNT_MAX = 9007199254740991
 
 assert(#arguments[1] == 6 * #keys, 'six bytes for each key')
 
-local absent, elsewhere = survey()
+local absent, elsewhere = survey(#keys)
 
 local reply = { time[1] + 0, time[2] + 0 }
 

@@ -100,14 +100,15 @@ local function vote(charges, answers)
     end
     if denies then denied, denied_uncharged = true, denied_uncharged or not charge.counted end
   end
-  local has_room = not quotas
-  for _, fits in pairs(quotas or {}) do has_room = has_room or fits end
-  return denied or not has_room, denied_uncharged
+  if quotas and not denied then
+    denied = true
+    for _, fits in pairs(quotas) do denied = denied and not fits end
+  end
+  return denied, denied_uncharged
 end
 
--- Returns the charges that have opened holds.
-local function charge_all(charges, denied, denied_uncharged)
-  local opened = {}
+-- Adds the charges that have opened holds to `opened`.
+local function charge_all(charges, denied, denied_uncharged, opened)
   for _, charge in ipairs(charges) do
     local algorithm, hold, is_taken = charge.algorithm, charge.hold, charge.fits and not denied
     local stands = is_taken or not charge.estimated
@@ -118,7 +119,6 @@ local function charge_all(charges, denied, denied_uncharged)
     end
     if hold and is_taken and charge.account and is_judged(charge) and not charge.commit then take_hold(charge, opened) end
   end
-  return opened
 end
 
 local function write_all(accounts, known, ended, opened)
@@ -142,7 +142,8 @@ local function judge(charges, answers)
   refund_and_sum(charges)
   local denied, denied_uncharged = vote(charges, answers)
   if failure_modes['error'] and not denied then return CORRUPT end
-  local opened = charge_all(charges, denied, denied_uncharged)
+  local opened = known and {}
+  charge_all(charges, denied, denied_uncharged, opened)
 
   local written, problem = pcall(write_all, accounts, known, ended, opened)
   if not written then

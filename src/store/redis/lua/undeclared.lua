@@ -4,11 +4,11 @@
 local last_argument = #ARGV - ARGV[#ARGV] - 1
 local KEYS = { unpack(ARGV, last_argument + 1, #ARGV - 1) }
 
--- By their slots in KEYS: the keys that do not exist, and the keys that another server has, since their slot
+-- By their slots in KEYS: which of the first `count` keys do not exist, and which another server has, since their slot
 -- has moved or is being moved; nil if there are none, which is the usual case.
-local function survey()
+local function survey(count)
   local try, absent, elsewhere = redis.pcall, nil, nil
-  for slot = 1, #KEYS do
+  for slot = 1, count do
     local found = try('EXISTS', KEYS[slot])
     if found == 0 then
       absent = absent or {}

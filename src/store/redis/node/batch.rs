@@ -11,8 +11,8 @@ use crate::{
         metrics::{StoreMetrics, redis_error_type},
         redis::{
             script::{
-                KeyDeclaration, Reply, ScriptVerdict, Scripts, WriteRefusal, counter, fixed,
-                is_unknown_script, ledger::LedgerRun, unexpected_reply, work::NodeWork,
+                KeyDeclaration, Reply, ScriptVerdict, Scripts, WriteRefusal, commit, counter,
+                fixed, is_unknown_script, ledger::LedgerRun, unexpected_reply, work::NodeWork,
             },
             transactions,
             wire::{connection::Connection, hash_slot::HashSlot, resp},
@@ -25,6 +25,9 @@ pub(super) const WEIGHT_MAX: usize = fixed::KEYS_MAX;
 
 /// The weight of a charge for the ledger, by the time that it costs Redis; one on a fixed window weighs 1.
 const LEDGER_WEIGHT: usize = 6;
+
+/// The weight of a commit on a fixed window. Two keys.
+const COMMIT_WEIGHT: usize = 2;
 
 /// The least weight of a call that may need a run of its own.
 const RUN_WEIGHT: usize = 3;
@@ -55,6 +58,7 @@ impl Runs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScriptKind {
     Fixed,
+    Commit,
     Ledger,
     Counter,
 }
@@ -64,6 +68,7 @@ impl ScriptKind {
     pub(crate) fn of(work: &NodeWork) -> Self {
         match work {
             NodeWork::Charges(charges) if fixed::accepts(charges) => Self::Fixed,
+            NodeWork::Charges(charges) if commit::accepts(charges) => Self::Commit,
             _ => Self::of_lone(work),
         }
     }
@@ -80,6 +85,7 @@ impl ScriptKind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
+            Self::Commit => "commit",
             Self::Ledger => "ledger",
             Self::Counter => "counter",
         }
@@ -89,6 +95,7 @@ impl ScriptKind {
     pub(crate) fn weight(self, work: &NodeWork, runs: Runs) -> usize {
         let weight = match self {
             Self::Fixed => work.len(),
+            Self::Commit => COMMIT_WEIGHT * work.len(),
             Self::Ledger | Self::Counter => LEDGER_WEIGHT * work.len(),
         };
         match runs {
@@ -123,6 +130,7 @@ struct Run {
 #[derive(Debug)]
 enum RunCalls {
     Fixed(fixed::FixedRun),
+    Commit(commit::CommitRun),
     Ledger(LedgerRun),
 }
 
@@ -149,6 +157,7 @@ impl<'prefix> Batch<'prefix> {
         if known.is_none() {
             let calls = match script {
                 ScriptKind::Fixed => RunCalls::Fixed(fixed::FixedRun::default()),
+                ScriptKind::Commit => RunCalls::Commit(commit::CommitRun::default()),
                 ScriptKind::Ledger | ScriptKind::Counter => RunCalls::Ledger(LedgerRun::default()),
             };
             self.runs.push(Run { slot, script, calls });
@@ -158,8 +167,11 @@ impl<'prefix> Batch<'prefix> {
                 (RunCalls::Fixed(run), NodeWork::Charges(charges)) => {
                     run.add(charges, assumed_now, self.key_prefix);
                 }
+                (RunCalls::Commit(run), NodeWork::Charges(charges)) => {
+                    run.add(charges, assumed_now, self.key_prefix);
+                }
                 (RunCalls::Ledger(run), work) => run.add_work(work, assumed_now, self.key_prefix),
-                (RunCalls::Fixed(_), _) => {}
+                (RunCalls::Fixed(_) | RunCalls::Commit(_), _) => {}
             }
             self.calls.push(index);
         }
@@ -254,7 +266,7 @@ impl<'prefix> Batch<'prefix> {
         let mut why = unexpected_reply();
         let keys = self.runs.iter().flat_map(|run| match &run.calls {
             RunCalls::Ledger(run) => run.keys(),
-            RunCalls::Fixed(_) => &[],
+            RunCalls::Fixed(_) | RunCalls::Commit(_) => &[],
         });
         for key in keys {
             match connection.query::<u8>(redis::cmd("EXISTS").arg(key)).await {
@@ -292,11 +304,13 @@ impl Run {
         let scripts = Scripts::on(keys);
         let script = match self.script {
             ScriptKind::Fixed => &scripts.fixed,
+            ScriptKind::Commit => &scripts.commit,
             ScriptKind::Ledger => &scripts.ledger,
             ScriptKind::Counter => &scripts.counter,
         };
         match &self.calls {
             RunCalls::Fixed(run) => run.command(verb, script.named_by(verb), keys),
+            RunCalls::Commit(run) => run.command(verb, script.named_by(verb), keys),
             RunCalls::Ledger(run) => run.command(verb, script.named_by(verb), keys),
         }
     }
@@ -309,6 +323,7 @@ impl Run {
         let reply = resp::integers(reply)?;
         let read = match &self.calls {
             RunCalls::Fixed(run) => run.read(&reply),
+            RunCalls::Commit(run) => run.read(&reply),
             RunCalls::Ledger(run) => run.read(&reply),
         };
         let (now, verdicts) = read.ok_or_else(unexpected_reply)?;

@@ -112,7 +112,7 @@ impl FixedRun {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
     pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &self.keys, |command| {
+        keys.write(command.arg(script), &[&self.keys], |command| {
             command.arg(&self.expiries);
             for group in &self.groups {
                 command.arg(group.layout());

@@ -185,7 +185,7 @@ impl LedgerRun {
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
     pub fn command(&self, verb: &str, script: &str, keys: KeyDeclaration) -> Cmd {
         let mut command = redis::cmd(verb);
-        keys.write(command.arg(script), &self.keys, |command| {
+        keys.write(command.arg(script), &[&self.keys], |command| {
             command.arg(&self.arguments);
         });
         command

@@ -173,7 +173,9 @@ impl QueuedCall {
             }
             ScriptVerdict::Stale => Err(NotDecided::Failed(StoreError::ClockUnsteady)),
             // The ledger script applies `on_store_failure`.
-            ScriptVerdict::Corrupt(_) if self.kind == ScriptKind::Fixed => {
+            ScriptVerdict::Corrupt(_)
+                if matches!(self.kind, ScriptKind::Fixed | ScriptKind::Commit) =>
+            {
                 self.kind = ScriptKind::Ledger;
                 self.waits_for(WaitsFor::OtherScript);
                 return Err(self);
