@@ -1,5 +1,7 @@
 //! Holds, as somebody at a terminal takes, commits and looks at them.
 
+use serde_json::Value;
+
 use crate::support::{
     eventually,
     redis_server::Redis,
@@ -212,7 +214,11 @@ fn open_holds_without_ids_are_shown_with_their_counter() {
     let explained = admin(&service, &["explain", "--domain", "llm", "route=a"], "--admin-addr");
     assert!(explained.contains("\n    20 used, 100 held, 880 left\n"), "{explained}");
     let top = admin(&service, &["top", "--once"], "--addr");
-    assert!(top.contains("        880  1000 per year  llm     route"), "{top}");
+    assert!(top.contains("  remaining  held  limit          domain  rule"), "{top}");
+    assert!(top.contains("        880   100  1000 per year  llm     route"), "{top}");
+    let status: Value =
+        serde_json::from_str(&service.exchange_at(service.admin, "GET", "/status", b"").2).unwrap();
+    assert_eq!(status["top"]["hottest"][0]["held"], 100, "{status}");
 
     let reset = admin(&service, &["counter", "reset", "--domain", "llm", "route=a"], "--addr");
     assert_eq!(reset, "fixed_window: 20 of 1000 per year were used; now 0");
