@@ -7,7 +7,9 @@ pub mod metrics;
 mod refused_debits;
 mod span;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
+
+use futures_util::future::join_all;
 
 use self::{
     decision_line::log_decision, holds::Holds, metrics::CallMetrics, refused_debits::RefusedDebits,
@@ -28,7 +30,7 @@ use crate::{
         guard::{Answered, Arrival, Guard},
     },
     telemetry::{LogCause, due_line, with_call},
-    top_keys::TopKeys,
+    top_keys::{TopKeys, TopReport},
 };
 
 /// Decides calls.
@@ -137,9 +139,19 @@ impl Limiter {
         &self.metrics
     }
 
-    /// The keys that lead now.
-    pub fn top_keys(&self) -> &TopKeys {
-        &self.top_keys
+    /// The keys that lead now, with what open holds hold of their limits; `None` if nothing is counted.
+    pub async fn top(&self) -> Option<TopReport> {
+        let mut report = self.top_keys.report(Instant::now())?;
+        let readings = report.keys_mut().map(async |key| {
+            if let Some(counter) = &key.holding
+                && let CounterReading::State(state) =
+                    self.store.read_counter(counter, Clear::No).await
+            {
+                key.held = Some(state.held);
+            }
+        });
+        join_all(readings).await;
+        Some(report)
     }
 
     fn report_fallbacks(&self, plan: &Plan, by_failure_mode: &[usize]) {

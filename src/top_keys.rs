@@ -25,6 +25,7 @@ use self::{
 use crate::{
     engine::{
         algorithm::account::real,
+        key::Counter,
         ledger::{Charge, Fit, Tally, Verdict},
         plan::Plan,
         rule::{Limit, Mode},
@@ -81,12 +82,26 @@ pub struct TopKey {
     pub error: u64,
     /// Remaining hits after the last decision.
     pub remaining: u64,
+    /// Hits that open holds hold now beside the used ones, if the store knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// Hits that an unused counter admits.
     pub capacity: u64,
     /// The limit, such as `10 per minute`.
     pub limit: String,
     /// The algorithm of the limit.
     pub algorithm: String,
+    /// The counter, if its open holds can be read.
+    #[serde(skip)]
+    pub holding: Option<Counter>,
+}
+
+impl TopReport {
+    /// The keys of all lists.
+    pub fn keys_mut(&mut self) -> impl Iterator<Item = &mut TopKey> {
+        let Self { hottest, denied, nearest, .. } = self;
+        [hottest, denied, nearest].into_iter().flatten()
+    }
 }
 
 impl TopKeys {
@@ -198,9 +213,11 @@ impl TopKeys {
             count: count.count,
             error: count.error,
             remaining: count.last.remaining,
+            held: None,
             capacity: count.last.capacity,
             limit: name.limit.to_string(),
             algorithm: name.limit.algorithm.name().to_owned(),
+            holding: name.holding.map(|counter| *counter),
         }
     }
 

@@ -109,3 +109,9 @@ redis://{{ include "tollkeeper.fullname" . }}-redis:6379
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* The overlay as the data of a ConfigMap. */}}
+{{- define "tollkeeper.overlayData" -}}
+overlay.yaml: |2
+  {{- .Values.rulesOverlay | nindent 2 }}
+{{- end -}}

@@ -242,12 +242,14 @@ fn describe_limit(status: &DescriptorStatus) -> String {
     }
 }
 
+/// A limit without a unit counts what runs at once.
 fn spell(limit: &RateLimit) -> String {
-    let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).as_str_name().to_lowercase();
-    let requests = number(limit.requests_per_unit);
+    let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown);
+    let (requests, name) = (number(limit.requests_per_unit), unit.as_str_name().to_lowercase());
     match limit.unit_multiplier {
-        None | Some(1) => format!("{requests} per {unit}"),
-        Some(several) => format!("{requests} per {several} {unit}s"),
+        _ if unit == Unit::Unknown => format!("{requests} at once"),
+        None | Some(1) => format!("{requests} per {name}"),
+        Some(several) => format!("{requests} per {several} {name}s"),
     }
 }
 

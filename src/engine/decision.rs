@@ -6,6 +6,7 @@ use crate::engine::{
     ledger::{CommitOutcome, TakenHold},
     request::Entry,
     rule::{Limit, Rule},
+    time::Timestamp,
 };
 
 /// The answer to one call.
@@ -15,8 +16,12 @@ pub struct Decision {
     pub code: Code,
     /// One for each descriptor, in the request's order.
     pub statuses: Vec<Status>,
-    /// What was charged for work under way.
+    /// What was charged for work under way, with a token.
     pub taken: Option<TakenHold>,
+    /// The hits that were charged for work under way, with an id in the call.
+    pub taken_by_id: Vec<(Arc<Limit>, u64)>,
+    /// The store's time of the first charge, if it gave an answer.
+    pub at: Option<Timestamp>,
     /// Its token, for the answer.
     pub token: Option<String>,
     /// What has become of the commits.
@@ -32,8 +37,8 @@ pub struct Committed {
     pub limit: Arc<Limit>,
     /// What has become of it; `None` if the store gave no answer, and the commit may be kept.
     pub outcome: Option<CommitOutcome>,
-    /// The hits that the take charged, if the commit says so.
-    pub held: Option<u64>,
+    /// The hits that the take charged, and its deadline, if the commit says so.
+    pub held: Option<(u64, Timestamp)>,
     /// The true number, if it is known.
     pub used: Option<u64>,
 }
@@ -46,7 +51,9 @@ impl Committed {
             Some(CommitOutcome::Repeated) => "repeated",
             Some(CommitOutcome::Late) => "late",
             Some(CommitOutcome::Applied) if self.used == Some(0) => "unused",
-            Some(CommitOutcome::Applied) if self.held.is_some() && self.used > self.held => {
+            Some(CommitOutcome::Applied)
+                if self.held.is_some_and(|(held, _)| self.used > Some(held)) =>
+            {
                 "overrun"
             }
             Some(CommitOutcome::Applied) => "committed",

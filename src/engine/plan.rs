@@ -261,6 +261,7 @@ impl Plan {
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
         let is_refused = self.is_refused();
+        let (at, taken_by_id) = (verdict.at.first().copied(), self.taken_by_id(&verdict));
         let full = self.full_groups(&verdict.tallies);
         let passed =
             self.groups.iter().enumerate().filter(|(group, _)| !full.contains(&(group + 1)));
@@ -286,7 +287,34 @@ impl Plan {
         }
         let is_over = is_refused || verdict.denied && !is_quota_without_limit;
         let code = if is_over { Code::OverLimit } else { Code::Ok };
-        Decision { code, statuses, taken, token: None, commits: committed, passed_groups }
+        Decision {
+            code,
+            statuses,
+            taken,
+            taken_by_id,
+            at,
+            token: None,
+            commits: committed,
+            passed_groups,
+        }
+    }
+
+    /// What the call has charged for work under way, with an id of its own.
+    fn taken_by_id(&self, verdict: &Verdict) -> Vec<(Arc<Limit>, u64)> {
+        let uncounted = [&verdict.corrupt, &verdict.absent];
+        let counts = |index| !verdict.denied && !uncounted.iter().any(|of| of.contains(&index));
+        let charges = self.charges.iter().zip(&verdict.tallies).enumerate();
+        let taken = charges.filter_map(|(index, (charge, tally))| {
+            match (charge.hold, charge.hits, tally.fit) {
+                (Some(HoldAction::ById { .. }), Hits::Charge(hits), Fit::Fits { .. })
+                    if counts(index) =>
+                {
+                    Some((Arc::clone(&charge.counter.limit), hits))
+                }
+                _ => None,
+            }
+        });
+        taken.collect()
     }
 
     /// The numbers of the groups of which a quota is over.
@@ -394,7 +422,7 @@ fn is_by_token(charge: &Charge) -> bool {
 impl Committed {
     fn new((charge, tally): (&Charge, &Tally)) -> Option<Self> {
         let (held, used) = match charge.hold? {
-            HoldAction::Commit { held, used, .. } => (Some(held), Some(used)),
+            HoldAction::Commit { held, used, deadline, .. } => (Some((held, deadline)), Some(used)),
             HoldAction::ById { used, .. } => (None, used),
             HoldAction::EndOldest { .. } => {
                 let Hits::Charge(hits) = charge.hits else { return None };

@@ -145,12 +145,12 @@ impl Limit {
     }
 }
 
-/// As people write it: `10 per minute`, `100 per 5 minutes`, `20 in flight`.
+/// As people write it: `10 per minute`, `100 per 5 minutes`, `20 at once`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, unit) = (self.requests_per_unit, self.unit.name());
         match self.unit_multiplier {
-            _ if self.counts_calls() => write!(f, "{requests} in flight"),
+            _ if self.counts_calls() => write!(f, "{requests} at once"),
             1 => write!(f, "{requests} per {unit}"),
             several => write!(f, "{requests} per {several} {unit}s"),
         }

@@ -3,7 +3,7 @@
 //! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of
 //! envoyproxy/ratelimit. The status page is in `status`.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use axum::{
     Json, Router,
@@ -104,16 +104,16 @@ async fn explain(
 /// What the status page shows.
 async fn show_status(State(admin): State<Admin>) -> Response {
     let (no_store, reports) = ([(header::CACHE_CONTROL, "no-store")], admin.reports.clone());
+    let top = admin.decisions.service.limiter.top().await;
     let json = move || {
-        let limiter = &admin.decisions.service.limiter;
-        let json = status::json(&admin.reports, admin.health.phase(), limiter);
+        let json = status::json(&admin.reports, admin.health.phase(), top);
         (no_store, Json(json)).into_response()
     };
     reports.send(json).await
 }
 
 async fn show_top_keys(State(admin): State<Admin>) -> Response {
-    match admin.decisions.service.limiter.top_keys().report(Instant::now()) {
+    match admin.decisions.service.limiter.top().await {
         Some(report) => Json(report).into_response(),
         None => refuse(StatusCode::NOT_FOUND, "keys are not counted: --top-keys is off"),
     }

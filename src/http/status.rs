@@ -4,7 +4,7 @@
 
 mod numbers;
 
-use std::{sync::LazyLock, time::Instant};
+use std::sync::LazyLock;
 
 use axum::{
     http::{HeaderName, header},
@@ -20,7 +20,7 @@ use super::{
     rules::{limits_text, rules_state},
 };
 use crate::{
-    VERSION, edge::health::Phase, engine::rule_set::RuleSet, limiter::Limiter, rules::Rules,
+    VERSION, edge::health::Phase, engine::rule_set::RuleSet, rules::Rules, top_keys::TopReport,
     yaml::first_lines,
 };
 
@@ -52,14 +52,14 @@ pub(super) async fn page() -> Response {
 }
 
 /// The data of the page.
-pub(super) fn json(reports: &Reports, phase: Phase, limiter: &Limiter) -> Value {
+pub(super) fn json(reports: &Reports, phase: Phase, top: Option<TopReport>) -> Value {
     let numbers = StatusNumbers::of(&reports.telemetry.families());
     json!({
         "tollkeeper_version": VERSION,
         "phase": phase_name(phase),
         "rules": rules_json(&reports.rules, &numbers),
         "numbers": numbers,
-        "top": limiter.top_keys().report(Instant::now()),
+        "top": top,
     })
 }
 

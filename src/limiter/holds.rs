@@ -1,5 +1,6 @@
 //! Holds of calls: the tokens that name them, their ids, and what becomes of them.
 
+mod open;
 mod token;
 
 use std::{
@@ -14,17 +15,21 @@ use std::{
 
 use opentelemetry::{KeyValue, metrics::Meter};
 
+use self::open::OpenHolds;
 pub use self::token::{HoldKeys, SpanIds};
 use crate::{
     engine::{
         decision::{Committed, Decision},
+        hold::{HoldBy, HoldPolicy},
         hold_id::HoldId,
         key,
         ledger::{CommitOutcome, TakenHold},
         parameters::Parameters,
         plan::Plan,
         request::Request,
+        rule::Limit,
         rule_set::RuleSet,
+        time::Timestamp,
     },
     limiter::metrics::rule_series::RuleSeries,
     telemetry::{InstrumentRow, LogCause, current, due_line, with_call},
@@ -33,12 +38,14 @@ use crate::{
 const HOLDS: InstrumentRow = InstrumentRow::counter(
     "ratelimit.holds",
     &["rule", "outcome"],
-    "holds: `taken` with a token, `committed` with less than was held or as much, `overrun` with more, `unused` with 0; \
-     commits without effect: `repeated`, `late` after the hold's time, `bad` with an unreadable token; `unsent` if the store \
-     did not answer",
+    "holds: `taken` with a token or an id; `committed` with less than was held or as much, `overrun` with more, `unused` with \
+     0; commits without effect: `repeated`, `late` after the hold's time, `bad` with an unreadable token; `unsent` if the \
+     store did not answer. When the time of a hold has passed: `expired` if this replica has taken it and not ended it, \
+     `elsewhere` if it has ended it and another has taken it. Over all replicas, `expired` minus `elsewhere` is the number \
+     of holds without a commit",
 );
 
-pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&HOLDS];
+pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[&HOLDS, &open::OPEN, &open::HELD];
 
 /// What a limiter knows of holds.
 pub struct Holds {
@@ -47,6 +54,7 @@ pub struct Holds {
     first_id: HoldId,
     taken: AtomicU64,
     holds: RuleSeries,
+    open: OpenHolds,
 }
 
 impl fmt::Debug for Holds {
@@ -60,7 +68,11 @@ impl Holds {
     pub fn new(keys: HoldKeys, meter: &Meter) -> Self {
         let random = || u128::from(RandomState::new().hash_one(()));
         let first_id = HoldId::new(random() << 64 | random());
-        Self { keys, first_id, taken: AtomicU64::new(0), holds: RuleSeries::new(&HOLDS, meter) }
+        let (holds, open) = (RuleSeries::default(), OpenHolds::default());
+        // First, since it counts the holds that have lapsed.
+        open.observe(holds.clone(), meter);
+        holds.observe(&HOLDS, meter);
+        Self { keys, first_id, taken: AtomicU64::new(0), holds, open }
     }
 
     /// Prepares the holds of a call: those that it takes get an id, and those that it commits are added to its charges.
@@ -84,12 +96,14 @@ impl Holds {
     /// Reports the holds of a decision. Returns the token of the hold that it has taken.
     pub(super) fn settle(&self, rules: &RuleSet, decision: &Decision) -> Option<String> {
         for commit in &decision.commits {
-            self.committed(rules, commit);
+            self.committed(rules, commit, decision.at);
+        }
+        for (limit, hits) in &decision.taken_by_id {
+            self.taken(rules, limit, *hits, decision.at);
         }
         let taken = decision.taken.as_ref()?;
         for charge in &taken.charges {
-            let number = charge.counter.limit.hold.as_ref().map_or(0, |policy| policy.number);
-            self.count(rules, number, "taken");
+            self.taken(rules, &charge.counter.limit, charge.hits, Some(charge.made));
         }
         let token = self.keys.write(taken, current().map(|call| call.ids()));
         if token.is_none()
@@ -103,8 +117,15 @@ impl Holds {
         token
     }
 
-    fn committed(&self, rules: &RuleSet, commit: &Committed) {
-        let Committed { limit, outcome, used, .. } = commit;
+    fn taken(&self, rules: &RuleSet, limit: &Limit, hits: u64, at: Option<Timestamp>) {
+        let Some(policy) = &limit.hold else { return };
+        if let (Some(rule), Some(at)) = (self.count(rules, policy, "taken"), at) {
+            self.open.take(rule, policy, hits, at);
+        }
+    }
+
+    fn committed(&self, rules: &RuleSet, commit: &Committed, at: Option<Timestamp>) {
+        let Committed { limit, outcome, held, used } = commit;
         let Some(policy) = &limit.hold else { return };
         if *outcome == Some(CommitOutcome::Applied)
             && let Some(used) = used.filter(|used| *used > 0)
@@ -112,7 +133,13 @@ impl Holds {
         {
             learned.learn(used);
         }
-        self.count(rules, policy.number, commit.name());
+        let rule = self.count(rules, policy, commit.name());
+        // One that is kept is sent later.
+        let is_end = matches!(outcome, None | Some(CommitOutcome::Applied));
+        if let (Some(rule), Some(at), true) = (rule, at, is_end && policy.by != HoldBy::Counter) {
+            let (hits, deadline) = held.map_or((0, None), |(hits, by)| (hits, Some(by)));
+            self.open.end(rule, policy, hits, (deadline, at));
+        }
     }
 
     /// Counts a token that cannot be read. Any client can send one, so it is not an error of the call.
@@ -127,16 +154,23 @@ impl Holds {
         }
     }
 
-    fn count(&self, rules: &RuleSet, number: u32, outcome: &'static str) {
-        let rule = rules
-            .holding_limit(number)
-            .map_or_else(|| "other".into(), |holding| Arc::clone(&holding.rule));
-        self.holds.add(1, &[KeyValue::new("rule", rule), KeyValue::new("outcome", outcome)]);
+    /// Returns the rule, if it is in force.
+    fn count<'rules>(
+        &self,
+        rules: &'rules RuleSet,
+        policy: &HoldPolicy,
+        outcome: &'static str,
+    ) -> Option<&'rules Arc<str>> {
+        let rule = rules.holding_limit(policy.number).map(|holding| &holding.rule);
+        let label = rule.map_or_else(|| "other".into(), Arc::clone);
+        self.holds.add(1, &[KeyValue::new("rule", label), KeyValue::new("outcome", outcome)]);
+        rule
     }
 
     /// Forgets the series of rules that are not among these, each with an empty domain.
     pub(super) fn retain(&self, in_force: &HashSet<[String; 2]>) {
         self.holds.retain(in_force);
+        self.open.retain(in_force);
     }
 
     fn next_id(&self) -> HoldId {

@@ -6,12 +6,16 @@ use super::{
     written::{self, File, RuleTree},
 };
 use crate::{
-    engine::{pattern::Pattern, rule::Algorithm},
+    engine::{
+        calendar::Calendar,
+        pattern::Pattern,
+        rule::{Algorithm, Unit},
+    },
     yaml::{origin::Problems, problem::Findings, tree::YamlNode},
 };
 
-/// Units whose windows may follow a time zone's calendar.
-const LONG_UNITS: [&str; 4] = ["day", "week", "month", "year"];
+/// Keys on which others depend: `defaults` give them first.
+const FIRST: [&str; 2] = ["algorithm", "time_zone"];
 
 /// Reads rules over which overlays are laid. A key of an overlay's descriptor replaces the same key of the rules that it
 /// matches. `defaults` complete what is missing then: first the `defaults` of overlays, and of two files the first.
@@ -129,11 +133,11 @@ fn text<'node>(node: &'node YamlNode, name: &str) -> Option<&'node str> {
 fn complete(level: &mut YamlNode, defaults: &YamlNode) {
     for descriptor in descriptors_mut(level) {
         for limit in limits_mut(descriptor) {
-            // First `algorithm`, on which others depend.
             let mut pairs: Vec<_> = defaults.pairs().iter().collect();
-            pairs.sort_by_key(|(key, _)| key.name() != Some("algorithm"));
+            let rank = |key: &YamlNode| FIRST.iter().position(|first| key.name() == Some(first));
+            pairs.sort_by_key(|(key, _)| rank(key).unwrap_or(FIRST.len()));
             for (key, value) in pairs {
-                let applies = |name| limit.get(name).is_none() && applies(name, limit);
+                let applies = |name| limit.get(name).is_none() && applies(name, value, limit);
                 if key.name().is_some_and(applies) {
                     limit.set(key, value);
                 }
@@ -143,15 +147,36 @@ fn complete(level: &mut YamlNode, defaults: &YamlNode) {
     }
 }
 
-/// Whether a key of `defaults` makes sense in a limit.
-fn applies(name: &str, limit: &YamlNode) -> bool {
+/// Whether a key of `defaults` with this value makes sense in a limit.
+fn applies(name: &str, value: &YamlNode, limit: &YamlNode) -> bool {
     let word = |name| limit.get(name).and_then(YamlNode::text);
     let is = |expected: &str, word: &str| word.eq_ignore_ascii_case(expected);
     let algorithm = word("algorithm").unwrap_or(Algorithm::FixedWindow.name());
     let needed = OF_ONE_ALGORITHM.into_iter().find(|(key, _)| *key == name);
-    needed.is_none_or(|(_, needed)| needed.iter().any(|needed| is(needed, algorithm)))
-        && (!["time_zone", "starts"].contains(&name)
-            || word("unit").is_some_and(|unit| LONG_UNITS.into_iter().any(|long| is(long, unit))))
+    if needed.is_some_and(|(_, needed)| !needed.iter().any(|needed| is(needed, algorithm))) {
+        return false;
+    }
+    let unit =
+        Unit::ALL.into_iter().find(|unit| word("unit").is_some_and(|word| is(unit.name(), word)));
+    match name {
+        "time_zone" => {
+            let units = word("unit_multiplier").unwrap_or("1");
+            units == "1" && unit.is_some_and(|unit| calendar(unit).is_some())
+        }
+        "starts" => word("time_zone").is_some() && unit.is_some_and(|unit| starts(unit, value)),
+        _ => true,
+    }
+}
+
+/// Whether windows of this unit can start there. What suits no unit applies to all, so that it is reported.
+fn starts(unit: Unit, value: &YamlNode) -> bool {
+    let suits = |unit| calendar(unit)?.starting(value.text()?);
+    suits(unit).is_some() || Unit::ALL.into_iter().all(|unit| suits(unit).is_none())
+}
+
+/// A calendar of this unit, if there are any.
+fn calendar(unit: Unit) -> Option<Calendar> {
+    Calendar::new(unit, "UTC").ok()
 }
 
 fn descriptors_mut(level: &mut YamlNode) -> &mut [YamlNode] {
@@ -237,11 +262,8 @@ descriptors:
         let Policy::Limited(limits) = &rule.policy else { return vec![] };
         let line = |limit: &Arc<Limit>| {
             let counted = if limit.when_denied == WhenDenied::Counted { ", counted" } else { "" };
-            let zone = if limit.window != Limit::new(1, limit.unit, 1).unwrap().window {
-                ", calendar"
-            } else {
-                ""
-            };
+            let window = limit.window.to_string();
+            let zone = if window.contains('@') { format!(", {window}") } else { String::new() };
             let (name, mode) = (limit.algorithm.name(), limit.on_store_failure.name());
             format!("{}: {limit} by {name}, {mode}{counted}{zone}", rule.path)
         };
@@ -277,7 +299,7 @@ a: 1 per day by fixed_window, error",
             &[],
             "\
 path=/login|user: 1 per hour by fixed_window, error
-path=/login|user: 2 per day by fixed_window, error, calendar
+path=/login|user: 2 per day by fixed_window, error, day@Europe/Berlin
 user: 5 per minute by fixed_window, error
 user=alice: 9 per day by first_hit_window, error",
         );
@@ -289,6 +311,42 @@ user=alice: 9 per day by first_hit_window, error",
             ],
             &[],
             "user: 5 per day by token_bucket, error",
+        );
+    }
+
+    #[test]
+    fn a_default_start_of_windows_goes_to_calendars_of_its_unit_alone() {
+        let limits = "\
+domain: shop
+descriptors:
+- key: user
+  rate_limits:
+  - { unit: month, requests_per_unit: 1 }
+  - { unit: month, requests_per_unit: 2, time_zone: }
+  - { unit: day, requests_per_unit: 3 }
+  - { unit: hour, requests_per_unit: 4 }
+  - { unit: day, unit_multiplier: 2, requests_per_unit: 5 }
+  - { unit: month, requests_per_unit: 6, algorithm: sliding_window }
+";
+        let defaults = |starts: &str| {
+            format!("domain: shop\ndefaults: {{ starts: {starts}, time_zone: Europe/Berlin }}\n")
+        };
+        check(
+            &[limits, &defaults("15")],
+            &[],
+            "\
+user: 1 per month by fixed_window, error, month.15@Europe/Berlin
+user: 2 per month by fixed_window, error
+user: 3 per day by fixed_window, error, day@Europe/Berlin
+user: 4 per hour by fixed_window, error
+user: 5 per 2 days by fixed_window, error
+user: 6 per month by sliding_window, error",
+        );
+        let days = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: day } }]\n";
+        check(
+            &[days, &defaults("noon")],
+            &[],
+            "f0:2:40: starts: `noon` is not a time such as \"06:00\", for unit day",
         );
     }
 

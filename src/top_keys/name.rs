@@ -31,6 +31,8 @@ pub(super) struct KeyName {
     pub(super) limit: Arc<Limit>,
     /// If values are shown.
     pub(super) descriptor: Option<Box<str>>,
+    /// If the store knows its open holds, for reading them.
+    pub(super) holding: Option<Box<Counter>>,
 }
 
 /// Blank, since a descriptor holds values of a request.
@@ -53,7 +55,10 @@ impl KeyName {
             TopKeyNames::Values => Some(shortened(counter.descriptor())),
             TopKeyNames::Digests | TopKeyNames::Off => None,
         };
-        Self { domain, rule, limit: Arc::clone(&counter.limit), descriptor }
+        let is_holding =
+            counter.limit.has_open_holds() && counter.business_id().0.len() <= DESCRIPTOR_BYTES_MAX;
+        let holding = is_holding.then(|| Box::new(counter.clone()));
+        Self { domain, rule, limit: Arc::clone(&counter.limit), descriptor, holding }
     }
 
     /// The path of the rule, or `override`, as in metrics.

@@ -395,15 +395,49 @@ fn the_rules_are_checked_before_an_upgrade_changes_anything() {
 }
 
 #[test]
+fn an_overlay_is_checked_with_the_rules_or_without_those_of_a_control_plane() {
+    let rules = "domain: shop\ndescriptors: [{ key: user, rate_limit: { unit: day } }]\n";
+    let (good, bad) =
+        ("domain: shop\ndefaults: { hold: 1m }", "domain: shop\ndefaults: { holds: 1m }");
+    let control_plane = ["--set-string", "controlPlane.url=xds://h:1?node=a"];
+    for (arguments, overlay, expected) in [
+        (&[][..], good, Some(0)),
+        (&[], bad, Some(1)),
+        (&control_plane, good, Some(0)),
+        (&control_plane, bad, Some(1)),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let overlay = format!("rulesOverlay={}", file("overlay", overlay));
+        let mut all = vec!["--set-file", &overlay];
+        let rules = format!(r"rules.a\.yaml={}", file("rules", rules));
+        if arguments.is_empty() {
+            all.extend(["--set-file", &rules]);
+        }
+        all.extend(arguments);
+        let objects = render(&all);
+        let job = objects.iter().find(|object| object["kind"] == "Job").unwrap();
+        let sources = Files { objects: &objects, rules: "", certificates: None };
+        let pod = &job["spec"]["template"]["spec"];
+        let (code, out, error) = run(&mut pod::command(pod, &sources, &folder.path().join("pod")));
+        assert_eq!(code, expected, "{all:?}: {out}{error}");
+        assert!(code == Some(0) || (out + &error).contains("did you mean `hold`?"), "{all:?}");
+    }
+}
+
+#[test]
 fn rules_from_a_control_plane_need_neither_a_config_map_nor_a_check() {
-    let objects = render(&["--values", "helm/ci/xds-values.yaml"]);
+    let objects = render(&["--values", "helm/ci/xds-values.yaml", "--set", "rulesOverlay="]);
     let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-    let config_maps = kinds.iter().filter(|kind| **kind == "ConfigMap").count();
-    assert!(config_maps == 1 && !kinds.contains(&"Job"), "only the overlay: {kinds:?}");
+    assert!(!kinds.contains(&"ConfigMap") && !kinds.contains(&"Job"), "{kinds:?}");
     let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
     let volumes = pod["volumes"].as_array().unwrap();
     let names: Vec<_> = volumes.iter().map(|volume| volume["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["overlay", "secrets"]);
+    assert_eq!(names, ["secrets"]);
     assert_eq!(pod["containers"][0]["volumeMounts"][0]["readOnly"], true);
     let port = json!({ "port": 18001, "protocol": "TCP" });
     let egress = &object(&objects, "NetworkPolicy")["spec"]["egress"];

@@ -22,6 +22,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: local }
   - key: log
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_log }
+  - key: held
+    rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }
 ";
 
 const ALERTS: &str = "helm/files/alerts.yaml";
@@ -81,6 +83,7 @@ async fn every_expression_of_the_alerts_and_the_dashboard_has_a_value_after_call
             ask("user").await;
         }
         ask("log").await;
+        ask("held").await;
         ask("hold.commit").await;
         redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         service.ask(request("shop", vec![descriptor(&[("user", "fallback")])])).await.unwrap();

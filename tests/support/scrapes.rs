@@ -73,7 +73,8 @@ async fn scrape_with_sentinel() -> String {
 async fn scrape_with_memory() -> String {
     let flags = &["--memory-counters-max", "1000", "--max-descriptors", "1000"];
     let required = "domain: shop\nrequire: user\nrequire_mode: report";
-    let rules = &RULES.replace("domain: shop", required);
+    let held = "  - key: held\n    rate_limit: { unit: year, requests_per_unit: 10, hold: 1h }\n";
+    let rules = &(RULES.replace("domain: shop", required) + held);
     let service = Service::start(Options { rules, flags, ..Options::default() });
     service.ask(request("shop", vec![descriptor(&[("work", "a")])])).await.unwrap();
     service.ask(request("shop", vec![])).await.unwrap_err();
@@ -82,7 +83,9 @@ async fn scrape_with_memory() -> String {
         let descriptors = (part * 1000..part * 1000 + 1000).map(user).collect();
         service.ask(request("shop", descriptors)).await.unwrap();
     }
-    service.ask(request("shop", vec![descriptor(&[("hold.commit", "bad")])])).await.unwrap();
+    for key in ["held", "hold.commit"] {
+        service.ask(request("shop", vec![descriptor(&[(key, "bad")])])).await.unwrap();
+    }
     service.get("/metrics")
 }
 

@@ -45,12 +45,15 @@ fn push_table<'report>(
     keys: impl Iterator<Item = &'report TopKey>,
     width: TextWidth,
 ) {
-    let head = ["per s", "count", "remaining", "limit", "domain", "rule", "key"].map(str::to_owned);
-    let mut rows = vec![head];
+    let head = ["per s", "count", "remaining", "held", "limit", "domain", "rule", "key"];
+    let mut rows = vec![head.map(str::to_owned)];
     for key in keys {
         rows.push(cells(key, seconds, width));
     }
-    let widths: [usize; 7] = std::array::from_fn(|column| {
+    if rows.iter().skip(1).all(|[_, _, _, held, ..]| held.is_empty()) {
+        rows.iter_mut().for_each(|[_, _, _, held, ..]| held.clear());
+    }
+    let widths: [usize; 8] = std::array::from_fn(|column| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     });
@@ -58,7 +61,9 @@ fn push_table<'report>(
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             line += &match column {
-                0..=2 => format!("  {cell:>width$}"),
+                // No limit of the list holds hits.
+                3 if width == 0 => String::new(),
+                0..=3 => format!("  {cell:>width$}"),
                 _ => format!("  {cell:<width$}"),
             };
         }
@@ -67,7 +72,7 @@ fn push_table<'report>(
     }
 }
 
-fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 7] {
+fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 8] {
     #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
     let per_second = key.count as f64 / seconds.max(1.0);
     let count = match key.error {
@@ -80,6 +85,7 @@ fn cells(key: &TopKey, seconds: f64, width: TextWidth) -> [String; 7] {
         format!("{per_second:.1}"),
         count,
         key.remaining.to_string(),
+        key.held.map(|held| held.to_string()).unwrap_or_default(),
         key.limit.clone(),
         domain,
         rule,
@@ -99,9 +105,11 @@ mod tests {
             count,
             error,
             remaining,
+            held: None,
             capacity: 100,
             limit: "100 per minute".into(),
             algorithm: "fixed_window".into(),
+            holding: None,
         }
     }
 
@@ -125,6 +133,21 @@ keys nearest to their limit
 ";
         assert_eq!(describe(&report, 5, TextWidth::Whole), expected);
         assert_eq!(describe(&report, 1, TextWidth::Whole).matches("00f3").count(), 1);
+    }
+
+    #[test]
+    fn held_hits_have_a_column_where_a_limit_holds() {
+        let held = TopKey { held: Some(20), ..key("shop", 30, 0, 7) };
+        let hottest = vec![held, key("shop", 30, 0, 100)];
+        let report = TopReport { seconds: 40.0, hottest, denied: vec![], nearest: vec![] };
+        let text = describe(&report, 5, TextWidth::Whole);
+        let columns: Vec<_> = text.lines().skip(3).take(3).map(|line| &line[14..45]).collect();
+        let expected = [
+            "  remaining  held  limit         ",
+            "          7    20  100 per minute",
+            "        100        100 per minute",
+        ];
+        assert_eq!(columns, expected.map(|line| &line[..31]));
     }
 
     #[test]

@@ -30,13 +30,18 @@ impl RuleSeries {
     /// The series of this instrument.
     pub(in crate::limiter) fn new(row: &InstrumentRow, meter: &Meter) -> Self {
         let series = Self::default();
-        let observed = series.clone();
+        series.observe(row, meter);
+        series
+    }
+
+    /// Shows them as this instrument.
+    pub(in crate::limiter) fn observe(&self, row: &InstrumentRow, meter: &Meter) {
+        let observed = self.clone();
         row.observe_counts(meter, move |to: &dyn AsyncInstrument<u64>| {
             for (labels, count) in &*observed.0.read() {
                 to.observe(count.load(Ordering::Relaxed), labels);
             }
         });
-        series
     }
 
     /// The count of the series with these labels, which exists from now on.

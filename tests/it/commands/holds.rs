@@ -1,7 +1,11 @@
 //! Holds, as somebody at a terminal takes, commits and looks at them.
 
+use serde_json::Value;
+
 use crate::support::{
-    eventually, run,
+    eventually,
+    redis_server::Redis,
+    run,
     service::{Options, Service, tollkeeper},
 };
 
@@ -210,12 +214,61 @@ fn open_holds_without_ids_are_shown_with_their_counter() {
     let explained = admin(&service, &["explain", "--domain", "llm", "route=a"], "--admin-addr");
     assert!(explained.contains("\n    20 used, 100 held, 880 left\n"), "{explained}");
     let top = admin(&service, &["top", "--once"], "--addr");
-    assert!(top.contains("        880  1000 per year  llm     route"), "{top}");
+    assert!(top.contains("  remaining  held  limit          domain  rule"), "{top}");
+    assert!(top.contains("        880   100  1000 per year  llm     route"), "{top}");
+    let status: Value =
+        serde_json::from_str(&service.exchange_at(service.admin, "GET", "/status", b"").2).unwrap();
+    assert_eq!(status["top"]["hottest"][0]["held"], 100, "{status}");
 
     let reset = admin(&service, &["counter", "reset", "--domain", "llm", "route=a"], "--addr");
     assert_eq!(reset, "fixed_window: 20 of 1000 per year were used; now 0");
     let expected = "fixed_window: 0 used of 1000 per year, 0 held by 0 open holds, 1000 left";
     assert_eq!(show("route=a"), expected);
+}
+
+/// The sum of a series of these replicas.
+fn sum(replicas: &[&Service], series: &str) -> i64 {
+    let value = |service: &&Service| {
+        let metrics = service.get("/metrics");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse::<i64>().unwrap())
+    };
+    replicas.iter().map(value).sum()
+}
+
+#[test]
+fn open_and_expired_holds_are_sums_over_the_replicas_that_take_and_end_them() {
+    let redis = Redis::start();
+    let store = redis.url();
+    let start = || Service::start(Options { rules: RULES, store: &store, ..Options::default() });
+    let [one, other] = [start(), start()];
+    let open = |rule: &str| {
+        ["open", "hits"]
+            .map(|of| sum(&[&one, &other], &format!("ratelimit_holds_{of}{{rule=\"{rule}\"}}")))
+    };
+    let user =
+        take(&one, &["--hold", "30", "user=a"], "OK\n  user=a: OK, 970 left of 1000 per year");
+    call(&other, &["--hold", "5", "user=b"]);
+    assert_eq!(open("user"), [2, 35]);
+    call(&other, &["--commit", &user, "--used", "7"]);
+    assert_eq!(open("user"), [1, 5]);
+    call(&one, &["job=a,hold.id=x"]);
+    assert_eq!(open("job"), [1, 200]);
+    call(&one, &["--hits", "20", "job=a,hold.id=x"]);
+    assert_eq!(open("job"), [0, 0]);
+
+    let short = take(&one, &["short=a"], "OK\n  short=a: OK, 900 left of 1000 per year");
+    take(&one, &["short=b"], "OK\n  short=b: OK, 900 left of 1000 per year");
+    let (_, outcome) = call(&other, &["--commit", &short, "--used", "20"]);
+    assert_eq!(outcome, "OK\ncommit: committed");
+    eventually("the time of both has passed", || {
+        let outcomes = ["expired", "elsewhere"].map(|outcome| {
+            let series = format!("ratelimit_holds_total{{outcome=\"{outcome}\",rule=\"short\"}}");
+            sum(&[&one, &other], &series)
+        });
+        // The other replica may let its holds lapse a moment later.
+        (outcomes == [2, 1] && open("short") == [0, 0]).then_some(())
+    });
 }
 
 #[test]
@@ -225,13 +278,17 @@ fn the_series_of_holds_end_with_their_rule() {
     call(&service, &["--commit", &token]);
     let series = || {
         let metrics = service.get("/metrics");
-        let lines = metrics.lines().filter(|line| line.starts_with("ratelimit_holds_total{"));
+        let lines = metrics.lines().filter(|line| line.starts_with("ratelimit_holds_"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(
         series(),
         [
+            "ratelimit_holds_hits{rule=\"user\"} 0",
+            "ratelimit_holds_open{rule=\"user\"} 0",
             "ratelimit_holds_total{outcome=\"committed\",rule=\"user\"} 1",
+            "ratelimit_holds_total{outcome=\"elsewhere\",rule=\"user\"} 0",
+            "ratelimit_holds_total{outcome=\"expired\",rule=\"user\"} 0",
             "ratelimit_holds_total{outcome=\"taken\",rule=\"user\"} 1",
         ]
     );

@@ -331,14 +331,14 @@ async fn calls_are_shown_and_reset(service: &Service) {
     assert_eq!(ask(hits(guest("ann", "x"), 2)).await, "OK: OK 1/3 UNKNOWN");
     let of_ann = "room=1,guest=ann";
     let shown = counter(service, "show", of_ann);
-    assert_eq!(shown, "in_flight: 2 used of 3 in flight, 1 left\n  2 until by ann\n");
+    assert_eq!(shown, "in_flight: 2 used of 3 at once, 1 left\n  2 until by ann\n");
     assert_eq!(ask(guest("ann", "y")).await, "OK: OK 0/3 UNKNOWN");
     assert_eq!(ask(guest("ann", "z")).await, "OVER_LIMIT: OVER_LIMIT 0/3 UNKNOWN");
     ask(guest("ann", "x")).await;
     assert_eq!(ask(hits(guest("ann", "z"), 2)).await, "OK: OK 0/3 UNKNOWN");
     let reset = counter(service, "reset", of_ann);
-    assert_eq!(reset, "in_flight: 3 of 3 in flight were used; now 0\n");
-    assert_eq!(counter(service, "show", of_ann), "in_flight: 0 used of 3 in flight, 3 left\n");
+    assert_eq!(reset, "in_flight: 3 of 3 at once were used; now 0\n");
+    assert_eq!(counter(service, "show", of_ann), "in_flight: 0 used of 3 at once, 3 left\n");
 }
 
 #[tokio::test]

@@ -7,15 +7,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use prost::Message as _;
 use tempfile::TempDir;
+use tokio_rustls::rustls::StreamOwned;
 
 use crate::support::{
     certificates::{Authority, Issued},
     eventually,
     http::{CALL, ask_admin},
+    http2::{self, Frames},
     run,
     secured::{Secured, add_tls, certificate, install},
-    service::{Options, Service, serve, tollkeeper},
+    service::{Options, Service, request, serve, tollkeeper},
 };
 
 #[test]
@@ -100,6 +103,21 @@ fn a_client_may_ask_only_about_its_domains_and_the_file_may_change() {
         (run(&mut secured.call(Some(&other))).0 == Some(0)).then_some(())
     });
     assert_eq!(run(&mut secured.call(Some(&shop))).0, Some(1));
+}
+
+#[test]
+fn calls_without_descriptors_are_counted_by_the_name_in_the_certificate() {
+    let secured = Secured::start(&["--tls-client-ca", "CLIENTS"]);
+    let client = secured.authority.client_named(&["spiffe://test/shop", "shop.example"]);
+    let stream = TcpStream::connect(secured.service.grpc).unwrap();
+    let mut stream = StreamOwned::new(secured.connection(Some(&client)), stream);
+    let call = Frames::default().call(&request("shop", vec![]).encode_to_vec());
+    stream.write_all(&[http2::opening(), call.bytes()].concat()).unwrap();
+    let series = r#"ratelimit_empty_calls_total{peer="spiffe://test/shop"} 1"#;
+    eventually("the call is counted", || {
+        let (_, metrics) = secured.get(secured.service.http, "/metrics", "", Some(&client))?;
+        metrics.contains(series).then_some(())
+    });
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Tried {
         let bad = format!("ratelimit_holds_total{{outcome=\"bad\",rule=\"other\"}} {bad_tokens}\n");
         assert_eq!(metrics.contains(&bad), bad_tokens > 0, "{metrics}");
         let series = metrics.lines().filter(|line| line.starts_with("ratelimit_holds_total{"));
-        assert!(series.count() <= 5, "{metrics}");
+        assert!(series.count() <= 9, "{metrics}");
     }
 
     /// The remaining hits of a counter.
