@@ -1,5 +1,5 @@
-//! Calls that go to one server together, in one write: a script run for those on fixed windows, and one for the
-//! others; or such runs for each hash slot. A call that goes by itself is a batch of one.
+//! Calls that go to one server together, in one write: a script run for those on fixed windows, one for
+//! commits on them, and one for the others; or such runs for each hash slot. A call that goes by itself is a batch of one.
 
 use std::{slice, time::Instant, vec};
 
