@@ -203,6 +203,38 @@ async fn a_request_without_items_or_with_too_many_is_refused_whole() {
     assert!(verdicts[..10].iter().all(|verdict| verdict.code == 1), "the first ten pass");
 }
 
+/// In Redis, some of these calls are decided by one script and some by the other.
+#[tokio::test]
+async fn calls_of_a_batch_on_one_counter_are_judged_in_their_order() {
+    let batch = [
+        ("user=a CHECK", "OK: OK user 10/10"),
+        ("user=a 4", "OK: OK user 6/10"),
+        ("user=b", "OK: OK user 9/10"),
+        ("user=b 9", "OK: OK user 0/10"),
+        ("user=b", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a CHECK", "OK: OK user 6/10"),
+        ("user=a 7", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a 7 DEBIT", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=c 3", "OK: OK user 7/10"),
+        ("user=c user=d 2", "OK: OK user 5/10, OK user 8/10"),
+        ("user=c 3", "OK: OK user 2/10"),
+        ("user=d 9", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=d 2", "OK: OK user 6/10"),
+        ("user=c 2 DEBIT", "OK: OK user 0/10"),
+        ("user=c", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+    ];
+    check_batch(&Service::start(Options::default()), "shop", &batch).await;
+    let redis = Redis::start();
+    check_batch(
+        &Service::start(Options { store: &redis.url(), ..Options::default() }),
+        "shop",
+        &batch,
+    )
+    .await;
+    redis.assert_no_key_leaks();
+}
+
 /// The number of script runs is a part of the number of calls.
 #[tokio::test]
 async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter() {
