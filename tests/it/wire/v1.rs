@@ -561,3 +561,57 @@ fn a_client_uses_only_its_domains_and_web_pages_use_none() {
         assert_eq!(ask("origin: https://evil.example\r\n", Some(&shop)), 403, "{request}");
     }
 }
+
+#[tokio::test]
+async fn a_stream_answers_requests_in_their_order_until_one_is_refused_as_a_whole() {
+    let service = Service::start(Options::default());
+    let batch = |domain: &str, calls: &[&str]| {
+        let calls = calls.iter().map(|text| call(text)).collect();
+        DecideRequest { domain: domain.to_owned(), calls }
+    };
+    let requests = vec![
+        batch("shop", &["user=a 4", "user=b"]),
+        batch("shop", &["user=a 4", "user="]),
+        batch("shop", &["user=a 4"]),
+        batch("", &["user=a"]),
+        batch("shop", &["user=a"]),
+    ];
+    let mut client = client(&service).await;
+    let answers = client.decide_stream(tokio_stream::iter(requests.clone())).await.unwrap();
+    let mut answers = answers.into_inner();
+    for expected in [
+        vec!["OK: OK user 6/10", "OK: OK user 9/10"],
+        vec!["OK: OK user 2/10", "OK: OK user 9/10"],
+        vec!["OVER_LIMIT: OVER_LIMIT user 0/10"],
+    ] {
+        let verdicts = answers.message().await.unwrap().unwrap().verdicts;
+        assert_eq!(verdicts.iter().map(spell).collect::<Vec<_>>(), expected);
+    }
+    let refused = answers.message().await.unwrap_err();
+    assert_eq!(refused.message(), "domain: must not be empty");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+
+    let ended = client.decide_stream(tokio_stream::iter(requests[..1].to_vec())).await.unwrap();
+    let mut ended = ended.into_inner();
+    assert!(ended.message().await.unwrap().is_some());
+    assert!(ended.message().await.unwrap().is_none(), "the client sends no more");
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_when_the_service_stops() {
+    let mut service = Service::start(Options::default());
+    let (requests, to_send) = tokio::sync::mpsc::channel(1);
+    let to_send = tokio_stream::wrappers::ReceiverStream::new(to_send);
+    let answers = client(&service).await.decide_stream(to_send).await.unwrap();
+    let mut answers = answers.into_inner();
+    let calls = vec![call("user=a")];
+    requests.send(DecideRequest { domain: "shop".into(), calls }).await.unwrap();
+    assert!(answers.message().await.unwrap().is_some());
+    service.process().signal("TERM");
+    let ended = answers.message().await.unwrap_err();
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, "the connection ends; open another stream")
+    );
+    assert!(service.process().0.wait().unwrap().success());
+}
