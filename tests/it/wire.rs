@@ -6,3 +6,4 @@ mod conformance;
 mod envoy;
 mod fuzz;
 mod http;
+mod v1;

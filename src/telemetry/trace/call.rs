@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tonic::Code as GrpcCode;
 
 use super::tracer::{EndedSpan, SpanStart, Tracer};
-use crate::net::grpc::{self, is_server_error};
+use crate::net::grpc::{self, ServedMethod, is_server_error};
 
 /// The span of a sampled call, while the call is under way.
 #[derive(Debug)]
@@ -95,14 +95,14 @@ impl CallSpan {
     }
 
     /// Ends the span of a gRPC call with its status, and exports it.
-    pub(crate) fn end(&self, code: GrpcCode) {
+    pub(crate) fn end(&self, method: ServedMethod, code: GrpcCode) {
         let of_call = vec![
             KeyValue::new("rpc.system.name", "grpc"),
-            KeyValue::new("rpc.method", grpc::METHOD),
+            KeyValue::new("rpc.method", method.name()),
             KeyValue::new("rpc.response.status_code", grpc::status_name(code)),
         ];
         let error_type = is_server_error(code).then(|| grpc::status_name(code).into());
-        self.export(grpc::METHOD, of_call, error_type);
+        self.export(method.name(), of_call, error_type);
     }
 
     /// Ends the span of an HTTP call with its status, and exports it. Its name is a method and a path.
