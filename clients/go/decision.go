@@ -34,7 +34,7 @@ type Limit struct {
 	Name string
 	// Hits is the most hits in one window.
 	Hits int64
-	// A window has so many units, such as 5 of "minute". The unit is empty for a limit of what is in flight.
+	// Units and Unit are the length of a window, such as 5 and "minute". Unit is empty for a limit of what is in flight.
 	Units int
 	Unit  string
 }

@@ -45,13 +45,21 @@ func (u *unreliable) Commit(_ context.Context, request *pb.CommitRequest) (*pb.C
 
 func serve(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, _ := serveAt(t, "127.0.0.1:0", register, options...)
+	return address
+}
+
+func serveAt(
+	t *testing.T, address string, register func(*grpc.Server), options ...grpc.ServerOption,
+) (string, *grpc.Server) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
 	must(t, err)
 	server := grpc.NewServer(options...)
 	register(server)
 	go server.Serve(listener)
 	t.Cleanup(server.Stop)
-	return listener.Addr().String()
+	return listener.Addr().String(), server
 }
 
 // committed holds and commits at a service whose commits fail with these codes, and returns how often the commit
@@ -109,6 +117,37 @@ func TestARefusedCommitIsNotRepeated(t *testing.T) {
 	// Each of the two Commits is refused.
 	if arrived, outcomes := committed(t, codes.PermissionDenied, codes.PermissionDenied); arrived != 2 {
 		t.Errorf("%d commits arrived, outcomes %v", arrived, outcomes)
+	}
+}
+
+func TestAServiceThatHasStartedAgainIsFoundWithinSeconds(t *testing.T) {
+	register := func(server *grpc.Server) { pb.RegisterTollkeeperServer(server, &unreliable{}) }
+	address, server := serveAt(t, "127.0.0.1:0", register)
+	client := connect(t, address, "shop", Options{Timeout: 10 * time.Second})
+	failed := func() bool {
+		decision, err := client.Decide(context.Background(), On("user", "a"))
+		must(t, err)
+		return decision.Failed
+	}
+	if failed() {
+		t.Fatal("the service does not answer")
+	}
+	server.Stop()
+	// With grpc's own backoff, the next attempt would be about two seconds later.
+	down := time.Now()
+	for !failed() {
+	}
+	for time.Since(down) < 3*time.Second {
+		failed()
+		time.Sleep(10 * time.Millisecond)
+	}
+	serveAt(t, address, register)
+	up := time.Now()
+	for failed() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if took := time.Since(up); took > 2*time.Second {
+		t.Errorf("it was found after %s", took)
 	}
 }
 
