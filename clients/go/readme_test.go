@@ -149,7 +149,7 @@ func TestABatch(t *testing.T) {
 		tollkeeper.Debit(200, tollkeeper.On("user", "bob")),
 		tollkeeper.Check(tollkeeper.On("user", "carol")))
 	must(t, err)
-	if len(decisions) != 3 || !decisions[0].Allowed || !decisions[2].Allowed {
+	if len(decisions) != 3 || !decisions[0].Allowed || decisions[0].Failed || !decisions[2].Allowed {
 		t.Errorf("%+v", decisions)
 	}
 }
