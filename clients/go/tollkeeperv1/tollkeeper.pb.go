@@ -35,8 +35,8 @@ const (
 	Call_CHECK Call_Mode = 1
 	// Charges nothing and denies nothing: the statuses show the counters of every limit.
 	Call_READ Call_Mode = 2
-	// Charges the hits in any case, since the work is done. The code shows whether they fit. Refused for limits with
-	// the algorithms `sliding_log` and `in_flight`.
+	// Charges the hits in any case, since the work is done, and holds nothing. The code shows whether they fit. Limits
+	// with the algorithms `sliding_log` and `in_flight` are charged only if they do.
 	Call_DEBIT Call_Mode = 3
 )
 
@@ -1172,6 +1172,7 @@ func (x *RenewResult) GetVerdict() *Verdict {
 	return nil
 }
 
+// What is limited: an ordered path of keys and values.
 type Descriptor struct {
 	state          protoimpl.MessageState  `protogen:"open.v1"`
 	Entries        []*Descriptor_Entry     `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
@@ -1288,7 +1289,7 @@ var File_tollkeeper_v1_tollkeeper_proto protoreflect.FileDescriptor
 
 const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\n" +
-	"\x1etollkeeper/v1/tollkeeper.proto\x12\rtollkeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x17google/rpc/status.proto\"R\n" +
+	"\x1etollkeeper/v1/tollkeeper.proto\x12\rtollkeeper.v1\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"R\n" +
 	"\rDecideRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12)\n" +
 	"\x05calls\x18\x02 \x03(\v2\x13.tollkeeper.v1.CallR\x05calls\"D\n" +
