@@ -69,3 +69,22 @@ fn the_go_package_passes_its_tests() {
         "#,
     );
 }
+
+/// In a copy, since the package is built beside its sources.
+#[test]
+fn the_typescript_package_passes_its_tests() {
+    passes(
+        "typescript",
+        r#"
+        package=$SCRATCH/clients/typescript
+        mkdir -p "$package"
+        cp -r README.md *.json examples scripts src test "$package"
+        ln -s "$PWD/../conformance" "$SCRATCH/clients"
+        ln -s "$PWD/../../proto" "$SCRATCH"
+        ln -s "$PWD/../../target/tools/typescript/node_modules" "$package"
+        cd "$package"
+        npm run lint
+        npm test
+        "#,
+    );
+}

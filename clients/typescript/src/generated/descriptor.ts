@@ -16,6 +16,12 @@ export const descriptor: unknown = {
          "requestType": "DecideRequest",
          "responseType": "DecideResponse"
         },
+        "DecideStream": {
+         "requestType": "DecideRequest",
+         "requestStream": true,
+         "responseType": "DecideResponse",
+         "responseStream": true
+        },
         "Commit": {
          "requestType": "CommitRequest",
          "responseType": "CommitResponse"
