@@ -14,6 +14,12 @@ const PLACES: &[&str] = &[
     "CONTRIBUTING.md",
     "SECURITY.md",
     "CHANGELOG.md",
+    "clients/conformance",
+    "clients/go",
+    "clients/typescript/README.md",
+    "clients/typescript/examples",
+    "clients/typescript/src",
+    "clients/typescript/test",
     "docs",
     "examples/clients",
     "helm/README.md",
@@ -22,7 +28,7 @@ const PLACES: &[&str] = &[
 ];
 
 /// The files that are text. Generated files and pictures are not.
-const ENDINGS: &[&str] = &["md", "rs", "lua", "go", "py", "js", "java", "yaml"];
+const ENDINGS: &[&str] = &["md", "rs", "lua", "go", "py", "js", "ts", "java", "yaml"];
 
 /// The phrases that must not occur, in lower case, and what to write instead.
 const SETTLED: &[(&str, &str)] = &[

@@ -1,0 +1,103 @@
+// What became of a call.
+import { CallError } from "./error.js";
+import type { StatusMessage, VerdictMessage } from "./wire.js";
+
+/** The state of one descriptor after the call; with `read`, of one limit. */
+export interface Status {
+  readonly allowed: boolean;
+  /** The index of the descriptor in the call. */
+  readonly descriptor: number;
+  /** The path of the rule, such as `user`; empty if no rule matched. */
+  readonly rule: string;
+  /** Absent if no limit applies. 0 admits nothing. */
+  readonly limit: Limit | undefined;
+  readonly remaining: number;
+  readonly resetSeconds: number;
+  /** Number of hits that count; only with `read`. */
+  readonly used: number | undefined;
+  /** Number of hits that holds by counter hold beside `used`; only with `read`. */
+  readonly held: number | undefined;
+}
+
+export interface Limit {
+  /** The `name` of the limit in its rule; may be empty. */
+  readonly name: string;
+  /** The most hits in one window. */
+  readonly hits: number;
+  /** The window is this unit, `multiplier` times. `UNKNOWN` for a limit on what is in flight. */
+  readonly unit: "UNKNOWN" | "SECOND" | "MINUTE" | "HOUR" | "DAY" | "WEEK" | "MONTH" | "YEAR";
+  readonly multiplier: number;
+}
+
+export class Decision {
+  readonly allowed: boolean;
+  /** Whether the service gave no answer, so that `onFailure` decided. */
+  readonly failed: boolean;
+  /** The most hits in one window; absent if no limit applies. 0 admits nothing. */
+  readonly limit: number | undefined;
+  /** Number of hits that would still pass; 0 if no limit applies. */
+  readonly remaining: number;
+  /** Seconds until the window ends; without a fixed window, until the hits fit, or until no hit counts. */
+  readonly resetSeconds: number;
+  /** Seconds after which the call may pass, at least 1; absent if it was allowed. */
+  readonly retryAfterSeconds: number | undefined;
+  /** The path of the rule, such as `plan=free|user`; empty if no rule matched. */
+  readonly rule: string;
+  /** One for each descriptor in their order; empty if the call failed. */
+  readonly statuses: readonly Status[];
+  /** Why the service gave no answer; absent if it did. */
+  readonly error: CallError | undefined;
+
+  /** The methods of `Client` make decisions. */
+  constructor(allowed: boolean, answer: VerdictMessage | CallError) {
+    const error = answer instanceof CallError ? answer : undefined;
+    const statuses = answer instanceof CallError ? [] : answer.statuses.map(statusOf);
+    const over = allowed ? [] : statuses.filter((status) => !status.allowed);
+    const shown = over.findLast((status) => status.limit) ?? closestOf(statuses);
+    this.allowed = allowed;
+    this.failed = error !== undefined;
+    this.limit = shown?.limit?.hits;
+    this.remaining = shown?.remaining ?? 0;
+    this.resetSeconds = shown?.resetSeconds ?? 0;
+    this.retryAfterSeconds = allowed ? undefined : Math.max(1, ...over.map((status) => status.resetSeconds));
+    this.rule = shown?.rule ?? "";
+    this.statuses = statuses;
+    this.error = error;
+  }
+
+  /** For a response over HTTP: the `RateLimit` headers if a limit applies, and `Retry-After` if the service denied the call. */
+  headers(): Record<string, string> {
+    const headers: Record<string, string> = {};
+    if (this.limit !== undefined) {
+      headers["RateLimit-Limit"] = String(this.limit);
+      headers["RateLimit-Remaining"] = String(this.remaining);
+      headers["RateLimit-Reset"] = String(Math.ceil(this.resetSeconds));
+    }
+    if (this.retryAfterSeconds !== undefined && !this.failed) {
+      headers["Retry-After"] = String(Math.ceil(this.retryAfterSeconds));
+    }
+    return headers;
+  }
+}
+
+/** The first with a limit and the fewest remaining hits; without any limit, the first. */
+function closestOf(statuses: readonly Status[]): Status | undefined {
+  const limited = statuses.filter((status) => status.limit);
+  return limited.toSorted((one, other) => one.remaining - other.remaining)[0] ?? statuses[0];
+}
+
+function statusOf(message: StatusMessage): Status {
+  const { currentLimit: limit, durationUntilReset: reset } = message;
+  return {
+    allowed: message.code !== "OVER_LIMIT",
+    descriptor: message.descriptor,
+    rule: message.rule,
+    remaining: message.limitRemaining,
+    resetSeconds: reset ? reset.seconds + reset.nanos / 1e9 : 0,
+    limit: limit
+      ? { name: limit.name, hits: limit.requestsPerUnit, unit: limit.unit, multiplier: limit.unitMultiplier }
+      : undefined,
+    used: message.used,
+    held: message.held,
+  };
+}

@@ -1,0 +1,175 @@
+// The cases of clients/conformance, which the clients of all languages run.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import type { Call, Client, ClientOptions, Decision, Descriptor, Value } from "tollkeeper";
+import { connect, PATIENT_MS, random, serviceTest, tls, variable } from "./services.js";
+
+type JsonValue = string | { hex: string };
+type JsonDescriptor = [JsonValue, JsonValue][];
+
+interface Case {
+  name: string;
+  client?: { service?: string; domain?: string; on_failure?: "allow" | "deny" | "function"; timeout_ms?: number };
+  steps: Step[];
+}
+
+interface Step {
+  method: "decide" | "check" | "read" | "debit" | "refund" | "hold" | "decide_all";
+  descriptors?: JsonDescriptor[];
+  hits?: number;
+  calls?: { descriptors: JsonDescriptor[]; hits?: number; mode?: Call["mode"] }[];
+  estimate?: number;
+  while_open?: Step[];
+  used?: number;
+  used_by_kind?: Record<string, number>;
+  end?: string;
+  release?: boolean;
+  fails?: boolean;
+  commits?: number;
+  expect?: Expected | Expected[];
+  raises?: string[];
+}
+
+interface Expected {
+  allowed?: boolean;
+  failed?: boolean;
+  limit?: number | null;
+  remaining?: number;
+  rule?: string;
+  reset?: true;
+  retry_after?: boolean;
+  error?: string;
+  statuses?: ExpectedStatus[];
+}
+
+interface ExpectedStatus {
+  allowed?: boolean;
+  limit?: number | null;
+  remaining?: number;
+  name?: string;
+  rule?: string;
+  used?: number;
+  held?: number;
+}
+
+const text = readFileSync(new URL("../../../conformance/cases.json", import.meta.url), "utf8");
+const names = (JSON.parse(text) as { cases: Case[] }).cases.map(({ name }) => name);
+
+names.forEach((name, index) => {
+  serviceTest(name, async () => {
+    const cases = JSON.parse(text.replaceAll("{run}", random())) as { cases: Case[] };
+    const one = cases.cases[index] as Case;
+    await runAll(clientOf(one), one.steps);
+  });
+});
+
+function clientOf({
+  client: { service = "plain", domain, on_failure = "allow", timeout_ms = PATIENT_MS } = {},
+}: Case): Client {
+  const targets: Record<string, string> = {
+    plain: "TOLLKEEPER_ADDR",
+    tls: "TOLLKEEPER_TLS_ADDR",
+    "tls without a certificate": "TOLLKEEPER_TLS_ADDR",
+    gone: "TOLLKEEPER_GONE_ADDR",
+    silent: "TOLLKEEPER_SILENT_ADDR",
+  };
+  const target = targets[service];
+  assert(target, `the service ${service} is not known`);
+  const options: ClientOptions = {
+    timeoutMs: timeout_ms,
+    onFailure: on_failure === "function" ? (_error, [first]) => firstKey(first) === "vip" : on_failure,
+    ...(service.startsWith("tls") && { tls: tls(service === "tls") }),
+  };
+  return connect(variable(target), options, domain);
+}
+
+function firstKey(descriptor: Descriptor | undefined): Value | undefined {
+  return Array.isArray(descriptor) ? (descriptor[0]?.[0] as Value) : undefined;
+}
+
+async function runAll(client: Client, steps: Step[]): Promise<void> {
+  for (const step of steps) await run(client, step);
+}
+
+async function run(client: Client, step: Step): Promise<void> {
+  if (step.raises) {
+    await assert.rejects(
+      () => perform(client, step),
+      (error: Error) => {
+        for (const part of step.raises ?? []) assert(error.message.includes(part), `${error.message}: ${part}`);
+        return true;
+      },
+    );
+    return;
+  }
+  const decisions = await perform(client, step);
+  const expected = [step.expect ?? []].flat();
+  if (Array.isArray(step.expect)) assert.equal(decisions.length, expected.length);
+  expected.forEach((one, index) => {
+    compare(decisions[index] as Decision, one, JSON.stringify(step));
+  });
+}
+
+async function perform(client: Client, step: Step): Promise<Decision[]> {
+  const descriptors = (step.descriptors ?? []).map(descriptorOf);
+  switch (step.method) {
+    case "decide":
+    case "debit":
+    case "refund":
+      return [await client[step.method](descriptors, step.hits)];
+    case "check":
+    case "read":
+      return [await client[step.method](descriptors)];
+    case "decide_all":
+      return client.decideAll(
+        (step.calls ?? []).map((call) => ({ ...call, descriptors: call.descriptors.map(descriptorOf) })),
+      );
+    case "hold":
+      return [await hold(client, step, descriptors)];
+  }
+}
+
+/** The decision about a hold, whose work fails where the step says so. */
+async function hold(client: Client, step: Step, descriptors: Descriptor[]): Promise<Decision> {
+  let decision: Decision | undefined;
+  const work = async () => {
+    await using hold = await client.hold(descriptors, step.estimate);
+    decision = hold.decision;
+    await runAll(client, step.while_open ?? []);
+    hold.used = step.used;
+    hold.usedByKind = step.used_by_kind;
+    hold.end = step.end;
+    if (step.release) await hold.release();
+    for (let commit = 1; commit < (step.commits ?? 1); commit++) await hold.commit();
+    if (step.fails) throw new Error("the work fails");
+  };
+  if (step.fails) await assert.rejects(work, /the work fails/);
+  else await work();
+  assert(decision);
+  return decision;
+}
+
+function descriptorOf(descriptor: JsonDescriptor): Descriptor {
+  const value = (json: JsonValue): Value => (typeof json === "string" ? json : Buffer.from(json.hex, "hex"));
+  return descriptor.map(([key, one]) => [value(key), value(one)] as const);
+}
+
+function compare(decision: Decision, expected: Expected, step: string): void {
+  const { reset, retry_after, error, statuses, limit, ...equal } = expected;
+  for (const [key, value] of Object.entries(equal)) {
+    assert.equal(decision[key as keyof typeof equal], value, `${key} of ${step}`);
+  }
+  if (limit !== undefined) assert.equal(decision.limit ?? null, limit, `limit of ${step}`);
+  if (reset) assert(decision.resetSeconds > 0, `reset of ${step}`);
+  if (retry_after === true) assert((decision.retryAfterSeconds ?? 0) >= 1, `retry_after of ${step}`);
+  if (retry_after === false) assert.equal(decision.retryAfterSeconds, undefined, `retry_after of ${step}`);
+  if (error !== undefined) assert(decision.error?.message.includes(error), `${decision.error}: error of ${step}`);
+  if (!statuses) return;
+  assert.equal(decision.statuses.length, statuses.length, `statuses of ${step}`);
+  statuses.forEach((status, index) => {
+    const { limit, ...rest } = decision.statuses[index] as Decision["statuses"][number];
+    const actual: Record<string, unknown> = { ...rest, limit: limit?.hits ?? null, name: limit?.name };
+    for (const [key, value] of Object.entries(status))
+      assert.equal(actual[key], value, `${key} of ${index} of ${step}`);
+  });
+}

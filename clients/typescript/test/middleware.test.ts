@@ -1,0 +1,112 @@
+import assert from "node:assert/strict";
+import type { AddressInfo } from "node:net";
+import { after, test } from "node:test";
+import { createAdaptorServer } from "@hono/node-server";
+import express from "express";
+import Fastify from "fastify";
+import { Hono } from "hono";
+import type { Client } from "tollkeeper";
+import { rateLimit as expressLimit } from "tollkeeper/express";
+import { rateLimit as fastifyLimit } from "tollkeeper/fastify";
+import { rateLimit as honoLimit } from "tollkeeper/hono";
+import { connect, goneAddress, random, serviceTest, variable } from "./services.js";
+
+/** What to limit for a request with this header `x-user`. */
+const describe = (user: string | undefined) => {
+  if (user === "mistake") throw new Error("a mistake in the function");
+  return user === undefined ? undefined : { three: user };
+};
+
+/** Starts a server that is limited by the client, and returns its URL. */
+const frameworks: Record<string, (client: Client) => Promise<string>> = {
+  Express: async (client) => {
+    const app = express().set("env", "test");
+    app.use(expressLimit(client, (request) => describe(request.get("x-user"))));
+    app.get("/", (_request, response) => {
+      response.send("Hello");
+    });
+    const server = app.listen(0, "127.0.0.1");
+    after(() => server.close());
+    await new Promise((listening) => server.once("listening", listening));
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  },
+  Fastify: async (client) => {
+    const app = Fastify();
+    app.addHook(
+      "onRequest",
+      fastifyLimit(client, (request) => describe(request.headers["x-user"]?.toString())),
+    );
+    app.get("/", async () => "Hello");
+    after(() => app.close());
+    return app.listen({ port: 0, host: "127.0.0.1" });
+  },
+  Hono: async (client) => {
+    const app = new Hono();
+    app.use(honoLimit(client, (context) => describe(context.req.header("x-user"))));
+    // A response of its own, whose headers cannot be changed.
+    app.get("/", () => fetch("data:text/plain,Hello"));
+    app.onError((_error, context) => context.text("error", 500));
+    const server = createAdaptorServer(app);
+    after(() => server.close());
+    await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  },
+};
+
+interface Answer {
+  status: number;
+  body: string;
+  /** Limit, remaining hits, and whether there is a reset and a time to retry after. */
+  headers: [limit: string | null, remaining: string | null, reset: boolean, retryAfter: boolean];
+}
+
+async function get(url: string, user?: string): Promise<Answer> {
+  const response = await fetch(url, { headers: user === undefined ? {} : { "x-user": user } });
+  const header = (name: string) => response.headers.get(name);
+  const seconds = (name: string) => Number(header(name) ?? 0) >= 1;
+  return {
+    status: response.status,
+    body: await response.text(),
+    headers: [
+      header("RateLimit-Limit"),
+      header("RateLimit-Remaining"),
+      seconds("RateLimit-Reset"),
+      seconds("Retry-After"),
+    ],
+  };
+}
+
+for (const [name, start] of Object.entries(frameworks)) {
+  serviceTest(`${name} answers 429 to a denied request, with headers`, async () => {
+    const url = await start(connect(variable("TOLLKEEPER_ADDR"), { onFailure: "deny" }));
+    const user = random();
+    for (const remaining of ["2", "1", "0"]) {
+      assert.deepEqual(await get(url, user), { status: 200, body: "Hello", headers: ["3", remaining, true, false] });
+    }
+    const denied = { status: 429, body: "too many requests\n", headers: ["3", "0", true, true] };
+    assert.deepEqual(await get(url, user), denied);
+  });
+
+  test(`${name} passes a request without descriptors`, async () => {
+    const url = await start(connect(await goneAddress(), { onFailure: "deny" }));
+    assert.deepEqual(await get(url), { status: 200, body: "Hello", headers: [null, null, false, false] });
+  });
+
+  test(`${name} answers 503 where onFailure denies, and passes where it allows`, async () => {
+    const gone = await goneAddress();
+    const none = [null, null, false, false];
+    const denying = await start(connect(gone, { onFailure: "deny" }));
+    assert.deepEqual(await get(denying, "alice"), {
+      status: 503,
+      body: "rate limits are unavailable\n",
+      headers: none,
+    });
+    const allowing = await start(connect(gone, { onFailure: "allow" }));
+    assert.deepEqual(await get(allowing, "alice"), { status: 200, body: "Hello", headers: none });
+  });
+
+  test(`${name} answers 500 to a request whose descriptors cannot be made`, async () => {
+    const url = await start(connect(await goneAddress()));
+    assert.equal((await get(url, "mistake")).status, 500);
+  });
+}

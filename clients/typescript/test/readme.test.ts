@@ -1,0 +1,101 @@
+// The samples of README.md, which are the files of examples/: run as they are, but for addresses and names.
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { after, test } from "node:test";
+import { connect, freePort, random, serviceTest, variable } from "./services.js";
+
+const root = new URL("../../", import.meta.url);
+
+test("README.md shows the examples as they are", () => {
+  const readme = readFileSync(new URL("README.md", root), "utf8");
+  const shown = [...readme.matchAll(/```ts\n(.*?)```/gs)].map(([, sample]) => sample);
+  const examples = readdirSync(new URL("examples", root)).map((file) =>
+    readFileSync(new URL(`examples/${file}`, root), "utf8"),
+  );
+  assert.deepEqual(shown.sort(), examples.sort());
+});
+
+/** Starts an example with other texts in the place of some of its own. */
+function start(name: string, replaced: [from: string, to: string][]): ChildProcess {
+  const compiled = readFileSync(new URL(`build/examples/${name}.js`, root), "utf8");
+  const text = replaced.reduce((text, [from, to]) => {
+    assert(text.includes(from), `${name} has ${from}`);
+    return text.replaceAll(from, to);
+  }, compiled);
+  const folder = new URL("build/run/", root);
+  mkdirSync(folder, { recursive: true });
+  const file = new URL(`${name}.js`, folder);
+  writeFileSync(file, text);
+  const child = spawn(process.execPath, [file.pathname], { stdio: ["ignore", "pipe", "inherit"] });
+  after(() => child.kill());
+  return child;
+}
+
+async function output(child: ChildProcess): Promise<string> {
+  let text = "";
+  for await (const chunk of child.stdout ?? []) text += chunk;
+  return text;
+}
+
+/** Waits until the server of the example listens. */
+async function get(url: string, user: string): Promise<[status: number, remaining: string | null, body: string]> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      const response = await fetch(url, { headers: { "x-user": user } });
+      return [response.status, response.headers.get("RateLimit-Remaining"), await response.text()];
+    } catch (error) {
+      if (attempt === 600) throw error;
+      await new Promise((passed) => setTimeout(passed, 50));
+    }
+  }
+}
+
+for (const name of ["decide", "express", "fastify", "hono"]) {
+  serviceTest(`the sample ${name} answers 429 to the fourth request`, async () => {
+    const port = String(await freePort());
+    start(name, [
+      ["localhost:8081", variable("TOLLKEEPER_ADDR")],
+      ['"example"', '"conformance", { timeoutMs: 10000, onFailure: "deny" }'],
+      ["user:", "three:"],
+      ["3000", port],
+    ]);
+    const user = random();
+    const answers = [];
+    for (let call = 0; call < 4; call++) answers.push(await get(`http://127.0.0.1:${port}`, user));
+    assert.deepEqual(
+      answers.map(([status]) => status),
+      [200, 200, 200, 429],
+    );
+    assert.deepEqual(
+      answers.map(([, , body]) => body === "Hello\n"),
+      [true, true, true, false],
+    );
+    assert.equal(answers[3]?.[1], "0");
+  });
+}
+
+serviceTest("the sample of a hold commits what was used", async () => {
+  const user = random();
+  const child = start("hold", [
+    ["localhost:8081", variable("TOLLKEEPER_ADDR")],
+    ['"llm", {', '"conformance", { timeoutMs: 10000,'],
+    ['"alice"', `"${user}"`],
+  ]);
+  assert.equal(await output(child), "an answer to: Why is the sky blue?\n");
+  const { statuses } = await connect(variable("TOLLKEEPER_ADDR")).read({ user });
+  assert.equal(statuses[0]?.used, 42);
+});
+
+serviceTest("the sample of TLS gets a decision", async () => {
+  const child = start("tls", [
+    ["tollkeeper.example:8081", variable("TOLLKEEPER_TLS_ADDR")],
+    ['"example"', '"conformance"'],
+    ["tls: {", 'timeoutMs: 10000, tls: { serverName: "localhost",'],
+    ["ca.pem", variable("TOLLKEEPER_CA")],
+    ["client.pem", variable("TOLLKEEPER_CERT")],
+    ["client.key", variable("TOLLKEEPER_KEY")],
+    ['"alice"', `"${random()}"`],
+  ]);
+  assert.match(await output(child), /allowed: true,\s+failed: false,\s+limit: 1000,\s+remaining: 999/);
+});
