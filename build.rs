@@ -7,11 +7,12 @@ use prost::Message as _;
 #[expect(clippy::disallowed_methods, reason = "cargo passes OUT_DIR to build scripts so")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
+    let files = ["envoy/service/ratelimit/v3/rls.proto", "tollkeeper/v1/tollkeeper.proto"];
+    let descriptors = protox::compile(files, ["proto"])?;
 
     // Reflection hands this set to its clients.
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("rls.binpb"), descriptors.encode_to_vec())?;
+    fs::write(out.join("services.binpb"), descriptors.encode_to_vec())?;
 
     tonic_prost_build::configure()
         // Entries borrow from the received message instead of copying it.

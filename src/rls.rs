@@ -61,6 +61,16 @@ pub mod pb {
             }
         }
     }
+    pub mod google {
+        pub mod rpc {
+            tonic::include_proto!("google.rpc");
+        }
+    }
+    pub mod tollkeeper {
+        pub mod v1 {
+            tonic::include_proto!("tollkeeper.v1");
+        }
+    }
 
     pub use envoy::{
         extensions::common::ratelimit::v3::{
@@ -76,4 +86,4 @@ pub mod pb {
 }
 
 /// The compiled `.proto` files, for reflection.
-pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rls.binpb"));
+pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.binpb"));
