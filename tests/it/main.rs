@@ -11,6 +11,7 @@
 //! - `telemetry`: metrics, traces, logs
 //! - `commands`: the program at a terminal, and in the place of others
 //! - `pages`: README.md and docs/
+//! - `clients`: the packages for other languages
 //!
 //! `architecture` guards the invariants of ARCHITECTURE.md.
 
@@ -28,6 +29,7 @@
 )]
 
 mod architecture;
+mod clients;
 mod commands;
 mod decide;
 mod edge;

@@ -14,6 +14,8 @@ const PLACES: &[&str] = &[
     "CONTRIBUTING.md",
     "SECURITY.md",
     "CHANGELOG.md",
+    "clients/conformance",
+    "clients/go",
     "docs",
     "examples/clients",
     "helm/README.md",

@@ -1,0 +1,122 @@
+package tollkeeper
+
+import (
+	"time"
+
+	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Decision is whether a call may pass.
+type Decision struct {
+	Allowed bool
+	// Failed: the service gave no answer to this call, so Options.OnFailure has decided it. Err has the reason.
+	Failed bool
+	Err    error
+	// Limit is nil if no limit applies. A limit of 0 hits admits nothing.
+	Limit *Limit
+	// Remaining is the number of hits that would still pass; 0 without a limit.
+	Remaining int64
+	// Reset is the time until the window ends; without a fixed window, until the hits fit or no hit counts any more.
+	Reset time.Duration
+	// RetryAfter is when a denied call may be made again; 0 if it is allowed.
+	RetryAfter time.Duration
+	// Rule is the path of the rule that Limit belongs to.
+	Rule string
+	// Statuses has one for each descriptor, in their order; of a read, one for each limit of each descriptor.
+	Statuses []Status
+}
+
+// Limit as the rule has it.
+type Limit struct {
+	// Name is the limit's name, if it has one.
+	Name string
+	// Hits is the most hits in one window.
+	Hits int64
+	// Units and Unit are the length of a window, such as 5 and "minute". Unit is empty for a limit of what is in flight.
+	Units int
+	Unit  string
+}
+
+// Status is the state of one descriptor after the call.
+type Status struct {
+	Allowed bool
+	// Descriptor is the index of the descriptor in the call.
+	Descriptor int
+	Rule       string
+	Limit      *Limit
+	Remaining  int64
+	Reset      time.Duration
+	// Used and Held are known only of a read: hits that count, and hits of open holds without a name.
+	Used, Held int64
+}
+
+// errNotOurs is the failure of a call whose answer does not fit its question.
+var errNotOurs = status.Error(codes.Internal, "the answer has another number of items than the request")
+
+var units = map[pb.Limit_Unit]string{
+	pb.Limit_SECOND: "second", pb.Limit_MINUTE: "minute", pb.Limit_HOUR: "hour", pb.Limit_DAY: "day",
+	pb.Limit_WEEK: "week", pb.Limit_MONTH: "month", pb.Limit_YEAR: "year",
+}
+
+// decode returns the decision, and the token of what is held.
+func decode(verdict *pb.Verdict) (Decision, string) {
+	if verdict.Error != nil || verdict.Code == pb.Verdict_UNKNOWN {
+		err := status.FromProto(verdict.Error).Err()
+		if err == nil {
+			err = status.Error(codes.Unknown, "the verdict is unknown")
+		}
+		return Decision{Failed: true, Err: err}, ""
+	}
+	decision := Decision{Allowed: verdict.Code == pb.Verdict_OK}
+	for _, encoded := range verdict.Statuses {
+		decision.Statuses = append(decision.Statuses, decodeStatus(encoded))
+	}
+	decision.summarize()
+	return decision, verdict.Hold
+}
+
+func decodeStatus(encoded *pb.Status) Status {
+	decoded := Status{
+		Allowed:    encoded.Code != pb.Verdict_OVER_LIMIT,
+		Descriptor: int(encoded.Descriptor_),
+		Rule:       encoded.Rule,
+		Remaining:  int64(encoded.LimitRemaining),
+		Reset:      encoded.DurationUntilReset.AsDuration(),
+		Used:       int64(encoded.GetUsed()),
+		Held:       int64(encoded.GetHeld()),
+	}
+	if limit := encoded.CurrentLimit; limit != nil {
+		decoded.Limit = &Limit{limit.Name, int64(limit.RequestsPerUnit), int(limit.UnitMultiplier), units[limit.Unit]}
+	}
+	return decoded
+}
+
+// summarize shows, of a denied call, the last status that is over its limit, and else the first with the fewest
+// remaining hits, as the headers of the service do.
+func (d *Decision) summarize() {
+	var shown *Status
+	for i := range d.Statuses {
+		status := &d.Statuses[i]
+		if status.Limit == nil {
+			continue
+		}
+		isOver := !d.Allowed && !status.Allowed
+		if isOver {
+			d.RetryAfter = max(d.RetryAfter, status.Reset, time.Second)
+		}
+		if shown == nil || isOver || (status.Remaining < shown.Remaining && (d.Allowed || shown.Allowed)) {
+			shown = status
+		}
+	}
+	if !d.Allowed {
+		d.RetryAfter = max(d.RetryAfter, time.Second)
+	}
+	switch {
+	case shown != nil:
+		d.Limit, d.Remaining, d.Reset, d.Rule = shown.Limit, shown.Remaining, shown.Reset, shown.Rule
+	case len(d.Statuses) > 0:
+		d.Rule = d.Statuses[0].Rule
+	}
+}
