@@ -2,10 +2,14 @@
 
 import socket
 import threading
+import time
+from contextlib import suppress
 
 
 class Relay:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, delay: float = 0.0) -> None:
+        """The service's answers begin after `delay` seconds."""
+        self._delay = delay
         host, port = address.rsplit(":", 1)
         self._service = (host, int(port))
         self._listener = socket.socket()
@@ -27,11 +31,14 @@ class Relay:
             except OSError:
                 return
             service = socket.create_connection(self._service)
-            for ends in ((client, service), (service, client)):
+            for ends in ((client, service, 0.0), (service, client, self._delay)):
                 threading.Thread(target=copy, args=ends, daemon=True).start()
 
 
-def copy(source: socket.socket, target: socket.socket) -> None:
-    while data := source.recv(65_536):
-        target.sendall(data)
-    target.close()
+def copy(source: socket.socket, target: socket.socket, delay: float) -> None:
+    time.sleep(delay)
+    # Ends when the client or the service does.
+    with suppress(OSError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_RDWR)

@@ -46,6 +46,10 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, r"descriptors\[0\]\.entries\[1\]\.value: must be str or bytes, not int"):
             entries({"path": "/", "user": 7})
 
+    def test_a_batch_has_at_most_1000_calls(self) -> None:
+        with self.assertRaisesRegex(ValueError, "calls: must be at most 1000, not 1001"):
+            Client("localhost:1", "example").decide_all([Call({"a": "1"})] * 1001)
+
 
 class Settings(unittest.TestCase):
     def test_mistakes_in_the_settings_of_a_client_are_named(self) -> None:

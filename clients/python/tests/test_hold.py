@@ -21,7 +21,10 @@ def tokens() -> dict[str, str]:
 
 def used(descriptor: dict[str, str]) -> int | None:
     with Client(service(), "conformance", timeout=LONG) as client:
-        return client.read(descriptor).statuses[0].used
+        decision = client.read(descriptor)
+    if decision.error:
+        raise decision.error
+    return decision.statuses[0].used
 
 
 @needs_service
@@ -78,25 +81,38 @@ class Commits(unittest.TestCase):
         self.assertNotIn("ok", [outcome for _, outcome in outcomes])
 
     def test_a_commit_that_the_service_refuses_is_sent_once(self) -> None:
-        outcomes = []
+        outcomes: list[str] = []
         with Client(
             service(), "conformance", timeout=LONG, on_call=lambda *reported: outcomes.append(reported[2])
         ) as client:
             committed = client.commit("not a hold", used=1)
+            client.commit("too large", end=" " * 5_000_000)
         self.assertEqual(committed.error and committed.error.code, "INVALID_ARGUMENT")
-        self.assertEqual(outcomes, ["INVALID_ARGUMENT"])
+        self.assertEqual(outcomes, ["INVALID_ARGUMENT", "OUT_OF_RANGE"])
 
-    def test_a_hold_that_is_used_after_its_client_was_closed_raises_nothing(self) -> None:
+    def test_a_hold_that_ends_after_its_client_was_closed_raises_nothing(self) -> None:
         client = Client(service(), "conformance", timeout=LONG)
         with client.hold(tokens()) as hold:
             self.assertTrue(hold.decision.hold)
             client.close()
+        asyncio.run(self.close_within_a_hold())
+
+    async def close_within_a_hold(self) -> None:
+        client = AsyncClient(service(), "conformance", timeout=LONG)
+        async with client.hold(tokens()) as hold:
+            self.assertTrue(hold.decision.hold)
+            await client.close()
 
 
 @needs_service
-class Cancellation(unittest.IsolatedAsyncioTestCase):
-    async def test_a_hold_is_committed_if_its_task_is_cancelled_at_every_await(self) -> None:
-        descriptor, is_open = tokens(), asyncio.Event()
+class Cancellation(unittest.TestCase):
+    def test_a_hold_is_committed_if_its_task_is_cancelled_at_every_await(self) -> None:
+        descriptor = tokens()
+        asyncio.run(self.cancel(descriptor))
+        self.assertEqual(used(descriptor), 42)
+
+    async def cancel(self, descriptor: dict[str, str]) -> None:
+        is_open = asyncio.Event()
         client = AsyncClient(service(), "conformance", timeout=LONG)
 
         async def work() -> None:
@@ -111,11 +127,23 @@ class Cancellation(unittest.IsolatedAsyncioTestCase):
             task.cancel()
             await asyncio.sleep(0)
         await client.close()
-        self.assertEqual(used(descriptor), 42)
 
 
 @needs_service
 class Use(unittest.TestCase):
+    def test_a_service_is_reached_over_a_slow_network(self) -> None:
+        relay = Relay(service(), delay=0.5)
+        self.addCleanup(relay.close)
+        relay.open()
+        with Client(relay.address, "conformance", timeout=LONG) as client:
+            self.assertIsNone(client.decide({"ten": uuid.uuid4().hex}).error)
+
+    def test_an_estimate_may_be_stated_by_kind(self) -> None:
+        estimate = {"hold.estimate.input": "10", "hold.estimate.output": "5"}
+        client = Client(service(), "conformance", timeout=LONG)
+        with client, client.hold({"kinds": uuid.uuid4().hex} | estimate) as hold:
+            self.assertEqual(hold.decision.remaining, 1000 - 10 * 2 - 5 * 10)
+
     def test_threads_share_a_client_and_a_limit(self) -> None:
         descriptor = {"ten": uuid.uuid4().hex}
         with Client(service(), "conformance", timeout=LONG) as client, ThreadPoolExecutor(8) as pool:

@@ -28,7 +28,7 @@ def through_wsgi(client: Client, paths: list[str]) -> list[Response]:
     middleware: Any = WSGIMiddleware(validator(app), client, lambda environ: limited(environ["PATH_INFO"]))
 
     def response(path: str) -> Response:
-        environ: dict[str, Any] = {"PATH_INFO": path, "QUERY_STRING": ""}
+        environ: dict[str, Any] = {"SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
         setup_testing_defaults(environ)
         started: list[Any] = []
 

@@ -5,6 +5,8 @@ import os
 import re
 import unittest
 import uuid
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 from conformance import PACKAGE, needs_service, service
@@ -24,7 +26,8 @@ def run(title: str, replaced: dict[str, str] | None = None) -> dict[str, Any]:
     # The default is too short for the first request of a busy test machine.
     sample = sample.replace('"conformance")', '"conformance", timeout=10)')
     names: dict[str, Any] = {}
-    exec(sample, names)
+    with redirect_stdout(StringIO()):
+        exec(sample, names)
     return names
 
 

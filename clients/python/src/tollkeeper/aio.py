@@ -7,26 +7,17 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
+from tollkeeper import exchange
 from tollkeeper._generated.tollkeeper_pb2 import CommitRequest, CommitResponse, DecideRequest, DecideResponse
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import Options
 from tollkeeper.decision import Committed, Decision, ServiceError
-from tollkeeper.exchange import (
-    COMMIT,
-    COMMIT_PAUSES,
-    DECIDE,
-    Exchange,
-    committed,
-    hold_call,
-    service_error,
-    worth_repeating,
-)
 from tollkeeper.hold import AsyncHold
 
 _Response = TypeVar("_Response", DecideResponse, CommitResponse)
 
 
-class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
+class AsyncClient(exchange.Exchange[Coroutine[Any, Any, Decision]]):
     """`Client` for asyncio. It may be made at import, and belongs to the event loop of its first request."""
 
     def _connect(self, target: str, credentials: grpc.ChannelCredentials | None, options: Options) -> None:
@@ -49,7 +40,7 @@ class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
 
     def hold(self, descriptors: Descriptors, estimate: int | None = None) -> AsyncHold:
         """Holds an estimate, or the estimate of the rule, while an `async with` block works."""
-        return AsyncHold(self, hold_call(descriptors, estimate))
+        return AsyncHold(self, exchange.hold_call(descriptors, estimate))
 
     async def commit(
         self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
@@ -86,18 +77,18 @@ class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
 
     async def _decide_calls(self, calls: Sequence[Call], *, batch: bool) -> list[Decision]:
         request = self._decide_request(calls, batch=batch)
-        rpc = self._channel.unary_unary(DECIDE, DecideRequest.SerializeToString, DecideResponse.FromString)
+        rpc = self._channel.unary_unary(exchange.DECIDE, DecideRequest.SerializeToString, DecideResponse.FromString)
         return self._decisions(calls, await self._send("decide", rpc, request))
 
     async def _send_commit(self, request: CommitRequest) -> Committed:
-        rpc = self._channel.unary_unary(COMMIT, CommitRequest.SerializeToString, CommitResponse.FromString)
+        rpc = self._channel.unary_unary(exchange.COMMIT, CommitRequest.SerializeToString, CommitResponse.FromString)
         answer = await self._send("commit", rpc, request)
-        for pause in COMMIT_PAUSES:
-            if not worth_repeating(answer):
+        for pause in exchange.COMMIT_PAUSES:
+            if not exchange.worth_repeating(answer):
                 break
             await asyncio.sleep(pause)
             answer = await self._send("commit", rpc, request)
-        return committed(answer)
+        return exchange.committed(answer)
 
     async def _send(
         self, method: str, rpc: Callable[..., Awaitable[_Response]], request: object
@@ -105,8 +96,9 @@ class AsyncClient(Exchange[Coroutine[Any, Any, Decision]]):
         start = time.perf_counter()
         answer: _Response | ServiceError
         try:
-            answer = await rpc(request, timeout=self._timeout)
+            # A commit may wait for a connection, since it may be sent late.
+            answer = await rpc(request, timeout=self._timeout, wait_for_ready=method == "commit")
         except (grpc.RpcError, grpc.aio.UsageError) as error:
-            answer = service_error(error)
+            answer = exchange.service_error(error)
         self._report(method, start, answer)
         return answer

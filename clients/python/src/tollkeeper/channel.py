@@ -18,8 +18,9 @@ _OPTIONS: Options = [
     ("grpc.keepalive_timeout_ms", 2_000),
     # By default it may be two minutes until the service is found again.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # In spite of its name, the time for one attempt to connect, with the handshake of TLS; by default 20 s.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
 ]
 
 

@@ -6,26 +6,17 @@ from typing import Self, TypeVar
 
 import grpc
 
+from tollkeeper import exchange
 from tollkeeper._generated.tollkeeper_pb2 import CommitRequest, CommitResponse, DecideRequest, DecideResponse
 from tollkeeper.call import Call, Descriptors
 from tollkeeper.channel import Options
 from tollkeeper.decision import Committed, Decision, ServiceError
-from tollkeeper.exchange import (
-    COMMIT,
-    COMMIT_PAUSES,
-    DECIDE,
-    Exchange,
-    committed,
-    hold_call,
-    service_error,
-    worth_repeating,
-)
 from tollkeeper.hold import Hold
 
 _Response = TypeVar("_Response", DecideResponse, CommitResponse)
 
 
-class Client(Exchange[Decision]):
+class Client(exchange.Exchange[Decision]):
     """Decides calls by a service. Make one in each process, after a fork: its threads share its connections.
 
     A decision is made within the timeout, whatever the service does. If there is no answer, `on_failure` decides.
@@ -36,8 +27,12 @@ class Client(Exchange[Decision]):
             self._channel = grpc.insecure_channel(target, options)
         else:
             self._channel = grpc.secure_channel(target, credentials, options)
-        self._decide = self._channel.unary_unary(DECIDE, DecideRequest.SerializeToString, DecideResponse.FromString)
-        self._commit = self._channel.unary_unary(COMMIT, CommitRequest.SerializeToString, CommitResponse.FromString)
+        self._decide = self._channel.unary_unary(
+            exchange.DECIDE, DecideRequest.SerializeToString, DecideResponse.FromString
+        )
+        self._commit = self._channel.unary_unary(
+            exchange.COMMIT, CommitRequest.SerializeToString, CommitResponse.FromString
+        )
 
     def decide_call(self, call: Call) -> Decision:
         """Decides one call."""
@@ -49,7 +44,7 @@ class Client(Exchange[Decision]):
 
     def hold(self, descriptors: Descriptors, estimate: int | None = None) -> Hold:
         """Holds an estimate, or the estimate of the rule, while a `with` block works."""
-        return Hold(self, hold_call(descriptors, estimate))
+        return Hold(self, exchange.hold_call(descriptors, estimate))
 
     def commit(
         self, hold: str, used: int | None = None, used_by_kind: Mapping[str, int] | None = None, end: str = ""
@@ -57,12 +52,12 @@ class Client(Exchange[Decision]):
         """Commits `Decision.hold`, for work that ends elsewhere. Sent up to three times if there is no answer."""
         request = self._commit_request(hold, used, used_by_kind, end)
         answer = self._send("commit", self._commit, request)
-        for pause in COMMIT_PAUSES:
-            if not worth_repeating(answer):
+        for pause in exchange.COMMIT_PAUSES:
+            if not exchange.worth_repeating(answer):
                 break
             time.sleep(pause)
             answer = self._send("commit", self._commit, request)
-        return committed(answer)
+        return exchange.committed(answer)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -82,8 +77,9 @@ class Client(Exchange[Decision]):
         start = time.perf_counter()
         answer: _Response | ServiceError
         try:
-            answer = rpc(request, timeout=self._timeout)
+            # A commit may wait for a connection, since it may be sent late.
+            answer = rpc(request, timeout=self._timeout, wait_for_ready=method == "commit")
         except (grpc.RpcError, ValueError) as error:
-            answer = service_error(error)
+            answer = exchange.service_error(error)
         self._report(method, start, answer)
         return answer

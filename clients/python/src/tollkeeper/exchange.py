@@ -7,21 +7,14 @@ from typing import Generic, Literal, TypeVar
 
 import grpc
 
-from tollkeeper._generated.tollkeeper_pb2 import (
-    Commit,
-    CommitRequest,
-    CommitResponse,
-    DecideRequest,
-    DecideResponse,
-    Verdict,
-)
+from tollkeeper._generated import tollkeeper_pb2 as pb
 from tollkeeper.call import CALLS_MAX, Call, Descriptor, Descriptors, Mode, check_hits, encode, listed
 from tollkeeper.channel import TLS, Options, options
 from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit
 
 OnFailure = Literal["allow", "deny"] | Callable[[ServiceError, Sequence[Descriptor]], bool]
 OnCall = Callable[[str, float, str], None]
-Answer = DecideResponse | CommitResponse | ServiceError
+Answer = pb.DecideResponse | pb.CommitResponse | ServiceError
 # A decision, or a coroutine with it.
 One = TypeVar("One")
 
@@ -89,17 +82,17 @@ class Exchange(ABC, Generic[One]):
         """Gives hits back."""
         return self.decide_call(Call(descriptors, hits, Mode.REFUND))
 
-    def _decide_request(self, calls: Sequence[Call], *, batch: bool) -> DecideRequest:
+    def _decide_request(self, calls: Sequence[Call], *, batch: bool) -> pb.DecideRequest:
         if len(calls) > CALLS_MAX:
             raise ValueError(f"calls: must be at most {CALLS_MAX}, not {len(calls)}")
         messages = [encode(call, f"calls[{index}]." if batch else "") for index, call in enumerate(calls)]
-        return DecideRequest(domain=self._domain, calls=messages)
+        return pb.DecideRequest(domain=self._domain, calls=messages)
 
-    def _decisions(self, calls: Sequence[Call], answer: DecideResponse | ServiceError) -> list[Decision]:
+    def _decisions(self, calls: Sequence[Call], answer: pb.DecideResponse | ServiceError) -> list[Decision]:
         if isinstance(answer, ServiceError):
             return [self._decision(call, answer) for call in calls]
         # A call without a verdict has failed.
-        verdicts = [*answer.verdicts, *(Verdict() for _ in calls)]
+        verdicts = [*answer.verdicts, *(pb.Verdict() for _ in calls)]
         return [self._decision(call, decode(verdict)) for call, verdict in zip(calls, verdicts, strict=False)]
 
     def _decision(self, call: Call, answer: Decision | ServiceError) -> Decision:
@@ -112,26 +105,26 @@ class Exchange(ABC, Generic[One]):
 
     def _commit_request(
         self, hold: str, used: int | None, used_by_kind: Mapping[str, int] | None, end: str
-    ) -> CommitRequest:
+    ) -> pb.CommitRequest:
         check_used(used, used_by_kind or {})
-        commit = Commit(hold=hold, used=used, used_by_kind=used_by_kind or {}, end=end)
-        return CommitRequest(domain=self._domain, commits=[commit])
+        commit = pb.Commit(hold=hold, used=used, used_by_kind=used_by_kind or {}, end=end)
+        return pb.CommitRequest(domain=self._domain, commits=[commit])
 
     def _report(self, method: str, start: float, answer: Answer) -> None:
         error = answer if isinstance(answer, ServiceError) else None
-        if isinstance(answer, CommitResponse):
+        if isinstance(answer, pb.CommitResponse):
             error = committed(answer).error
         if self._on_call:
             self._on_call(method, time.perf_counter() - start, error.code if error else "ok")
 
 
-def committed(answer: CommitResponse | ServiceError) -> Committed:
+def committed(answer: pb.CommitResponse | ServiceError) -> Committed:
     if isinstance(answer, ServiceError):
         return Committed(error=answer)
     return decode_commit(answer.results[0]) if answer.results else Committed()
 
 
-def worth_repeating(answer: CommitResponse | ServiceError) -> bool:
+def worth_repeating(answer: pb.CommitResponse | ServiceError) -> bool:
     """Whether a commit got no answer. A service that answers keeps the commit by itself while its store is down."""
     return isinstance(answer, ServiceError) and answer.code in _REPEATED
 
