@@ -24,14 +24,28 @@ use axum::{
 };
 
 pub use self::{json::Decisions, report::Reports, serve::serve};
-use crate::{edge::health::Health, net::tls::server::Identity};
+use crate::{
+    edge::health::Health,
+    net::{grpc::ServedMethod, tls::server::Identity},
+};
 
 /// The endpoints of the HTTP address.
 pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router {
     let needs_certificate = |needed| middleware::from_fn_with_state(needed, require_certificate);
     let json_needs_certificate = needs_certificate(decisions.needs_certificate);
     let reports_need_certificate = needs_certificate(reports.needs_certificate);
-    let json = Router::new().route("/json", post(json::decide)).with_state(decisions);
+    let batches = |method| {
+        move |decisions: State<Decisions>, request: Request| {
+            json::decide_batch(method, decisions, request)
+        }
+    };
+    let json = Router::new()
+        .route("/json", post(json::decide))
+        .route("/v1/decide", post(batches(ServedMethod::Decide)))
+        .route("/v1/commit", post(batches(ServedMethod::Commit)))
+        .route("/v1/renew", post(batches(ServedMethod::Renew)))
+        .route("/v1/usage", get(json::usage))
+        .with_state(decisions);
     let reports = Router::new()
         .route("/metrics", get(metrics))
         .route("/rules", get(rules::rules))

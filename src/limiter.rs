@@ -7,7 +7,9 @@ pub mod metrics;
 mod refused_debits;
 mod span;
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
+
+use futures_util::future::join_all;
 
 use self::{
     decision_line::log_decision, holds::Holds, metrics::CallMetrics, refused_debits::RefusedDebits,
@@ -17,7 +19,8 @@ use crate::{
         decision::{Decision, Matched, Status},
         ledger::{Charge, Verdict},
         plan::Plan,
-        request::Request,
+        request::{HitsMeaning, Request},
+        rule::Limit,
         rule_set::RequireMode,
         time::Timestamp,
     },
@@ -30,6 +33,19 @@ use crate::{
     telemetry::{LogCause, due_line, with_call},
     top_keys::TopKeys,
 };
+
+/// The counter of one limit of a descriptor.
+#[derive(Debug)]
+pub struct LimitUsage {
+    /// The index of the descriptor.
+    pub descriptor: usize,
+    /// What it matched.
+    pub matched: Matched,
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What the counter holds.
+    pub reading: CounterReading,
+}
 
 /// Decides calls.
 #[derive(Debug)]
@@ -66,8 +82,21 @@ impl Limiter {
         request: &Request,
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
+        self.decide_as(request, HitsMeaning::Charged, arrival).await
+    }
+
+    /// Decides one call whose hits have this meaning.
+    ///
+    /// # Errors
+    /// If the store gives no answer; see [`StoreError`].
+    pub async fn decide_as(
+        &self,
+        request: &Request,
+        meaning: HitsMeaning,
+        arrival: Arrival,
+    ) -> Result<Decision, StoreError> {
         let in_force = self.rules.current();
-        let mut plan = Plan::draw(&in_force.rules, request);
+        let mut plan = Plan::draw_as(&in_force.rules, request, meaning);
         self.holds.prepare(&mut plan, request);
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
@@ -104,12 +133,27 @@ impl Limiter {
         clear: Clear,
     ) -> Vec<(Charge, CounterReading)> {
         let plan = Plan::draw(&self.rules.current().rules, request);
-        let mut readings = Vec::with_capacity(plan.charges.len());
-        for charge in plan.charges {
-            let reading = self.store.read_counter(&charge.counter, clear).await;
-            readings.push((charge, reading));
-        }
-        readings
+        let readings = self.read_charged(&plan, clear).await;
+        plan.charges.into_iter().zip(readings).collect()
+    }
+
+    /// The counters of each limit of each descriptor.
+    pub async fn usage(&self, request: &Request) -> Vec<LimitUsage> {
+        let plan = Plan::draw(&self.rules.current().rules, request);
+        let readings = self.read_charged(&plan, Clear::No).await;
+        let counts = plan.charges_of_each().into_iter().enumerate();
+        let descriptors = counts.flat_map(|(index, count)| iter::repeat_n(index, count));
+        let of_each = descriptors.zip(plan.matched_charges()).zip(readings);
+        let usage = |((descriptor, (matched, charge)), reading): ((_, (&Matched, &Charge)), _)| {
+            let (matched, limit) = (matched.clone(), Arc::clone(&charge.counter.limit));
+            LimitUsage { descriptor, matched, limit, reading }
+        };
+        of_each.map(usage).collect()
+    }
+
+    async fn read_charged(&self, plan: &Plan, clear: Clear) -> Vec<CounterReading> {
+        let counters = plan.charges.iter().map(|charge| &charge.counter);
+        join_all(counters.map(|counter| self.store.read_counter(counter, clear))).await
     }
 
     /// What this request would match and charge at `now`, and the decision; changes no counter.

@@ -1,5 +1,5 @@
-//! The wire: Envoy's rate limit service, version 3. Apart from our clients, only this folder uses
-//! the generated types of this service.
+//! The wire: Envoy's rate limit service, version 3, and our own, `v1`. Apart from our clients, only this folder uses
+//! the generated types of these services.
 
 mod connection;
 pub mod decode;
@@ -12,14 +12,15 @@ pub mod precheck;
 pub mod refusal;
 pub(crate) mod reset;
 mod service;
-mod timeout;
+pub mod v1;
 
+pub(crate) use self::service::BatchContext;
 pub use self::{
     connection::serve::{ConnectionBounds, GrpcServices, Listener, serve},
     service::Service,
 };
 
-/// Envoy's messages, compiled from `proto/`.
+/// The messages, compiled from `proto/`.
 #[expect(missing_docs, clippy::all, reason = "generated")]
 #[allow(unreachable_pub, reason = "generated")]
 pub mod pb {
@@ -83,6 +84,7 @@ pub mod pb {
         },
         r#type::v3::RateLimitUnit,
     };
+    pub use tollkeeper::v1;
 }
 
 /// The compiled `.proto` files, for reflection.

@@ -9,8 +9,8 @@ use crate::engine::{
     key::{self, Counter},
     ledger::{Charge, CommitOutcome, Fit, HeldCharge, HoldAction, TakenHold, Tally, Verdict},
     parameters::Parameters,
-    request::{Descriptor, Entry, Hits, Request},
-    rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy},
+    request::{Descriptor, Entry, Hits, HitsMeaning, Request},
+    rule::{Algorithm, Defaults, Limit, Mode, ModeOverride, Policy, WhenDenied},
     rule_set::{Domain, Found, RequireMode, RuleSet},
 };
 
@@ -43,6 +43,11 @@ enum Item {
 impl Plan {
     /// Finds the rule of each descriptor.
     pub fn draw(rules: &RuleSet, request: &Request) -> Self {
+        Self::draw_as(rules, request, HitsMeaning::Charged)
+    }
+
+    /// Like [`draw`](Self::draw), for hits with this meaning.
+    pub fn draw_as(rules: &RuleSet, request: &Request, meaning: HitsMeaning) -> Self {
         let mode_override = rules.defaults.mode_override;
         let mut plan = Self {
             charges: Vec::new(),
@@ -61,7 +66,7 @@ impl Plan {
         };
         let mut found_by_each = Vec::with_capacity(request.descriptors.len());
         for descriptor in &request.descriptors {
-            let asked = Asked::new(descriptor);
+            let asked = Asked::new(descriptor, meaning);
             let found = match descriptor.limit {
                 Some(_) => Found::NoLimit,
                 // Its rule may have gone.
@@ -187,7 +192,7 @@ impl Plan {
         shared: &[Option<Arc<str>>],
         limit: &Arc<Limit>,
     ) {
-        let entries = &asked.path;
+        let (entries, limit) = (&asked.path, &asked.debited(limit));
         let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
         let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
@@ -325,20 +330,33 @@ struct Asked<'call> {
     descriptor: &'call Descriptor,
     path: Cow<'call, [Entry]>,
     parameters: Option<Parameters<'call>>,
+    meaning: HitsMeaning,
 }
 
 impl<'call> Asked<'call> {
-    fn new(descriptor: &'call Descriptor) -> Self {
+    fn new(descriptor: &'call Descriptor, meaning: HitsMeaning) -> Self {
         let parameters = Parameters::of(&descriptor.entries);
         let path = match parameters {
             Some(parameters) => Cow::Owned(parameters.path()),
             None => Cow::Borrowed(&descriptor.entries[..]),
         };
-        Self { descriptor, path, parameters }
+        Self { descriptor, path, parameters, meaning }
     }
 
     fn is_commit(&self) -> bool {
         self.parameters.is_some_and(|parameters| parameters.commit().is_some())
+    }
+
+    /// The limit as it applies to work that is done: its hits count whether they fit or not, and are not held. A log keeps
+    /// no more than its limit, and places are only for calls in flight, so that these limits stay as they are.
+    fn debited(&self, limit: &Arc<Limit>) -> Arc<Limit> {
+        let takes_debits =
+            !matches!(limit.algorithm, Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. });
+        if self.meaning != HitsMeaning::Done || !takes_debits {
+            return Arc::clone(limit);
+        }
+        let when_denied = WhenDenied::Counted;
+        Arc::new(Limit { when_denied, hold: None, ..Limit::clone(limit) })
     }
 
     /// Makes a charge hold hits, by the policy of its limit.
@@ -349,6 +367,10 @@ impl<'call> Asked<'call> {
             None => (None, None),
         };
         let own = if let Hits::Charge(hits) = hits { hits } else { 1 };
+        let is_estimate = self.meaning == HitsMeaning::Expected
+            && self.descriptor.states_hits
+            && policy.weights.is_empty();
+        let asked = asked.or(is_estimate.then_some(own));
         let estimate = policy.estimate(asked, own, charge.counter.limit.capacity()).max(1);
         let abandoned = policy.abandoned;
         let occupies = charge.counter.limit.counts_calls();

@@ -86,6 +86,17 @@ pub enum Hits {
     Refund(u64),
 }
 
+/// What the hits that a call states stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HitsMeaning {
+    /// What is charged; the true number where a commit has no name.
+    Charged,
+    /// What the work is expected to need: an estimate where hits are held.
+    Expected,
+    /// Work that is done: it is charged whether it fits or not.
+    Done,
+}
+
 impl Hits {
     /// The most hits that a descriptor can charge or give back; more count as this many.
     pub const MAX: u64 = COUNT_MAX;

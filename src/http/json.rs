@@ -1,4 +1,4 @@
-//! `POST /json`: decisions for clients without gRPC, with the call's span.
+//! Decisions for clients without gRPC, with the call's span: `POST /json`, and `/v1/` with the methods of `tollkeeper.v1`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,22 +6,25 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time,
 };
 
-use super::browser;
+use super::{browser, parameters};
 use crate::{
-    net::{grpc::status_name, tls::server::Identity},
-    rls::{self, refusal::Refusal},
+    net::{
+        grpc::{ServedMethod, status_name},
+        tls::server::Identity,
+    },
+    rls::{self, BatchContext, refusal::Refusal},
     store::guard::Arrival,
     telemetry::{CallSpan, in_call},
 };
@@ -96,6 +99,58 @@ impl Decisions {
     }
 }
 
+/// `GET /v1/usage?domain=D&d=k=v,k=v`: what the counters of these descriptors hold.
+pub(super) async fn usage(State(decisions): State<Decisions>, asked: Parts) -> Response {
+    if browser::is_from_web_page(&asked.headers) {
+        return refuse(&Refusal::WebPage);
+    }
+    let service = &decisions.service;
+    let answer = async {
+        let request = parameters::usage(asked.uri.query().unwrap_or_default());
+        let request = request.map_err(Refusal::Invalid)?;
+        let _slot = decisions.slots.try_acquire().map_err(|_| Refusal::TooMany)?;
+        service.usage_json(&request, asked.extensions.get()).await
+    };
+    answer.await.map_or_else(|refusal| refuse(&refusal), |answer| Json(answer).into_response())
+}
+
+/// `POST /v1/decide`, `/v1/commit` and `/v1/renew`: 200 with an answer to each item.
+pub(super) async fn decide_batch(
+    method: ServedMethod,
+    State(decisions): State<Decisions>,
+    request: Request,
+) -> Response {
+    let tracer = decisions.service.tracer.as_ref();
+    let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
+    let answer = answer_batch(method, &decisions, request, span.as_ref()).await;
+    let response =
+        answer.map_or_else(|refusal| refuse(&refusal), |answer| Json(answer).into_response());
+    if let Some(span) = span {
+        let name = match method {
+            ServedMethod::Commit => "POST /v1/commit",
+            ServedMethod::Renew => "POST /v1/renew",
+            ServedMethod::Decide | ServedMethod::ShouldRateLimit => "POST /v1/decide",
+        };
+        span.end_http(name, decisions.scheme, response.status());
+    }
+    response
+}
+
+async fn answer_batch(
+    method: ServedMethod,
+    decisions: &Decisions,
+    request: Request,
+    span: Option<&Arc<CallSpan>>,
+) -> Result<Value, Refusal> {
+    if browser::is_from_web_page(request.headers()) {
+        return Err(Refusal::WebPage);
+    }
+    let client = request.extensions().get::<Identity>().cloned();
+    let (body, _slot) = decisions.body(request).await?;
+    let context = BatchContext { client: client.as_ref(), arrival: Arrival::now(), span };
+    Box::pin(decisions.service.answer_json(method, &body, context)).await
+}
+
 /// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
 /// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
 pub(super) async fn decide(State(decisions): State<Decisions>, request: Request) -> Response {
@@ -103,7 +158,7 @@ pub(super) async fn decide(State(decisions): State<Decisions>, request: Request)
     let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
     let Some(span) = span else { return answer(&decisions, request).await };
     let response = in_call(Arc::clone(&span), answer(&decisions, request)).await;
-    span.end_http(decisions.scheme, response.status());
+    span.end_http("POST /json", decisions.scheme, response.status());
     response
 }
 

@@ -30,14 +30,14 @@ use crate::{
         rule::{FailureMode, Limit, Rule},
         rule_set::{RequireMode, RuleSet},
     },
-    net::grpc::{self, is_server_error},
+    net::grpc::{self, ServedMethod, is_server_error},
     telemetry::{InstrumentRow, InstrumentUnit},
 };
 
 pub(crate) const DURATION: InstrumentRow = InstrumentRow::histogram(
     "rpc.server.call.duration",
     &["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
-    "duration of ShouldRateLimit; `error.type` is set for statuses that are the server's fault",
+    "duration of the methods that decide; `error.type` is set for statuses that are the server's fault",
 )
 .in_unit(InstrumentUnit::Seconds);
 pub(crate) const DECISIONS: InstrumentRow = InstrumentRow::counter(
@@ -96,7 +96,8 @@ pub(crate) const INSTRUMENTS: &[&InstrumentRow] = &[
     &CALLS_LATE,
 ];
 
-/// Number of gRPC statuses.
+/// Number of methods, and of gRPC statuses.
+const METHODS: usize = ServedMethod::ALL.len();
 const STATUSES: usize = 17;
 
 /// The most hits of one descriptor that are counted beyond its limit. Callers may send up to 2^53 at once, and
@@ -107,8 +108,8 @@ const HITS_MAX: u64 = u32::MAX as u64;
 #[derive(Debug, Clone)]
 pub struct CallMetrics {
     duration: Histogram<f64>,
-    /// By the number of the gRPC status.
-    durations: Arc<[OnceLock<BoundHistogram<f64>>; STATUSES]>,
+    /// By the method, and the number of the gRPC status.
+    durations: Arc<[[OnceLock<BoundHistogram<f64>>; STATUSES]; METHODS]>,
     decisions: RuleSeries,
     hits: RuleSeries,
     labels: RuleLabels,
@@ -149,10 +150,11 @@ impl CallMetrics {
     }
 
     /// Records one gRPC call.
-    pub fn call(&self, began: Instant, code: Code) {
-        let bound = usize::try_from(code as i32).ok().and_then(|code| self.durations.get(code));
+    pub(crate) fn call(&self, method: ServedMethod, began: Instant, code: Code) {
+        let of_method = self.durations.get(method as usize);
+        let bound = usize::try_from(code as i32).ok().and_then(|code| of_method?.get(code));
         if let Some(bound) = bound {
-            let bound = bound.get_or_init(|| self.duration.bind(&attributes(code)));
+            let bound = bound.get_or_init(|| self.duration.bind(&attributes(method, code)));
             bound.record(began.elapsed().as_secs_f64());
         }
     }
@@ -244,12 +246,12 @@ impl CallMetrics {
     }
 }
 
-/// The attributes of a call with this status.
-fn attributes(code: Code) -> Vec<KeyValue> {
+/// The attributes of a call of this method with this status.
+fn attributes(method: ServedMethod, code: Code) -> Vec<KeyValue> {
     let status = grpc::status_name(code);
     let mut attributes = vec![
         KeyValue::new("rpc.system.name", "grpc"),
-        KeyValue::new("rpc.method", grpc::METHOD),
+        KeyValue::new("rpc.method", method.name()),
         KeyValue::new("rpc.response.status_code", status),
     ];
     if is_server_error(code) {

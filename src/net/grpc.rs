@@ -2,6 +2,7 @@
 //! the one method, and the names of the codes. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
 
 pub(crate) mod channel;
+pub(crate) mod timeout;
 
 use tonic::{Code, Status};
 
@@ -16,6 +17,40 @@ pub(crate) const METHOD: &str = METHOD_PATH.split_at(1).1;
 
 /// The full name of the service.
 pub(crate) const SERVICE: &str = METHOD.split_at(METHOD.len() - "/ShouldRateLimit".len()).0;
+
+/// The full name of the service of our own API.
+pub(crate) const V1_SERVICE: &str = "tollkeeper.v1.Tollkeeper";
+
+/// A method that the service answers without generated code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServedMethod {
+    ShouldRateLimit,
+    Decide,
+    Commit,
+    Renew,
+}
+
+impl ServedMethod {
+    /// Every method.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::ShouldRateLimit, Self::Decide, Self::Commit, Self::Renew];
+
+    /// Its full name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::ShouldRateLimit => METHOD,
+            Self::Decide => "tollkeeper.v1.Tollkeeper/Decide",
+            Self::Commit => "tollkeeper.v1.Tollkeeper/Commit",
+            Self::Renew => "tollkeeper.v1.Tollkeeper/Renew",
+        }
+    }
+
+    /// The method with this path.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        let name = path.strip_prefix('/')?;
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+}
 
 /// A method of a server, for messages about it.
 #[derive(Debug)]
@@ -104,6 +139,11 @@ mod tests {
     fn the_names_are_parts_of_the_path() {
         assert_eq!(METHOD_PATH, format!("/{METHOD}"));
         assert_eq!(METHOD, format!("{SERVICE}/ShouldRateLimit"));
+        for method in ServedMethod::ALL {
+            assert_eq!(ServedMethod::of(&format!("/{}", method.name())), Some(method));
+            let service = method.name().split('/').next();
+            assert!([Some(SERVICE), Some(V1_SERVICE)].contains(&service));
+        }
     }
 
     #[test]

@@ -84,20 +84,31 @@ pub fn request(message: pb::RateLimitRequest, echo: Echo) -> Result<Decoded, Ref
     let echo = (echo == Echo::On).then(|| metadata::echo(&message));
     // On the wire, 0 and an absent field are the same; both count as 1.
     let hits = u64::from(message.hits_addend.max(1));
+    let (descriptors, overrides_ignored) = descriptors(message.descriptors, hits, false)?;
+    let request = Request { domain: message.domain, descriptors };
+    Ok(Decoded { request, overrides_ignored, echo })
+}
+
+/// Checks descriptors. Those without hits of their own have the call's. Also returns the number of overrides that are
+/// ignored.
+pub(super) fn descriptors(
+    messages: Vec<pb::RateLimitDescriptor>,
+    hits: u64,
+    states_hits: bool,
+) -> Result<(Vec<Descriptor>, u64), Refusal> {
     let mut overrides_ignored = 0;
-    let mut descriptors = Vec::with_capacity(message.descriptors.len());
-    for (index, descriptor) in message.descriptors.into_iter().enumerate() {
+    let mut descriptors = Vec::with_capacity(messages.len());
+    for (index, descriptor) in messages.into_iter().enumerate() {
         let limit = descriptor.limit.as_ref().and_then(limit_override);
         overrides_ignored += u64::from(descriptor.limit.is_some() && limit.is_none());
         descriptors.push(Descriptor {
-            states_hits: descriptor.hits_addend.is_some(),
+            states_hits: states_hits || descriptor.hits_addend.is_some(),
             hits: descriptor_hits(descriptor.hits_addend, hits, descriptor.is_negative_hits),
             entries: entries(index, descriptor.entries)?,
             limit,
         });
     }
-    let request = Request { domain: message.domain, descriptors };
-    Ok(Decoded { request, overrides_ignored, echo })
+    Ok((descriptors, overrides_ignored))
 }
 
 /// Keys and values may have any length: the keys of counters hold digests of long ones.

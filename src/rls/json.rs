@@ -8,7 +8,7 @@ use prost_types::{Struct, value::Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::bounded::{AtMost, Object, Scalar};
+pub(super) use self::bounded::{AtMost, Object, Scalar};
 use super::{
     decode::{self, Bounds, Decoded},
     pb::{
@@ -21,7 +21,7 @@ use super::{
 use crate::{engine::request::ENTRIES_MAX, text::printable::printable};
 
 /// The largest value of `--max-descriptors`. Descriptors beyond it are only counted.
-const DESCRIPTORS_MAX: usize = 1000;
+pub(super) const DESCRIPTORS_MAX: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,7 +34,7 @@ struct JsonRequest {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonDescriptor {
+pub(super) struct JsonDescriptor {
     entries: Option<AtMost<ENTRIES_MAX, Object<JsonEntry>>>,
     limit: Option<Object<JsonOverride>>,
     #[serde(alias = "hitsAddend")]
@@ -67,24 +67,32 @@ struct JsonOverride {
 pub fn request(body: &[u8], bounds: Bounds) -> Result<Decoded, Refusal> {
     let Object::<JsonRequest>(request) =
         serde_json::from_slice(body).map_err(|error| Refusal::Invalid(problem(&error)))?;
-    let list = request.descriptors.unwrap_or_default();
+    let message = pb::RateLimitRequest {
+        domain: request.domain.unwrap_or_default(),
+        descriptors: descriptors(request.descriptors, bounds)?,
+        hits_addend: number(request.hits_addend, "hitsAddend", u32::MAX)?.unwrap_or(0),
+    };
+    decode::request(message, bounds.echo)
+}
+
+/// Descriptors within their bounds.
+pub(super) fn descriptors(
+    list: Option<AtMost<DESCRIPTORS_MAX, Object<JsonDescriptor>>>,
+    bounds: Bounds,
+) -> Result<Vec<pb::RateLimitDescriptor>, Refusal> {
+    let list = list.unwrap_or_default();
     bounds.check_descriptors(list.count)?;
     let mut descriptors = Vec::with_capacity(list.count);
     for (index, Object(written)) in list.first.into_iter().enumerate() {
         bounds.check_entries(index, written.entries.as_ref().map_or(0, |list| list.count))?;
         descriptors.push(descriptor(written, &format!("descriptors[{index}]"))?);
     }
-    let message = pb::RateLimitRequest {
-        domain: request.domain.unwrap_or_default(),
-        descriptors,
-        hits_addend: number(request.hits_addend, "hitsAddend", u32::MAX)?.unwrap_or(0),
-    };
-    decode::request(message, bounds.echo)
+    Ok(descriptors)
 }
 
 /// What is wrong with JSON, and where. serde_json repeats what it finds in place of what it expects; a value
 /// must not be repeated, and the name of an unknown field is from outside.
-fn problem(error: &serde_json::Error) -> String {
+pub(super) fn problem(error: &serde_json::Error) -> String {
     const NAME_BYTES_MAX: usize = 64;
     if error.is_eof() && error.column() == 0 && error.line() == 1 {
         return "the body is empty; send a JSON object".to_owned();
@@ -145,7 +153,7 @@ fn unit(value: Option<Scalar>, field: &str) -> Result<i32, Refusal> {
     unit.ok_or_else(|| Refusal::Invalid(format!("{field}: must be the name of a unit")))
 }
 
-fn number<T>(value: Option<Scalar>, field: &str, max: T) -> Result<Option<T>, Refusal>
+pub(super) fn number<T>(value: Option<Scalar>, field: &str, max: T) -> Result<Option<T>, Refusal>
 where
     T: TryFrom<u64> + std::fmt::Display,
 {

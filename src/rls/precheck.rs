@@ -15,7 +15,7 @@ use super::{
 /// # Errors
 /// If it exceeds a bound, or is not Protobuf.
 pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
-    check_counts(&message, bounds)?;
+    check_counts(repeated(&message, DESCRIPTORS), bounds)?;
     let message = pb::RateLimitRequest::decode(message)
         .map_err(|error| Refusal::Malformed(error.to_string()))?;
     decode::request(message, bounds.echo)
@@ -25,24 +25,27 @@ pub fn request(message: Bytes, bounds: Bounds) -> Result<Decoded, Refusal> {
 const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
 
-/// Refuses a message with too many descriptors, or a descriptor with too many entries. Malformed bytes are
-/// left to the decoder.
-fn check_counts(message: &[u8], bounds: Bounds) -> Result<(), Refusal> {
-    bounds.check_descriptors(repeated(message, DESCRIPTORS).count())?;
-    for (index, descriptor) in repeated(message, DESCRIPTORS).enumerate() {
+/// Refuses a call with too many descriptors, or a descriptor with too many entries. Malformed bytes are left to the
+/// decoder.
+pub(super) fn check_counts<'message>(
+    descriptors: impl Iterator<Item = &'message [u8]> + Clone,
+    bounds: Bounds,
+) -> Result<(), Refusal> {
+    bounds.check_descriptors(descriptors.clone().count())?;
+    for (index, descriptor) in descriptors.enumerate() {
         bounds.check_entries(index, repeated(descriptor, ENTRIES).count())?;
     }
     Ok(())
 }
 
 /// The values of one repeated field of a message.
-fn repeated(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+pub(super) fn repeated(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> + Clone {
     fields(message).filter(move |(field, _)| *field == number).map(|(_, value)| value)
 }
 
 /// The length-delimited fields of a message with their numbers, up to the first malformed byte. Fields in a
 /// group do not belong to the message, and are skipped, as the decoder skips them.
-fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+fn fields(mut message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> + Clone {
     // Groups are counted, not recursed into, so nesting takes no memory. The decoder bounds its depth.
     let mut open_groups = 0_usize;
     std::iter::from_fn(move || {
@@ -91,12 +94,14 @@ mod tests {
 
     #[track_caller]
     fn refused(message: &[u8], expected: &str) {
-        assert_eq!(check_counts(message, BOUNDS).expect_err("too many").to_string(), expected);
+        let counts = check_counts(repeated(message, DESCRIPTORS), BOUNDS);
+        assert_eq!(counts.expect_err("too many").to_string(), expected);
     }
 
     #[test]
     fn empty_descriptors_are_counted_before_they_are_decoded() {
-        check_counts(&[0x12, 0x00].repeat(64), BOUNDS).expect("just enough");
+        let just_enough = [0x12, 0x00].repeat(64);
+        check_counts(repeated(&just_enough, DESCRIPTORS), BOUNDS).expect("just enough");
         refused(&[0x12, 0x00].repeat(65), "descriptors: 65 exceeds 64");
         refused(&[0x12, 0x00].repeat(100_000), "descriptors: 100000 exceeds 64");
     }
@@ -133,7 +138,7 @@ mod tests {
         let nested = |depth: usize| [[0x4b].repeat(depth), [0x4c].repeat(depth)].concat();
         for depth in [99, 101, 1_000_000] {
             let message = [&nested(depth)[..], &[0x12, 0x00]].concat();
-            check_counts(&message, BOUNDS).expect("one descriptor");
+            check_counts(repeated(&message, DESCRIPTORS), BOUNDS).expect("one descriptor");
             let decoded = pb::RateLimitRequest::decode(message.as_slice());
             assert_eq!(decoded.is_ok(), depth < 100, "{depth}");
         }

@@ -1,4 +1,4 @@
-//! The gRPC service: its one method, with the call's span and measurement.
+//! The methods that we serve without generated code, with the span and the measurement of each call.
 
 use std::{
     net::IpAddr,
@@ -18,7 +18,6 @@ use super::{
     headers::Headers,
     pb, precheck,
     refusal::Refusal,
-    timeout,
 };
 use crate::{
     authorization::{DomainAccess, ForbiddenDomain},
@@ -27,14 +26,17 @@ use crate::{
         panics::caught,
     },
     limiter::Limiter,
-    net::tls::server::Identity,
+    net::{
+        grpc::{ServedMethod, timeout},
+        tls::server::Identity,
+    },
     process::calls::CallTracker,
     store::guard::Arrival,
     telemetry::{CallSpan, Tracer, in_call},
     text::printable::printable,
 };
 
-/// `envoy.service.ratelimit.v3.RateLimitService`.
+/// `envoy.service.ratelimit.v3.RateLimitService`, and `tollkeeper.v1.Tollkeeper`.
 ///
 /// Written by hand rather than generated: the bounds of its decoder are settings, and a call costs less.
 #[derive(Debug, Clone)]
@@ -53,6 +55,18 @@ pub struct Service {
     pub access: Option<Arc<DomainAccess>>,
     /// Makes spans.
     pub tracer: Option<Arc<Tracer>>,
+}
+
+/// The method of a call, its span if it is sampled, when it began, and the timeout that its client announced.
+type CallContext<'call> = (ServedMethod, Option<&'call Arc<CallSpan>>, Instant, Option<Duration>);
+
+/// What the items of a batch have in common, beside the domain.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchContext<'call> {
+    pub(crate) client: Option<&'call Identity>,
+    pub(crate) arrival: Arrival,
+    /// The span of the request, if it is sampled.
+    pub(crate) span: Option<&'call Arc<CallSpan>>,
 }
 
 /// What the calls of one connection share.
@@ -85,12 +99,13 @@ impl Service {
         self.arriving.connection(CONNECTION_BYTES_MAX)
     }
 
-    /// Answers a call of [`METHOD`](crate::net::grpc::METHOD). The connection owns it.
+    /// Answers a call of this method. The connection owns it.
     ///
     /// The future is moved several times before it runs. So it is on the heap, and small: what it does not
     /// need is dropped before it starts.
     pub(super) fn answer(
         self: Arc<Self>,
+        method: ServedMethod,
         request: Request<Incoming>,
         client: Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + Unpin + use<> {
@@ -101,19 +116,17 @@ impl Service {
         let body = request.into_body();
         let calls = client.calls.clone();
         calls.run(async move {
-            let answer =
-                caught(self.receive(body, &client, span.as_ref(), (started, timeout))).await;
-            let answer = answer.unwrap_or(Err(Refusal::Panicked)).and_then(|response| {
-                framing::write(&response, &client.memory).map_err(Refusal::Busy)
-            });
+            let context = (method, span.as_ref(), started, timeout);
+            let answer = caught(self.receive(body, &client, context)).await;
+            let answer = answer.unwrap_or(Err(Refusal::Panicked));
             let code = match &answer {
                 Ok(_) => Code::Ok,
                 Err(refusal) => refusal.codes().0,
             };
             if let Some(span) = span {
-                span.end(code);
+                span.end(method, code);
             }
-            self.limiter.metrics().call(started, code);
+            self.limiter.metrics().call(method, started, code);
             match answer {
                 Ok(response) => response,
                 Err(refusal) => refusal.status().into_http(),
@@ -125,23 +138,27 @@ impl Service {
         &self,
         body: Incoming,
         client: &ConnectedClient,
-        span: Option<&Arc<CallSpan>>,
-        (started, timeout): (Instant, Option<Duration>),
-    ) -> Result<pb::RateLimitResponse, Refusal> {
+        (method, span, started, timeout): CallContext<'_>,
+    ) -> Result<Response<AnswerBody>, Refusal> {
         let reads = Instant::now();
         let message = framing::read(body, self.message_bytes_max, &client.memory).await?;
         // A message that comes in parts has arrived when all of it is there.
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
+        if method != ServedMethod::ShouldRateLimit {
+            let context = BatchContext { client: client.identity.as_ref(), arrival, span };
+            return Box::pin(self.answer_batch(method, message, &client.memory, context)).await;
+        }
         let request = precheck::request(message, self.bounds).inspect_err(|refusal| {
             if matches!(refusal, Refusal::Empty) {
                 self.limiter.empty_call(client.peer());
             }
         })?;
         let decided = self.decide(request, client.identity.as_ref(), arrival);
-        match span {
+        let response = match span {
             Some(span) => Box::pin(in_call(Arc::clone(span), decided)).await,
             None => decided.await,
-        }
+        }?;
+        framing::write(&response, &client.memory).map_err(Refusal::Busy)
     }
 
     /// Decides a decoded call of this client: the part that gRPC and HTTP share.

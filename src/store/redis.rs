@@ -38,6 +38,9 @@ const REACH_EVERY: Duration = Duration::from_millis(250);
 /// How long what was kept may take to be sent when the service stops.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long a counter may take to be read, at most.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
 /// How often servers are queried for their memory and the number of their clients.
 const USAGE_EVERY: Duration = Duration::from_secs(10);
 
@@ -94,10 +97,22 @@ impl RedisStore {
         counter: &Counter,
         clear: Clear,
     ) -> Result<CounterState, StoreError> {
-        let (slot, work) =
-            (HashSlot::of(counter), NodeWork::Read(Box::new(counter.clone()), clear));
-        let state = decide_alone(&self.directory, slot, work).await?.state;
-        state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
+        let work = NodeWork::Read(Box::new(counter.clone()), clear);
+        // The script that reads a counter takes declared keys only, which a node of a cluster does not take in batches.
+        let is_batched = clear == Clear::No
+            && self.directory.options.expected.runs_scripts
+            && !self.directory.is_cluster();
+        let node = self.directory.map().nodes().first().cloned().filter(|_| is_batched);
+        let batched = match node {
+            Some(node) => node.batcher.decide(work.clone(), Instant::now() + READ_WITHIN).await,
+            None => Err(NotDecided::Elsewhere(None)),
+        };
+        let decided = match batched {
+            Ok(decided) => decided,
+            Err(NotDecided::Failed(error)) => return Err(error),
+            Err(_) => decide_alone(&self.directory, HashSlot::of(counter), work).await?,
+        };
+        decided.state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
     }
 
     /// The server that has a counter.

@@ -1,5 +1,6 @@
 //! The manual: its samples run, and its tables agree with the program.
 
+mod api;
 mod budgets;
 mod clients;
 mod docs;

@@ -5,3 +5,4 @@ mod conformance;
 mod envoy;
 mod fuzz;
 mod http;
+mod v1;

@@ -34,7 +34,7 @@ use crate::{
         metrics::{CallsInProgress, ListenerMetrics, RefusedConnection},
     },
     net::{
-        grpc::{self, METHOD_PATH},
+        grpc::{self, ServedMethod},
         tls::server::{ListenerTls, SecuredStream},
     },
     process::{calls::CallTracker, workers::Workers},
@@ -221,14 +221,14 @@ impl GrpcServices {
         request: Request<Incoming>,
         client: &Arc<ConnectedClient>,
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
-        let is_ours = request.uri().path() == METHOD_PATH;
-        if is_ours && is_grpc(request.headers()) {
-            return Arc::clone(&self.rate_limit).answer(request, Arc::clone(client)).left_future();
-        }
-        let other: Pin<Box<dyn Future<Output = _> + Send>> = if is_ours {
-            Box::pin(ready(not_grpc()))
-        } else {
-            Box::pin(answer_other(self.others.clone(), request, Arc::clone(client)))
+        let method = ServedMethod::of(request.uri().path());
+        let other: Pin<Box<dyn Future<Output = _> + Send>> = match method {
+            Some(method) if is_grpc(request.headers()) => {
+                let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
+                return service.answer(method, request, client).left_future();
+            }
+            Some(_) => Box::pin(ready(not_grpc())),
+            None => Box::pin(answer_other(self.others.clone(), request, Arc::clone(client))),
         };
         other.right_future()
     }

@@ -13,12 +13,12 @@ use serde::{
 use serde_json::Number;
 
 /// A message. The derived code for a struct would also read it from a list.
-pub(super) struct Object<T>(pub(super) T);
+pub(in crate::rls) struct Object<T>(pub(in crate::rls) T);
 
 /// The first elements of a list, at most this many, and the number of all.
-pub(super) struct AtMost<const MAX: usize, T> {
-    pub(super) first: Vec<T>,
-    pub(super) count: usize,
+pub(in crate::rls) struct AtMost<const MAX: usize, T> {
+    pub(in crate::rls) first: Vec<T>,
+    pub(in crate::rls) count: usize,
 }
 
 impl<const MAX: usize, T> Default for AtMost<MAX, T> {
@@ -28,7 +28,7 @@ impl<const MAX: usize, T> Default for AtMost<MAX, T> {
 }
 
 /// A number, also written as a string, or the name of an enum's value.
-pub(super) enum Scalar {
+pub(in crate::rls) enum Scalar {
     Number(Number),
     Text(String),
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tonic::Code as GrpcCode;
 
 use super::tracer::{EndedSpan, SpanStart, Tracer};
-use crate::net::grpc::{self, is_server_error};
+use crate::net::grpc::{self, ServedMethod, is_server_error};
 
 /// The span of a sampled call, while the call is under way.
 #[derive(Debug)]
@@ -95,27 +95,28 @@ impl CallSpan {
     }
 
     /// Ends the span of a gRPC call with its status, and exports it.
-    pub(crate) fn end(&self, code: GrpcCode) {
+    pub(crate) fn end(&self, method: ServedMethod, code: GrpcCode) {
         let of_call = vec![
             KeyValue::new("rpc.system.name", "grpc"),
-            KeyValue::new("rpc.method", grpc::METHOD),
+            KeyValue::new("rpc.method", method.name()),
             KeyValue::new("rpc.response.status_code", grpc::status_name(code)),
         ];
         let error_type = is_server_error(code).then(|| grpc::status_name(code).into());
-        self.export(grpc::METHOD, of_call, error_type);
+        self.export(method.name(), of_call, error_type);
     }
 
-    /// Ends the span of a call of `POST /json` with its status, and exports it.
-    pub(crate) fn end_http(&self, scheme: &'static str, status: StatusCode) {
+    /// Ends the span of a call over HTTP, named `POST PATH`, with its status, and exports it.
+    pub(crate) fn end_http(&self, name: &'static str, scheme: &'static str, status: StatusCode) {
+        let (method, path) = name.split_once(' ').unwrap_or((name, ""));
         let of_call = vec![
-            KeyValue::new("http.request.method", "POST"),
-            KeyValue::new("http.route", "/json"),
-            KeyValue::new("url.path", "/json"),
+            KeyValue::new("http.request.method", method),
+            KeyValue::new("http.route", path),
+            KeyValue::new("url.path", path),
             KeyValue::new("url.scheme", scheme),
             KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
         ];
         let error_type = status.is_server_error().then(|| status.as_str().to_owned().into());
-        self.export("POST /json", of_call, error_type);
+        self.export(name, of_call, error_type);
     }
 
     fn export(

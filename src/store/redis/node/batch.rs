@@ -144,7 +144,10 @@ impl<'prefix> Batch<'prefix> {
                 return;
             }
         };
-        let known = self.runs.iter().position(|run| run.slot == slot && run.script == script);
+        let is_same = |run: &Run| run.slot == slot && run.script == script;
+        // A run of the counter script reads one counter.
+        let is_known = script != ScriptKind::Counter;
+        let known = self.runs.iter().position(is_same).filter(|_| is_known);
         let index = known.unwrap_or(self.runs.len());
         if known.is_none() {
             let calls = match script {

@@ -9,7 +9,7 @@ use http::HeaderMap;
 const DIGITS_MAX: usize = 8;
 
 /// The timeout in these headers; `None` without one, or if it is malformed.
-pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
     parse(headers.get("grpc-timeout")?.to_str().ok()?)
 }
 

@@ -1,0 +1,78 @@
+//! `tollkeeper.v1`, in Protobuf: batches of items that are answered each for itself, through the limiter that decides
+//! Envoy's calls.
+
+pub(super) mod batch;
+mod decode;
+mod encode;
+mod items;
+mod json;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use prost::Message as _;
+
+use self::batch::{CALL_BYTES, CALLS_AT_A_TIME, ITEMS_MAX, check_items};
+use super::{
+    framing::{self, AnswerBody},
+    pb::v1,
+    precheck::repeated,
+    refusal::Refusal,
+    service::{BatchContext, Service},
+};
+use crate::{edge::arriving::ConnectionBudget, net::grpc::ServedMethod};
+
+/// The common form of all requests of `tollkeeper.v1`: each item is decoded when it is its turn.
+#[derive(Clone, PartialEq, prost::Message)]
+#[prost(skip_debug)]
+struct RawBatch {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    items: Vec<Bytes>,
+}
+
+/// The field number of the items.
+const ITEMS: u32 = 2;
+
+impl Service {
+    /// Answers a message of one of the methods of `tollkeeper.v1`.
+    pub(super) async fn answer_batch(
+        &self,
+        method: ServedMethod,
+        message: Bytes,
+        memory: &Arc<ConnectionBudget>,
+        context: BatchContext<'_>,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let count = repeated(&message, ITEMS).count();
+        // More are refused when the domain is known, but none of them is kept.
+        let message = if count > ITEMS_MAX { Bytes::new() } else { message };
+        let batch =
+            RawBatch::decode(message).map_err(|error| Refusal::Malformed(error.to_string()))?;
+        let mut held = memory.hold();
+        held.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
+        let (domain, items) = (&*batch.domain, batch.items.into_iter());
+        match method {
+            ServedMethod::Commit => {
+                check_items("commits", count, domain)?;
+                let items = items.map(|item| decode::commit(&item));
+                let results = self.answer_each(domain, items, context).await?;
+                framing::write(&v1::CommitResponse { results }, memory)
+            }
+            ServedMethod::Renew => {
+                check_items("renewals", count, domain)?;
+                let items = items.map(|item| decode::renewal(item, self.bounds));
+                let results = self.answer_each(domain, items, context).await?;
+                framing::write(&v1::RenewResponse { results }, memory)
+            }
+            ServedMethod::Decide | ServedMethod::ShouldRateLimit => {
+                check_items("calls", count, domain)?;
+                let items = items.map(|item| decode::call(item, self.bounds));
+                let verdicts = self.answer_each(domain, items, context).await?;
+                framing::write(&v1::DecideResponse { verdicts }, memory)
+            }
+        }
+        .map_err(Refusal::Busy)
+    }
+}

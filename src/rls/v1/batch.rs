@@ -1,0 +1,114 @@
+//! The items of a batch: answered in groups, so that the calls of others come in between, and each for itself.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use opentelemetry::KeyValue;
+use tokio::task;
+
+use crate::{
+    rls::{
+        pb::google::rpc,
+        refusal::Refusal,
+        service::{BatchContext, Service},
+    },
+    store::guard::Arrival,
+    telemetry::in_call,
+};
+
+/// The most items in one request.
+pub(crate) const ITEMS_MAX: usize = 1000;
+
+/// Items that are decided at a time: about two batches of the store, so that one is prepared while the other is under way,
+/// and calls of others do not wait for more.
+pub(super) const CALLS_AT_A_TIME: usize = GROUPS * GROUP;
+
+/// `join_all` polls up to 30 futures without a task and an allocation for each.
+const GROUP: usize = 30;
+const GROUPS: usize = 6;
+
+/// About what a call takes while it is decided, in bytes.
+pub(super) const CALL_BYTES: usize = 4 << 10;
+
+/// One item of a request, decoded.
+pub(crate) trait BatchItem: Send + Sized {
+    /// What it is answered with.
+    type Answer: Send;
+
+    /// The name of the field that lists these items.
+    const FIELD: &'static str;
+
+    /// The answer.
+    fn answer(
+        self,
+        service: &Service,
+        domain: &str,
+        arrival: Arrival,
+    ) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
+
+    /// The answer to one that has failed.
+    fn failed(error: rpc::Status) -> Self::Answer;
+}
+
+/// Checks the number of items, and the domain.
+pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(), Refusal> {
+    match count {
+        0 => Err(Refusal::Invalid(format!("{field}: at least 1"))),
+        1..=ITEMS_MAX if domain.is_empty() => {
+            Err(Refusal::Invalid("domain: must not be empty".to_owned()))
+        }
+        1..=ITEMS_MAX => Ok(()),
+        _ => Err(Refusal::Invalid(format!("{field}: {count} exceeds {ITEMS_MAX}"))),
+    }
+}
+
+impl Service {
+    /// The answers to all items, in their order. A span shows the decision of a single one.
+    ///
+    /// # Errors
+    /// If the client may not use the domain.
+    pub(super) async fn answer_each<Item: BatchItem>(
+        &self,
+        domain: &str,
+        items: impl ExactSizeIterator<Item = Result<Item, Refusal>> + Send,
+        BatchContext { client, arrival, span }: BatchContext<'_>,
+    ) -> Result<Vec<Item::Answer>, Refusal> {
+        self.check_domain(client, domain)?;
+        let count = items.len();
+        if let Some(span) = span {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            span.record([KeyValue::new("ratelimit.calls", count)]);
+        }
+        let answer = async |(index, item): (usize, Result<Item, Refusal>)| {
+            let answer = match item {
+                Ok(item) => item.answer(self, domain, arrival).await,
+                Err(refusal) => Err(refusal),
+            };
+            answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
+        };
+        let mut items = items.enumerate();
+        let mut answers = Vec::with_capacity(count);
+        if let (Some(span), 1) = (span, count) {
+            for item in items {
+                answers.push(in_call(Arc::clone(span), answer(item)).await);
+            }
+            return Ok(answers);
+        }
+        while answers.len() < count {
+            let groups = (0..GROUPS).map(|_| join_all(items.by_ref().take(GROUP).map(&answer)));
+            answers.extend(join_all(groups).await.into_iter().flatten());
+            task::yield_now().await;
+        }
+        Ok(answers)
+    }
+}
+
+/// The error of one item. Its text begins with the item's index.
+fn error(field: &str, index: usize, refusal: &Refusal) -> rpc::Status {
+    let separator = match refusal {
+        Refusal::Invalid(_) | Refusal::Empty => ".",
+        _ => ": ",
+    };
+    let message = format!("{field}[{index}]{separator}{refusal}");
+    rpc::Status { code: refusal.codes().0.into(), message }
+}

@@ -1,0 +1,531 @@
+//! `tollkeeper.v1`: what each mode charges, on every store; batches; commits and renewals by token; the same in JSON.
+
+use std::{collections::HashMap, fs, time::Duration};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollkeeper::rls::pb::v1::{
+    Call, Commit, CommitRequest, CommitResult, DecideRequest, RenewRequest, Renewal, Status,
+    Verdict, call::Mode, tollkeeper_client::TollkeeperClient,
+};
+use tonic::{Code, transport::Channel};
+
+use crate::support::{
+    redis_server::Redis,
+    secured::Secured,
+    service::{Options, RULES, Service, descriptor, hits, refund},
+    stores::{on_every_store, one},
+};
+
+/// A call in words: descriptors with a mode and hits.
+fn call(text: &str) -> Call {
+    let mut call = Call::default();
+    for word in text.split(' ') {
+        match (word.parse(), Mode::from_str_name(word), word.split_once('=')) {
+            (Ok(number), ..) => call.hits = Some(number),
+            (_, Some(mode), _) => call.mode = mode.into(),
+            (.., Some((key, value))) => call.descriptors.push(one(key, value)),
+            (.., None) => panic!("{word}"),
+        }
+    }
+    call
+}
+
+async fn client(service: &Service) -> TollkeeperClient<Channel> {
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    TollkeeperClient::new(endpoint.connect().await.unwrap()).max_encoding_message_size(64 << 20)
+}
+
+async fn decide(service: &Service, domain: &str, calls: Vec<Call>) -> Result<Vec<Verdict>, String> {
+    let request = DecideRequest { domain: domain.to_owned(), calls };
+    let answer = client(service).await.decide(request).await;
+    answer
+        .map(|answer| answer.into_inner().verdicts)
+        .map_err(|status| format!("{:?}: {}", status.code(), status.message()))
+}
+
+fn spell(verdict: &Verdict) -> String {
+    if let Some(error) = &verdict.error {
+        assert_eq!((verdict.code, verdict.statuses.len()), (0, 0), "{verdict:?}");
+        return format!("{:?}: {}", Code::from(error.code), error.message);
+    }
+    let statuses: Vec<_> = verdict.statuses.iter().map(spell_status).collect();
+    format!("{}: {}", verdict.code().as_str_name(), statuses.join(", "))
+}
+
+fn spell_status(status: &Status) -> String {
+    let (code, rule) = (status.code().as_str_name(), &status.rule);
+    let Some(limit) = &status.current_limit else { return format!("{code} {rule}-") };
+    assert!(status.duration_until_reset.is_some(), "{status:?}");
+    let used = status.used.map(|used| format!(" used {used}"));
+    let held = status.held.filter(|held| *held > 0).map(|held| format!(" held {held}"));
+    let (left, limit) = (status.limit_remaining, limit.requests_per_unit);
+    let (used, held) = (used.unwrap_or_default(), held.unwrap_or_default());
+    format!("{code} {rule} {left}/{limit}{used}{held}")
+}
+
+/// Sends these calls as one batch, and compares each verdict.
+#[track_caller]
+fn check(verdicts: Result<Vec<Verdict>, String>, expected: &[(&str, &str)]) {
+    let spelled: Vec<_> = verdicts.unwrap().iter().map(spell).collect();
+    let calls = expected.iter().map(|(call, _)| *call);
+    let found: Vec<_> = calls.zip(spelled.iter().map(String::as_str)).collect();
+    assert_eq!(found, expected);
+    assert_eq!(spelled.len(), expected.len());
+}
+
+async fn check_batch(service: &Service, domain: &str, expected: &[(&str, &str)]) {
+    let calls = expected.iter().map(|(text, _)| call(text)).collect();
+    check(decide(service, domain, calls).await, expected);
+}
+
+/// Sends each call as a batch of its own.
+async fn check_each(service: &Service, domain: &str, expected: &[(&str, &str)]) {
+    for expected in expected {
+        check_batch(service, domain, &[*expected]).await;
+    }
+}
+
+#[tokio::test]
+async fn each_call_passes_whole_or_charges_nothing() {
+    on_every_store(RULES, &[], async |service| {
+        let batch = [
+            ("user=a", "OK: OK user 9/10"),
+            ("user=two work=w 2", "OK: OK user=two 0/2, OK work 998/1000"),
+            ("user=two work=w", "OVER_LIMIT: OVER_LIMIT user=two 0/2, OK work 998/1000"),
+            ("user=a 9", "OK: OK user 0/10"),
+            ("user=a", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+            ("work=w 997", "OK: OK work 1/1000"),
+            ("free=x nothing=x", "OK: OK free-, OK -"),
+        ];
+        check_each(service, "shop", &batch).await;
+        check_batch(service, "unknown", &[("user=a", "OK: OK -")]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_mode_charges_what_it_says() {
+    on_every_store(RULES, &[], async |service| {
+        let batch = [
+            ("user=a CHECK", "OK: OK user 10/10"),
+            ("user=a 4 TAKE", "OK: OK user 6/10"),
+            ("user=a 0", "OK: OK user 6/10"),
+            ("user=a 7", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+            ("user=a 7 DEBIT", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+            ("user=a CHECK", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+            ("user=b 3 DEBIT", "OK: OK user 7/10"),
+            // A sibling that is over does not keep a debit from its counters.
+            ("user=two work=w 3 DEBIT", "OVER_LIMIT: OVER_LIMIT user=two 0/2, OK work 997/1000"),
+        ];
+        check_each(service, "shop", &batch).await;
+        let after = [
+            ("user=b READ", "OK: OK user 7/10 used 3"),
+            ("work=w READ", "OK: OK work 997/1000 used 3"),
+            ("user=a READ", "OK: OVER_LIMIT user 0/10 used 11"),
+            ("free=x READ", "OK: "),
+        ];
+        check_batch(service, "shop", &after).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn numbers_have_64_bits_and_descriptors_are_those_of_envoy() {
+    let rules = "
+domain: large
+descriptors:
+  - key: money
+    rate_limit: { name: budget, unit: year, requests_per_unit: 9007199254740991 }
+";
+    let service = Service::start(Options { rules, ..Options::default() });
+    check_batch(
+        &service,
+        "large",
+        &[
+            ("money=a 9007199254740990", "OK: OK money 1/9007199254740991"),
+            ("money=a 2", "OVER_LIMIT: OVER_LIMIT money 0/9007199254740991"),
+        ],
+    )
+    .await;
+    let own = Call { descriptors: vec![hits(one("money", "b"), 5)], ..call("money=x 7") };
+    let back = Call { descriptors: vec![refund(one("money", "b"), 2)], ..Call::default() };
+    let verdicts = decide(&service, "large", vec![own, back]).await.unwrap();
+    let left = |index: usize| verdicts[index].statuses[0].limit_remaining;
+    assert_eq!([left(0), left(1)], [9_007_199_254_740_986, 9_007_199_254_740_988]);
+    let limit = verdicts[0].statuses[0].current_limit.clone().unwrap();
+    assert_eq!((&*limit.name, limit.unit().as_str_name()), ("budget", "YEAR"));
+}
+
+#[tokio::test]
+async fn a_refused_call_is_named_by_its_index_and_the_others_are_decided() {
+    let service =
+        Service::start(Options { flags: &["--max-descriptors", "2"], ..Options::default() });
+    let entries = vec![("user", "a"); 33];
+    let calls = vec![
+        call("user=a"),
+        Call::default(),
+        call("user=a user=b user=c"),
+        Call { descriptors: vec![descriptor(&entries)], ..Call::default() },
+        Call { descriptors: vec![one("user", "a"), descriptor(&[("", "x")])], ..Call::default() },
+        Call { mode: 99, ..call("user=a") },
+        call("user=a 2 CHECK"),
+        Call { descriptors: vec![refund(one("user", "a"), 1)], ..call("user=a READ") },
+        call("user=a"),
+    ];
+    let expected = [
+        ("", "OK: OK user 9/10"),
+        ("", "InvalidArgument: calls[1].descriptors: at least 1"),
+        ("", "InvalidArgument: calls[2].descriptors: 3 exceeds 2"),
+        ("", "InvalidArgument: calls[3].descriptors[0].entries: 33 exceeds 32"),
+        ("", "InvalidArgument: calls[4].descriptors[1].entries[0].key: must not be empty"),
+        ("", "InvalidArgument: calls[5].mode: 99 is not known"),
+        ("", "InvalidArgument: calls[6].hits: must be absent with mode CHECK"),
+        ("", "InvalidArgument: calls[7].descriptors[0].hits_addend: must be absent with mode READ"),
+        ("", "OK: OK user 8/10"),
+    ];
+    check(decide(&service, "shop", calls).await, &expected);
+}
+
+#[tokio::test]
+async fn a_request_without_items_or_with_too_many_is_refused_whole() {
+    let service = Service::start(Options::default());
+    for (domain, count, refusal) in [
+        ("shop", 0, "InvalidArgument: calls: at least 1"),
+        ("", 1, "InvalidArgument: domain: must not be empty"),
+        ("shop", 1001, "InvalidArgument: calls: 1001 exceeds 1000"),
+    ] {
+        let refused = decide(&service, domain, vec![call("user=z"); count]).await;
+        assert_eq!(refused.unwrap_err(), refusal);
+    }
+    let verdicts = decide(&service, "shop", vec![call("user=z"); 1000]).await.unwrap();
+    assert_eq!(verdicts.iter().filter(|verdict| verdict.code().as_str_name() == "OK").count(), 10);
+    assert!(verdicts[..10].iter().all(|verdict| verdict.code == 1), "the first ten pass");
+}
+
+/// The number of script runs is a part of the number of calls.
+#[tokio::test]
+async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter() {
+    let redis = Redis::start();
+    let service = Service::start(Options { store: &redis.url(), ..Options::default() });
+    check_batch(&service, "shop", &[("user=warm", "OK: OK user 9/10")]).await;
+    let before = redis.runs_of("evalsha");
+    let calls = (0..1000).map(|number| call(&format!("user=u{}", number / 20))).collect();
+    let verdicts = decide(&service, "shop", calls).await.unwrap();
+    for (index, verdict) in verdicts.iter().enumerate() {
+        assert_eq!(verdict.code, if index % 20 < 10 { 1 } else { 2 }, "{index}: {verdict:?}");
+    }
+    let runs = redis.runs_of("evalsha") - before;
+    assert!((1..=30).contains(&runs), "{runs} runs");
+
+    let before = redis.runs_of("evalsha");
+    let reads = (0..100).map(|number| call(&format!("user=u{} READ", number / 2))).collect();
+    let verdicts = decide(&service, "shop", reads).await.unwrap();
+    assert!(verdicts.iter().all(|verdict| verdict.statuses[0].used == Some(10)));
+    assert_eq!(redis.runs_of("evalsha") - before, 100, "one short run for each counter");
+    redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_call_without_a_store_fails_alone_by_its_own_rule() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: fails
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: passes
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow }
+  - key: denied
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny }
+";
+    let redis = Redis::absent();
+    let flags = &["--decision-budget", "100ms"];
+    let service =
+        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    let calls = vec![call("passes=a"), call("fails=a"), call("denied=a"), call("fails=a READ")];
+    let verdicts = decide(&service, "shop", calls).await.unwrap();
+    let codes: Vec<_> = verdicts.iter().map(|verdict| verdict.code().as_str_name()).collect();
+    assert_eq!(codes, ["OK", "UNKNOWN", "OVER_LIMIT", "UNKNOWN"]);
+    for index in [1, 3] {
+        let error = verdicts[index].error.clone().unwrap();
+        assert_eq!(Code::from(error.code), Code::Unavailable, "{error:?}");
+        let begins = format!("calls[{index}]: store unavailable");
+        assert!(error.message.starts_with(&begins), "{error:?}");
+    }
+}
+
+const HOLDS: &str = "
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 50 } }
+  - key: money
+    rate_limit:
+      unit: year
+      requests_per_unit: 10000000
+      hold: { for: 10m, estimate: 1000, weights: { input: 250, output: 1000 } }
+  - key: flight
+    rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m }
+  - key: route
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 100 } }
+  - key: plain
+    rate_limit: { unit: year, requests_per_unit: 1000 }
+";
+
+async fn on_stores_with_holds(scenario: impl AsyncFn(&Service)) {
+    let options = || Options { rules: HOLDS, ..Options::default() };
+    scenario(&Service::start(options())).await;
+    let redis = Redis::start();
+    scenario(&Service::start(Options { store: &redis.url(), ..options() })).await;
+    redis.assert_no_key_leaks();
+}
+
+/// Takes a hold, and returns its token.
+async fn take(service: &Service, text: &str, expected: &str) -> String {
+    let verdicts = decide(service, "llm", vec![call(text)]).await.unwrap();
+    assert_eq!(spell(&verdicts[0]), expected, "{text}");
+    verdicts[0].hold.clone()
+}
+
+async fn commit(service: &Service, commits: Vec<Commit>) -> Vec<String> {
+    let request = CommitRequest { domain: "llm".to_owned(), commits };
+    let answer = client(service).await.commit(request).await.unwrap().into_inner();
+    answer.results.iter().map(spell_commit).collect()
+}
+
+fn spell_commit(result: &CommitResult) -> String {
+    if let Some(error) = &result.error {
+        return format!("{:?}: {}", Code::from(error.code), error.message);
+    }
+    let charges = result.charges.iter();
+    let charges =
+        charges.map(|one| format!("{} {}/{}", one.outcome().as_str_name(), one.used, one.held));
+    charges.collect::<Vec<_>>().join(", ")
+}
+
+fn used(hold: &str, used: impl Into<Option<u64>>) -> Commit {
+    Commit { hold: hold.to_owned(), used: used.into(), ..Commit::default() }
+}
+
+#[tokio::test]
+async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
+    on_stores_with_holds(async |service| {
+        let stated = take(service, "user=a 300", "OK: OK user 700/1000").await;
+        let default = take(service, "user=a", "OK: OK user 650/1000").await;
+        let money = take(service, "money=a 7", "OK: OK money 9999000/10000000").await;
+        let kinds = HashMap::from([("input".to_owned(), 2), ("output".to_owned(), 1)]);
+        let by_kind = Commit { used_by_kind: kinds, ..used(&money, None) };
+        let ended = Commit { end: "503 UF".to_owned(), ..used(&default, None) };
+        let commits = vec![
+            used(&stated, 42),
+            used(&stated, 43),
+            used("nonsense", 1),
+            ended,
+            by_kind,
+            Commit::default(),
+        ];
+        let bad = "hold: not made for this domain by this service, or not signed with its key";
+        let expected = [
+            "APPLIED 42/300".to_owned(),
+            "REPEATED 43/300".to_owned(),
+            format!("InvalidArgument: commits[2].{bad}"),
+            "APPLIED 0/50".to_owned(),
+            "APPLIED 1500/1000".to_owned(),
+            "InvalidArgument: commits[5].hold: must not be empty".to_owned(),
+        ];
+        assert_eq!(commit(service, commits).await, expected);
+        let after = [
+            ("user=a READ", "OK: OK user 958/1000 used 42"),
+            ("money=a READ", "OK: OK money 9998500/10000000 used 1500"),
+        ];
+        check_batch(service, "llm", &after).await;
+        let debit = take(service, "user=a 8 DEBIT", "OK: OK user 950/1000").await;
+        assert_eq!(debit, "", "work that is done is not held");
+        let plain = take(service, "plain=a 8", "OK: OK plain 992/1000").await;
+        assert_eq!(plain, "");
+        take(service, "route=a", "OK: OK route 899/1000").await;
+        let route = [("route=a READ", "OK: OK route 899/1000 used 1 held 100")];
+        check_batch(service, "llm", &route).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_renewal_commits_what_was_used_and_holds_more_or_says_stop() {
+    on_stores_with_holds(async |service| {
+        let renew = async |hold: &str, used_hits: u64, next: &str| {
+            let renewal = Renewal { commit: Some(used(hold, used_hits)), call: Some(call(next)) };
+            let renewals = vec![renewal];
+            let request = RenewRequest { domain: "llm".to_owned(), renewals };
+            let answer = client(service).await.renew(request).await.unwrap().into_inner();
+            let result = answer.results[0].clone();
+            let verdict = result.verdict.unwrap();
+            (spell_commit(&result.commit.unwrap()), spell(&verdict), verdict.hold)
+        };
+        let first = take(service, "user=a 600", "OK: OK user 400/1000").await;
+        let (committed, verdict, second) = renew(&first, 500, "user=a 400").await;
+        assert_eq!((&*committed, &*verdict), ("APPLIED 500/600", "OK: OK user 100/1000"));
+        // The same renewal once more commits nothing, and what it asks for does not fit.
+        let (committed, verdict, hold) = renew(&first, 500, "user=a 400").await;
+        let denied = "OVER_LIMIT: OVER_LIMIT user 0/1000";
+        assert_eq!((&*committed, &*verdict, &*hold), ("REPEATED 500/600", denied, ""));
+        // A denied renewal has committed: the end of the work is known.
+        let (committed, verdict, hold) = renew(&second, 10, "user=a 500").await;
+        assert_eq!((&*committed, &*verdict, &*hold), ("APPLIED 10/400", denied, ""));
+        check_batch(service, "llm", &[("user=a READ", "OK: OK user 490/1000 used 510")]).await;
+        let (committed, verdict, hold) = renew("nonsense", 10, "user=b 5").await;
+        assert!(committed.starts_with("InvalidArgument: commit.hold: not made"), "{committed}");
+        assert_eq!(verdict, "OK: OK user 995/1000");
+        assert_ne!(hold, "");
+        let (_, verdict, _) = renew(&first, 10, "user=b CHECK").await;
+        assert_eq!(verdict, "InvalidArgument: renewals[0].call.mode: must be TAKE");
+
+        let flight = take(service, "flight=a", "OK: OK flight 1/2").await;
+        take(service, "flight=a", "OK: OK flight 0/2").await;
+        let (committed, verdict, _) = renew(&flight, 0, "flight=a").await;
+        assert_eq!((&*committed, &*verdict), ("APPLIED 0/1", "OK: OK flight 0/2"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_calls_are_answered_while_large_batches_are_decided() {
+    let service = Service::start(Options::default());
+    let large = async {
+        for _ in 0..5 {
+            let calls = (0..1000).map(|number| call(&format!("work=w{number}"))).collect();
+            decide(&service, "shop", calls).await.unwrap();
+        }
+    };
+    let small = async {
+        for _ in 0..50 {
+            let small = decide(&service, "shop", vec![call("tenant=t")]);
+            let verdicts = tokio::time::timeout(Duration::from_secs(10), small).await;
+            assert_eq!(verdicts.unwrap().unwrap()[0].code, 1);
+        }
+    };
+    tokio::join!(large, small);
+    let metrics = service.get("/metrics");
+    let decided = |code: &str| {
+        let label = format!(
+            "rpc_method=\"tollkeeper.v1.Tollkeeper/Decide\",rpc_response_status_code=\"{code}\""
+        );
+        metrics
+            .lines()
+            .any(|line| line.contains("rpc_server_call_duration") && line.contains(&label))
+    };
+    assert!(decided("OK"), "{metrics}");
+    assert!(
+        metrics
+            .contains("ratelimit_decisions_total{code=\"ok\",domain=\"shop\",rule=\"work\"} 5000")
+    );
+}
+
+fn post(service: &Service, path: &str, body: &str) -> (u16, Value) {
+    let (status, _, body) = service.exchange("POST", path, body.as_bytes());
+    (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
+#[test]
+fn json_calls_are_refused_one_by_one_and_malformed_json_as_a_whole() {
+    let service = Service::start(Options::default());
+    let user = r#"{"entries":[{"key":"user","value":"a"}]}"#;
+    let call = |fields: &str| format!(r#"{{"descriptors":[{user}]{fields}}}"#);
+    let batch = |calls: &[String]| format!(r#"{{"domain":"shop","calls":[{}]}}"#, calls.join(","));
+    let calls = [
+        call(r#","hits":"3","mode":"TAKE""#),
+        call(r#","hits":-1"#),
+        call(r#","mode":"GIVE""#),
+        call(r#","mode":1"#),
+        "{}".to_owned(),
+        call(r#","mode":"READ""#),
+    ];
+    let (status, answer) = post(&service, "/v1/decide", &batch(&calls));
+    let shown = |verdict: &Value| match &verdict["error"]["message"] {
+        Value::Null => verdict["statuses"][0]["limitRemaining"].clone(),
+        message => message.clone(),
+    };
+    let shown: Vec<Value> = answer["verdicts"].as_array().unwrap().iter().map(shown).collect();
+    let expected = json!([
+        7,
+        "calls[1].hits: must be a whole number from 0 to 9007199254740991",
+        "calls[2].mode: not known",
+        7,
+        "calls[4].descriptors: at least 1",
+        7
+    ]);
+    assert_eq!((status, Value::Array(shown)), (200, expected));
+
+    let many = vec![call(""); 1001];
+    for (path, body, message) in [
+        ("/v1/decide", batch(&[]), "calls: at least 1"),
+        ("/v1/decide", batch(&many), "calls: 1001 exceeds 1000"),
+        ("/v1/commit", batch(&[call("")]), "calls: of another method"),
+        ("/v1/decide", r#"{"calls":[{}]}"#.to_owned(), "domain: must not be empty"),
+        (
+            "/v1/decide",
+            "[]".to_owned(),
+            "invalid type: sequence, expected an object at line 1 column 0",
+        ),
+        ("/v1/renew", String::new(), "the body is empty; send a JSON object"),
+    ] {
+        let (status, answer) = post(&service, path, &body);
+        assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{body:.60}");
+    }
+    let (status, ..) = service.exchange("GET", "/v1/decide", b"");
+    assert_eq!(status, 405);
+}
+
+#[test]
+fn usage_is_read_by_get_and_its_parameters_are_checked() {
+    let service = Service::start(Options::default());
+    let body = r#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}],"hits":4}]}"#;
+    assert_eq!(post(&service, "/v1/decide", body).0, 200);
+    let get = |query: &str| {
+        let (status, _, body) = service.exchange("GET", &format!("/v1/usage?{query}"), b"");
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let (status, answer) = get("domain=shop&d=user=a&d=user%3Dtwo&d=free=x");
+    let statuses = answer["statuses"].as_array().unwrap();
+    let shown: Vec<_> = statuses
+        .iter()
+        .map(|one| {
+            (one["descriptor"].as_u64(), one["used"].as_u64(), one["limitRemaining"].as_u64())
+        })
+        .collect();
+    assert_eq!(status, 200);
+    assert_eq!(shown, [(Some(0), Some(4), Some(6)), (Some(1), Some(0), Some(2))]);
+    let too_many = format!("domain=shop{}", "&d=user=a".repeat(65));
+    for (query, message) in [
+        ("domain=shop", "d: missing, such as d=user=alice"),
+        ("d=user=a", "domain: missing"),
+        ("domain=shop&domain=shop&d=user=a", "domain: given twice"),
+        ("domain=shop&e=user=a", "`e`: the parameters are `domain` and `d`"),
+        (&too_many, "descriptors: 65 exceeds 64"),
+    ] {
+        let (status, answer) = get(query);
+        assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{query}");
+    }
+}
+
+#[test]
+fn a_client_uses_only_its_domains_and_web_pages_use_none() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("clients.yaml");
+    fs::write(&file, "shop.example: [shop]\nother.example: [mail]\n").unwrap();
+    let flags = ["--tls-client-ca", "CLIENTS", "--client-domains", &file.display().to_string()];
+    let secured = Secured::start(&flags);
+    let (http, authority) = (secured.service.http, &secured.authority);
+    let (shop, other) =
+        (authority.client_named(&["shop.example"]), authority.client_named(&["other.example"]));
+    let body =
+        r#"{"domain":"shop","calls":[{"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}]}"#;
+    for (request, body) in [("POST /v1/decide", body), ("GET /v1/usage?domain=shop&d=user%3Da", "")]
+    {
+        let ask = |header, client| secured.ask(http, request, header, body, client).unwrap().0;
+        assert_eq!(ask("", Some(&shop)), 200, "{request}");
+        assert_eq!(ask("", Some(&other)), 403, "{request}");
+        assert_eq!(ask("", None), 403, "{request}");
+        assert_eq!(ask("origin: https://evil.example\r\n", Some(&shop)), 403, "{request}");
+    }
+}
