@@ -77,9 +77,11 @@ func New(target, domain string, options Options) (*Client, error) {
 			Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true,
 		}),
 		// By default it may be two minutes until the service is found again.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
-			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
-		}}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			// Otherwise an attempt would last only as long as the backoff: too short for a distant service.
+			MinConnectTimeout: 5 * time.Second,
+		}),
 		// A decision after a quiet time would spend its timeout on a new connection.
 		grpc.WithIdleTimeout(0))
 	if err != nil {

@@ -200,6 +200,8 @@ impl Plan {
             caller: caller(entries, &limit.algorithm),
             hold: None,
             quota_group: 0,
+            // Envoy has no calls that are sent together.
+            keeps_order: asked.meaning != HitsMeaning::Charged,
         };
         if let Some(policy) = &limit.hold {
             asked.hold(policy, &mut charge);

@@ -129,7 +129,7 @@ pub(super) async fn decide_batch(
         let name = match method {
             ServedMethod::Commit => "POST /v1/commit",
             ServedMethod::Renew => "POST /v1/renew",
-            ServedMethod::Decide | ServedMethod::ShouldRateLimit => "POST /v1/decide",
+            _ => "POST /v1/decide",
         };
         span.end_http(name, decisions.scheme, response.status());
     }

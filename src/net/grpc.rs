@@ -26,20 +26,22 @@ pub(crate) const V1_SERVICE: &str = "tollkeeper.v1.Tollkeeper";
 pub(crate) enum ServedMethod {
     ShouldRateLimit,
     Decide,
+    DecideStream,
     Commit,
     Renew,
 }
 
 impl ServedMethod {
     /// Every method.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::ShouldRateLimit, Self::Decide, Self::Commit, Self::Renew];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::ShouldRateLimit, Self::Decide, Self::DecideStream, Self::Commit, Self::Renew];
 
     /// Its full name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::ShouldRateLimit => METHOD,
             Self::Decide => "tollkeeper.v1.Tollkeeper/Decide",
+            Self::DecideStream => "tollkeeper.v1.Tollkeeper/DecideStream",
             Self::Commit => "tollkeeper.v1.Tollkeeper/Commit",
             Self::Renew => "tollkeeper.v1.Tollkeeper/Renew",
         }

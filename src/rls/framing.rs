@@ -1,4 +1,4 @@
-//! The messages of a unary gRPC call: reads one from the body of a request, and writes one into the body of
+//! The messages of a gRPC call: reads them from the body of a request, and writes them into the body of
 //! an answer. <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>
 
 use std::{
@@ -15,8 +15,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{self, Instant},
 };
 use tonic::{Status, body::Body as TonicBody};
 
@@ -34,7 +34,7 @@ pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 pub(super) const CONNECTION_BYTES_MAX: usize = 65 << 20;
 
 /// About what a call takes that waits for its message, in bytes.
-const WAITING_CALL_BYTES: usize = 4 << 10;
+pub(super) const WAITING_CALL_BYTES: usize = 4 << 10;
 
 /// About what a call of another service takes beside its message, in bytes.
 const OTHER_CALL_BYTES: usize = 8 << 10;
@@ -122,13 +122,15 @@ fn end_of_message(mut received: &[u8], bytes_max: usize) -> Result<Option<usize>
     Ok(Some(PREFIX_BYTES + bytes))
 }
 
-/// The body of a gRPC answer: one message, or none if the headers already hold the status.
+/// The body of a gRPC answer: one message, several, or none if the headers already hold the status.
 #[derive(Default)]
 pub(super) enum AnswerBody {
     /// The message is next, and then the trailers.
     Message(Bytes),
     /// The trailers with the status are next.
     Trailers,
+    /// Messages follow as they are sent here, and then the trailers: with this status, or with OK.
+    Stream(mpsc::Receiver<Result<Bytes, Status>>),
     /// Nothing follows.
     #[default]
     End,
@@ -169,19 +171,88 @@ impl OtherCall {
     }
 }
 
+/// The messages of a call that sends several.
+pub(super) struct Messages {
+    body: Incoming,
+    received: BytesMut,
+    /// When the first byte of an unfinished message arrived.
+    since: Option<Instant>,
+    bytes_max: usize,
+    budget: Arc<ConnectionBudget>,
+    held: HeldBytes,
+}
+
+impl Messages {
+    /// The messages in `body`, each of at most `bytes_max` bytes.
+    pub(super) fn new(body: Incoming, bytes_max: usize, budget: &Arc<ConnectionBudget>) -> Self {
+        let (budget, held) = (Arc::clone(budget), budget.hold());
+        Self { body, received: BytesMut::new(), since: None, bytes_max, budget, held }
+    }
+
+    /// The next message; `None` if the client sends no more. If this future is dropped, nothing is lost.
+    ///
+    /// # Errors
+    /// As of [`read`]. Nothing may be read then.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        loop {
+            if let Some(end) = end_of_message(&self.received, self.bytes_max)?
+                && end <= self.received.len()
+            {
+                let message = self.received.split_to(end).freeze();
+                self.held = self.budget.hold();
+                self.held.add(self.received.len())?;
+                self.since = (!self.received.is_empty()).then(Instant::now);
+                return Ok(Some(message.slice(PREFIX_BYTES..)));
+            }
+            let frame = match self.since {
+                None => self.body.frame().await,
+                Some(since) => time::timeout_at(since + ARRIVES_WITHIN, self.body.frame())
+                    .await
+                    .map_err(|_| Refusal::TooSlow)?,
+            };
+            let data = match frame {
+                Some(frame) => frame.map_err(|_| Refusal::Unfinished)?,
+                None if self.received.is_empty() => return Ok(None),
+                None => {
+                    return Err(Refusal::Malformed("the message is cut short".to_owned()));
+                }
+            };
+            let data = data.into_data().unwrap_or_default();
+            self.held.add(data.len())?;
+            self.received.extend_from_slice(&data);
+            if !self.received.is_empty() {
+                self.since.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+}
+
 /// An answer that holds `message`, and counts towards `budget` until it is written.
 pub(super) fn write(
     message: &impl Message,
     budget: &Arc<ConnectionBudget>,
 ) -> Result<Response<AnswerBody>, BudgetSpent> {
+    Ok(answer(AnswerBody::Message(frame(message, budget)?)))
+}
+
+/// An answer with this body.
+pub(super) fn answer(body: AnswerBody) -> Response<AnswerBody> {
+    let mut response = Response::new(body);
+    let grpc = HeaderValue::from_static(grpc::CONTENT_TYPE);
+    response.headers_mut().insert(CONTENT_TYPE, grpc);
+    response
+}
+
+/// A message with its prefix, which counts towards `budget` until it is written.
+pub(super) fn frame(
+    message: &impl Message,
+    budget: &Arc<ConnectionBudget>,
+) -> Result<Bytes, BudgetSpent> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.extend_from_slice(&grpc::prefix(length));
     message.encode_raw(&mut framed);
-    let mut response = Response::new(AnswerBody::Message(budget.hold_answer(framed)?));
-    let grpc = HeaderValue::from_static(grpc::CONTENT_TYPE);
-    response.headers_mut().insert(CONTENT_TYPE, grpc);
-    Ok(response)
+    budget.hold_answer(framed)
 }
 
 impl Body for AnswerBody {
@@ -196,6 +267,18 @@ impl Body for AnswerBody {
             let frame = ready!(Pin::new(&mut call.body).poll_frame(context));
             return Poll::Ready(frame.map(|frame| call.hold(frame?)));
         }
+        if let Self::Stream(messages) = &mut *self {
+            return Poll::Ready(Some(Ok(match ready!(messages.poll_recv(context)) {
+                Some(Ok(message)) => Frame::data(message),
+                ended => {
+                    *self = Self::End;
+                    let status = ended.and_then(Result::err).unwrap_or_else(|| Status::ok(""));
+                    let mut trailers = HeaderMap::new();
+                    status.add_header(&mut trailers)?;
+                    Frame::trailers(trailers)
+                }
+            })));
+        }
         let frame = match std::mem::take(&mut *self) {
             Self::Message(message) => {
                 *self = Self::Trailers;
@@ -205,14 +288,14 @@ impl Body for AnswerBody {
                 let ok = (Status::GRPC_STATUS, HeaderValue::from_static("0"));
                 Frame::trailers(HeaderMap::from_iter([ok]))
             }
-            Self::End | Self::Other(_) => return Poll::Ready(None),
+            Self::End | Self::Other(_) | Self::Stream(_) => return Poll::Ready(None),
         };
         Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Message(_) | Self::Trailers => false,
+            Self::Message(_) | Self::Trailers | Self::Stream(_) => false,
             Self::End => true,
             Self::Other(call) => call.body.is_end_stream(),
         }

@@ -9,6 +9,7 @@ use std::{
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::{
@@ -76,6 +77,8 @@ pub(super) struct ConnectedClient {
     pub(super) memory: Arc<ConnectionBudget>,
     /// One permit for each call of another service that it may have open.
     pub(super) other_calls: Arc<Semaphore>,
+    /// Cancelled when the connection is to end: calls that go on until their client ends them must end too.
+    pub(super) ending: CancellationToken,
     /// Who the client is, if it has shown a certificate.
     pub(super) identity: Option<Identity>,
     /// Its address.
@@ -146,7 +149,8 @@ impl Service {
         let arrival = Arrival { at: started + reads.elapsed(), timeout };
         if method != ServedMethod::ShouldRateLimit {
             let context = BatchContext { client: client.identity.as_ref(), arrival, span };
-            return Box::pin(self.answer_batch(method, message, &client.memory, context)).await;
+            let answered = Box::pin(self.answer_batch(method, message, &client.memory, context));
+            return Ok(framing::answer(AnswerBody::Message(answered.await?)));
         }
         let request = precheck::request(message, self.bounds).inspect_err(|refusal| {
             if matches!(refusal, Refusal::Empty) {

@@ -6,16 +6,16 @@ mod decode;
 mod encode;
 mod items;
 mod json;
+mod stream;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
 use prost::Message as _;
 
 use self::batch::{CALL_BYTES, CALLS_AT_A_TIME, ITEMS_MAX, check_items};
 use super::{
-    framing::{self, AnswerBody},
+    framing,
     pb::v1,
     precheck::repeated,
     refusal::Refusal,
@@ -37,14 +37,14 @@ struct RawBatch {
 const ITEMS: u32 = 2;
 
 impl Service {
-    /// Answers a message of one of the methods of `tollkeeper.v1`.
+    /// The answer to a message of one of the methods of `tollkeeper.v1`, framed.
     pub(super) async fn answer_batch(
         &self,
         method: ServedMethod,
         message: Bytes,
         memory: &Arc<ConnectionBudget>,
         context: BatchContext<'_>,
-    ) -> Result<Response<AnswerBody>, Refusal> {
+    ) -> Result<Bytes, Refusal> {
         let count = repeated(&message, ITEMS).count();
         // More are refused when the domain is known, but none of them is kept.
         let message = if count > ITEMS_MAX { Bytes::new() } else { message };
@@ -58,19 +58,19 @@ impl Service {
                 check_items("commits", count, domain)?;
                 let items = items.map(|item| decode::commit(&item));
                 let results = self.answer_each(domain, items, context).await?;
-                framing::write(&v1::CommitResponse { results }, memory)
+                framing::frame(&v1::CommitResponse { results }, memory)
             }
             ServedMethod::Renew => {
                 check_items("renewals", count, domain)?;
                 let items = items.map(|item| decode::renewal(item, self.bounds));
                 let results = self.answer_each(domain, items, context).await?;
-                framing::write(&v1::RenewResponse { results }, memory)
+                framing::frame(&v1::RenewResponse { results }, memory)
             }
-            ServedMethod::Decide | ServedMethod::ShouldRateLimit => {
+            _ => {
                 check_items("calls", count, domain)?;
                 let items = items.map(|item| decode::call(item, self.bounds));
                 let verdicts = self.answer_each(domain, items, context).await?;
-                framing::write(&v1::DecideResponse { verdicts }, memory)
+                framing::frame(&v1::DecideResponse { verdicts }, memory)
             }
         }
         .map_err(Refusal::Busy)

@@ -25,6 +25,8 @@ pub struct Charge {
     pub hold: Option<HoldAction>,
     /// The number of its group, if it is one of several quotas that have room together; else 0.
     pub quota_group: usize,
+    /// Whether calls that were sent before this one, and are judged with it, come first on its counter.
+    pub keeps_order: bool,
 }
 
 impl Charge {
@@ -43,7 +45,7 @@ impl Charge {
 
     /// A charge without a hold, whose caller is not remembered.
     pub const fn new(counter: Counter, hits: Hits) -> Self {
-        Self { counter, hits, caller: None, hold: None, quota_group: 0 }
+        Self { counter, hits, caller: None, hold: None, quota_group: 0, keeps_order: false }
     }
 
     /// Makes it a charge of a call that is denied whatever its votes are: only work that is done is charged.

@@ -188,10 +188,12 @@ async fn serve_connection(
         .max_pending_accept_reset_streams(REMOTE_RESETS_MAX)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN);
+    let ending = CancellationToken::new();
     let client = Arc::new(ConnectedClient {
         calls,
         memory: Arc::clone(&slot.memory),
         other_calls: Arc::new(Semaphore::new(OTHER_CALLS_MAX)),
+        ending: ending.clone(),
         identity,
         address,
     });
@@ -211,6 +213,7 @@ async fn serve_connection(
     if !gate.has_spoken() {
         return;
     }
+    ending.cancel();
     connection.as_mut().graceful_shutdown();
     drop(time::timeout(age::GRACE, gate.run(connection)).await);
 }
@@ -223,6 +226,10 @@ impl GrpcServices {
     ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let method = ServedMethod::of(request.uri().path());
         let other: Pin<Box<dyn Future<Output = _> + Send>> = match method {
+            Some(ServedMethod::DecideStream) if is_grpc(request.headers()) => {
+                let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
+                Box::pin(ready(service.answer_stream(request.into_body(), client)))
+            }
             Some(method) if is_grpc(request.headers()) => {
                 let (service, client) = (Arc::clone(&self.rate_limit), Arc::clone(client));
                 return service.answer(method, request, client).left_future();

@@ -99,7 +99,7 @@ impl Service {
                 let results = self.answer_each(&domain, items, context).await?;
                 ("results", results.iter().map(renew_result).collect())
             }
-            ServedMethod::Decide | ServedMethod::ShouldRateLimit => {
+            _ => {
                 let items = calls.first.into_iter().map(|Object(one)| call(one, bounds));
                 let verdicts = self.answer_each(&domain, items, context).await?;
                 ("verdicts", verdicts.iter().map(verdict).collect())

@@ -203,6 +203,38 @@ async fn a_request_without_items_or_with_too_many_is_refused_whole() {
     assert!(verdicts[..10].iter().all(|verdict| verdict.code == 1), "the first ten pass");
 }
 
+/// In Redis, some of these calls are decided by one script and some by the other.
+#[tokio::test]
+async fn calls_of_a_batch_on_one_counter_are_judged_in_their_order() {
+    let batch = [
+        ("user=a CHECK", "OK: OK user 10/10"),
+        ("user=a 4", "OK: OK user 6/10"),
+        ("user=b", "OK: OK user 9/10"),
+        ("user=b 9", "OK: OK user 0/10"),
+        ("user=b", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a CHECK", "OK: OK user 6/10"),
+        ("user=a 7", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a 7 DEBIT", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=c 3", "OK: OK user 7/10"),
+        ("user=c user=d 2", "OK: OK user 5/10, OK user 8/10"),
+        ("user=c 3", "OK: OK user 2/10"),
+        ("user=d 9", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=d 2", "OK: OK user 6/10"),
+        ("user=c 2 DEBIT", "OK: OK user 0/10"),
+        ("user=c", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+    ];
+    check_batch(&Service::start(Options::default()), "shop", &batch).await;
+    let redis = Redis::start();
+    check_batch(
+        &Service::start(Options { store: &redis.url(), ..Options::default() }),
+        "shop",
+        &batch,
+    )
+    .await;
+    redis.assert_no_key_leaks();
+}
+
 /// The number of script runs is a part of the number of calls.
 #[tokio::test]
 async fn a_batch_reaches_redis_in_full_batches_and_keeps_the_order_on_a_counter() {
@@ -528,4 +560,58 @@ fn a_client_uses_only_its_domains_and_web_pages_use_none() {
         assert_eq!(ask("", None), 403, "{request}");
         assert_eq!(ask("origin: https://evil.example\r\n", Some(&shop)), 403, "{request}");
     }
+}
+
+#[tokio::test]
+async fn a_stream_answers_requests_in_their_order_until_one_is_refused_as_a_whole() {
+    let service = Service::start(Options::default());
+    let batch = |domain: &str, calls: &[&str]| {
+        let calls = calls.iter().map(|text| call(text)).collect();
+        DecideRequest { domain: domain.to_owned(), calls }
+    };
+    let requests = vec![
+        batch("shop", &["user=a 4", "user=b"]),
+        batch("shop", &["user=a 4", "user="]),
+        batch("shop", &["user=a 4"]),
+        batch("", &["user=a"]),
+        batch("shop", &["user=a"]),
+    ];
+    let mut client = client(&service).await;
+    let answers = client.decide_stream(tokio_stream::iter(requests.clone())).await.unwrap();
+    let mut answers = answers.into_inner();
+    for expected in [
+        vec!["OK: OK user 6/10", "OK: OK user 9/10"],
+        vec!["OK: OK user 2/10", "OK: OK user 9/10"],
+        vec!["OVER_LIMIT: OVER_LIMIT user 0/10"],
+    ] {
+        let verdicts = answers.message().await.unwrap().unwrap().verdicts;
+        assert_eq!(verdicts.iter().map(spell).collect::<Vec<_>>(), expected);
+    }
+    let refused = answers.message().await.unwrap_err();
+    assert_eq!(refused.message(), "domain: must not be empty");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+
+    let ended = client.decide_stream(tokio_stream::iter(requests[..1].to_vec())).await.unwrap();
+    let mut ended = ended.into_inner();
+    assert!(ended.message().await.unwrap().is_some());
+    assert!(ended.message().await.unwrap().is_none(), "the client sends no more");
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_when_the_service_stops() {
+    let mut service = Service::start(Options::default());
+    let (requests, to_send) = tokio::sync::mpsc::channel(1);
+    let to_send = tokio_stream::wrappers::ReceiverStream::new(to_send);
+    let answers = client(&service).await.decide_stream(to_send).await.unwrap();
+    let mut answers = answers.into_inner();
+    let calls = vec![call("user=a")];
+    requests.send(DecideRequest { domain: "shop".into(), calls }).await.unwrap();
+    assert!(answers.message().await.unwrap().is_some());
+    service.process().signal("TERM");
+    let ended = answers.message().await.unwrap_err();
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, "the connection ends; open another stream")
+    );
+    assert!(service.process().0.wait().unwrap().success());
 }

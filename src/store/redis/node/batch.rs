@@ -144,17 +144,23 @@ impl<'prefix> Batch<'prefix> {
                 return;
             }
         };
+        let script = self.script_in_order(script, work);
         let is_same = |run: &Run| run.slot == slot && run.script == script;
         // A run of the counter script reads one counter.
         let is_known = script != ScriptKind::Counter;
         let known = self.runs.iter().position(is_same).filter(|_| is_known);
-        let index = known.unwrap_or(self.runs.len());
+        let mut index = known.unwrap_or(self.runs.len());
         if known.is_none() {
             let calls = match script {
                 ScriptKind::Fixed => RunCalls::Fixed(fixed::FixedRun::default()),
                 ScriptKind::Ledger | ScriptKind::Counter => RunCalls::Ledger(LedgerRun::default()),
             };
-            self.runs.push(Run { slot, script, calls });
+            if script == ScriptKind::Fixed {
+                // Decided before the others, see below.
+                index = 0;
+                self.calls.iter_mut().for_each(|run| *run += 1);
+            }
+            self.runs.insert(index, Run { slot, script, calls });
         }
         if let Some(run) = self.runs.get_mut(index) {
             match (&mut run.calls, work) {
@@ -166,6 +172,21 @@ impl<'prefix> Batch<'prefix> {
             }
             self.calls.push(index);
         }
+    }
+
+    /// The script for a call that keeps its order: fixed windows are decided before the others, so one on a counter that
+    /// an earlier call has for the ledger goes there too.
+    fn script_in_order(&self, script: ScriptKind, work: &NodeWork) -> ScriptKind {
+        let NodeWork::Charges(charges) = work else { return script };
+        let keeps_order = charges.iter().any(|charge| charge.keeps_order);
+        let is_of_ledger = |run: &Run| match &run.calls {
+            RunCalls::Ledger(run) => run.has_counter_of(charges),
+            _ => false,
+        };
+        if script == ScriptKind::Fixed && keeps_order && self.runs.iter().any(is_of_ledger) {
+            return ScriptKind::Ledger;
+        }
+        script
     }
 
     /// The index of each call's run.

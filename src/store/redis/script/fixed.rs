@@ -28,6 +28,8 @@ pub struct FixedRun {
     expiries: Vec<u8>,
     groups: Vec<Group>,
     calls: Vec<Position>,
+    /// For each key, the group and the item of the last call that keeps the order. The script takes both in their order.
+    last: Vec<(usize, usize)>,
 }
 
 /// Items that are judged alike. An item is a call, or several that are equal.
@@ -98,15 +100,30 @@ impl FixedRun {
             terms.push(FixedTerms { hits, limit: limit.requests_per_unit, span });
             slots.push(self.slot(charge, span, prefix));
         }
-        let known = self.groups.iter().position(|group| group.terms == terms);
+        let keeps_order = charges.iter().any(|charge| charge.keeps_order);
+        let (least_group, least_item) = if keeps_order { self.last_of(&slots) } else { (0, 0) };
+        let mut groups = self.groups.iter().enumerate().skip(least_group);
+        let known = groups.find(|(_, group)| group.terms == terms).map(|(index, _)| index);
         let group = known.unwrap_or_else(|| {
             self.groups.push(Group { terms, slots: Vec::new(), calls: Vec::new() });
             self.groups.len() - 1
         });
         if let Some(items) = self.groups.get_mut(group) {
-            let (item, turn) = items.add(&slots);
+            let least_item = if group == least_group { least_item } else { 0 };
+            let (item, turn) = items.add(&slots, least_item);
             self.calls.push(Position { group, item, turn });
+            for slot in slots.iter().filter(|_| keeps_order) {
+                if let Some(last) = self.last.get_mut(usize::from(*slot) - 1) {
+                    *last = (group, item);
+                }
+            }
         }
+    }
+
+    /// The last group and item that a call on these keys may not come before.
+    fn last_of(&self, slots: &[u8]) -> (usize, usize) {
+        let last = slots.iter().filter_map(|slot| self.last.get(usize::from(*slot) - 1));
+        last.max().copied().unwrap_or_default()
     }
 
     /// The command `verb` that runs the script: EVALSHA and its hash, or EVAL and its text.
@@ -161,6 +178,7 @@ impl FixedRun {
         let [_, _, expiry @ ..] = charge.counter.expiry(span.end).as_millis().to_be_bytes();
         self.expiries.extend(expiry);
         self.keys.push(key);
+        self.last.push((0, 0));
         slot
     }
 }
@@ -177,12 +195,13 @@ impl Group {
         bytes
     }
 
-    /// Adds a call; returns its item, and how many equal calls came before it.
-    fn add(&mut self, slots: &[u8]) -> (usize, u8) {
+    /// Adds a call, to no item before `least_item`; returns its item, and how many equal calls came before it.
+    fn add(&mut self, slots: &[u8], least_item: usize) -> (usize, u8) {
         let hits_max = self.terms.iter().map(|terms| terms.hits).max().unwrap_or(0);
         // The script adds the hits of all of them at once.
         let calls_max = Hits::MAX.checked_div(hits_max).unwrap_or(u64::MAX).min(u8::MAX.into());
-        let mut items = self.slots.chunks(self.terms.len()).zip(&mut self.calls).enumerate();
+        let items = self.slots.chunks(self.terms.len()).zip(&mut self.calls).enumerate();
+        let mut items = items.skip(least_item);
         if let Some((item, (_, calls))) =
             items.find(|(_, (item, calls))| *item == slots && u64::from(**calls) < calls_max)
         {

@@ -47,6 +47,12 @@ impl LedgerRun {
         self.calls.is_empty()
     }
 
+    /// Whether an earlier call is on a counter of one of these charges.
+    pub(in crate::store::redis) fn has_counter_of(&self, charges: &[Charge]) -> bool {
+        let mut counters = self.calls.iter().flat_map(|call| call.iter());
+        counters.any(|own| charges.iter().any(|other| own.counter.same_counter(&other.counter)))
+    }
+
     /// Adds work in the windows that hold `assumed_now`, on keys that begin with `prefix`.
     pub(in crate::store::redis) fn add_work(
         &mut self,
@@ -73,7 +79,7 @@ impl LedgerRun {
         self.calls.push(Arc::clone(charges));
         self.arguments.push(charges.len().to_string());
         for charge in charges.iter() {
-            let Charge { counter, hits, caller, hold, quota_group } = charge;
+            let Charge { counter, hits, caller, hold, quota_group, keeps_order: _ } = charge;
             let limit = &*counter.limit;
             let span = charge.terms(assumed_now).span;
             let (kind, hits) = match *hits {

@@ -1,0 +1,90 @@
+//! `DecideStream`: requests of one call, answered one after the other.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use hyper::{body::Incoming, rt::Executor as _};
+use tokio::{select, sync::mpsc};
+use tonic::{Code, Status};
+
+use crate::{
+    edge::panics::caught,
+    net::grpc::ServedMethod,
+    rls::{
+        framing::{self, AnswerBody, Messages, WAITING_CALL_BYTES},
+        refusal::Refusal,
+        service::{BatchContext, ConnectedClient, Service},
+    },
+    store::guard::Arrival,
+    telemetry::CallSpan,
+};
+
+/// Answers that wait to be written, before the next request is read.
+const ANSWERS_MAX: usize = 2;
+
+const METHOD: ServedMethod = ServedMethod::DecideStream;
+
+impl Service {
+    /// Answers a call of `DecideStream`. The connection owns its task.
+    pub(in crate::rls) fn answer_stream(
+        self: Arc<Self>,
+        body: Incoming,
+        client: Arc<ConnectedClient>,
+    ) -> Response<AnswerBody> {
+        let (answers, to_write) = mpsc::channel(ANSWERS_MAX);
+        let calls = client.calls.clone();
+        calls.execute(async move {
+            if let Err(status) = self.answer_all(body, &client, &answers).await {
+                drop(answers.send(Err(status)).await);
+            }
+        });
+        framing::answer(AnswerBody::Stream(to_write))
+    }
+
+    async fn answer_all(
+        &self,
+        body: Incoming,
+        client: &ConnectedClient,
+        answers: &mpsc::Sender<Result<Bytes, Status>>,
+    ) -> Result<(), Status> {
+        let mut waiting = client.memory.hold();
+        let held = waiting.add(WAITING_CALL_BYTES);
+        held.map_err(|spent| Refusal::Busy(spent).status())?;
+        let mut messages = Messages::new(body, self.message_bytes_max, &client.memory);
+        loop {
+            // Requests that have arrived are decided before the connection ends.
+            let message = select! {
+                biased;
+                message = messages.next() => message.map_err(|refusal| refusal.status())?,
+                () = client.ending.cancelled() => {
+                    return Err(Status::unavailable("the connection ends; open another stream"));
+                }
+            };
+            let Some(message) = message else { return Ok(()) };
+            let answer = self.answer_one(message, client).await.map_err(|one| one.status())?;
+            if answers.send(Ok(answer)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Each request is a trace of its own.
+    async fn answer_one(&self, message: Bytes, client: &ConnectedClient) -> Result<Bytes, Refusal> {
+        let started = Instant::now();
+        let tracer = self.tracer.as_ref();
+        let span = tracer.and_then(|tracer| CallSpan::begin(tracer, &HeaderMap::new()));
+        let arrival = Arrival { at: started, timeout: None };
+        let identity = client.identity.as_ref();
+        let context = BatchContext { client: identity, arrival, span: span.as_ref() };
+        let answer =
+            caught(Box::pin(self.answer_batch(METHOD, message, &client.memory, context))).await;
+        let answer = answer.unwrap_or(Err(Refusal::Panicked));
+        let code = answer.as_ref().map_or_else(|refusal| refusal.codes().0, |_| Code::Ok);
+        if let Some(span) = span {
+            span.end(METHOD, code);
+        }
+        self.limiter.metrics().call(METHOD, started, code);
+        answer
+    }
+}

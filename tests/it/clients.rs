@@ -1,0 +1,71 @@
+//! The packages in clients/: all tests of each, and the cases that they share, against real services.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    certificates::Authority,
+    root, run,
+    service::{Options, Service},
+};
+
+fn closed_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Runs a shell script in `clients/FOLDER` with the environment that clients/conformance/README.md describes. The programs that
+/// `tests/run` has installed are in its path, and `$SCRATCH` is an empty folder.
+#[track_caller]
+fn passes(folder: &str, script: &str) {
+    let rules = fs::read_to_string(root().join("clients/conformance/rules.yaml")).unwrap();
+    let service = Service::start(Options { rules: &rules, ..Options::default() });
+    let authority = Authority::new();
+    let (server, client) = (authority.server(&["localhost", "127.0.0.1"]), authority.client());
+    let text = |path: &PathBuf| path.display().to_string();
+    let (certificate, key, ca) =
+        (text(&server.certificate), text(&server.key), text(&authority.certificate));
+    let flags = ["--tls-cert", &certificate, "--tls-key", &key, "--tls-client-ca", &ca];
+    let secured = Service::start(Options { rules: &rules, flags: &flags, ..Options::default() });
+    // The system accepts its connections.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let scratch = TempDir::new().unwrap();
+    let tools = root().join("target/tools");
+    let path = [tools.join("bin"), tools.join("venv/bin")].map(|folder| text(&folder)).join(":");
+
+    let (code, output, errors) = run(Command::new("sh")
+        .args(["-e", "-c", script])
+        .current_dir(root().join("clients").join(folder))
+        .env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()))
+        .env("SCRATCH", scratch.path())
+        .env("TOLLKEEPER_ADDR", service.grpc.to_string())
+        .env("TOLLKEEPER_TLS_ADDR", secured.grpc.to_string())
+        .env("TOLLKEEPER_CA", ca)
+        .env("TOLLKEEPER_CERT", client.certificate)
+        .env("TOLLKEEPER_KEY", client.key)
+        .env("TOLLKEEPER_GONE_ADDR", closed_address().to_string())
+        .env("TOLLKEEPER_SILENT_ADDR", silent.local_addr().unwrap().to_string()));
+
+    assert_eq!(code, Some(0), "{output}{errors}");
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains("rule=\"slots\""), "the cases did not run: {output}{errors}");
+}
+
+#[test]
+fn the_go_package_passes_its_tests() {
+    passes(
+        "go",
+        r#"
+        test -z "$(gofmt -l .)"
+        go vet ./...
+        go test -count=1 ./...
+        ./generate "$SCRATCH"
+        diff -r tollkeeperv1 "$SCRATCH/tollkeeperv1"
+        "#,
+    );
+}
