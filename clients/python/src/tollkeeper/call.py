@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
-from tollkeeper._generated import ratelimit_pb2, tollkeeper_pb2
+from tollkeeper._generated import tollkeeper_pb2
 
 HITS_MAX = 2**53 - 1
 CALLS_MAX = 1_000
 
-type_of_text = (str, bytes)
 Text = str | bytes
 # An ordered path of keys and values, as in the rules. Pairs may repeat a key and have keys that are bytes.
 Descriptor = Mapping[str, Text] | Sequence[tuple[Text, Text]]
@@ -48,7 +47,7 @@ def listed(descriptors: Descriptors) -> Sequence[Descriptor]:
         return [descriptors]
     # A pair begins with text, a descriptor does not.
     first = next(iter(descriptors), None)
-    if isinstance(first, tuple) and first and isinstance(first[0], type_of_text):
+    if isinstance(first, tuple) and first and isinstance(first[0], (str, bytes)):
         return [cast(Descriptor, descriptors)]
     return cast(Sequence[Descriptor], descriptors)
 
@@ -63,33 +62,34 @@ def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
     descriptors = listed(call.descriptors)
     if not descriptors:
         raise ValueError(f"{path}descriptors: at least 1")
-    message = tollkeeper_pb2.Call(
-        descriptors=[_encode_descriptor(it, f"{path}descriptors[{index}]") for index, it in enumerate(descriptors)],
-        mode=None if call.mode is Mode.REFUND else call.mode.name,
-    )
+    message = tollkeeper_pb2.Call(mode=None if call.mode is Mode.REFUND else call.mode.name)
+    for index, descriptor in enumerate(descriptors):
+        added = message.descriptors.add()
+        for key, value in _entries(descriptor, f"{path}descriptors[{index}]"):
+            added.entries.add(key=key, value=value)
     if call.hits is None or call.mode in (Mode.CHECK, Mode.READ):
         return message
     check_hits(f"{path}hits", call.hits)
     if call.mode is not Mode.REFUND:
         message.hits = call.hits
         return message
-    for descriptor in message.descriptors:
-        descriptor.hits_addend.value = call.hits
-        descriptor.is_negative_hits = True
+    for added in message.descriptors:
+        added.hits_addend.value = call.hits
+        added.is_negative_hits = True
     return message
 
 
-def _encode_descriptor(descriptor: Descriptor, path: str) -> ratelimit_pb2.RateLimitDescriptor:
+def _entries(descriptor: Descriptor, path: str) -> list[tuple[bytes, bytes]]:
     pairs = list(descriptor.items() if isinstance(descriptor, Mapping) else descriptor)
     if not pairs:
         raise ValueError(f"{path}.entries: at least 1")
-    message = ratelimit_pb2.RateLimitDescriptor()
+    entries = []
     for index, (key, value) in enumerate(pairs):
         field = f"{path}.entries[{index}]"
         if not key:
             raise ValueError(f"{field}.key: must not be empty")
-        message.entries.add(key=_bytes(key, f"{field}.key"), value=_bytes(value, f"{field}.value"))
-    return message
+        entries.append((_bytes(key, f"{field}.key"), _bytes(value, f"{field}.value")))
+    return entries
 
 
 def _bytes(text: Text, field: str) -> bytes:
