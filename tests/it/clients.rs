@@ -70,6 +70,23 @@ fn the_go_package_passes_its_tests() {
     );
 }
 
+/// The package is installed from its folder, as a user does it.
+#[test]
+fn the_python_package_passes_its_tests() {
+    passes(
+        "python",
+        r#"
+        export PYTHONDONTWRITEBYTECODE=1
+        cp -r . "$SCRATCH/package"
+        python -m pip install --quiet --no-deps --no-build-isolation --target "$SCRATCH/installed" "$SCRATCH/package"
+        PYTHONPATH="$SCRATCH/installed" python -W error -m unittest discover tests
+        python -m mypy --cache-dir "$SCRATCH/mypy"
+        python -m ruff check --no-cache .
+        python -m ruff format --no-cache --check .
+        "#,
+    );
+}
+
 /// In a copy, since the package is built beside its sources.
 #[test]
 fn the_typescript_package_passes_its_tests() {

@@ -89,7 +89,7 @@ fn committed_charge(commit: &Committed) -> Option<v1::CommittedCharge> {
         Some(CommitOutcome::Repeated) => committed_charge::Outcome::Repeated,
         Some(CommitOutcome::Late) => committed_charge::Outcome::Late,
     };
-    let (held, used) = (commit.held?, commit.used.unwrap_or_default());
+    let ((held, _), used) = (commit.held?, commit.used.unwrap_or_default());
     Some(v1::CommittedCharge { outcome: outcome.into(), held, used })
 }
 

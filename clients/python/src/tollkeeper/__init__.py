@@ -1,0 +1,32 @@
+"""A client of tollkeeper, a rate-limit service: decides calls, and holds hits while work is under way."""
+
+from tollkeeper.aio import AsyncClient
+from tollkeeper.call import HITS_MAX, Call, Descriptor, Descriptors, Mode
+from tollkeeper.channel import TLS
+from tollkeeper.client import Client
+from tollkeeper.decision import Charge, Committed, Decision, ServiceError, Status
+from tollkeeper.exchange import OnCall, OnFailure
+from tollkeeper.hold import AsyncHold, Hold
+from tollkeeper.middleware import ASGIMiddleware, WSGIMiddleware
+
+__all__ = [
+    "HITS_MAX",
+    "TLS",
+    "ASGIMiddleware",
+    "AsyncClient",
+    "AsyncHold",
+    "Call",
+    "Charge",
+    "Client",
+    "Committed",
+    "Decision",
+    "Descriptor",
+    "Descriptors",
+    "Hold",
+    "Mode",
+    "OnCall",
+    "OnFailure",
+    "ServiceError",
+    "Status",
+    "WSGIMiddleware",
+]

@@ -1,0 +1,208 @@
+import datetime
+
+from tollkeeper._generated import ratelimit_pb2 as _ratelimit_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from tollkeeper._generated import status_pb2 as _status_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DecideRequest(_message.Message):
+    __slots__ = ("domain", "calls")
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    domain: str
+    calls: _containers.RepeatedCompositeFieldContainer[Call]
+    def __init__(self, domain: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ...) -> None: ...
+
+class DecideResponse(_message.Message):
+    __slots__ = ("verdicts",)
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
+    def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("descriptors", "mode", "hits")
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        TAKE: _ClassVar[Call.Mode]
+        CHECK: _ClassVar[Call.Mode]
+        READ: _ClassVar[Call.Mode]
+        DEBIT: _ClassVar[Call.Mode]
+    TAKE: Call.Mode
+    CHECK: Call.Mode
+    READ: Call.Mode
+    DEBIT: Call.Mode
+    DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    descriptors: _containers.RepeatedCompositeFieldContainer[_ratelimit_pb2.RateLimitDescriptor]
+    mode: Call.Mode
+    hits: int
+    def __init__(self, descriptors: _Optional[_Iterable[_Union[_ratelimit_pb2.RateLimitDescriptor, _Mapping]]] = ..., mode: _Optional[_Union[Call.Mode, str]] = ..., hits: _Optional[int] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("code", "statuses", "hold", "error")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Verdict.Code]
+        OK: _ClassVar[Verdict.Code]
+        OVER_LIMIT: _ClassVar[Verdict.Code]
+    UNKNOWN: Verdict.Code
+    OK: Verdict.Code
+    OVER_LIMIT: Verdict.Code
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    code: Verdict.Code
+    statuses: _containers.RepeatedCompositeFieldContainer[Status]
+    hold: str
+    error: _status_pb2.Status
+    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("code", "descriptor", "rule", "current_limit", "limit_remaining", "duration_until_reset", "used", "held")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_REMAINING_FIELD_NUMBER: _ClassVar[int]
+    DURATION_UNTIL_RESET_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    code: Verdict.Code
+    descriptor: int
+    rule: str
+    current_limit: Limit
+    limit_remaining: int
+    duration_until_reset: _duration_pb2.Duration
+    used: int
+    held: int
+    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., descriptor: _Optional[int] = ..., rule: _Optional[str] = ..., current_limit: _Optional[_Union[Limit, _Mapping]] = ..., limit_remaining: _Optional[int] = ..., duration_until_reset: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., used: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
+
+class Limit(_message.Message):
+    __slots__ = ("name", "requests_per_unit", "unit", "unit_multiplier")
+    class Unit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Limit.Unit]
+        SECOND: _ClassVar[Limit.Unit]
+        MINUTE: _ClassVar[Limit.Unit]
+        HOUR: _ClassVar[Limit.Unit]
+        DAY: _ClassVar[Limit.Unit]
+        MONTH: _ClassVar[Limit.Unit]
+        YEAR: _ClassVar[Limit.Unit]
+        WEEK: _ClassVar[Limit.Unit]
+    UNKNOWN: Limit.Unit
+    SECOND: Limit.Unit
+    MINUTE: Limit.Unit
+    HOUR: Limit.Unit
+    DAY: Limit.Unit
+    MONTH: Limit.Unit
+    YEAR: Limit.Unit
+    WEEK: Limit.Unit
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_UNIT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    requests_per_unit: int
+    unit: Limit.Unit
+    unit_multiplier: int
+    def __init__(self, name: _Optional[str] = ..., requests_per_unit: _Optional[int] = ..., unit: _Optional[_Union[Limit.Unit, str]] = ..., unit_multiplier: _Optional[int] = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("domain", "commits")
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    domain: str
+    commits: _containers.RepeatedCompositeFieldContainer[Commit]
+    def __init__(self, domain: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ...) -> None: ...
+
+class CommitResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CommitResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[CommitResult, _Mapping]]] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("hold", "used", "used_by_kind", "end")
+    class UsedByKindEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    USED_BY_KIND_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    hold: str
+    used: int
+    used_by_kind: _containers.ScalarMap[str, int]
+    end: str
+    def __init__(self, hold: _Optional[str] = ..., used: _Optional[int] = ..., used_by_kind: _Optional[_Mapping[str, int]] = ..., end: _Optional[str] = ...) -> None: ...
+
+class CommitResult(_message.Message):
+    __slots__ = ("charges", "error")
+    CHARGES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    charges: _containers.RepeatedCompositeFieldContainer[CommittedCharge]
+    error: _status_pb2.Status
+    def __init__(self, charges: _Optional[_Iterable[_Union[CommittedCharge, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class CommittedCharge(_message.Message):
+    __slots__ = ("outcome", "held", "used")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[CommittedCharge.Outcome]
+        APPLIED: _ClassVar[CommittedCharge.Outcome]
+        REPEATED: _ClassVar[CommittedCharge.Outcome]
+        LATE: _ClassVar[CommittedCharge.Outcome]
+    UNKNOWN: CommittedCharge.Outcome
+    APPLIED: CommittedCharge.Outcome
+    REPEATED: CommittedCharge.Outcome
+    LATE: CommittedCharge.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    outcome: CommittedCharge.Outcome
+    held: int
+    used: int
+    def __init__(self, outcome: _Optional[_Union[CommittedCharge.Outcome, str]] = ..., held: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("domain", "renewals")
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    RENEWALS_FIELD_NUMBER: _ClassVar[int]
+    domain: str
+    renewals: _containers.RepeatedCompositeFieldContainer[Renewal]
+    def __init__(self, domain: _Optional[str] = ..., renewals: _Optional[_Iterable[_Union[Renewal, _Mapping]]] = ...) -> None: ...
+
+class RenewResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[RenewResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[RenewResult, _Mapping]]] = ...) -> None: ...
+
+class Renewal(_message.Message):
+    __slots__ = ("commit", "call")
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    commit: Commit
+    call: Call
+    def __init__(self, commit: _Optional[_Union[Commit, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ...) -> None: ...
+
+class RenewResult(_message.Message):
+    __slots__ = ("commit", "verdict")
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    commit: CommitResult
+    verdict: Verdict
+    def __init__(self, commit: _Optional[_Union[CommitResult, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...

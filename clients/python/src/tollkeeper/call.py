@@ -1,0 +1,101 @@
+"""Calls: what a client wants to do, checked before it is sent."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+from tollkeeper._generated import tollkeeper_pb2
+
+HITS_MAX = 2**53 - 1
+CALLS_MAX = 1_000
+
+Text = str | bytes
+# An ordered path of keys and values, as in the rules. Pairs may repeat a key and have keys that are bytes.
+Descriptor = Mapping[str, Text] | Sequence[tuple[Text, Text]]
+Descriptors = Descriptor | Sequence[Descriptor]
+
+
+class Mode(Enum):
+    """What a call does to the counters."""
+
+    TAKE = "take"
+    """Charges the hits if all of them fit, or nothing."""
+    CHECK = "check"
+    """Charges nothing, and answers as for one hit."""
+    READ = "read"
+    """Charges nothing and denies nothing: the statuses show the counters of every limit."""
+    DEBIT = "debit"
+    """Charges the hits in any case, since the work is done."""
+    REFUND = "refund"
+    """Gives the hits back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing to do. All of its descriptors pass, or none."""
+
+    descriptors: Descriptors
+    hits: int | None = 1
+    """Not used by CHECK and READ. None is 1, or the estimate of a rule with `hold`."""
+    mode: Mode = Mode.TAKE
+
+
+def listed(descriptors: Descriptors) -> Sequence[Descriptor]:
+    """Several descriptors, from one or several."""
+    if isinstance(descriptors, Mapping):
+        return [descriptors]
+    # A pair begins with text, a descriptor does not.
+    first = next(iter(descriptors), None)
+    if isinstance(first, tuple) and first and isinstance(first[0], (str, bytes)):
+        return [cast(Descriptor, descriptors)]
+    return cast(Sequence[Descriptor], descriptors)
+
+
+def check_hits(field: str, hits: int) -> None:
+    if not 0 <= hits <= HITS_MAX:
+        raise ValueError(f"{field}: must be from 0 to {HITS_MAX}, not {hits}")
+
+
+def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
+    """The message of a call. Errors name the field below `path`."""
+    descriptors = listed(call.descriptors)
+    if not descriptors:
+        raise ValueError(f"{path}descriptors: at least 1")
+    message = tollkeeper_pb2.Call(mode=None if call.mode is Mode.REFUND else call.mode.name)
+    for index, descriptor in enumerate(descriptors):
+        added = message.descriptors.add()
+        for key, value in _entries(descriptor, f"{path}descriptors[{index}]"):
+            added.entries.add(key=key, value=value)
+    if call.hits is None or call.mode in (Mode.CHECK, Mode.READ):
+        return message
+    check_hits(f"{path}hits", call.hits)
+    if call.mode is not Mode.REFUND:
+        message.hits = call.hits
+        return message
+    for added in message.descriptors:
+        added.hits_addend.value = call.hits
+        added.is_negative_hits = True
+    return message
+
+
+def _entries(descriptor: Descriptor, path: str) -> list[tuple[bytes, bytes]]:
+    pairs = list(descriptor.items() if isinstance(descriptor, Mapping) else descriptor)
+    if not pairs:
+        raise ValueError(f"{path}.entries: at least 1")
+    entries = []
+    for index, (key, value) in enumerate(pairs):
+        field = f"{path}.entries[{index}]"
+        if not key:
+            raise ValueError(f"{field}.key: must not be empty")
+        entries.append((_bytes(key, f"{field}.key"), _bytes(value, f"{field}.value")))
+    return entries
+
+
+def _bytes(text: Text, field: str) -> bytes:
+    if isinstance(text, str):
+        # A lone surrogate in a value from outside is no reason to fail.
+        return text.encode(errors="surrogatepass")
+    if isinstance(text, bytes):
+        return text
+    raise TypeError(f"{field}: must be str or bytes, not {type(text).__name__}")

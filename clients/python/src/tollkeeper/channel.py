@@ -1,0 +1,54 @@
+"""How a client connects."""
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import grpc
+
+Options = list[tuple[str, str | int]]
+
+_OPTIONS: Options = [
+    # Uses every address of the name, so that all replicas of a headless Service get calls.
+    ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
+    # A DNS record could bring retries, and a decision that is repeated is charged twice.
+    ("grpc.service_config_disable_resolution", 1),
+    # Notices a peer that disappeared without closing the connection.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    # By default it may be two minutes until the service is found again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # In spite of its name, the time for one attempt to connect, with the handshake of TLS; by default 20 s.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """PEM files, which are read when the client is made."""
+
+    ca: str | PathLike[str] | None = None
+    """Certificates to trust; the system's if None."""
+    cert: str | PathLike[str] | None = None
+    """The client's certificate, for a service with `--tls-client-ca`."""
+    key: str | PathLike[str] | None = None
+    server_name: str | None = None
+    """Name in the service's certificate, if it is not the one of the target."""
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("tls: cert and key must both be set, or neither")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+
+def _read(path: str | PathLike[str] | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def options(tls: TLS | None) -> Options:
+    if tls is None or tls.server_name is None:
+        return _OPTIONS
+    return [*_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name)]

@@ -1,0 +1,155 @@
+"""Decisions: what the service has answered, or what was decided without an answer."""
+
+import math
+from dataclasses import dataclass
+
+import grpc
+
+from tollkeeper._generated import status_pb2, tollkeeper_pb2
+from tollkeeper._generated.tollkeeper_pb2 import CommittedCharge, Limit, Verdict
+
+_CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class ServiceError(Exception):
+    """Why there is no answer: a gRPC code such as `UNAVAILABLE`, and a message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of one descriptor after the call; with a read, of one limit."""
+
+    allowed: bool
+    descriptor: int
+    """Index of the descriptor in the call."""
+    rule: str
+    """Path of the rule, such as `plan=free|user`; empty if no rule matched."""
+    limit: int | None
+    """None if no limit applies; 0 admits nothing."""
+    remaining: int
+    reset: float
+    """Seconds until the window ends, the hits fit, or no hit counts."""
+    name: str
+    """The `name` of the limit, if it has one."""
+    unit: str
+    """`minute`, and so on; `unknown` for calls in flight; empty without a limit."""
+    unit_multiplier: int
+    used: int | None
+    """Number of hits that count; only with a read."""
+    held: int | None
+    """Number of hits that holds without a name hold; only with a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a call may pass; true if it may.
+
+    Limit, remaining hits, reset and rule are from one status: of a denied call, the last one over its limit, otherwise
+    the one with the fewest remaining hits.
+    """
+
+    allowed: bool
+    failed: bool = False
+    """The service gave no answer, for the reason in `error`, and `on_failure` decided."""
+    limit: int | None = None
+    """None if no limit applies; 0 admits nothing."""
+    remaining: int = 0
+    reset: float = 0.0
+    """Seconds."""
+    retry_after: float | None = None
+    """Seconds until a denied call may fit, at least 1; None if allowed."""
+    rule: str = ""
+    statuses: tuple[Status, ...] = ()
+    error: ServiceError | None = None
+    hold: str = ""
+    """Names what was held, for a commit; empty if nothing was."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """RateLimit-Limit, -Remaining and -Reset, if there is a limit; Retry-After, if denied."""
+        headers = {}
+        if self.limit is not None:
+            headers["RateLimit-Limit"] = str(self.limit)
+            headers["RateLimit-Remaining"] = str(self.remaining)
+            headers["RateLimit-Reset"] = str(max(1, math.ceil(self.reset)))
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(math.ceil(self.retry_after))
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One counter's part of a commit."""
+
+    outcome: str
+    """`applied`; `repeated`: it was committed before; `late`: the time of the hold had passed; `unknown`."""
+    held: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What has become of a commit."""
+
+    charges: tuple[Charge, ...] = ()
+    error: ServiceError | None = None
+
+
+def decode(verdict: Verdict) -> Decision | ServiceError:
+    """The service's decision, or why it has none."""
+    if verdict.code not in (Verdict.OK, Verdict.OVER_LIMIT):
+        return _error(verdict.error)
+    allowed = verdict.code == Verdict.OK
+    statuses = tuple(map(_status, verdict.statuses))
+    limited = [status for status in statuses if status.limit is not None]
+    over = [status for status in limited if not status.allowed]
+    fewest = min(limited, key=lambda status: status.remaining, default=None)
+    shown = over[-1] if over and not allowed else fewest
+    first = statuses[0].rule if statuses else ""
+    return Decision(
+        allowed=allowed,
+        limit=shown.limit if shown else None,
+        remaining=shown.remaining if shown else 0,
+        reset=shown.reset if shown else 0.0,
+        retry_after=None if allowed else max([1.0, *(status.reset for status in over)]),
+        rule=shown.rule if shown else first,
+        statuses=statuses,
+        hold=verdict.hold,
+    )
+
+
+def decode_commit(result: tollkeeper_pb2.CommitResult) -> Committed:
+    charges = tuple(
+        Charge(CommittedCharge.Outcome.Name(it.outcome).lower(), held=it.held, used=it.used) for it in result.charges
+    )
+    return Committed(charges, _error(result.error) if result.HasField("error") else None)
+
+
+def _status(status: tollkeeper_pb2.Status) -> Status:
+    limit = status.current_limit if status.HasField("current_limit") else None
+    reset = status.duration_until_reset
+    return Status(
+        allowed=status.code != Verdict.OVER_LIMIT,
+        descriptor=status.descriptor,
+        rule=status.rule,
+        limit=limit.requests_per_unit if limit else None,
+        remaining=status.limit_remaining,
+        reset=reset.seconds + reset.nanos / 1e9,
+        name=limit.name if limit else "",
+        unit=Limit.Unit.Name(limit.unit).lower() if limit else "",
+        unit_multiplier=limit.unit_multiplier if limit else 1,
+        used=status.used if status.HasField("used") else None,
+        held=status.held if status.HasField("held") else None,
+    )
+
+
+def _error(status: status_pb2.Status) -> ServiceError:
+    return ServiceError(_CODES.get(status.code, "UNKNOWN"), status.message)

@@ -1,0 +1,64 @@
+"""What is sent for what the caller writes, and which mistakes are found before."""
+
+import unittest
+from typing import Any
+
+from tollkeeper import Call, Client, Mode
+from tollkeeper.call import encode
+
+
+def entries(descriptors: Any) -> list[list[tuple[bytes, bytes]]]:
+    message = encode(Call(descriptors))
+    return [[(entry.key, entry.value) for entry in it.entries] for it in message.descriptors]
+
+
+class Calls(unittest.TestCase):
+    def test_a_mapping_and_a_list_of_pairs_are_one_descriptor_each(self) -> None:
+        path = [[(b"path", b"/login"), (b"user", b"alice")]]
+        self.assertEqual(entries({"path": "/login", "user": "alice"}), path)
+        self.assertEqual(entries([("path", "/login"), ("user", "alice")]), path)
+        self.assertEqual(entries((("path", "/login"), ("user", b"alice"))), path)
+        self.assertEqual(entries([{"path": "/login", "user": "alice"}]), path)
+
+    def test_a_list_has_several_descriptors(self) -> None:
+        both = [[(b"a", b"1")], [(b"b", b"2")]]
+        self.assertEqual(entries([{"a": "1"}, {"b": "2"}]), both)
+        self.assertEqual(entries([[("a", "1")], {"b": "2"}]), both)
+        self.assertEqual(entries(((("a", "1"),), (("b", "2"),))), both)
+
+    def test_pairs_may_repeat_a_key(self) -> None:
+        self.assertEqual(entries([("a", "1"), ("a", "2")]), [[(b"a", b"1"), (b"a", b"2")]])
+
+    def test_a_value_of_any_text_can_be_sent(self) -> None:
+        self.assertEqual(entries({"user": "\ud800"}), [[(b"user", b"\xed\xa0\x80")]])
+
+    def test_a_refund_has_negative_hits_on_each_descriptor(self) -> None:
+        message = encode(Call([{"a": "1"}, {"b": "2"}], 5, Mode.REFUND))
+        self.assertFalse(message.HasField("hits"))
+        for descriptor in message.descriptors:
+            self.assertEqual((descriptor.hits_addend.value, descriptor.is_negative_hits), (5, True))
+
+    def test_a_check_and_a_read_have_no_hits(self) -> None:
+        for mode in (Mode.CHECK, Mode.READ):
+            self.assertFalse(encode(Call({"a": "1"}, 5, mode)).HasField("hits"))
+
+    def test_a_value_that_is_not_text_is_named(self) -> None:
+        with self.assertRaisesRegex(TypeError, r"descriptors\[0\]\.entries\[1\]\.value: must be str or bytes, not int"):
+            entries({"path": "/", "user": 7})
+
+    def test_a_batch_has_at_most_1000_calls(self) -> None:
+        with self.assertRaisesRegex(ValueError, "calls: must be at most 1000, not 1001"):
+            Client("localhost:1", "example").decide_all([Call({"a": "1"})] * 1001)
+
+
+class Settings(unittest.TestCase):
+    def test_mistakes_in_the_settings_of_a_client_are_named(self) -> None:
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"domain": ""}, "domain: must not be empty"),
+            ({"timeout": 0}, "timeout: must be more than 0 seconds, not 0"),
+            ({"on_failure": "open"}, 'on_failure: must be "allow", "deny" or a function'),
+        ]
+        for settings, message in wrong:
+            with self.subTest(message), self.assertRaises(ValueError) as raised:
+                Client(**{"target": "localhost:1", "domain": "example"} | settings)
+            self.assertEqual(str(raised.exception), message)

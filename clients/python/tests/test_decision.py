@@ -1,0 +1,37 @@
+"""What a decision shows of the service's answer."""
+
+import unittest
+import uuid
+
+from conformance import needs_service, service
+
+from tollkeeper import Client, Decision
+from tollkeeper._generated.tollkeeper_pb2 import Verdict
+from tollkeeper.decision import decode
+
+
+class Decisions(unittest.TestCase):
+    def test_a_call_that_is_denied_by_no_limit_may_come_again_after_a_second(self) -> None:
+        self.assertEqual(decode(Verdict(code=Verdict.OVER_LIMIT)), Decision(allowed=False, retry_after=1.0))
+
+    def test_a_denied_decision_is_false(self) -> None:
+        self.assertTrue(Decision(allowed=True))
+        self.assertFalse(Decision(allowed=False))
+
+    def test_times_in_headers_are_rounded_up(self) -> None:
+        decision = Decision(allowed=False, limit=0, reset=0.2, retry_after=1.2)
+        headers = {"RateLimit-Limit": "0", "RateLimit-Remaining": "0", "RateLimit-Reset": "1", "Retry-After": "2"}
+        self.assertEqual(decision.headers, headers)
+
+    @needs_service
+    def test_of_two_limits_that_are_exceeded_the_last_one_is_shown(self) -> None:
+        caller = uuid.uuid4().hex
+        with Client(service(), "conformance", timeout=10) as client:
+            decision = client.decide([{"three": caller}, {"ten": caller}], hits=11)
+        self.assertEqual((decision.limit, decision.rule), (10, "ten"))
+
+    @needs_service
+    def test_a_status_shows_the_limit_as_its_rule_has_it(self) -> None:
+        with Client(service(), "conformance", timeout=10) as client:
+            status = client.read({"double": uuid.uuid4().hex}).statuses[1]
+        self.assertEqual((status.name, status.unit, status.unit_multiplier), ("long", "year", 2))

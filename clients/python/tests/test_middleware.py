@@ -1,0 +1,119 @@
+"""What the clients of a web application get."""
+
+import asyncio
+import os
+import unittest
+import uuid
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+from conformance import needs_service, service
+
+from tollkeeper import ASGIMiddleware, AsyncClient, Client, WSGIMiddleware
+
+Response = tuple[int, dict[str, str], bytes]
+
+
+def limited(path: str) -> dict[str, str] | None:
+    return {"three": path} if path.startswith("/limited") else None
+
+
+def through_wsgi(client: Client, paths: list[str]) -> list[Response]:
+    def app(_environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain"), ("X-App", "1")])
+        return [b"hello"]
+
+    # Checks that both sides of the middleware keep to the rules of WSGI.
+    middleware: Any = WSGIMiddleware(validator(app), client, lambda environ: limited(environ["PATH_INFO"]))
+
+    def response(path: str) -> Response:
+        environ: dict[str, Any] = {"SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
+        setup_testing_defaults(environ)
+        started: list[Any] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
+            started.append((int(status.split(maxsplit=1)[0]), {name.lower(): value for name, value in headers}))
+            return lambda _: None
+
+        parts: Any = validator(middleware)(environ, start_response)
+        body = b"".join(parts)
+        parts.close()
+        return (*started[0], body)
+
+    return [response(path) for path in paths]
+
+
+def through_asgi(client: AsyncClient, paths: list[str]) -> list[Response]:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/plain"), (b"x-app", b"1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"hel", "more_body": True})
+        await send({"type": "http.response.body", "body": b"lo"})
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def responses() -> list[Response]:
+        middleware = ASGIMiddleware(app, client, lambda scope: limited(scope["path"]))
+        found: list[Response] = []
+        for path in paths:
+            sent: list[Any] = []
+
+            async def send(message: Any, sent: list[Any] = sent) -> None:
+                sent.append(message)
+
+            await middleware({"type": "http", "path": path}, receive, send)
+            start, *bodies = sent
+            headers = {name.decode(): value.decode() for name, value in start["headers"]}
+            found.append((start["status"], headers, b"".join(it["body"] for it in bodies)))
+        await client.close()
+        return found
+
+    return asyncio.run(responses())
+
+
+def responses(paths: list[str], address: str, **settings: Any) -> list[list[Response]]:
+    """Through WSGI, and through ASGI, for which paths are other ones."""
+    with Client(address, "conformance", **settings) as client:
+        answers = through_wsgi(client, paths)
+    return [answers, through_asgi(AsyncClient(address, "conformance", **settings), [f"{path}/asgi" for path in paths])]
+
+
+@needs_service
+class Middleware(unittest.TestCase):
+    def test_a_response_has_the_headers_of_its_decision_and_the_fourth_request_is_denied(self) -> None:
+        for answers in responses([f"/limited/{uuid.uuid4().hex}"] * 4, service(), timeout=10):
+            self.assertEqual([status for status, _, _ in answers], [200, 200, 200, 429])
+            self.assertEqual([headers["ratelimit-remaining"] for _, headers, _ in answers], ["2", "1", "0", "0"])
+            for status, headers, body in answers:
+                self.assertEqual(headers["ratelimit-limit"], "3")
+                self.assertGreater(int(headers["ratelimit-reset"]), 0)
+                self.assertEqual("retry-after" in headers, status == 429)
+                self.assertEqual("x-app" in headers, status == 200)
+                self.assertEqual(body, b"hello" if status == 200 else b"Too Many Requests\n")
+
+    def test_a_request_without_descriptors_passes_unchanged(self) -> None:
+        for [(status, headers, body)] in responses(["/free"], os.environ["TOLLKEEPER_GONE_ADDR"], on_failure="deny"):
+            self.assertEqual((status, set(headers), body), (200, {"content-type", "x-app"}, b"hello"))
+
+    def test_a_request_that_on_failure_allows_passes_without_headers(self) -> None:
+        for [(status, headers, body)] in responses(["/limited"], os.environ["TOLLKEEPER_GONE_ADDR"]):
+            self.assertEqual((status, set(headers), body), (200, {"content-type", "x-app"}, b"hello"))
+
+    def test_a_request_that_on_failure_denies_gets_503(self) -> None:
+        for [(status, headers, body)] in responses(["/limited"], os.environ["TOLLKEEPER_GONE_ADDR"], on_failure="deny"):
+            self.assertEqual((status, body), (503, b"Service Unavailable\n"))
+            self.assertEqual(set(headers), {"content-type", "content-length"})
+
+    def test_what_is_no_http_request_passes(self) -> None:
+        seen = []
+
+        async def app(scope: Any, _receive: Any, _send: Any) -> None:
+            seen.append(scope["type"])
+
+        client = AsyncClient(os.environ["TOLLKEEPER_GONE_ADDR"], "conformance", on_failure="deny")
+        middleware: Any = ASGIMiddleware(app, client, lambda scope: limited("/limited"))
+        for kind in ("lifespan", "websocket"):
+            asyncio.run(middleware({"type": kind}, None, None))
+        self.assertEqual(seen, ["lifespan", "websocket"])

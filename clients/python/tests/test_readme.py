@@ -1,0 +1,76 @@
+"""The samples of README.md run as they are, but for the address and the domain."""
+
+import asyncio
+import os
+import re
+import unittest
+import uuid
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+from conformance import PACKAGE, needs_service, service
+
+from tollkeeper import Decision
+
+SAMPLES = re.findall(r"^```python\n(.*?)^```", (PACKAGE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run(title: str, replaced: dict[str, str] | None = None) -> dict[str, Any]:
+    """Runs the sample that has this text, and returns its names."""
+    [sample] = [it for it in SAMPLES if title in it]
+    for old, new in (
+        {"localhost:8081": service(), '"example"': '"conformance"', "0.02": "10"} | (replaced or {})
+    ).items():
+        sample = sample.replace(old, new)
+    # The default is too short for the first request of a busy test machine.
+    sample = sample.replace('"conformance")', '"conformance", timeout=10)')
+    names: dict[str, Any] = {}
+    with redirect_stdout(StringIO()):
+        exec(sample, names)
+    return names
+
+
+@needs_service
+class Readme(unittest.TestCase):
+    def test_three_logins_pass_and_the_fourth_is_denied(self) -> None:
+        names, user = run("def login"), uuid.uuid4().hex
+        self.assertEqual([names["login"](user) for _ in range(4)], [200, 200, 200, 429])
+
+    def test_a_function_decides_without_an_answer(self) -> None:
+        names = run("def only_logins_fail_closed", {"localhost:8081": os.environ["TOLLKEEPER_GONE_ADDR"]})
+        self.assertFalse(names["client"].decide({"path": "/login"}).allowed)
+        self.assertTrue(names["client"].decide({"path": "/"}).allowed)
+
+    def test_a_hold_is_committed_on_the_way_out(self) -> None:
+        names, user = run("client.hold"), uuid.uuid4().hex
+
+        async def used() -> int | None:
+            async with names["AsyncClient"](service(), "conformance", timeout=10) as client:
+                self.assertEqual(await names["answer"](client, user), "an answer of a model")
+                decision: Decision = await client.read({"user": user})
+                return decision.statuses[0].used
+
+        self.assertEqual(asyncio.run(used()), 5)
+
+    def test_a_client_shows_its_certificate(self) -> None:
+        paths = {f'"{name}"': repr(os.environ[f"TOLLKEEPER_{kind}"]) for name, kind in FILES.items()}
+        address = {"localhost:8081": os.environ["TOLLKEEPER_TLS_ADDR"], "    tls=": "    timeout=10, tls="}
+        self.assertFalse(run("TLS(", paths | address)["client"].decide({"user": "tls"}).failed)
+
+    def test_the_middleware_denies_the_fourth_login(self) -> None:
+        app, user = run("ASGIMiddleware")["app"], uuid.uuid4().hex
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        async def four() -> None:
+            for _ in range(4):
+                await app({"type": "http", "path": "/login", "client": (user, 1)}, None, send)
+
+        asyncio.run(four())
+        self.assertEqual([message["status"] for message in sent if "status" in message], [200, 200, 200, 429])
+
+
+FILES = {"ca.pem": "CA", "client.pem": "CERT", "client.key": "KEY"}
