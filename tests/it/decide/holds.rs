@@ -3,7 +3,9 @@
 //! `steps` compares a naive model with memory, with the scripts in a Redis and with those in a Cluster over random calls, on
 //! simulated time. Here is what its steps have shown.
 
+mod orders;
 mod steps;
+mod table;
 
 use std::sync::Arc;
 
