@@ -243,10 +243,12 @@ impl HoldModel {
         if deadline <= now {
             return Some(CommitOutcome::Late);
         }
-        let is_over =
-            charge.counter.limit.algorithm.is_aligned() && made < Counter::of(charge, now).start;
+        // Only the present window is at hand: others keep the estimate, later ones too if the clock was set back.
+        let Counter { start, end, .. } = Counter::of(charge, now);
+        let is_elsewhere =
+            charge.counter.limit.algorithm.is_aligned() && !(start..end).contains(&made);
         let used = used.map_or(hits, i128::from);
-        if !is_over || used > hits {
+        if !is_elsewhere || used > hits {
             let made = Timestamp::from_millis(made as u64);
             self.replace(charge, hits, used, made, now);
         }

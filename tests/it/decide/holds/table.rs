@@ -45,12 +45,6 @@ const FURTHER: &str = "
     rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: id } }
   - key: seconds_jobs
     rate_limit: { unit: second, requests_per_unit: 1000, hold: { for: 10m, by: id } }
-  - key: routes
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 300 } }
-  - key: short_routes
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: counter, estimate: 300 } }
-  - key: released_routes
-    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: counter, estimate: 300, abandoned: release } }
   - key: slots
     rate_limit: { algorithm: in_flight, requests_per_unit: 2, hold: 10m }
   - key: short_slots
@@ -61,6 +55,18 @@ const FURTHER: &str = "
     rate_limits:
       - { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
       - { algorithm: in_flight, requests_per_unit: 1, hold: 10m }
+";
+
+/// Rules by counter, which keep their domain on one node of a Cluster.
+const BY_COUNTER: &str = "
+domain: llm
+descriptors:
+  - key: routes
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, by: counter, estimate: 300 } }
+  - key: short_routes
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: counter, estimate: 300 } }
+  - key: released_routes
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 1s, by: counter, estimate: 300, abandoned: release } }
 ";
 
 /// A line of the table: what is done, and the answer.
@@ -311,31 +317,31 @@ async fn perform_all(service: &Service, rules: &str, store: &str) {
     println!("{} scenarios on {store}", scenarios.len());
 }
 
+/// Performs all scenarios on a store.
+async fn perform_on(store: &str, name: &str) {
+    for rules in [BY_TOKEN.to_owned() + FURTHER, BY_COUNTER.to_owned()] {
+        let service = Service::start(Options { rules: &rules, store, ..Options::default() });
+        service.wait_until_ready();
+        perform_all(&service, &rules, name).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios_of_the_table_have_their_answers_on_memory() {
-    let rules = [BY_TOKEN, FURTHER].concat();
-    let service = Service::start(Options { rules: &rules, ..Options::default() });
-    perform_all(&service, &rules, "memory").await;
+    perform_on("memory://", "memory").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios_of_the_table_have_their_answers_on_a_redis() {
-    let rules = [BY_TOKEN, FURTHER].concat();
     let redis = Redis::start();
-    let store = redis.url_with_minimal_rights();
-    let service = Service::start(Options { rules: &rules, store: &store, ..Options::default() });
-    perform_all(&service, &rules, "a Redis").await;
+    perform_on(&redis.url_with_minimal_rights(), "a Redis").await;
     redis.assert_no_key_leaks();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios_of_the_table_have_their_answers_on_a_cluster() {
-    let rules = [BY_TOKEN, FURTHER].concat();
     let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
-    let store = cluster.url_with_minimal_rights();
-    let service = Service::start(Options { rules: &rules, store: &store, ..Options::default() });
-    service.wait_until_ready();
-    perform_all(&service, &rules, "a Cluster").await;
+    perform_on(&cluster.url_with_minimal_rights(), "a Cluster").await;
     cluster.assert_no_key_leaks();
 }
 
@@ -353,7 +359,11 @@ async fn the_scenarios_by_token_have_their_answers_without_scripts() {
 fn every_other_rule_of_the_table_is_refused_in_words_without_scripts() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("rules.yaml");
-    std::fs::write(&file, [BY_TOKEN, FURTHER].concat()).unwrap();
+    std::fs::write(
+        &file,
+        [BY_TOKEN, FURTHER].concat() + BY_COUNTER.split_once("descriptors:").unwrap().1,
+    )
+    .unwrap();
     let flags = ["serve", "--redis-scripts", "off", "--rules", file.to_str().unwrap()];
     let (code, _, stderr) = run(tollkeeper().args(flags));
     assert_eq!(code, Some(2));
