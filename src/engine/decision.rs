@@ -51,6 +51,8 @@ impl Committed {
             Some(CommitOutcome::Repeated) => "repeated",
             Some(CommitOutcome::Late) => "late",
             Some(CommitOutcome::Applied) if self.used == Some(0) => "unused",
+            // A call in flight has a place, whatever it uses.
+            Some(CommitOutcome::Applied) if self.limit.counts_calls() => "committed",
             Some(CommitOutcome::Applied)
                 if self.held.is_some_and(|(held, _)| self.used > Some(held)) =>
             {

@@ -334,7 +334,7 @@ impl Plan {
 
     /// What the call has charged for work under way.
     fn taken(&self, verdict: &Verdict) -> Option<TakenHold> {
-        let mut charges = Vec::new();
+        let mut charges: Vec<HeldCharge> = Vec::new();
         for (index, (charge, tally)) in self.charges.iter().zip(&verdict.tallies).enumerate() {
             let uncounted = [&verdict.corrupt, &verdict.absent];
             if let Hits::Charge(hits) = charge.hits
@@ -343,7 +343,14 @@ impl Plan {
                 && !uncounted.iter().any(|without| without.contains(&index))
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
-                charges.push(HeldCharge { counter: charge.counter.clone(), hits, made: *made });
+                let counter = &charge.counter;
+                match charges.iter_mut().find(|known| known.counter.same_counter(counter)) {
+                    // A commit ends a hold once on each counter.
+                    Some(known) => known.hits = known.hits.saturating_add(hits).min(Hits::MAX),
+                    None => {
+                        charges.push(HeldCharge { counter: counter.clone(), hits, made: *made })
+                    }
+                }
             }
         }
         (!charges.is_empty()).then_some(TakenHold { id: self.hold_id, charges })

@@ -164,23 +164,23 @@ impl MemoryStore {
 
     /// The state of a counter, reset with [`Clear::Yes`], with no hit in between.
     pub fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterState {
+        self.read_counter_at(counter, clear, self.now())
+    }
+
+    /// The state of a counter at `now`, reset with [`Clear::Yes`]. Nothing else changes it.
+    pub fn read_counter_at(&self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
         let charge = Charge::reading(counter.clone());
-        let terms = charge.terms(self.now());
+        let terms = charge.terms(now);
         let mut located: Few<LocatedCounter> = Few::from_iter([self.locate(counter, terms)]);
         located.extend(self.locate_hold(counter, charge.hold, terms));
         let shards = located.iter().map(|counter| counter.shard).collect();
         let mut locked = LockedShards::lock(&self.shards, shards);
         let mut accounts: Few<AnyAccount> =
-            located.iter().map(|counter| locked.take(counter)).collect();
+            located.iter().map(|counter| locked.copy(counter)).collect();
         let hold = (located.len() > 1).then_some(1);
         let posting = Posting { account: Some(0), hold, charge: &charge, terms };
         let state = CounterState::read(&posting, &mut accounts).expect("the account is there");
-        for (counter, account) in located.into_iter().zip(accounts) {
-            if clear == Clear::No {
-                // A counter that is kept already evicts none.
-                locked.keep(counter, account, &self.capacity);
-                continue;
-            }
+        for counter in located.into_iter().filter(|_| clear == Clear::Yes) {
             let shard = locked.shard(counter.shard);
             let keys = [Some(counter.key), counter.previous_key];
             let removed = keys.iter().flatten().filter(|key| shard.remove(key)).count();
@@ -278,12 +278,23 @@ impl<'store> LockedShards<'store> {
 
     /// Takes the account of a counter out of its shard, until it is kept again.
     fn take(&mut self, counter: &LocatedCounter) -> AnyAccount {
-        let shard = self.shard(counter.shard);
-        let mut account = shard.take(&counter.key).unwrap_or_else(counter.new_account);
+        let account = self.shard(counter.shard).take(&counter.key);
+        self.present(counter, account)
+    }
+
+    /// A copy of the account of a counter, which stays in its shard.
+    fn copy(&mut self, counter: &LocatedCounter) -> AnyAccount {
+        let account = self.shard(counter.shard).copy(&counter.key);
+        self.present(counter, account)
+    }
+
+    /// The account as it is at the time of the call.
+    fn present(&mut self, counter: &LocatedCounter, account: Option<AnyAccount>) -> AnyAccount {
+        let mut account = account.unwrap_or_else(counter.new_account);
         if let AnyAccount::SlidingWindow(account) = &mut account
             && let Some(previous_key) = &counter.previous_key
         {
-            account.previous = shard.counted(previous_key);
+            account.previous = self.shard(counter.shard).counted(previous_key);
         }
         account.write().set_back(&counter.terms);
         account

@@ -4,6 +4,7 @@ mod checks;
 mod cluster;
 mod failure;
 mod group_commit;
+mod lost_commits;
 mod memory;
 mod opening;
 mod over_limit_cache;

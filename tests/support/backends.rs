@@ -1,12 +1,19 @@
 //! Backends that judge a call at a given time: the model, the memory store, and the scripts in a Redis.
 
-use redis::ConnectionLike as _;
+use std::{
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
+
+use redis::{ConnectionLike as _, FromRedisValue, Value};
 use tollkeeper::{
     engine::{
-        ledger::{Charge, GiveBack, Tally},
+        key::Counter,
+        ledger::{Charge, CounterState, GiveBack, Tally},
         time::Timestamp,
     },
     store::{
+        Clear,
         memory::MemoryStore,
         redis::script::{
             self, KeyDeclaration, ScriptVerdict,
@@ -17,8 +24,11 @@ use tollkeeper::{
     },
 };
 
-use super::model::{Model, holds::HoldModel};
-use super::redis_server::Redis;
+use super::{
+    cluster::{Cluster, ClusterSetup},
+    model::{Model, holds::HoldModel},
+    redis_server::Redis,
+};
 
 /// Judges one call after the other.
 pub trait Backend {
@@ -26,6 +36,8 @@ pub trait Backend {
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally>;
     /// Gives back what a reservation charged. No tally where the model has none.
     fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally>;
+    /// The state of a counter, which is removed with [`Clear::Yes`]; without what it remembers.
+    fn read(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState;
     /// Removes all counters.
     fn clear(&mut self);
 }
@@ -43,6 +55,10 @@ impl Backend for Model {
         Model::give_back(self, give_back, now)
     }
 
+    fn read(&mut self, _: &Counter, _: Clear, _: Timestamp) -> CounterState {
+        unimplemented!("the model of holds reads counters")
+    }
+
     fn clear(&mut self) {
         *self = Self::default();
     }
@@ -57,8 +73,12 @@ impl Backend for HoldModel {
         Self::charge(self, charges, now)
     }
 
-    fn give_back(&mut self, _: &GiveBack, _: Timestamp) -> Option<Tally> {
-        None
+    fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        Self::give_back(self, give_back, now)
+    }
+
+    fn read(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
+        Self::read(self, counter, clear, now)
     }
 
     fn clear(&mut self) {
@@ -83,6 +103,10 @@ impl Backend for MemoryStore {
         Some(self.give_back_at(give_back, now))
     }
 
+    fn read(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
+        CounterState { remembered: Vec::new(), ..self.read_counter_at(counter, clear, now) }
+    }
+
     fn clear(&mut self) {
         *self = memory();
     }
@@ -91,17 +115,33 @@ impl Backend for MemoryStore {
 /// Replaces Redis's clock by two keys.
 const CLOCK: &str = "local time = redis.call('MGET', 'seconds', 'micros')\n";
 
-/// The scripts, on a clock that the test sets. Its time must be later than the real time: an expiry in the
+/// The scripts on one server, on a clock that the test sets. Its time must be later than the real time: an expiry in the
 /// past would delete the key.
-pub struct ScriptInRedis {
-    pub redis: Redis,
+pub struct Scripts {
     connection: redis::Connection,
     keys: KeyDeclaration,
     ledger: String,
     fixed: String,
     commit: String,
+    counter: String,
     /// Number of calls that `commit` has decided.
     pub committed: u64,
+    /// The keys of the clock.
+    clock: [String; 2],
+}
+
+/// The scripts in a Redis.
+pub struct ScriptInRedis {
+    pub redis: Redis,
+    scripts: Scripts,
+}
+
+/// The scripts on each node of a Cluster. All counters of a call must be on one node.
+pub struct ScriptsInCluster {
+    pub cluster: Cluster,
+    nodes: Vec<Scripts>,
+    /// For each node, two users whose counters it has.
+    pub users: Vec<[String; 2]>,
 }
 
 impl ScriptInRedis {
@@ -112,13 +152,68 @@ impl ScriptInRedis {
     /// The scripts as they take their keys in this way.
     pub fn start_with(keys: KeyDeclaration) -> Self {
         let redis = Redis::start();
+        let clock = ["seconds", "micros"].map(str::to_owned);
+        Self { scripts: Scripts::load(&redis, keys, CLOCK, clock), redis }
+    }
+}
+
+impl Deref for ScriptInRedis {
+    type Target = Scripts;
+
+    fn deref(&self) -> &Scripts {
+        &self.scripts
+    }
+}
+
+impl DerefMut for ScriptInRedis {
+    fn deref_mut(&mut self) -> &mut Scripts {
+        &mut self.scripts
+    }
+}
+
+impl ScriptsInCluster {
+    /// Three masters. Each batch of the service on a node takes its keys as these scripts do.
+    pub fn start() -> Self {
+        let setup = ClusterSetup { replicas: false, ..ClusterSetup::default() };
+        let cluster = Cluster::start_as(&setup);
+        let (mut nodes, mut users) = (Vec::new(), Vec::new());
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            let key = cluster.key_on(number);
+            let clock = ["seconds", "micros"].map(|name| format!("{{{key}}}{name}"));
+            let [seconds, micros] = &clock;
+            let source = format!("local time = redis.call('MGET', '{seconds}', '{micros}')\n");
+            nodes.push(Scripts::load(node, KeyDeclaration::Undeclared, &source, clock));
+            let here = |user: &String| {
+                cluster.node_of(cluster.slot_of(&format!("{{shop|user={user}}}"))) == number
+            };
+            let mut here = (0..).map(|user| format!("user{user}.")).filter(here);
+            users.push([here.next().unwrap(), here.next().unwrap()]);
+        }
+        Self { cluster, nodes, users }
+    }
+
+    /// The node that has this counter.
+    fn node_of(&mut self, counter: &Counter) -> &mut Scripts {
+        let key = counter.key(Timestamp::from_millis(0));
+        let is_here = |users: &[String; 2]| users.iter().any(|user| key.contains(user));
+        &mut self.nodes[self.users.iter().position(is_here).expect("a user of a node")]
+    }
+}
+
+impl Scripts {
+    fn load(redis: &Redis, keys: KeyDeclaration, clock: &str, clock_keys: [String; 2]) -> Self {
         let mut connection = redis.connect();
         let mut load = |source: String| {
             redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
         };
-        let [ledger, fixed, commit] =
-            [script::ledger, script::fixed, script::commit].map(|source| load(source(CLOCK, keys)));
-        Self { keys, ledger, fixed, commit, committed: 0, redis, connection }
+        let sources = [
+            script::ledger(clock, keys),
+            script::fixed(clock, keys),
+            script::commit(clock, keys),
+            script::counter(clock),
+        ];
+        let [ledger, fixed, commit, counter] = sources.map(&mut load);
+        Self { keys, ledger, fixed, commit, counter, committed: 0, clock: clock_keys, connection }
     }
 
     pub fn answer(&mut self, charges: &[Charge], now: Timestamp) -> ScriptVerdict {
@@ -151,7 +246,8 @@ impl ScriptInRedis {
         let mut run = FixedRun::default();
         run.add(charges, assumed_now, "");
         let command = run.command("EVALSHA", &self.fixed, self.keys);
-        let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
+        let reply: Vec<i64> = self.run(&command, now);
+        let (time, mut outcomes) = run.read(&reply).expect("a valid reply");
         assert_eq!(time, now);
         outcomes.remove(0)
     }
@@ -179,19 +275,36 @@ impl ScriptInRedis {
         self.answer_to(&run, now)
     }
 
+    /// The state of a counter, which is removed with [`Clear::Yes`].
+    fn read_counter(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
+        let mut run = LedgerRun::default();
+        run.add(&[Charge::reading(counter.clone())].into(), now, "");
+        let mut command = run.command("EVALSHA", &self.counter, KeyDeclaration::Declared);
+        command.arg(if clear == Clear::Yes { "clear" } else { "show" });
+        let reply: Vec<Value> = self.run(&command, now);
+        let numbers: Vec<u64> =
+            reply.into_iter().map_while(|value| redis::from_redis_value(value).ok()).collect();
+        let [_, _, 1, used, remaining, reset, held, open_holds, ..] = numbers[..] else {
+            panic!("{numbers:?}");
+        };
+        let reset = Duration::from_millis(reset);
+        CounterState { used, remaining, held, open_holds, reset, remembered: Vec::new() }
+    }
+
     /// Runs the ledger script for the one call of `run`.
     fn answer_to(&mut self, run: &LedgerRun, now: Timestamp) -> ScriptVerdict {
         let command = run.command("EVALSHA", &self.ledger, self.keys);
-        let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
+        let reply: Vec<i64> = self.run(&command, now);
+        let (time, mut outcomes) = run.read(&reply).expect("a valid reply");
         assert_eq!(time, now);
         outcomes.remove(0)
     }
 
     /// Sets the clock, and runs a script's command.
-    fn run(&mut self, command: &redis::Cmd, now: Timestamp) -> Vec<i64> {
+    fn run<T: FromRedisValue>(&mut self, command: &redis::Cmd, now: Timestamp) -> T {
         let (seconds, micros) = (now.as_secs(), now.as_millis() % 1000 * 1000);
         let mut commands = Vec::new();
-        for (key, value) in [("seconds", seconds), ("micros", micros)] {
+        for (key, value) in self.clock.iter().zip([seconds, micros]) {
             let set = redis::cmd("SET").arg(key).arg(value).arg("EX").arg(1_000_000_000).take();
             commands.extend(set.get_packed_command());
         }
@@ -201,27 +314,58 @@ impl ScriptInRedis {
     }
 }
 
+/// The tallies of a call that must be decided.
+#[track_caller]
+fn decided(verdict: ScriptVerdict) -> Vec<Tally> {
+    match verdict {
+        ScriptVerdict::Decided(verdict) => verdict.tallies,
+        other => panic!("{other:?}"),
+    }
+}
+
 impl Backend for ScriptInRedis {
     fn name(&self) -> &'static str {
         "redis"
     }
 
     fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
-        match self.answer(charges, now) {
-            ScriptVerdict::Decided(verdict) => verdict.tallies,
-            other => panic!("{other:?}"),
-        }
+        decided(self.answer(charges, now))
     }
 
     fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
-        match self.answer_give_back(give_back, now) {
-            ScriptVerdict::Decided(verdict) => Some(verdict.tallies[0]),
-            other => panic!("{other:?}"),
-        }
+        decided(self.answer_give_back(give_back, now)).pop()
+    }
+
+    fn read(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
+        self.read_counter(counter, clear, now)
     }
 
     fn clear(&mut self) {
         redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+    }
+}
+
+impl Backend for ScriptsInCluster {
+    fn name(&self) -> &'static str {
+        "the cluster"
+    }
+
+    fn charge(&mut self, charges: &[Charge], now: Timestamp) -> Vec<Tally> {
+        decided(self.node_of(&charges[0].counter).answer(charges, now))
+    }
+
+    fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        decided(self.node_of(&give_back.counter).answer_give_back(give_back, now)).pop()
+    }
+
+    fn read(&mut self, counter: &Counter, clear: Clear, now: Timestamp) -> CounterState {
+        self.node_of(counter).read_counter(counter, clear, now)
+    }
+
+    fn clear(&mut self) {
+        for node in &mut self.nodes {
+            redis::cmd("FLUSHALL").exec(&mut node.connection).unwrap();
+        }
     }
 }
 

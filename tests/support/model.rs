@@ -404,6 +404,38 @@ impl Model {
         }
     }
 
+    /// The hits that count, rounded up.
+    fn used(&self, charge: &Charge, now: i128) -> i128 {
+        let counter = Counter::of(charge, now);
+        let ceil = |hits: i128| (hits + counter.window - 1) / counter.window;
+        match charge.counter.limit.algorithm {
+            Algorithm::FixedWindow => self.in_window(&counter.name, counter.start),
+            Algorithm::FirstHitWindow { .. } => {
+                self.opened(&counter, now).map_or(0, |(used, ..)| used)
+            }
+            Algorithm::SlidingLog { .. } => self.logged(&counter, now).len() as i128,
+            Algorithm::SlidingWindow => {
+                let before = self.in_window(&counter.name, counter.start - counter.window);
+                self.in_window(&counter.name, counter.start) + ceil(before * (counter.end - now))
+            }
+            Algorithm::InFlight { .. } => self.in_flight(&counter, now).len() as i128,
+            Algorithm::TokenBucket { .. } => ceil(self.debt(&counter, now).0),
+        }
+    }
+
+    /// Removes what is counted now; other windows stay.
+    fn remove(&mut self, charge: &Charge, now: i128) {
+        let Counter { name, start, window, .. } = Counter::of(charge, now);
+        if charge.counter.limit.algorithm == Algorithm::SlidingWindow {
+            self.windows.remove(&(name.clone(), start - window));
+        }
+        self.windows.remove(&(name.clone(), start));
+        self.opened.remove(&name);
+        self.logs.remove(&name);
+        self.buckets.remove(&name);
+        self.places.remove(&name);
+    }
+
     /// Takes back what a reservation charged. The model knows the tally only in the window of the reservation.
     pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
         let GiveBack { counter, hits, made, hold, .. } = give_back;

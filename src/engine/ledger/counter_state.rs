@@ -43,12 +43,15 @@ impl CounterState {
         let is_in_flight = matches!(account, AnyAccount::InFlight(_));
         let account = account.read();
         let open_holds = if is_in_flight { account.used(terms) } else { 0 };
+        let reset = terms.now.until(account.ends(terms));
+        // A deadline further ahead was noted while the clock was ahead, and would be set back by a call.
+        let reset_max = if is_in_flight { terms.window_ms } else { u64::MAX };
         Self {
             used: account.used(terms),
             remaining: account.remaining(terms),
             held: 0,
             open_holds,
-            reset: terms.now.until(account.ends(terms)),
+            reset: reset.min(Duration::from_millis(reset_max)),
             remembered,
         }
     }

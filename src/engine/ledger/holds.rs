@@ -6,7 +6,7 @@ use super::posting::{Few, Posting};
 use crate::engine::{
     algorithm::{
         AnyAccount,
-        account::{Account as _, Terms},
+        account::{Account as _, COUNT_MAX, Terms},
         hold_record::{HoldRecord, HoldState},
         in_flight::{InFlight, Occupant},
     },
@@ -97,6 +97,12 @@ pub(super) fn take(posting: &Posting<'_>, accounts: &mut [AnyAccount]) {
         }
         (Some(HoldAction::ById { lifetime_ms, .. }), Some(AnyAccount::HoldRecord(record))) => {
             let Hits::Charge(hits) = posting.charge.hits else { return };
+            // A call may charge the counter twice.
+            let before = match record.state {
+                Some(HoldState::Taken { hits, .. }) => hits,
+                _ => 0,
+            };
+            let hits = hits.saturating_add(before).min(COUNT_MAX);
             let deadline = now.plus_millis(lifetime_ms);
             let state = HoldState::Taken { hits, made: now, deadline };
             // A commit that is late is recognized for as long again.

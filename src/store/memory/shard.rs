@@ -93,6 +93,11 @@ impl Shard {
         })
     }
 
+    /// A copy of the account of a counter, if there is one.
+    pub(super) fn copy(&self, key: &HashedKey) -> Option<AnyAccount> {
+        Some(self.table.find(key.hash, |kept| key.is_of(kept))?.account.clone())
+    }
+
     /// The hits of a sliding window in one clock-aligned window.
     pub(super) fn counted(&self, key: &HashedKey) -> u64 {
         match self.table.find(key.hash, |kept| key.is_of(kept)) {

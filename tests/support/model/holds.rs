@@ -1,12 +1,18 @@
 //! The reference model of holds: a list of holds with their times, beside the reference model of counters.
 
-use tollkeeper::engine::{
-    hold::Abandoned,
-    hold_id::HoldId,
-    ledger::{Charge, CommitOutcome, Fit, GiveBack, HoldAction, Tally},
-    request::Hits,
-    rule::Mode,
-    time::Timestamp,
+use std::time::Duration;
+
+use tollkeeper::{
+    engine::{
+        hold::{Abandoned, HoldBy},
+        hold_id::HoldId,
+        key,
+        ledger::{Charge, CommitOutcome, CounterState, Fit, GiveBack, HoldAction, Tally},
+        request::Hits,
+        rule::Mode,
+        time::Timestamp,
+    },
+    store::Clear,
 };
 
 use super::{Counter, Judged, Model, denials, hits_to_judge, is_counted};
@@ -47,7 +53,7 @@ fn name(charge: &Charge) -> String {
 
 /// The estimate of a charge by counter, and whether it is kept when it is abandoned.
 fn by_counter(charge: &Charge) -> Option<(i128, bool)> {
-    match charge.hold? {
+    match charge.hold.filter(|_| !charge.counter.limit.counts_calls())? {
         HoldAction::Open { estimate, abandoned, .. }
         | HoldAction::EndOldest { estimate, abandoned } => {
             Some((estimate.into(), abandoned == Abandoned::Keep))
@@ -174,6 +180,7 @@ impl HoldModel {
         let mut outcomes = Vec::new();
         for charge in charges {
             outcomes.push(match charge.hold {
+                _ if charge.counter.limit.counts_calls() => self.counters.commit(charge, now),
                 Some(HoldAction::Commit { .. }) => Some(self.commit_token(charge, now)),
                 Some(HoldAction::ById { .. }) => self.commit_id(charge, now),
                 Some(HoldAction::EndOldest { .. }) => {
@@ -236,10 +243,12 @@ impl HoldModel {
         if deadline <= now {
             return Some(CommitOutcome::Late);
         }
-        let is_over =
-            charge.counter.limit.algorithm.is_aligned() && made < Counter::of(charge, now).start;
+        // Only the present window is at hand: others keep the estimate, later ones too if the clock was set back.
+        let Counter { start, end, .. } = Counter::of(charge, now);
+        let is_elsewhere =
+            charge.counter.limit.algorithm.is_aligned() && !(start..end).contains(&made);
         let used = used.map_or(hits, i128::from);
-        if !is_over || used > hits {
+        if !is_elsewhere || used > hits {
             let made = Timestamp::from_millis(made as u64);
             self.replace(charge, hits, used, made, now);
         }
@@ -268,13 +277,18 @@ impl HoldModel {
                 let deadline = now + i128::from(lifetime_ms);
                 self.open.push(OpenHold { name, take: id, deadline });
             }
+            // The model of counters knows calls in flight.
+            (Some(HoldAction::ById { .. }), _) if charge.counter.limit.counts_calls() => {}
             (Some(HoldAction::ById { id, lifetime_ms, .. }), Hits::Charge(hits)) => {
                 let deadline = now + i128::from(lifetime_ms);
-                self.by_id.retain(|hold| hold.name != name || hold.id != id);
+                let is_same = |hold: &&HoldById| hold.name == name && hold.id == id;
+                // What another charge of the call has taken.
+                let before: i128 = self.by_id.iter().filter(is_same).map(|hold| hold.hits).sum();
+                self.by_id.retain(|hold| !is_same(&hold));
                 self.by_id.push(HoldById {
                     name,
                     id,
-                    hits: hits.into(),
+                    hits: before + i128::from(hits),
                     made: now,
                     deadline,
                     forgotten: deadline + i128::from(lifetime_ms),
@@ -299,6 +313,50 @@ impl HoldModel {
         // Without hits it ends at once.
         let ends = if ends == at { now } else { ends };
         let reset = (ends - now).max(0) as u64;
-        Tally { fit: Fit::Commit(outcome), reset: std::time::Duration::from_millis(reset) }
+        Tally { fit: Fit::Commit(outcome), reset: Duration::from_millis(reset) }
+    }
+
+    /// Takes back what a reservation charged, and what it noted of a take by id.
+    pub fn give_back(&mut self, give_back: &GiveBack, now: Timestamp) -> Option<Tally> {
+        if let Some(HoldAction::ById { id, .. }) = give_back.hold {
+            let name = name(&Charge::new(give_back.counter.clone(), Hits::Refund(0)));
+            self.by_id.retain(|hold| hold.name != name || hold.id != id);
+        }
+        self.counters.give_back(give_back, now)
+    }
+
+    /// The state of a counter. A reset removes its present window, the one before if that is weighed, and the open holds of
+    /// a limit by counter; what is known of ids and tokens stays.
+    pub fn read(&mut self, counter: &key::Counter, clear: Clear, now: Timestamp) -> CounterState {
+        let reading = Charge::reading(counter.clone());
+        let at = i128::from(now.as_millis());
+        let mut present = self.clone();
+        present.counters.set_back(&Counter::of(&reading, at), at);
+        present.expire(&reading, at);
+        let name = name(&reading);
+        let calls = present.counters.used(&reading, at);
+        let open = match reading.counter.limit.counts_calls() {
+            true => calls,
+            false if by_counter(&reading).is_some() => present.held_on(&name, at),
+            false => 0,
+        };
+        let held = by_counter(&reading).map_or(0, |(estimate, _)| estimate * open);
+        let remaining = i128::from(present.counters.left(&reading, at)) - held;
+        let ends = present.counters.ends(&reading, at);
+        if clear == Clear::Yes {
+            self.counters.remove(&reading, at);
+            let is_by_counter = |by| by == Some(HoldBy::Counter);
+            if is_by_counter(counter.limit.hold.as_ref().map(|policy| policy.by)) {
+                self.open.retain(|hold| hold.name != name);
+            }
+        }
+        CounterState {
+            used: calls as u64,
+            remaining: remaining.max(0) as u64,
+            held: held as u64,
+            open_holds: open as u64,
+            reset: Duration::from_millis((ends - at).max(0) as u64),
+            remembered: Vec::new(),
+        }
     }
 }

@@ -10,6 +10,7 @@ local charges, at = parse(1)
 local charge = charges[1]
 local algorithm = charge.algorithm
 local reply = { tonumber(time[1]), tonumber(time[2]), 1, 0, 0, 0, 0, 0 }
+charge.is_shown = true
 local account, hold = algorithm.read(charge), charge.hold
 charge.account = account
 if hold then hold.known = read_hold(charge, {}) end
@@ -25,6 +26,8 @@ else
   reply[4] = algorithm.used(account, charge)
   reply[5] = math.max(0, algorithm.remaining(account, charge) - reply[7])
   reply[6] = math.max(0, algorithm.ends(account, charge) - now)
+  -- A deadline further ahead was noted while the clock was ahead, and would be set back by a call.
+  if algorithm.finish then reply[6] = math.min(reply[6], charge.window) end
   if algorithm.entries then
     for _, entry in ipairs(algorithm.entries(account)) do reply[#reply + 1] = entry end
   end

@@ -159,7 +159,9 @@ local function take_hold(charge, opened)
     -- A commit that is late is recognized for as long again.
     local deadline = now + hold.lifetime
     known.ends, known.removed = deadline + hold.lifetime, false
-    known.value = table.concat({ text(known.ends), text(charge.hits), text(now), text(deadline) }, ' ')
+    -- A call may charge the counter twice.
+    known.held = math.min((known.held or 0) + charge.hits, COUNT_MAX)
+    known.value = table.concat({ text(known.ends), text(known.held), text(now), text(deadline) }, ' ')
   end
 end
 

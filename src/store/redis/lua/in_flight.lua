@@ -22,7 +22,7 @@ function in_flight.read(charge)
   if not member then return account end
   local is_place = string.find(member, '^%x+ %d+$') and deadline > 0 and deadline % 1 == 0
   if not is_place and string.sub(member, 1, 1) ~= '=' or deadline > now + MAX_AHEAD_MS then return nil end
-  if deadline > now + charge.window then set_back(charge.key, text(now + charge.window)) end
+  if deadline > now + charge.window and not charge.is_shown then set_back(charge.key, text(now + charge.window)) end
   account.used = redis.call('ZCOUNT', charge.key, '(' .. text(now), '+inf')
   account.changed = redis.call('ZCOUNT', charge.key, '-' .. text(now), text(now)) > 0
   return account

@@ -10,63 +10,71 @@ function token_bucket.read(charge)
   local debt, at = string.match(value, '^(%d+) (%d+)$')
   debt, at = count(debt), count(at)
   if not debt or not at or at > now + MAX_AHEAD_MS then return nil end
-  local paid = math.max(0, now - at) * charge.limit
   -- The clock was ahead by more than a window; from now on the debt is paid.
   local is_ahead = at > now + charge.window
-  at = is_ahead and now or math.max(at, now)
-  return { key = charge.key, debt = math.max(0, debt - paid), at = at, changed = is_ahead }
+  return { key = charge.key, debt = debt, at = is_ahead and now or at, changed = is_ahead }
+end
+
+-- The debt now, and its time. Limits of one counter may differ, and each pays by its own rate.
+local function owed(account, charge)
+  local paid = math.max(0, now - account.at) * charge.limit
+  return math.max(0, account.debt - paid), math.max(account.at, now)
 end
 
 function token_bucket.refund(account, hits, charge)
-  account.changed = account.changed or account.debt > 0
-  account.debt = math.max(0, account.debt - hits * charge.window)
+  local debt, at = owed(account, charge)
+  if debt == 0 then return end
+  account.debt, account.at, account.changed = math.max(0, debt - hits * charge.window), at, true
 end
 
 -- What has been refilled since is not given back: the bucket could have been full without the reservation.
 function token_bucket.give_back(account, hits, charge)
-  local refilled = math.max(0, account.at - charge.made) * charge.limit
-  local owed = hits * charge.window - refilled
+  local debt, at = owed(account, charge)
+  local refilled = math.max(0, at - charge.made) * charge.limit
+  local back = hits * charge.window - refilled
   -- A debt that has stopped at its maximum has lost hits of others.
-  if account.debt == 0 or owed <= 0 or account.debt + refilled >= COUNT_MAX then return end
-  account.changed = true
-  account.debt = math.max(0, account.debt - owed)
+  if debt == 0 or back <= 0 or debt + refilled >= COUNT_MAX then return end
+  account.debt, account.at, account.changed = math.max(0, debt - back), at, true
 end
 
 function token_bucket.fits(account, hits, charge)
-  return account.debt + hits * charge.window <= charge.burst * charge.window
+  return owed(account, charge) + hits * charge.window <= charge.burst * charge.window
 end
 
 function token_bucket.charge(account, charge)
-  account.changed = true
-  account.debt = math.min(account.debt + charge.hits * charge.window, COUNT_MAX)
+  local debt, at = owed(account, charge)
+  account.debt, account.at, account.changed = math.min(debt + charge.hits * charge.window, COUNT_MAX), at, true
 end
 
 function token_bucket.used(account, charge)
-  return div_ceil(account.debt, charge.window)
+  return div_ceil(owed(account, charge), charge.window)
 end
 
 function token_bucket.remaining(account, charge)
-  return div_floor(charge.burst * charge.window - account.debt, charge.window)
+  return div_floor(charge.burst * charge.window - owed(account, charge), charge.window)
 end
 
-local function paid_at(account, debt, charge)
-  if charge.limit == 0 then return account.at + charge.window end
-  return account.at + div_ceil(debt, charge.limit)
+-- When a debt that is `at` its time is paid.
+local function paid_at(debt, at, charge)
+  if charge.limit == 0 then return at + charge.window end
+  return at + div_ceil(debt, charge.limit)
 end
 
 function token_bucket.ends(account, charge)
-  return account.debt > 0 and paid_at(account, account.debt, charge) or now
+  local debt, at = owed(account, charge)
+  return debt > 0 and paid_at(debt, at, charge) or now
 end
 
 function token_bucket.admits_at(account, hits, charge)
   if hits > charge.burst then return token_bucket.ends(account, charge) end
-  return paid_at(account, account.debt + (hits - charge.burst) * charge.window, charge)
+  local debt, at = owed(account, charge)
+  return paid_at(debt + (hits - charge.burst) * charge.window, at, charge)
 end
 
 function token_bucket.write(account, charge)
   if not account.changed then return end
   -- One window longer than it counts: a limit that is lowered meanwhile makes it count longer.
-  local paid = account.debt > 0 and paid_at(account, account.debt, charge) or account.at
+  local paid = account.debt > 0 and paid_at(account.debt, account.at, charge) or account.at
   local expiry = math.min(paid + charge.window, account.at + MAX_AHEAD_MS)
   redis.call('SET', account.key, text(account.debt) .. ' ' .. text(account.at), 'PXAT', text(expiry))
 end

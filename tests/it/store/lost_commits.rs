@@ -1,0 +1,157 @@
+//! A commit whose answer is lost is counted exactly once: it waits in the service, and is sent until it is answered.
+
+use prost_types::value::Kind;
+use tollkeeper::rls::pb::RateLimitResponse;
+
+use crate::support::{
+    eventually,
+    fault_proxy::{Cut, FaultProxy, Faults, Flow},
+    redis_server::Redis,
+    service::{Options, Service, descriptor, request},
+};
+
+const RULES: &str = "
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000, hold: { for: 10m, estimate: 300 } }
+  - key: probe
+    rate_limit: { unit: year, requests_per_unit: 1000000 }
+";
+
+/// A service that reaches its Redis through a proxy.
+struct Reached {
+    redis: Redis,
+    proxy: FaultProxy,
+    service: Service,
+}
+
+impl Reached {
+    fn start(flags: &[&str]) -> Self {
+        let redis = Redis::start();
+        let proxy = FaultProxy::start(redis.port, 1);
+        let flags: Vec<_> = ["--decision-budget", "300ms"].iter().chain(flags).copied().collect();
+        let options =
+            Options { rules: RULES, store: &proxy.url, flags: &flags, ..Options::default() };
+        let service = Service::start(options);
+        service.wait_until_ready();
+        Self { redis, proxy, service }
+    }
+
+    async fn ask(&self, entries: &[(&str, &str)]) -> Option<RateLimitResponse> {
+        self.service.ask(request("llm", vec![descriptor(entries)])).await.ok()
+    }
+
+    /// Waits until Redis answers the service.
+    async fn answers(&self) {
+        while self.ask(&[("probe", "a")]).await.is_none() {}
+    }
+
+    async fn take(&self, user: &str) -> String {
+        metadata(&self.ask(&[("user", user)]).await.unwrap(), "hold").unwrap()
+    }
+
+    /// What becomes of a commit; `None` without an answer.
+    async fn commit(&self, token: &str) -> Option<String> {
+        let answer = self.ask(&[("hold.commit", token), ("hold.used", "42")]).await?;
+        metadata(&answer, "commit")
+    }
+
+    /// The number of commits that wait.
+    fn queued(&self) -> u64 {
+        let metrics = self.service.get("/metrics");
+        let line = metrics.lines().find(|line| line.starts_with("ratelimit_commits_queued "));
+        line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// What Redis counts for a user.
+    fn counted(&self, user: &str) -> u64 {
+        let key = self.redis.keys().into_iter();
+        let key = key.filter(|key| key.starts_with("tk1:fw:"));
+        let key = key.filter(|key| key.contains(&format!("user={user}}}"))).collect::<Vec<_>>();
+        self.redis.query(&["GET", &key[0]])
+    }
+}
+
+fn metadata(answer: &RateLimitResponse, name: &str) -> Option<String> {
+    match answer.dynamic_metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
+        Kind::StringValue(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// Ends connections after every number of bytes of answers, within the answers to a commit and behind them.
+async fn check_commits_whose_answers_are_cut(flags: &[&str], bytes: usize) {
+    let reached = Reached::start(flags);
+    let mut lost = 0;
+    for at in (0..bytes).step_by(bytes / 20) {
+        reached.answers().await;
+        let user = format!("after-{at}-bytes");
+        let token = reached.take(&user).await;
+        let replies = Flow::CutAt(at, Cut::Rst);
+        reached.proxy.set(Faults { replies, ..Faults::default() });
+        let outcome = reached.commit(&token).await;
+        if outcome.as_deref() != Some("committed") {
+            lost += 1;
+        }
+        reached.proxy.heal();
+        eventually("no commit waits", || (reached.queued() == 0).then_some(()));
+        assert_eq!(reached.counted(&user), 42, "{user}: {outcome:?}");
+        reached.answers().await;
+        assert_eq!(reached.commit(&token).await.as_deref(), Some("repeated"), "{user}");
+        assert_eq!(reached.counted(&user), 42, "{user}");
+    }
+    assert!(lost >= 3, "{lost} answers were lost");
+    reached.redis.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_cut_anywhere_is_counted_once() {
+    check_commits_whose_answers_are_cut(&[], 100).await;
+}
+
+#[tokio::test]
+async fn without_scripts_too() {
+    check_commits_whose_answers_are_cut(&["--redis-scripts", "off"], 300).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_has_run_waits_until_it_is_answered() {
+    let reached = Reached::start(&[]);
+    // From then on Redis has the script.
+    assert_eq!(reached.commit(&reached.take("bob").await).await.as_deref(), Some("committed"));
+    let token = reached.take("alice").await;
+    assert_eq!(reached.counted("alice"), 300);
+    reached.proxy.set(Faults { replies: Flow::CutAt(0, Cut::Rst), ..Faults::default() });
+    assert_ne!(reached.commit(&token).await.as_deref(), Some("committed"));
+    eventually("it has run", || (reached.counted("alice") == 42).then_some(()));
+    assert_eq!(reached.queued(), 1);
+    reached.proxy.heal();
+    eventually("it is answered", || (reached.queued() == 0).then_some(()));
+    assert_eq!(reached.counted("alice"), 42);
+}
+
+#[tokio::test]
+async fn commits_to_a_redis_that_is_stopped_are_counted_once_when_it_goes_on() {
+    let reached = Reached::start(&[]);
+    for round in 0..3 {
+        reached.answers().await;
+        let mut tokens = Vec::new();
+        for number in 0..4 {
+            let user = format!("{round}-{number}");
+            tokens.push((reached.take(&user).await, user));
+        }
+        reached.redis.signal("STOP");
+        for (token, _) in &tokens {
+            // The second one is a repetition, whichever runs first.
+            assert_ne!(reached.commit(token).await.as_deref(), Some("committed"));
+            reached.commit(token).await;
+        }
+        assert!(reached.queued() > 0);
+        reached.redis.signal("CONT");
+        eventually("no commit waits", || (reached.queued() == 0).then_some(()));
+        for (_, user) in &tokens {
+            assert_eq!(reached.counted(user), 42, "{user}");
+        }
+    }
+}
