@@ -232,7 +232,8 @@ impl Scripts {
             let mut run = CommitRun::default();
             run.add(charges, assumed_now, "");
             let command = run.command("EVALSHA", &self.commit, self.keys);
-            let (time, mut outcomes) = run.read(&self.run(&command, now)).expect("a valid reply");
+            let reply: Vec<i64> = self.run(&command, now);
+            let (time, mut outcomes) = run.read(&reply).expect("a valid reply");
             assert_eq!(time, now);
             let outcome = outcomes.remove(0);
             if outcome != ScriptVerdict::Corrupt(Vec::new()) {
