@@ -20,7 +20,7 @@ use tollkeeper::{
 
 use crate::support::{
     backends::memory,
-    charges::{BEGIN, LOG, charge, limit},
+    charges::{BEGIN, charge, limit},
     dice::Dice,
     redis_server::Redis,
     service::{Options, Service, descriptor, hits, refund, request, spell, tollkeeper, with_limit},
