@@ -149,8 +149,13 @@ impl CallMetrics {
         metrics
     }
 
-    /// Records one gRPC call.
-    pub(crate) fn call(&self, method: ServedMethod, began: Instant, code: Code) {
+    /// Records one call of Envoy's API.
+    pub fn call(&self, began: Instant, code: Code) {
+        self.call_of(ServedMethod::ShouldRateLimit, began, code);
+    }
+
+    /// Records one call of this method.
+    pub(crate) fn call_of(&self, method: ServedMethod, began: Instant, code: Code) {
         let of_method = self.durations.get(method as usize);
         let bound = usize::try_from(code as i32).ok().and_then(|code| of_method?.get(code));
         if let Some(bound) = bound {

@@ -129,7 +129,7 @@ impl Service {
             if let Some(span) = span {
                 span.end(method, code);
             }
-            self.limiter.metrics().call(method, started, code);
+            self.limiter.metrics().call_of(method, started, code);
             match answer {
                 Ok(response) => response,
                 Err(refusal) => refusal.status().into_http(),

@@ -84,7 +84,7 @@ impl Service {
         if let Some(span) = span {
             span.end(METHOD, code);
         }
-        self.limiter.metrics().call(METHOD, started, code);
+        self.limiter.metrics().call_of(METHOD, started, code);
         answer
     }
 }

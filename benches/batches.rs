@@ -1,0 +1,171 @@
+//! What a decision costs in a batch of `tollkeeper.v1`, beside single calls, and what others notice of batches.
+//! `cargo bench --bench batches` prints a table.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a benchmark")]
+
+#[path = "compare/cpu.rs"]
+mod cpu;
+#[path = "compare/process.rs"]
+#[allow(dead_code, reason = "compare uses the rest")]
+mod process;
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use process::{Process, Result, Service};
+use tempfile::TempDir;
+use tollkeeper::rls::pb::{
+    Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient,
+    v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient},
+};
+use tonic::transport::Channel;
+
+const KEYS: usize = 10_000;
+const SPAN: Duration = Duration::from_secs(4);
+const RULES: &str = "
+domain: bench
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 1000000000 }
+";
+
+fn main() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    println!("store,calls in a message,in flight,decisions/s,service us,Redis us");
+    for store in ["memory", "redis"] {
+        let folder = TempDir::new()?;
+        let redis = if store == "redis" { Some(redis(&folder)?) } else { None };
+        let url = redis.as_ref().map_or("memory://".to_owned(), |(_, url)| url.clone());
+        let rules = folder.path().join("rules.yaml");
+        fs::write(&rules, RULES)?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollkeeper"));
+        command.args(["serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]);
+        command.args(["--admin-addr", "127.0.0.1:0", "--store", &url, "--rules"]).arg(&rules);
+        command.args(["--decision-budget", "1s"]).stderr(Stdio::null());
+        let service = Service::start(command)?;
+        let redis = redis.as_ref().map(|(process, _)| process.id());
+        for (size, in_flight) in [(1000, 1), (1000, 4), (100, 8), (1, 64), (0, 64)] {
+            runtime.block_on(measure(&service, redis, store, size, in_flight))?;
+        }
+        runtime.block_on(beside(&service, store))?;
+    }
+    Ok(())
+}
+
+/// A Redis on a socket of its own.
+fn redis(folder: &TempDir) -> Result<(Process, String)> {
+    let socket = folder.path().join("redis.sock");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
+    let mut process = Process(command.stdout(Stdio::null()).spawn()?);
+    process.wait_until(|| fs::metadata(&socket).map(drop))?;
+    Ok((process, format!("redis+unix://{}", socket.display())))
+}
+
+fn descriptor(number: usize) -> RateLimitDescriptor {
+    let entry = Entry { key: "user".into(), value: format!("u{number}").into() };
+    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
+}
+
+/// Sends a batch, or with size 0 a single call of Envoy's API. Returns the number of calls that passed.
+async fn send(channel: Channel, size: usize, turn: usize) -> u64 {
+    let key = |index: usize| (turn * 7919 + index * 6101) % KEYS;
+    if size == 0 {
+        let descriptors = vec![descriptor(key(0))];
+        let request = RateLimitRequest { domain: "bench".into(), descriptors, hits_addend: 0 };
+        let mut client = RateLimitServiceClient::new(channel);
+        return client.should_rate_limit(request).await.map_or(0, |_| 1);
+    }
+    let call = |index| Call { descriptors: vec![descriptor(key(index))], ..Call::default() };
+    let calls = (0..size).map(call).collect();
+    let request = DecideRequest { domain: "bench".into(), calls };
+    let answer = TollkeeperClient::new(channel).decide(request).await.unwrap().into_inner();
+    answer.verdicts.iter().filter(|verdict| verdict.code == 1).count() as u64
+}
+
+async fn connect(service: &Service) -> Result<Channel> {
+    Ok(Channel::from_shared(format!("http://{}", service.addr))?.connect().await?)
+}
+
+/// Sends messages for a while; returns how many calls passed.
+async fn load(channel: &Channel, size: usize, in_flight: usize, ended: &AtomicBool) -> u64 {
+    let sent = AtomicU64::new(0);
+    let senders = (0..in_flight).map(async |sender| {
+        let mut turn = sender;
+        while !ended.load(Relaxed) {
+            sent.fetch_add(send(channel.clone(), size, turn).await, Relaxed);
+            turn += in_flight;
+        }
+    });
+    futures_util::future::join_all(senders).await;
+    sent.into_inner()
+}
+
+async fn after(time: Duration, ended: &AtomicBool) {
+    tokio::time::sleep(time).await;
+    ended.store(true, Relaxed);
+}
+
+async fn measure(
+    service: &Service,
+    redis: Option<u32>,
+    store: &str,
+    size: usize,
+    in_flight: usize,
+) -> Result<()> {
+    let channel = connect(service).await?;
+    for span in [SPAN / 4, SPAN] {
+        let (began, ended) = (Instant::now(), AtomicBool::new(false));
+        let before = (cpu::used(service.process.id())?, redis.map(cpu::used).transpose()?);
+        let (sent, ()) = tokio::join!(load(&channel, size, in_flight, &ended), after(span, &ended));
+        let decisions = sent as f64;
+        let us = |before: u64, now: u64| (now - before) as f64 / 1000.0 / decisions;
+        let service_us = us(before.0, cpu::used(service.process.id())?);
+        let redis_us = match (redis, before.1) {
+            (Some(redis), Some(before)) => us(before, cpu::used(redis)?),
+            _ => 0.0,
+        };
+        let rate = decisions / began.elapsed().as_secs_f64();
+        if span == SPAN {
+            println!("{store},{size},{in_flight},{rate:.0},{service_us:.2},{redis_us:.2}");
+        }
+    }
+    Ok(())
+}
+
+/// The latency of single calls at a fixed rate, alone and while batches are decided on another connection.
+async fn beside(service: &Service, store: &str) -> Result<()> {
+    let (single, batches) = (connect(service).await?, connect(service).await?);
+    for size in [None, Some(100), Some(1000)] {
+        let ended = AtomicBool::new(false);
+        let mut latencies = Vec::new();
+        let probe = async {
+            while !ended.load(Relaxed) {
+                let began = Instant::now();
+                send(single.clone(), 0, latencies.len()).await;
+                latencies.push(began.elapsed());
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        // About as many decisions a second, in small batches or in large ones.
+        let load = async {
+            let Some(size) = size else { return };
+            let mut turn = 0;
+            while !ended.load(Relaxed) {
+                send(batches.clone(), size, turn).await;
+                turn += 1;
+                tokio::time::sleep(Duration::from_micros(20 * size as u64)).await;
+            }
+        };
+        tokio::join!(probe, load, after(SPAN, &ended));
+        latencies.sort_unstable();
+        let at = |part: usize| latencies[(latencies.len() - 1) * part / 100].as_micros();
+        let beside = size.map_or("alone".to_owned(), |size| format!("beside batches of {size}"));
+        println!("{store},single calls {beside},p50 {} us,p99 {} us", at(50), at(99));
+    }
+    Ok(())
+}
