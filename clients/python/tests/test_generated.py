@@ -1,4 +1,4 @@
-"""The generated messages are those of the repository's protos, and can be imported beside others."""
+"""The generated messages follow the protos of the repository, and can be imported beside others."""
 
 import os
 import re
