@@ -259,7 +259,7 @@ type DecideRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of a set of rules. Required.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Calls on the same counter are judged in their order.
+	// Calls on the same counter are judged in their order, but for READ, and on a Redis without scripts.
 	Calls         []*Call `protobuf:"bytes,2,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1390,10 +1390,11 @@ const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\x10is_negative_hits\x18\x04 \x01(\bR\x0eisNegativeHits\x1a/\n" +
 	"\x05Entry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value2\xde\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value2\xaf\x02\n" +
 	"\n" +
 	"Tollkeeper\x12E\n" +
-	"\x06Decide\x12\x1c.tollkeeper.v1.DecideRequest\x1a\x1d.tollkeeper.v1.DecideResponse\x12E\n" +
+	"\x06Decide\x12\x1c.tollkeeper.v1.DecideRequest\x1a\x1d.tollkeeper.v1.DecideResponse\x12O\n" +
+	"\fDecideStream\x12\x1c.tollkeeper.v1.DecideRequest\x1a\x1d.tollkeeper.v1.DecideResponse(\x010\x01\x12E\n" +
 	"\x06Commit\x12\x1c.tollkeeper.v1.CommitRequest\x1a\x1d.tollkeeper.v1.CommitResponse\x12B\n" +
 	"\x05Renew\x12\x1b.tollkeeper.v1.RenewRequest\x1a\x1c.tollkeeper.v1.RenewResponseB-\n" +
 	"\rtollkeeper.v1P\x01Z\x1atollkeeper/v1;tollkeeperv1b\x06proto3"
@@ -1466,13 +1467,15 @@ var file_tollkeeper_v1_tollkeeper_proto_depIdxs = []int32{
 	21, // 23: tollkeeper.v1.Descriptor.entries:type_name -> tollkeeper.v1.Descriptor.Entry
 	24, // 24: tollkeeper.v1.Descriptor.hits_addend:type_name -> google.protobuf.UInt64Value
 	4,  // 25: tollkeeper.v1.Tollkeeper.Decide:input_type -> tollkeeper.v1.DecideRequest
-	10, // 26: tollkeeper.v1.Tollkeeper.Commit:input_type -> tollkeeper.v1.CommitRequest
-	15, // 27: tollkeeper.v1.Tollkeeper.Renew:input_type -> tollkeeper.v1.RenewRequest
-	5,  // 28: tollkeeper.v1.Tollkeeper.Decide:output_type -> tollkeeper.v1.DecideResponse
-	11, // 29: tollkeeper.v1.Tollkeeper.Commit:output_type -> tollkeeper.v1.CommitResponse
-	16, // 30: tollkeeper.v1.Tollkeeper.Renew:output_type -> tollkeeper.v1.RenewResponse
-	28, // [28:31] is the sub-list for method output_type
-	25, // [25:28] is the sub-list for method input_type
+	4,  // 26: tollkeeper.v1.Tollkeeper.DecideStream:input_type -> tollkeeper.v1.DecideRequest
+	10, // 27: tollkeeper.v1.Tollkeeper.Commit:input_type -> tollkeeper.v1.CommitRequest
+	15, // 28: tollkeeper.v1.Tollkeeper.Renew:input_type -> tollkeeper.v1.RenewRequest
+	5,  // 29: tollkeeper.v1.Tollkeeper.Decide:output_type -> tollkeeper.v1.DecideResponse
+	5,  // 30: tollkeeper.v1.Tollkeeper.DecideStream:output_type -> tollkeeper.v1.DecideResponse
+	11, // 31: tollkeeper.v1.Tollkeeper.Commit:output_type -> tollkeeper.v1.CommitResponse
+	16, // 32: tollkeeper.v1.Tollkeeper.Renew:output_type -> tollkeeper.v1.RenewResponse
+	29, // [29:33] is the sub-list for method output_type
+	25, // [25:29] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name

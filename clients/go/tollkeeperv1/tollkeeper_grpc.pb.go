@@ -21,9 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Tollkeeper_Decide_FullMethodName = "/tollkeeper.v1.Tollkeeper/Decide"
-	Tollkeeper_Commit_FullMethodName = "/tollkeeper.v1.Tollkeeper/Commit"
-	Tollkeeper_Renew_FullMethodName  = "/tollkeeper.v1.Tollkeeper/Renew"
+	Tollkeeper_Decide_FullMethodName       = "/tollkeeper.v1.Tollkeeper/Decide"
+	Tollkeeper_DecideStream_FullMethodName = "/tollkeeper.v1.Tollkeeper/DecideStream"
+	Tollkeeper_Commit_FullMethodName       = "/tollkeeper.v1.Tollkeeper/Commit"
+	Tollkeeper_Renew_FullMethodName        = "/tollkeeper.v1.Tollkeeper/Renew"
 )
 
 // TollkeeperClient is the client API for Tollkeeper service.
@@ -38,6 +39,10 @@ const (
 type TollkeeperClient interface {
 	// Decides calls: may they pass?
 	Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error)
+	// The same for a stream of requests, without HTTP/2 headers for each: answers come in the order of the requests, and the
+	// next request is decided when the last one is. A request that is refused as a whole ends the stream, and so does the
+	// service when the connection is to end, with UNAVAILABLE: requests without an answer were not decided then.
+	DecideStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideRequest, DecideResponse], error)
 	// Replaces what calls have held by what they have used. It may be repeated: only the first commit of a hold counts.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 	// Commits holds, and takes further hits for the same work, each in one step: for work that takes long, or whose size
@@ -62,6 +67,19 @@ func (c *tollkeeperClient) Decide(ctx context.Context, in *DecideRequest, opts .
 	}
 	return out, nil
 }
+
+func (c *tollkeeperClient) DecideStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideRequest, DecideResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Tollkeeper_ServiceDesc.Streams[0], Tollkeeper_DecideStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DecideRequest, DecideResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Tollkeeper_DecideStreamClient = grpc.BidiStreamingClient[DecideRequest, DecideResponse]
 
 func (c *tollkeeperClient) Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -95,6 +113,10 @@ func (c *tollkeeperClient) Renew(ctx context.Context, in *RenewRequest, opts ...
 type TollkeeperServer interface {
 	// Decides calls: may they pass?
 	Decide(context.Context, *DecideRequest) (*DecideResponse, error)
+	// The same for a stream of requests, without HTTP/2 headers for each: answers come in the order of the requests, and the
+	// next request is decided when the last one is. A request that is refused as a whole ends the stream, and so does the
+	// service when the connection is to end, with UNAVAILABLE: requests without an answer were not decided then.
+	DecideStream(grpc.BidiStreamingServer[DecideRequest, DecideResponse]) error
 	// Replaces what calls have held by what they have used. It may be repeated: only the first commit of a hold counts.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	// Commits holds, and takes further hits for the same work, each in one step: for work that takes long, or whose size
@@ -112,6 +134,9 @@ type UnimplementedTollkeeperServer struct{}
 
 func (UnimplementedTollkeeperServer) Decide(context.Context, *DecideRequest) (*DecideResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Decide not implemented")
+}
+func (UnimplementedTollkeeperServer) DecideStream(grpc.BidiStreamingServer[DecideRequest, DecideResponse]) error {
+	return status.Error(codes.Unimplemented, "method DecideStream not implemented")
 }
 func (UnimplementedTollkeeperServer) Commit(context.Context, *CommitRequest) (*CommitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Commit not implemented")
@@ -157,6 +182,13 @@ func _Tollkeeper_Decide_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Tollkeeper_DecideStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(TollkeeperServer).DecideStream(&grpc.GenericServerStream[DecideRequest, DecideResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Tollkeeper_DecideStreamServer = grpc.BidiStreamingServer[DecideRequest, DecideResponse]
 
 func _Tollkeeper_Commit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CommitRequest)
@@ -214,6 +246,13 @@ var Tollkeeper_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Tollkeeper_Renew_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "DecideStream",
+			Handler:       _Tollkeeper_DecideStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "tollkeeper/v1/tollkeeper.proto",
 }
