@@ -234,9 +234,10 @@ impl Caller<'_> {
     /// A call, and the id of what it takes.
     fn call(&mut self, limits: &[Reloaded]) -> (Vec<Charge>, HoldId) {
         let (count, take) = (1 + self.dice.below(3), self.nonce());
+        let commits = self.dice.below(8) == 0;
         let mut call = Vec::new();
         for _ in 0..count {
-            if !self.tokens.is_empty() && self.dice.below(4) == 0 {
+            if !self.tokens.is_empty() && (commits || self.dice.below(4) == 0) {
                 call.extend(self.commits());
             } else {
                 call.push(self.any_charge(limits, take));
