@@ -49,9 +49,11 @@ func NewLimiter(address string, deadline time.Duration) (*Limiter, error) {
 		// Notices a peer that disappeared without closing the connection.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
 		// By default it may be two minutes until the service is found again.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
-			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
-		}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			// Otherwise an attempt to connect would last only as long as the backoff.
+			MinConnectTimeout: 2 * time.Second,
+		}))
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,8 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 2_000),
     # By default it may be two minutes until the service is found again.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also the time that one attempt to connect has.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 
