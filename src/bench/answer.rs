@@ -1,4 +1,4 @@
-//! Reads an answer: the overall code, or the error's code. The rest of the message is left to those who want it.
+//! Reads an answer: the overall code, or the error's code. The rest of the message is returned undecoded.
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
@@ -26,7 +26,7 @@ struct Head {
 /// The value of `RateLimitResponse.Code.OVER_LIMIT`.
 const OVER_LIMIT: i32 = 2;
 
-/// Reads an answer to its end: the decision, and the message that has it.
+/// Reads an answer to its end. Returns the decision, and the whole message.
 ///
 /// # Errors
 /// The call's status, if it is not OK; UNAVAILABLE if the connection ends before it.

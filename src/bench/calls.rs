@@ -51,7 +51,7 @@ impl Calls {
         }
     }
 
-    /// The same, and a commit of `used` hits for each hold that is taken.
+    /// These calls; with `used`, each hold that is taken is committed with this number of hits.
     #[must_use]
     pub fn committing(self, used: Option<u64>) -> Self {
         Self { used, ..self }

@@ -159,7 +159,7 @@ async fn answer_batch(
     Box::pin(decisions.service.answer_json(method, &body, context)).await
 }
 
-/// Runs a request in the span of its call.
+/// Begins the span of a call of `/json` or `/check`, if it is sampled, and ends it with the status.
 pub(super) async fn with_span(
     State(decisions): State<Decisions>,
     request: Request,

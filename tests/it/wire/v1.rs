@@ -17,7 +17,7 @@ use crate::support::{
     stores::{on_every_store, one},
 };
 
-/// A call in words: descriptors with a mode and hits.
+/// A call: descriptors, a mode and hits.
 fn call(text: &str) -> Call {
     let mut call = Call::default();
     for word in text.split(' ') {
