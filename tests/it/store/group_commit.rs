@@ -498,9 +498,9 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
         fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
         fits(9)
     );
-    // All connections are closed, and Redis answers the next one after half a second.
+    // All connections are closed, and a stopped Redis answers no new one.
     redis.query::<u64>(&["CLIENT", "KILL", "SKIPME", "yes"]);
-    redis.query::<()>(&["CLIENT", "PAUSE", "500"]);
+    redis.signal("STOP");
     let (given_up, debit) = ([charge_hits("alice", 1, 10)], [debit("carol")]);
     {
         let mut given_up = pin!(store.charge(&given_up, redis_store::soon()));
@@ -508,11 +508,12 @@ async fn a_call_given_up_while_its_batch_waits_for_a_connection_is_not_charged_b
         let waited = tokio::time::sleep(Duration::from_millis(100));
         tokio::select! {
             biased;
-            answer = &mut given_up => panic!("redis is paused: {answer:?}"),
-            answer = &mut debit => panic!("redis is paused: {answer:?}"),
+            answer = &mut given_up => panic!("redis is stopped: {answer:?}"),
+            answer = &mut debit => panic!("redis is stopped: {answer:?}"),
             () = waited => {}
         }
     }
+    redis.signal("CONT");
     assert_eq!(
         fit(&store.charge(&[charge_hits("alice", 1, 10)], redis_store::soon()).await),
         fits(8)
