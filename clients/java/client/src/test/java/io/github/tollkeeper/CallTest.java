@@ -1,0 +1,120 @@
+package io.github.tollkeeper;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.protobuf.ByteString;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
+import tollkeeper.v1.Limit.Unit;
+import tollkeeper.v1.Verdict;
+
+class CallTest {
+    private static final Descriptor USER = Descriptor.on("user", "a");
+
+    private static tollkeeper.v1.Call encoded(Call call) {
+        return Call.encode("shop", List.of(call), false).getCalls(0);
+    }
+
+    @Test
+    void aCallHasItsModeAndHits() {
+        tollkeeper.v1.Call part = encoded(Call.part(Call.HITS_MAX, USER).withId("order 7"));
+        assertEquals(tollkeeper.v1.Call.Mode.PART, part.getMode());
+        assertEquals(9_007_199_254_740_991L, part.getHits());
+        assertEquals("order 7", part.getId());
+        tollkeeper.v1.Call take = encoded(Call.take(USER).withHitsByKind(Map.of("input", 900L)));
+        assertEquals(tollkeeper.v1.Call.Mode.TAKE, take.getMode());
+        assertFalse(take.hasHits());
+        assertEquals(Map.of("input", 900L), take.getHitsByKindMap());
+    }
+
+    @Test
+    void aRefundHasItsHitsInEveryDescriptor() {
+        tollkeeper.v1.Call refund = encoded(Call.refund(3_000_000_000L, USER, USER.and("path", "/")));
+        assertFalse(refund.hasHits());
+        assertEquals(2, refund.getDescriptorsCount());
+        for (tollkeeper.v1.Descriptor descriptor : refund.getDescriptorsList()) {
+            assertTrue(descriptor.getIsNegativeHits());
+            assertEquals(3_000_000_000L, descriptor.getHitsAddend().getValue());
+        }
+    }
+
+    @Test
+    void aValueIsAnyStringOrBytesAndNullIsEmpty() {
+        ByteString bytes = ByteString.copyFrom(new byte[] {-1, 0});
+        Descriptor descriptor = Descriptor.on("a", bytes).and("b", (String) null).and("c", "\ud800");
+        List<ByteString> values = descriptor.entries().stream().map(Descriptor.Entry::value).toList();
+        assertEquals(List.of(bytes, ByteString.EMPTY, ByteString.copyFromUtf8("?")), values);
+    }
+
+    @Test
+    void aDescriptorIsNotChangedByAnother() {
+        Descriptor path = Descriptor.on("path", "/login");
+        assertEquals(Descriptor.on("path", "/login").and("user", "bob"), path.and("user", "bob"));
+        assertEquals(1, path.entries().size());
+    }
+
+    private static void refuses(String mistake, Executable mistaken) {
+        assertEquals(mistake, assertThrows(IllegalArgumentException.class, mistaken).getMessage());
+    }
+
+    @Test
+    void mistakesNameTheFieldAndTheBound() {
+        refuses("calls: must be at most 1000, not 1001",
+                () -> Call.encode("shop", Collections.nCopies(1_001, Call.check(USER)), true));
+        refuses("calls[1].hits: must be from 0 to 9007199254740991, not 9007199254740992",
+                () -> Call.encode("shop", List.of(Call.check(USER), Call.part(1L << 53, USER)), true));
+        refuses("hitsByKind[input]: must be from 0 to 9007199254740991, not -1",
+                () -> encoded(Call.take(USER).withHitsByKind(Map.of("input", -1L))));
+        refuses("target: must not be empty", () -> Client.builder("", "shop"));
+        refuses("domain: must not be empty", () -> Client.builder("localhost:8081", ""));
+        refuses("timeout: must be more than 0, not PT0S",
+                () -> Client.builder("localhost:8081", "shop").timeout(Duration.ZERO));
+        Hold hold = new Hold(null, Decision.without(false, Optional.empty(), ""));
+        refuses("used: must be from 0 to 9007199254740991, not -1", () -> hold.commit(-1));
+        refuses("usedByKind[input]: must be from 0 to 9007199254740991, not 9007199254740992",
+                () -> hold.useByKind(Map.of("input", 1L << 53)));
+    }
+
+    private static tollkeeper.v1.Status.Builder status(Verdict.Code code, long limit, long remaining, long reset) {
+        return tollkeeper.v1.Status.newBuilder().setCode(code).setRule(limit + " a week").setLimitRemaining(remaining)
+                .setCurrentLimit(tollkeeper.v1.Limit.newBuilder().setRequestsPerUnit(limit).setUnit(Unit.WEEK))
+                .setDurationUntilReset(com.google.protobuf.Duration.newBuilder().setSeconds(reset).setNanos(1));
+    }
+
+    private static Decision decision(Verdict.Code code, tollkeeper.v1.Status.Builder... statuses) {
+        Verdict.Builder verdict = Verdict.newBuilder().setCode(code).setHits(4);
+        List.of(statuses).forEach(verdict::addStatuses);
+        return Decision.of(verdict.build(), Optional.empty());
+    }
+
+    @Test
+    void aDecisionShowsTheLastLimitThatIsExceededOrTheFirstOneWithTheFewestHits() {
+        Decision denied = decision(Verdict.Code.OVER_LIMIT, status(Verdict.Code.OVER_LIMIT, 3, 0, 90),
+                status(Verdict.Code.OVER_LIMIT, 5, 0, 60), status(Verdict.Code.OK, 7, 0, 99));
+        assertEquals(5, denied.limit().orElseThrow().hits());
+        assertEquals("5 a week", denied.rule());
+        assertEquals(90, denied.retryAfter().orElseThrow().toSeconds());
+        Decision allowed = decision(Verdict.Code.OK, tollkeeper.v1.Status.newBuilder().setRule("unlimited"),
+                status(Verdict.Code.OK, 3, 2, 90), status(Verdict.Code.OK, 5, 1, 60), status(Verdict.Code.OK, 7, 1, 99));
+        assertEquals(5, allowed.limit().orElseThrow().hits());
+        assertEquals(Optional.empty(), allowed.retryAfter());
+    }
+
+    @Test
+    void headersRoundSecondsUp() {
+        Decision decision = decision(Verdict.Code.OVER_LIMIT, status(Verdict.Code.OVER_LIMIT, 3, 0, 1));
+        assertEquals(
+                Map.of("RateLimit-Limit", "3", "RateLimit-Remaining", "0", "RateLimit-Reset", "2", "Retry-After", "2"),
+                decision.headers());
+        assertEquals("week", decision.limit().orElseThrow().unit());
+        assertEquals(4, decision.hits());
+    }
+}

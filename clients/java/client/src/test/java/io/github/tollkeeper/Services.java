@@ -1,0 +1,42 @@
+package io.github.tollkeeper;
+
+import io.grpc.ChannelCredentials;
+import io.grpc.TlsChannelCredentials;
+import java.io.File;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.UUID;
+
+/** The services that the tests of the repository start. ../../conformance/README.md describes the variables. */
+final class Services {
+    static final String ADDR = "TOLLKEEPER_ADDR";
+    /** Long, for busy machines. */
+    static final Duration LONG = Duration.ofSeconds(10);
+
+    private Services() {}
+
+    static Client.Builder at(String variable) {
+        return Client.builder(System.getenv(variable), "conformance").timeout(LONG);
+    }
+
+    static Client client() {
+        return at(ADDR).onFailure(Client.OnFailure.DENY).build();
+    }
+
+    static ChannelCredentials tls(boolean hasCertificate) throws IOException {
+        TlsChannelCredentials.Builder tls = TlsChannelCredentials.newBuilder().trustManager(file("CA"));
+        if (hasCertificate) {
+            tls.keyManager(file("CERT"), file("KEY"));
+        }
+        return tls.build();
+    }
+
+    private static File file(String name) {
+        return new File(System.getenv("TOLLKEEPER_" + name));
+    }
+
+    /** A text that no other test uses. */
+    static String random() {
+        return UUID.randomUUID().toString();
+    }
+}

@@ -1,0 +1,193 @@
+package readme;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.tollkeeper.Call;
+import io.github.tollkeeper.Client;
+import io.github.tollkeeper.Decision;
+import io.github.tollkeeper.Descriptor;
+import io.github.tollkeeper.Hold;
+import io.github.tollkeeper.RateLimitFilter;
+import io.grpc.ChannelCredentials;
+import io.grpc.TlsChannelCredentials;
+import jakarta.servlet.Filter;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.File;
+import java.lang.reflect.Proxy;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.regex.MatchResult;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+
+/** Has the code of README.md, apart from its indentation; StarterTest of the starter has the rest. */
+class ReadmeTest {
+    private final String user = UUID.randomUUID().toString();
+
+    @Test
+    void everySampleIsRunByATest() throws Exception {
+        String code = unindented(Path.of("src/test/java/readme/ReadmeTest.java"))
+                + unindented(Path.of("../spring-boot-starter/src/test/java/readme/StarterTest.java"));
+        List<String> samples = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL)
+                .matcher(unindented(Path.of("../README.md"))).results().map(MatchResult::group).toList();
+        assertTrue(samples.size() > 7, samples.size() + " samples");
+        for (String sample : samples) {
+            String text = sample.substring("```java\n".length(), sample.length() - "```".length());
+            assertTrue(code.contains(text), "no test has\n" + text);
+        }
+    }
+
+    private static String unindented(Path file) throws Exception {
+        return Files.readString(file).replaceAll("(?m)^ +", "");
+    }
+
+    private static Client exampleClient() {
+        return Client.builder(System.getenv("TOLLKEEPER_ADDR"), "conformance")
+                .timeout(Duration.ofSeconds(10))
+                .onFailure(Client.OnFailure.DENY)
+                .build();
+    }
+
+    /** A request or a response with one method that the samples use; the others return null. */
+    private static <T> T only(Class<T> type, Map<Object, Object> answers) {
+        return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
+                (self, method, arguments) -> answers.merge(arguments[0], 1, (answer, one) -> answer)));
+    }
+
+    /** Stands for a histogram of Prometheus. */
+    private record Calls(Map<String, Double> observed, String name) {
+        Calls labels(String... labels) {
+            return new Calls(observed, String.join(" ", labels));
+        }
+
+        void observe(double seconds) {
+            observed.put(name, seconds);
+        }
+    }
+
+    @Test
+    void aClientIsMadeWithoutWaiting() {
+        Client client = Client.builder("localhost:8081", "example").build();
+        client.close();
+    }
+
+    @Test
+    void aFunctionDecidesWithoutAnAnswerAndTheHookIsCalled() {
+        Calls calls = new Calls(new ConcurrentHashMap<>(), "");
+        Client patient = Client.builder("localhost:8081", "example")
+                .timeout(Duration.ofMillis(20))
+                .onFailure((error, descriptors) -> !descriptors.get(0).entries().get(0).key().toStringUtf8().equals("login"))
+                .onCall((method, elapsed, outcome) -> calls.labels(method, outcome).observe(elapsed.toNanos() / 1e9))
+                .build();
+        // Without connections, nothing answers.
+        patient.close();
+        assertFalse(patient.decide(Descriptor.on("login", user)).allowed());
+        assertTrue(patient.decide(Descriptor.on("user", user)).allowed());
+        assertTrue(calls.observed().get("decide UNAVAILABLE") > 0);
+    }
+
+    @Test
+    @EnabledIfEnvironmentVariable(named = "TOLLKEEPER_ADDR", matches = ".+")
+    void a429InThreeLines() throws Exception {
+        Map<Object, Object> sent = new ConcurrentHashMap<>();
+        HttpServletRequest request = only(HttpServletRequest.class, new ConcurrentHashMap<>(Map.of("X-User", user)));
+        HttpServletResponse response = only(HttpServletResponse.class, sent);
+        try (Client client = exampleClient()) {
+            for (List<Integer> expected : List.of(List.<Integer>of(), List.of(429))) {
+                if (!client.decide(Descriptor.on("user", request.getHeader("X-User"))).allowed()) {
+                    response.sendError(429);
+                }
+                assertEquals(expected, List.copyOf(sent.keySet()));
+                client.debit(1000, Descriptor.on("user", user));
+            }
+        }
+    }
+
+    @Test
+    @EnabledIfEnvironmentVariable(named = "TOLLKEEPER_ADDR", matches = ".+")
+    void aBatch() {
+        try (Client client = exampleClient()) {
+            List<Decision> decisions = client.decideAll(List.of(
+                    Call.take(3, Descriptor.on("user", "alice")),
+                    Call.debit(200, Descriptor.on("user", "bob")),
+                    Call.check(Descriptor.on("user", "carol"))));
+            assertEquals(List.of(true, true, true), decisions.stream().map(Decision::allowed).toList());
+        }
+    }
+
+    private record Answer(String text, long tokens) {}
+
+    private interface Model {
+        Answer ask(String question);
+    }
+
+    private String work(Client client) {
+        Model model = question -> new Answer("because", 42);
+        String question = "why";
+        try (Hold hold = client.hold(400, Descriptor.on("user", user))) {
+            if (!hold.allowed()) {
+                return "try again in " + hold.decision().retryAfter().orElseThrow().toSeconds() + " s";
+            }
+            Answer answer = model.ask(question);
+            hold.commit(answer.tokens());
+            return answer.text();
+        }
+    }
+
+    @Test
+    @EnabledIfEnvironmentVariable(named = "TOLLKEEPER_ADDR", matches = ".+")
+    void aHoldIsCommitted() {
+        try (Client client = exampleClient()) {
+            for (int i = 0; i < 15; i++) {
+                assertEquals("because", work(client));
+            }
+            assertEquals(15 * 42, client.read(Descriptor.on("user", user)).statuses().get(0).used().orElseThrow());
+            // 400 do not fit beside 630 of 1,000.
+            assertTrue(work(client).matches("try again in [1-9][0-9]* s"));
+        }
+    }
+
+    @Test
+    void theFilterIsMade() {
+        Client client = Client.builder("localhost:8081", "example").build();
+        Filter filter = new RateLimitFilter(client, request -> request.getRequestURI().equals("/healthz")
+                ? List.of()
+                : List.of(Descriptor.on("user", request.getHeader("X-User"))));
+        assertTrue(filter instanceof RateLimitFilter);
+        client.close();
+    }
+
+    @Test
+    @EnabledIfEnvironmentVariable(named = "TOLLKEEPER_ADDR", matches = ".+")
+    void aClientShowsItsCertificate() throws Exception {
+        // The files have the names of the sample in the working directory, which a JVM cannot change.
+        List<String> names = List.of("ca.pem", "client.pem", "client.key");
+        List<String> variables = List.of("TOLLKEEPER_CA", "TOLLKEEPER_CERT", "TOLLKEEPER_KEY");
+        for (int i = 0; i < 3; i++) {
+            Path link = Path.of(names.get(i));
+            Files.deleteIfExists(link);
+            Files.createSymbolicLink(link, Path.of(System.getenv(variables.get(i))));
+        }
+        ChannelCredentials tls = TlsChannelCredentials.newBuilder()
+                .trustManager(new File("ca.pem"))
+                .keyManager(new File("client.pem"), new File("client.key"))
+                .build();
+        for (String name : names) {
+            Files.delete(Path.of(name));
+        }
+        Client.Builder settings = Client.builder(System.getenv("TOLLKEEPER_TLS_ADDR"), "conformance")
+                .timeout(Duration.ofSeconds(10));
+        try (Client client = settings.tls(tls).serverName("localhost").build()) {
+            assertEquals(3, client.check(Descriptor.on("three", user)).remaining());
+        }
+    }
+}
