@@ -1,0 +1,178 @@
+//! What the service has answered, or what was decided without an answer.
+
+use std::{cmp::Reverse, fmt, time::Duration};
+
+use crate::v1::{self, limit::Unit, verdict::Code};
+
+/// The error of a call to which the service gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceError {
+    /// A gRPC code such as `DEADLINE_EXCEEDED`.
+    pub code: &'static str,
+    /// The reason, for people.
+    pub message: String,
+}
+
+/// The codes of gRPC, by their numbers.
+const CODES: &str = "ok CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS \
+    PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL \
+    UNAVAILABLE DATA_LOSS UNAUTHENTICATED";
+
+impl ServiceError {
+    pub(crate) fn new(code: tonic::Code, message: impl Into<String>) -> Self {
+        let code = CODES.split(' ').nth(code as usize).unwrap_or("UNKNOWN");
+        Self { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for ServiceError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for ServiceError {}
+
+impl From<tonic_types::Status> for ServiceError {
+    fn from(status: tonic_types::Status) -> Self {
+        Self::new(status.code.into(), status.message)
+    }
+}
+
+/// Whether a call may pass. Limit, remaining hits, reset and rule are from one status: of a denied call, the last one
+/// that is over its limit, otherwise the one with the fewest remaining hits.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// Whether the call may pass.
+    pub allowed: bool,
+    /// Why the service gave no answer; then [`Options::on_failure`](crate::Options::on_failure) has decided.
+    pub error: Option<ServiceError>,
+    /// The most hits in one window; absent if no limit applies. 0 admits nothing.
+    pub limit: Option<u64>,
+    /// Number of hits that would still pass; 0 without a limit.
+    pub remaining: u64,
+    /// The time until the window ends; without a fixed window, until the hits fit or no hit counts any more.
+    pub reset: Duration,
+    /// When a denied call may be made again, at least 1 s; absent if it is allowed.
+    pub retry_after: Option<Duration>,
+    /// The path of the rule, such as `plan=free|user`; empty if no rule matched.
+    pub rule: String,
+    /// One for each descriptor, in their order; of a read, one for each limit of each descriptor.
+    pub statuses: Vec<Status>,
+    /// Number of hits that [`Call::part`](crate::Call::part) has charged.
+    pub hits: u64,
+    /// Names what is held, for [`Client::commit`](crate::Client::commit); empty if nothing is.
+    pub hold: String,
+}
+
+/// The state of one descriptor after the call.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Whether the descriptor is within its limit.
+    pub allowed: bool,
+    /// The index of the descriptor in the call.
+    pub descriptor: u32,
+    /// The path of the rule.
+    pub rule: String,
+    /// Absent if no limit applies.
+    pub limit: Option<Limit>,
+    /// Number of hits that would still pass.
+    pub remaining: u64,
+    /// The time until the window ends.
+    pub reset: Duration,
+    /// Number of hits that count; only of a read.
+    pub used: Option<u64>,
+    /// Number of hits that open holds without a name hold; only of a read.
+    pub held: Option<u64>,
+}
+
+/// A limit, as its rule has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The name of the limit, if it has one.
+    pub name: String,
+    /// The most hits in one window.
+    pub hits: u64,
+    /// The number of units in a window.
+    pub units: u32,
+    /// The unit. It is [`Unit::Unknown`] for a limit of what is in flight.
+    pub unit: Unit,
+}
+
+impl Decision {
+    /// Whether the service gave no answer.
+    pub fn failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// For a response over HTTP: the RateLimit headers if a limit applies, and Retry-After if the service denied the
+    /// call. Times are in seconds.
+    pub fn headers(&self) -> Vec<(&'static str, u64)> {
+        let mut headers = Vec::new();
+        if let Some(limit) = self.limit {
+            headers.push(("RateLimit-Limit", limit));
+            headers.push(("RateLimit-Remaining", self.remaining));
+            headers.push(("RateLimit-Reset", seconds(self.reset)));
+        }
+        headers.extend(self.retry_after.map(|time| ("Retry-After", seconds(time))));
+        headers
+    }
+
+    /// The service's decision, or why it has none.
+    pub(crate) fn decode(verdict: v1::Verdict) -> Result<Self, ServiceError> {
+        let allowed = verdict.code() == Code::Ok;
+        if let Some(error) = verdict.error {
+            return Err(error.into());
+        }
+        if !allowed && verdict.code != Code::OverLimit as i32 {
+            return Err(ServiceError::new(tonic::Code::Unknown, "the verdict is unknown"));
+        }
+        let statuses: Vec<Status> = verdict.statuses.into_iter().map(Status::decode).collect();
+        let limited = || statuses.iter().filter(|status| status.limit.is_some());
+        let over = || limited().filter(|status| !allowed && !status.allowed);
+        // Of several equal ones, `max_by_key` returns the last.
+        let fewest = || limited().rev().max_by_key(|status| Reverse(status.remaining));
+        let shown = over().next_back().or_else(fewest).or(statuses.first());
+        let retry_after = over().map(|status| status.reset).max().unwrap_or_default();
+        Ok(Self {
+            allowed,
+            error: None,
+            limit: shown.and_then(|status| status.limit.as_ref()).map(|limit| limit.hits),
+            remaining: shown.map_or(0, |status| status.remaining),
+            reset: shown.map_or(Duration::ZERO, |status| status.reset),
+            retry_after: (!allowed).then(|| retry_after.max(Duration::from_secs(1))),
+            rule: shown.map(|status| status.rule.clone()).unwrap_or_default(),
+            hits: verdict.hits,
+            hold: verdict.hold,
+            statuses,
+        })
+    }
+}
+
+impl Status {
+    fn decode(status: v1::Status) -> Self {
+        Self {
+            allowed: status.code() != Code::OverLimit,
+            descriptor: status.descriptor_index,
+            rule: status.rule,
+            limit: status.current_limit.map(|limit| Limit {
+                unit: limit.unit(),
+                name: limit.name,
+                hits: limit.requests_per_unit,
+                units: limit.unit_multiplier,
+            }),
+            remaining: status.limit_remaining,
+            reset: status
+                .duration_until_reset
+                .and_then(|it| it.try_into().ok())
+                .unwrap_or_default(),
+            used: status.used,
+            held: status.held,
+        }
+    }
+}
+
+/// Rounded up, since a call that comes too early is denied.
+fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}

@@ -1,0 +1,179 @@
+//! The layer, around a router of axum and a server of tonic.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test that panics has failed, which is its purpose"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use axum::{Router, body::Body, routing::get};
+use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use support::{connect, patient, service, unique};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tollkeeper_client::{Client, Decision, Descriptor, Error, OnFailure, Options, on};
+use tonic::{
+    Code, Status,
+    transport::{Channel, Server},
+};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_types::StatusExt as _;
+use tower::ServiceExt as _;
+
+fn deny() -> Options {
+    Options { on_failure: OnFailure::Deny, ..patient() }
+}
+
+/// What a request is limited by: the key of a rule, such as `three`.
+fn limited_by(key: &str, value: &str) -> Vec<Descriptor> {
+    match key {
+        "open" => vec![],
+        "mistake" => vec![Descriptor::default()],
+        key => vec![on(key, value)],
+    }
+}
+
+/// The answer to a request, whose path is the key.
+async fn ask(client: &Client, key: &str, value: &str) -> Response<Body> {
+    let value = value.to_owned();
+    let layer = client.layer(move |request: &Parts| limited_by(&request.uri.path()[1..], &value));
+    let router = Router::new().route("/{key}", get(async || "served")).layer(layer);
+    let request = Request::get(format!("/{key}")).body(Body::empty()).unwrap();
+    router.oneshot(request).await.unwrap()
+}
+
+/// The headers of a decision: each that is present, with times as `>0`.
+fn headers(headers: &HeaderMap) -> Vec<String> {
+    let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "retry-after"];
+    let present =
+        names.iter().filter_map(|name| Some((*name, headers.get(*name)?.to_str().unwrap())));
+    present
+        .map(|(name, value)| {
+            let is_time = ["ratelimit-reset", "retry-after"].contains(&name);
+            let value = if is_time && value.parse::<u64>().unwrap() > 0 { ">0" } else { value };
+            format!("{name} {value}")
+        })
+        .collect()
+}
+
+async fn check(client: &Client, key: &str, value: &str, status: u16, expected: &[&str]) {
+    let response = ask(client, key, value).await;
+    assert_eq!(response.status(), StatusCode::from_u16(status).unwrap());
+    assert_eq!(headers(response.headers()), expected, "{key}");
+    let mistake = response.extensions().get::<Error>().map(ToString::to_string);
+    let expected = (status == 500).then(|| "descriptors[0].entries: must be at least 1".to_owned());
+    assert_eq!(mistake, expected);
+    let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+    assert_eq!(body == "served", status == 200);
+}
+
+#[tokio::test]
+async fn a_denied_request_gets_429_and_the_headers() {
+    let Some(address) = service("TOLLKEEPER_ADDR") else { return };
+    let (client, run) = (connect(&address, deny()), unique());
+    for remaining in ["2", "1", "0"] {
+        let remaining = format!("ratelimit-remaining {remaining}");
+        let expected = ["ratelimit-limit 3", &remaining, "ratelimit-reset >0"];
+        check(&client, "three", &run, 200, &expected).await;
+    }
+    let denied =
+        ["ratelimit-limit 3", "ratelimit-remaining 0", "ratelimit-reset >0", "retry-after >0"];
+    check(&client, "three", &run, 429, &denied).await;
+    let banned =
+        ["ratelimit-limit 0", "ratelimit-remaining 0", "ratelimit-reset >0", "retry-after >0"];
+    check(&client, "banned", &run, 429, &banned).await;
+    for key in ["free", "open"] {
+        check(&client, key, &run, 200, &[]).await;
+    }
+    check(&client, "mistake", &run, 500, &[]).await;
+}
+
+#[tokio::test]
+async fn without_a_service_on_failure_decides_requests() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    check(&connect(&gone, patient()), "three", "a", 200, &[]).await;
+    check(&connect(&gone, deny()), "three", "a", 503, &[]).await;
+}
+
+#[test]
+fn headers_round_seconds_up() {
+    let (reset, retry_after) = (Duration::from_millis(1500), Some(Duration::from_secs(2)));
+    let decision = Decision { limit: Some(0), reset, retry_after, ..Decision::default() };
+    let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"];
+    let expected: Vec<_> = names.into_iter().zip([0, 0, 2, 2]).collect();
+    assert_eq!(decision.headers(), expected);
+}
+
+/// A client of a server of tonic, whose calls are limited by their method.
+async fn health(client: &Client, key: &'static str, run: &str) -> HealthClient<Channel> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let run = run.to_owned();
+    let descriptors =
+        move |request: &Parts| limited_by(key, &format!("{run}{}", request.uri.path()));
+    let (_, service) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(client.layer(descriptors)).add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let channel = Channel::builder(format!("http://{address}").parse().unwrap());
+    HealthClient::new(channel.connect().await.unwrap())
+}
+
+/// Makes a call and a stream. Each returns its headers, or its error.
+async fn calls(server: &mut HealthClient<Channel>) -> [Result<HeaderMap, Status>; 2] {
+    let unary = server.check(HealthCheckRequest::default()).await;
+    let stream = server.watch(HealthCheckRequest::default()).await;
+    [
+        unary.map(|response| response.metadata().clone().into_headers()),
+        stream.map(|response| response.metadata().clone().into_headers()),
+    ]
+}
+
+#[tokio::test]
+async fn a_denied_grpc_call_gets_resource_exhausted() {
+    let Some(address) = service("TOLLKEEPER_ADDR") else { return };
+    let client = connect(&address, deny());
+    let mut server = health(&client, "three", &unique()).await;
+    for remaining in ["2", "1", "0"] {
+        let remaining = format!("ratelimit-remaining {remaining}");
+        for answer in calls(&mut server).await {
+            let expected = ["ratelimit-limit 3", &remaining, "ratelimit-reset >0"];
+            assert_eq!(headers(&answer.unwrap()), expected);
+        }
+    }
+    for answer in calls(&mut server).await {
+        let denial = answer.unwrap_err();
+        assert_eq!(
+            (denial.code(), denial.message()),
+            (Code::ResourceExhausted, "too many requests")
+        );
+        let pause = denial.get_details_retry_info().unwrap().retry_delay.unwrap();
+        assert!(pause >= Duration::from_secs(1), "{pause:?}");
+        let found = headers(&denial.metadata().clone().into_headers());
+        assert_eq!(found[1..], ["ratelimit-remaining 0", "ratelimit-reset >0", "retry-after >0"]);
+    }
+    for answer in calls(&mut health(&client, "open", "").await).await {
+        assert_eq!(headers(&answer.unwrap()), [""; 0]);
+    }
+    for answer in calls(&mut health(&client, "mistake", "").await).await {
+        assert_eq!(answer.unwrap_err().code(), Code::Internal);
+    }
+}
+
+#[tokio::test]
+async fn without_a_service_on_failure_decides_grpc_calls() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    for answer in calls(&mut health(&connect(&gone, deny()), "three", "a").await).await {
+        assert_eq!(answer.unwrap_err().code(), Code::Unavailable);
+    }
+    for answer in calls(&mut health(&connect(&gone, patient()), "three", "a").await).await {
+        answer.unwrap();
+    }
+}
