@@ -2,6 +2,7 @@ package tollkeeper
 
 import (
 	"fmt"
+	"unicode/utf8"
 
 	pb "github.com/tollkeeper/tollkeeper/clients/go/tollkeeperv1"
 	"google.golang.org/protobuf/proto"
@@ -10,6 +11,8 @@ import (
 
 // HitsMax is the largest number of hits: 2^53 - 1.
 const HitsMax = 1<<53 - 1
+
+const idBytesMax = 128
 
 // callsMax is the largest number of calls in one request.
 const callsMax = 1000
@@ -28,7 +31,7 @@ func (d Descriptor) And(key, value string) Descriptor {
 	return append(d[:len(d):len(d)], Entry{key, value})
 }
 
-// Call is one of the calls of [Client.DecideAll]. All of its descriptors pass, or none.
+// Call is what [Client.DecideCall], [Client.DecideAll] and [Client.HoldCall] take. All of its descriptors pass, or none.
 type Call struct {
 	descriptors []Descriptor
 	mode        pb.Call_Mode
@@ -36,7 +39,9 @@ type Call struct {
 	hits     *int64
 	isRefund bool
 	// field is the name of hits in errors.
-	field string
+	field      string
+	hitsByKind map[string]int64
+	id         string
 }
 
 // Take charges hits if all of them fit, or else nothing. With 0 hits it is Check.
@@ -59,9 +64,26 @@ func Debit(hits int64, descriptors ...Descriptor) Call {
 	return Call{descriptors: descriptors, mode: pb.Call_DEBIT, hits: &hits, field: "hits"}
 }
 
+// Part charges as many of the hits as fit. [Decision.Hits] is their number.
+func Part(hits int64, descriptors ...Descriptor) Call {
+	return Call{descriptors: descriptors, mode: pb.Call_PART, hits: &hits, field: "hits"}
+}
+
 // Refund gives hits back.
 func Refund(hits int64, descriptors ...Descriptor) Call {
 	return Call{descriptors: descriptors, mode: pb.Call_TAKE, hits: &hits, isRefund: true, field: "hits"}
+}
+
+// WithHitsByKind returns the call with estimates by kind, for [Client.HoldCall] on limits with weights.
+func (c Call) WithHitsByKind(estimates map[string]int64) Call {
+	c.hitsByKind = estimates
+	return c
+}
+
+// WithID returns the call with an id: the same call is charged once, also if it is repeated within 60 s.
+func (c Call) WithID(id string) Call {
+	c.id = id
+	return c
 }
 
 func encode(domain, path string, calls []Call) (*pb.DecideRequest, error) {
@@ -86,10 +108,19 @@ func (c Call) encode() (*pb.Call, error) {
 	if c.hits != nil && (*c.hits < 0 || *c.hits > HitsMax) {
 		return nil, fmt.Errorf("%s: must be from 0 to %d, and is %d", c.field, HitsMax, *c.hits)
 	}
+	if len(c.id) > idBytesMax || !utf8.ValidString(c.id) {
+		return nil, fmt.Errorf("id: must be UTF-8 of at most %d bytes, and has %d", idBytesMax, len(c.id))
+	}
 	if len(c.descriptors) == 0 {
 		return nil, fmt.Errorf("descriptors: must be at least 1")
 	}
-	call := &pb.Call{Mode: c.mode}
+	call := &pb.Call{Mode: c.mode, Id: c.id, HitsByKind: make(map[string]uint64, len(c.hitsByKind))}
+	for kind, hits := range c.hitsByKind {
+		if hits < 0 || hits > HitsMax {
+			return nil, fmt.Errorf("hits_by_kind[%q]: must be from 0 to %d, and is %d", kind, HitsMax, hits)
+		}
+		call.HitsByKind[kind] = uint64(hits)
+	}
 	if c.hits != nil && !c.isRefund {
 		call.Hits = proto.Uint64(uint64(*c.hits))
 	}

@@ -96,32 +96,37 @@ func (c *Client) Close() error { return c.connection.Close() }
 
 // Decide charges one hit to each descriptor if all of them have room, or else nothing.
 func (c *Client) Decide(ctx context.Context, descriptors ...Descriptor) (Decision, error) {
-	return c.decide(ctx, Take(1, descriptors...))
+	return c.DecideCall(ctx, Take(1, descriptors...))
 }
 
 // DecideN is Decide for a number of hits. With 0 hits it is Check.
 func (c *Client) DecideN(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
-	return c.decide(ctx, Take(hits, descriptors...))
+	return c.DecideCall(ctx, Take(hits, descriptors...))
 }
 
 // Check charges nothing, and answers as for one hit.
 func (c *Client) Check(ctx context.Context, descriptors ...Descriptor) (Decision, error) {
-	return c.decide(ctx, Check(descriptors...))
+	return c.DecideCall(ctx, Check(descriptors...))
 }
 
 // Read charges nothing and denies nothing: the decision has a status for each limit of each descriptor.
 func (c *Client) Read(ctx context.Context, descriptors ...Descriptor) (Decision, error) {
-	return c.decide(ctx, Read(descriptors...))
+	return c.DecideCall(ctx, Read(descriptors...))
 }
 
 // Debit charges hits in any case, for work that is done. The decision shows whether they fit.
 func (c *Client) Debit(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
-	return c.decide(ctx, Debit(hits, descriptors...))
+	return c.DecideCall(ctx, Debit(hits, descriptors...))
+}
+
+// Part charges as many of the hits as fit, which Decision.Hits shows, and is denied if none does.
+func (c *Client) Part(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
+	return c.DecideCall(ctx, Part(hits, descriptors...))
 }
 
 // Refund gives hits back.
 func (c *Client) Refund(ctx context.Context, hits int64, descriptors ...Descriptor) (Decision, error) {
-	return c.decide(ctx, Refund(hits, descriptors...))
+	return c.DecideCall(ctx, Refund(hits, descriptors...))
 }
 
 // DecideAll decides up to 1,000 calls in one request, each for itself. The decisions are in the order of the calls.
@@ -130,7 +135,8 @@ func (c *Client) DecideAll(ctx context.Context, calls ...Call) ([]Decision, erro
 	return decisions, err
 }
 
-func (c *Client) decide(ctx context.Context, call Call) (Decision, error) {
+// DecideCall decides one call.
+func (c *Client) DecideCall(ctx context.Context, call Call) (Decision, error) {
 	decisions, _, err := c.decideAll(ctx, "", []Call{call})
 	if err != nil {
 		return Decision{}, err

@@ -33,6 +33,8 @@ type step struct {
 	WhileOpen   []step `json:"while_open"`
 	Used        *int64
 	UsedByKind  map[string]int64 `json:"used_by_kind"`
+	HitsByKind  map[string]int64 `json:"hits_by_kind"`
+	ID          string
 	End         string
 	Release     bool
 	Fails       bool
@@ -203,6 +205,8 @@ func (s step) run(t *testing.T, client *Client) ([]Decision, error) {
 		decision, err = client.Read(ctx, on...)
 	case "debit":
 		decision, err = client.Debit(ctx, hits, on...)
+	case "part":
+		decision, err = client.Part(ctx, hits, on...)
 	case "refund":
 		decision, err = client.Refund(ctx, hits, on...)
 	case "hold":
@@ -210,7 +214,7 @@ func (s step) run(t *testing.T, client *Client) ([]Decision, error) {
 	case "decide_all":
 		calls := make([]Call, len(s.Calls))
 		for i, call := range s.Calls {
-			calls[i] = call.call(t)
+			calls[i] = call.call(t).WithID(call.ID)
 		}
 		return client.DecideAll(ctx, calls...)
 	default:
@@ -244,6 +248,8 @@ func (s step) call(t *testing.T) Call {
 		return Read(s.on()...)
 	case "debit":
 		return Debit(hits, s.on()...)
+	case "part":
+		return Part(hits, s.on()...)
 	}
 	t.Fatalf("mode %q is not known", s.Mode)
 	return Call{}
@@ -256,7 +262,9 @@ func (s step) hold(t *testing.T, client *Client) (decision Decision, err error) 
 		}
 	}()
 	var hold *Hold
-	if s.Estimate == nil {
+	if s.HitsByKind != nil {
+		hold, err = client.HoldCall(context.Background(), Take(1, s.on()...).WithHitsByKind(s.HitsByKind))
+	} else if s.Estimate == nil {
 		hold, err = client.HoldDefault(context.Background(), s.on()...)
 	} else {
 		hold, err = client.Hold(context.Background(), *s.Estimate, s.on()...)
@@ -311,7 +319,7 @@ func differences(t *testing.T, decision Decision, expect json.RawMessage) (found
 	}
 	actual := map[string]any{
 		"allowed": decision.Allowed, "failed": decision.Failed, "limit": limitOf(decision.Limit),
-		"remaining": decision.Remaining, "rule": decision.Rule, "reset": decision.Reset > 0,
+		"hits": decision.Hits, "remaining": decision.Remaining, "rule": decision.Rule, "reset": decision.Reset > 0,
 		"retry_after": decision.RetryAfter >= time.Second, "statuses": statuses,
 	}
 	if decision.RetryAfter != 0 && decision.RetryAfter < time.Second {

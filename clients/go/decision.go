@@ -26,6 +26,8 @@ type Decision struct {
 	Rule string
 	// Statuses has one for each descriptor, in their order; of a read, one for each limit of each descriptor.
 	Statuses []Status
+	// Hits is the number of hits that Part has charged.
+	Hits int64
 }
 
 // Limit as the rule has it.
@@ -69,7 +71,7 @@ func decode(verdict *pb.Verdict) (Decision, string) {
 		}
 		return Decision{Failed: true, Err: err}, ""
 	}
-	decision := Decision{Allowed: verdict.Code == pb.Verdict_OK}
+	decision := Decision{Allowed: verdict.Code == pb.Verdict_OK, Hits: int64(verdict.Hits)}
 	for _, encoded := range verdict.Statuses {
 		decision.Statuses = append(decision.Statuses, decodeStatus(encoded))
 	}
@@ -80,7 +82,7 @@ func decode(verdict *pb.Verdict) (Decision, string) {
 func decodeStatus(encoded *pb.Status) Status {
 	decoded := Status{
 		Allowed:    encoded.Code != pb.Verdict_OVER_LIMIT,
-		Descriptor: int(encoded.Descriptor_),
+		Descriptor: int(encoded.DescriptorIndex),
 		Rule:       encoded.Rule,
 		Remaining:  int64(encoded.LimitRemaining),
 		Reset:      encoded.DurationUntilReset.AsDuration(),

@@ -49,11 +49,7 @@ func (c *Client) admit(ctx context.Context, setHeader func(metadata.MD) error, l
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	headers := metadata.MD{}
-	for _, header := range decision.headers() {
-		headers.Set(header.Key, header.Value)
-	}
-	if err := setHeader(headers); err != nil {
+	if err := setHeader(metadata.New(decision.Headers())); err != nil {
 		return err
 	}
 	switch {

@@ -42,19 +42,20 @@ type Hold struct {
 
 // Hold charges an estimate for work that begins now. All descriptors have room for it, or nothing is held.
 //
-// For a limit with weights, the rule's estimate is held instead, or the entries hold.estimate.KIND of the descriptor.
+// For a limit with weights, the rule's estimate is held instead, or the estimates by kind of [Client.HoldCall].
 func (c *Client) Hold(ctx context.Context, estimate int64, descriptors ...Descriptor) (*Hold, error) {
 	call := Take(estimate, descriptors...)
 	call.field = "estimate"
-	return c.hold(ctx, call)
+	return c.HoldCall(ctx, call)
 }
 
 // HoldDefault is Hold with the estimate of the rule.
 func (c *Client) HoldDefault(ctx context.Context, descriptors ...Descriptor) (*Hold, error) {
-	return c.hold(ctx, Call{descriptors: descriptors, mode: pb.Call_TAKE})
+	return c.HoldCall(ctx, Call{descriptors: descriptors, mode: pb.Call_TAKE})
 }
 
-func (c *Client) hold(ctx context.Context, call Call) (*Hold, error) {
+// HoldCall is Hold for a call of [Take], which may have estimates by kind and an id.
+func (c *Client) HoldCall(ctx context.Context, call Call) (*Hold, error) {
 	decisions, holds, err := c.decideAll(ctx, "", []Call{call})
 	if err != nil {
 		return nil, err

@@ -17,8 +17,8 @@ func (c *Client) Handler(next http.Handler, descriptors func(*http.Request) []De
 			return
 		}
 		decision, err := c.Decide(r.Context(), limited...)
-		for _, header := range decision.headers() {
-			w.Header().Set(header.Key, header.Value)
+		for name, value := range decision.Headers() {
+			w.Header().Set(name, value)
 		}
 		switch {
 		case err != nil:
@@ -33,16 +33,17 @@ func (c *Client) Handler(next http.Handler, descriptors func(*http.Request) []De
 	})
 }
 
-// headers of an answer, with times in seconds.
-func (d *Decision) headers() (headers []Entry) {
+// Headers for a response of your own: the RateLimit headers if a limit applies, and Retry-After if the service has denied
+// the call. Times are in seconds.
+func (d *Decision) Headers() map[string]string {
+	headers := map[string]string{}
 	if d.Limit != nil {
-		headers = append(headers,
-			Entry{"RateLimit-Limit", strconv.FormatInt(d.Limit.Hits, 10)},
-			Entry{"RateLimit-Remaining", strconv.FormatInt(d.Remaining, 10)},
-			Entry{"RateLimit-Reset", seconds(d.Reset)})
+		headers["RateLimit-Limit"] = strconv.FormatInt(d.Limit.Hits, 10)
+		headers["RateLimit-Remaining"] = strconv.FormatInt(d.Remaining, 10)
+		headers["RateLimit-Reset"] = seconds(d.Reset)
 	}
 	if d.RetryAfter > 0 {
-		headers = append(headers, Entry{"Retry-After", seconds(d.RetryAfter)})
+		headers["Retry-After"] = seconds(d.RetryAfter)
 	}
 	return headers
 }

@@ -84,8 +84,8 @@ func TestWithoutAServiceOnFailureDecidesRequests(t *testing.T) {
 
 func TestHeadersRoundSecondsUp(t *testing.T) {
 	decision := Decision{Limit: &Limit{Hits: 3}, Reset: 1500 * time.Millisecond, RetryAfter: 2 * time.Second}
-	headers := decision.headers()
-	if headers[2].Value != "2" || headers[3].Value != "2" {
+	headers := decision.Headers()
+	if headers["RateLimit-Reset"] != "2" || headers["Retry-After"] != "2" {
 		t.Errorf("%v", headers)
 	}
 }

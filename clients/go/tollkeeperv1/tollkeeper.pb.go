@@ -38,6 +38,11 @@ const (
 	// Charges the hits in any case, since the work is done, and holds nothing. The code shows whether they fit. Limits
 	// with the algorithms `sliding_log` and `in_flight` are charged only if they do.
 	Call_DEBIT Call_Mode = 3
+	// Charges as many of the hits as fit, to each descriptor the same number, and is denied if none fits. `Verdict.hits`
+	// is the number. Nothing is held, so that limits with `in_flight`, or with holds `by: counter`, refuse it. No
+	// descriptor may have a `hits_addend` of its own. Where callers compete for what is left, a call may get less than
+	// is left, or be denied.
+	Call_PART Call_Mode = 4
 )
 
 // Enum value maps for Call_Mode.
@@ -47,12 +52,14 @@ var (
 		1: "CHECK",
 		2: "READ",
 		3: "DEBIT",
+		4: "PART",
 	}
 	Call_Mode_value = map[string]int32{
 		"TAKE":  0,
 		"CHECK": 1,
 		"READ":  2,
 		"DEBIT": 3,
+		"PART":  4,
 	}
 )
 
@@ -80,7 +87,7 @@ func (x Call_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Call_Mode.Descriptor instead.
 func (Call_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{2, 0}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{3, 0}
 }
 
 type Verdict_Code int32
@@ -130,7 +137,7 @@ func (x Verdict_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Verdict_Code.Descriptor instead.
 func (Verdict_Code) EnumDescriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{3, 0}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{4, 0}
 }
 
 // The numbers of Envoy's `RateLimitResponse.RateLimit.Unit`.
@@ -196,7 +203,7 @@ func (x Limit_Unit) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Limit_Unit.Descriptor instead.
 func (Limit_Unit) EnumDescriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{5, 0}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type CommittedCharge_Outcome int32
@@ -252,14 +259,15 @@ func (x CommittedCharge_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CommittedCharge_Outcome.Descriptor instead.
 func (CommittedCharge_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{10, 0}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type DecideRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of a set of rules. Required.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Calls on the same counter are judged in their order, but for READ, and on a Redis without scripts.
+	// Calls on the same counter are judged in their order, but for READ, PART and calls with an id, and on a Redis without
+	// scripts.
 	Calls         []*Call `protobuf:"bytes,2,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -354,23 +362,102 @@ func (x *DecideResponse) GetVerdicts() []*Verdict {
 	return nil
 }
 
+// What to limit: a path of keys and values, in the order of the rules. It is `RateLimitDescriptor` of Envoy's rate limit
+// service, with its field numbers.
+type Descriptor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 32.
+	Entries []*Descriptor_Entry  `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Limit   *Descriptor_Override `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The hits of this descriptor, in place of the hits of the call.
+	HitsAddend *wrapperspb.UInt64Value `protobuf:"bytes,3,opt,name=hits_addend,json=hitsAddend,proto3" json:"hits_addend,omitempty"`
+	// Whether the hits are given back.
+	IsNegativeHits bool `protobuf:"varint,4,opt,name=is_negative_hits,json=isNegativeHits,proto3" json:"is_negative_hits,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Descriptor) Reset() {
+	*x = Descriptor{}
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Descriptor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Descriptor) ProtoMessage() {}
+
+func (x *Descriptor) ProtoReflect() protoreflect.Message {
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Descriptor.ProtoReflect.Descriptor instead.
+func (*Descriptor) Descriptor() ([]byte, []int) {
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Descriptor) GetEntries() []*Descriptor_Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *Descriptor) GetLimit() *Descriptor_Override {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *Descriptor) GetHitsAddend() *wrapperspb.UInt64Value {
+	if x != nil {
+		return x.HitsAddend
+	}
+	return nil
+}
+
+func (x *Descriptor) GetIsNegativeHits() bool {
+	if x != nil {
+		return x.IsNegativeHits
+	}
+	return false
+}
+
 // One thing that somebody wants to do. All of its descriptors pass, or none.
 type Call struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to limit, as paths of keys and values; at least 1, and at most as many as `--max-descriptors`. Also `limit`,
-	// `hits_addend` and `is_negative_hits` have the meaning that they have in Envoy's rate limit service.
+	// At least 1, and at most as many as `--max-descriptors`.
 	Descriptors []*Descriptor `protobuf:"bytes,1,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
 	Mode        Call_Mode     `protobuf:"varint,2,opt,name=mode,proto3,enum=tollkeeper.v1.Call_Mode" json:"mode,omitempty"`
 	// The hits of descriptors that have no `hits_addend` of their own, up to 2^53 - 1; 1 if absent. 0 is a check. Where a
 	// limit holds hits by token and has no weights, this is the estimate. Not with CHECK and READ.
-	Hits          *uint64 `protobuf:"varint,3,opt,name=hits,proto3,oneof" json:"hits,omitempty"`
+	Hits *uint64 `protobuf:"varint,3,opt,name=hits,proto3,oneof" json:"hits,omitempty"`
+	// Estimates by kind, such as `{"input": 900, "output": 500}`, for limits that hold hits and have `weights`. At most 32.
+	// Only with TAKE.
+	HitsByKind map[string]uint64 `protobuf:"bytes,4,rep,name=hits_by_kind,json=hitsByKind,proto3" json:"hits_by_kind,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Names the call in its domain, so that it can be repeated: within 60 s the same id with the same call gets the first
+	// verdict, and charges nothing more; with another call it is an error. While the first verdict is not known, it is
+	// UNAVAILABLE. Up to 128 bytes. Only with TAKE, PART and DEBIT, and not in a renewal.
+	Id            string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[2]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +469,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[2]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +482,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{2}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Call) GetDescriptors() []*Descriptor {
@@ -419,6 +506,20 @@ func (x *Call) GetHits() uint64 {
 	return 0
 }
 
+func (x *Call) GetHitsByKind() map[string]uint64 {
+	if x != nil {
+		return x.HitsByKind
+	}
+	return nil
+}
+
+func (x *Call) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 // The answer to a call.
 type Verdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -427,16 +528,18 @@ type Verdict struct {
 	Statuses []*Status `protobuf:"bytes,2,rep,name=statuses,proto3" json:"statuses,omitempty"`
 	// Names what was held, for Commit and Renew; empty if nothing was. Opaque, up to 8 KiB.
 	Hold string `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
-	// Why there is no decision: INVALID_ARGUMENT, or UNAVAILABLE where the store gave no answer and a rule has
-	// `on_store_failure: error`.
-	Error         *status.Status `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// Why there is no decision: INVALID_ARGUMENT; or UNAVAILABLE where the store gave no answer and a rule has
+	// `on_store_failure: error`, or where the first verdict on a call with the same id is not known.
+	Error *status.Status `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// Number of hits that were charged to each descriptor. Only with PART.
+	Hits          uint64 `protobuf:"varint,5,opt,name=hits,proto3" json:"hits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[3]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +551,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[3]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +564,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{3}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Verdict) GetCode() Verdict_Code {
@@ -492,12 +595,19 @@ func (x *Verdict) GetError() *status.Status {
 	return nil
 }
 
+func (x *Verdict) GetHits() uint64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
 // The state of one descriptor, after the call. Of several limits it shows the one with the fewest remaining hits.
 type Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  Verdict_Code           `protobuf:"varint,1,opt,name=code,proto3,enum=tollkeeper.v1.Verdict_Code" json:"code,omitempty"`
 	// The index of the descriptor in the call.
-	Descriptor_ uint32 `protobuf:"varint,2,opt,name=descriptor,proto3" json:"descriptor,omitempty"`
+	DescriptorIndex uint32 `protobuf:"varint,2,opt,name=descriptor_index,json=descriptor,proto3" json:"descriptor_index,omitempty"`
 	// The path of the rule, such as `user` or `plan=free|user`; `override` if the limit came with the descriptor; empty if
 	// no rule matched.
 	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
@@ -517,7 +627,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[4]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +639,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[4]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +652,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{4}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Status) GetCode() Verdict_Code {
@@ -552,9 +662,9 @@ func (x *Status) GetCode() Verdict_Code {
 	return Verdict_UNKNOWN
 }
 
-func (x *Status) GetDescriptor_() uint32 {
+func (x *Status) GetDescriptorIndex() uint32 {
 	if x != nil {
-		return x.Descriptor_
+		return x.DescriptorIndex
 	}
 	return 0
 }
@@ -617,7 +727,7 @@ type Limit struct {
 
 func (x *Limit) Reset() {
 	*x = Limit{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[5]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +739,7 @@ func (x *Limit) String() string {
 func (*Limit) ProtoMessage() {}
 
 func (x *Limit) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[5]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +752,7 @@ func (x *Limit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limit.ProtoReflect.Descriptor instead.
 func (*Limit) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{5}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Limit) GetName() string {
@@ -684,7 +794,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[6]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +806,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[6]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +819,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{6}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitRequest) GetDomain() string {
@@ -736,7 +846,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[7]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +858,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[7]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +871,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{7}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CommitResponse) GetResults() []*CommitResult {
@@ -789,7 +899,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[8]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +911,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[8]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +924,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{8}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Commit) GetHold() string {
@@ -860,7 +970,7 @@ type CommitResult struct {
 
 func (x *CommitResult) Reset() {
 	*x = CommitResult{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[9]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +982,7 @@ func (x *CommitResult) String() string {
 func (*CommitResult) ProtoMessage() {}
 
 func (x *CommitResult) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[9]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +995,7 @@ func (x *CommitResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResult.ProtoReflect.Descriptor instead.
 func (*CommitResult) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{9}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CommitResult) GetCharges() []*CommittedCharge {
@@ -916,7 +1026,7 @@ type CommittedCharge struct {
 
 func (x *CommittedCharge) Reset() {
 	*x = CommittedCharge{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[10]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1038,7 @@ func (x *CommittedCharge) String() string {
 func (*CommittedCharge) ProtoMessage() {}
 
 func (x *CommittedCharge) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[10]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1051,7 @@ func (x *CommittedCharge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedCharge.ProtoReflect.Descriptor instead.
 func (*CommittedCharge) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{10}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CommittedCharge) GetOutcome() CommittedCharge_Outcome {
@@ -976,7 +1086,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[11]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1098,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[11]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1111,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{11}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RenewRequest) GetDomain() string {
@@ -1028,7 +1138,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[12]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1150,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[12]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1163,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{12}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RenewResponse) GetResults() []*RenewResult {
@@ -1076,7 +1186,7 @@ type Renewal struct {
 
 func (x *Renewal) Reset() {
 	*x = Renewal{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[13]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1198,7 @@ func (x *Renewal) String() string {
 func (*Renewal) ProtoMessage() {}
 
 func (x *Renewal) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[13]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1211,7 @@ func (x *Renewal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewal.ProtoReflect.Descriptor instead.
 func (*Renewal) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{13}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Renewal) GetCommit() *Commit {
@@ -1130,7 +1240,7 @@ type RenewResult struct {
 
 func (x *RenewResult) Reset() {
 	*x = RenewResult{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[14]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1252,7 @@ func (x *RenewResult) String() string {
 func (*RenewResult) ProtoMessage() {}
 
 func (x *RenewResult) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[14]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1265,7 @@ func (x *RenewResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResult.ProtoReflect.Descriptor instead.
 func (*RenewResult) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{14}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RenewResult) GetCommit() *CommitResult {
@@ -1172,78 +1282,19 @@ func (x *RenewResult) GetVerdict() *Verdict {
 	return nil
 }
 
-// What is limited: an ordered path of keys and values.
-type Descriptor struct {
-	state          protoimpl.MessageState  `protogen:"open.v1"`
-	Entries        []*Descriptor_Entry     `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	HitsAddend     *wrapperspb.UInt64Value `protobuf:"bytes,3,opt,name=hits_addend,json=hitsAddend,proto3" json:"hits_addend,omitempty"`
-	IsNegativeHits bool                    `protobuf:"varint,4,opt,name=is_negative_hits,json=isNegativeHits,proto3" json:"is_negative_hits,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
-}
-
-func (x *Descriptor) Reset() {
-	*x = Descriptor{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Descriptor) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Descriptor) ProtoMessage() {}
-
-func (x *Descriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Descriptor.ProtoReflect.Descriptor instead.
-func (*Descriptor) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *Descriptor) GetEntries() []*Descriptor_Entry {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-func (x *Descriptor) GetHitsAddend() *wrapperspb.UInt64Value {
-	if x != nil {
-		return x.HitsAddend
-	}
-	return nil
-}
-
-func (x *Descriptor) GetIsNegativeHits() bool {
-	if x != nil {
-		return x.IsNegativeHits
-	}
-	return false
-}
-
+// Any bytes are valid in both.
 type Descriptor_Entry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Must not be empty.
+	Key           []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Descriptor_Entry) Reset() {
 	*x = Descriptor_Entry{}
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[17]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1306,7 @@ func (x *Descriptor_Entry) String() string {
 func (*Descriptor_Entry) ProtoMessage() {}
 
 func (x *Descriptor_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[17]
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1319,7 @@ func (x *Descriptor_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Descriptor_Entry.ProtoReflect.Descriptor instead.
 func (*Descriptor_Entry) Descriptor() ([]byte, []int) {
-	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{15, 0}
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{2, 0}
 }
 
 func (x *Descriptor_Entry) GetKey() []byte {
@@ -1285,40 +1336,122 @@ func (x *Descriptor_Entry) GetValue() []byte {
 	return nil
 }
 
+// A limit of the caller's own, instead of the one of the rules.
+type Descriptor_Override struct {
+	state           protoimpl.MessageState  `protogen:"open.v1"`
+	RequestsPerUnit uint32                  `protobuf:"varint,1,opt,name=requests_per_unit,json=requestsPerUnit,proto3" json:"requests_per_unit,omitempty"`
+	Unit            Limit_Unit              `protobuf:"varint,2,opt,name=unit,proto3,enum=tollkeeper.v1.Limit_Unit" json:"unit,omitempty"`
+	UnitMultiplier  *wrapperspb.UInt32Value `protobuf:"bytes,3,opt,name=unit_multiplier,json=unitMultiplier,proto3" json:"unit_multiplier,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Descriptor_Override) Reset() {
+	*x = Descriptor_Override{}
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Descriptor_Override) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Descriptor_Override) ProtoMessage() {}
+
+func (x *Descriptor_Override) ProtoReflect() protoreflect.Message {
+	mi := &file_tollkeeper_v1_tollkeeper_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Descriptor_Override.ProtoReflect.Descriptor instead.
+func (*Descriptor_Override) Descriptor() ([]byte, []int) {
+	return file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP(), []int{2, 1}
+}
+
+func (x *Descriptor_Override) GetRequestsPerUnit() uint32 {
+	if x != nil {
+		return x.RequestsPerUnit
+	}
+	return 0
+}
+
+func (x *Descriptor_Override) GetUnit() Limit_Unit {
+	if x != nil {
+		return x.Unit
+	}
+	return Limit_UNKNOWN
+}
+
+func (x *Descriptor_Override) GetUnitMultiplier() *wrapperspb.UInt32Value {
+	if x != nil {
+		return x.UnitMultiplier
+	}
+	return nil
+}
+
 var File_tollkeeper_v1_tollkeeper_proto protoreflect.FileDescriptor
 
 const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\n" +
-	"\x1etollkeeper/v1/tollkeeper.proto\x12\rtollkeeper.v1\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"R\n" +
+	"\x1etollkeeper/v1/tollkeeper.proto\x12\rtollkeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x17google/rpc/status.proto\"R\n" +
 	"\rDecideRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12)\n" +
 	"\x05calls\x18\x02 \x03(\v2\x13.tollkeeper.v1.CallR\x05calls\"D\n" +
 	"\x0eDecideResponse\x122\n" +
-	"\bverdicts\x18\x01 \x03(\v2\x16.tollkeeper.v1.VerdictR\bverdicts\"\xc5\x01\n" +
+	"\bverdicts\x18\x01 \x03(\v2\x16.tollkeeper.v1.VerdictR\bverdicts\"\xca\x03\n" +
+	"\n" +
+	"Descriptor\x129\n" +
+	"\aentries\x18\x01 \x03(\v2\x1f.tollkeeper.v1.Descriptor.EntryR\aentries\x128\n" +
+	"\x05limit\x18\x02 \x01(\v2\".tollkeeper.v1.Descriptor.OverrideR\x05limit\x12=\n" +
+	"\vhits_addend\x18\x03 \x01(\v2\x1c.google.protobuf.UInt64ValueR\n" +
+	"hitsAddend\x12(\n" +
+	"\x10is_negative_hits\x18\x04 \x01(\bR\x0eisNegativeHits\x1a/\n" +
+	"\x05Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\x1a\xac\x01\n" +
+	"\bOverride\x12*\n" +
+	"\x11requests_per_unit\x18\x01 \x01(\rR\x0frequestsPerUnit\x12-\n" +
+	"\x04unit\x18\x02 \x01(\x0e2\x19.tollkeeper.v1.Limit.UnitR\x04unit\x12E\n" +
+	"\x0funit_multiplier\x18\x03 \x01(\v2\x1c.google.protobuf.UInt32ValueR\x0eunitMultiplier\"\xe5\x02\n" +
 	"\x04Call\x12;\n" +
 	"\vdescriptors\x18\x01 \x03(\v2\x19.tollkeeper.v1.DescriptorR\vdescriptors\x12,\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x18.tollkeeper.v1.Call.ModeR\x04mode\x12\x17\n" +
-	"\x04hits\x18\x03 \x01(\x04H\x00R\x04hits\x88\x01\x01\"0\n" +
+	"\x04hits\x18\x03 \x01(\x04H\x00R\x04hits\x88\x01\x01\x12E\n" +
+	"\fhits_by_kind\x18\x04 \x03(\v2#.tollkeeper.v1.Call.HitsByKindEntryR\n" +
+	"hitsByKind\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\tR\x02id\x1a=\n" +
+	"\x0fHitsByKindEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\":\n" +
 	"\x04Mode\x12\b\n" +
 	"\x04TAKE\x10\x00\x12\t\n" +
 	"\x05CHECK\x10\x01\x12\b\n" +
 	"\x04READ\x10\x02\x12\t\n" +
-	"\x05DEBIT\x10\x03B\a\n" +
-	"\x05_hits\"\xd8\x01\n" +
+	"\x05DEBIT\x10\x03\x12\b\n" +
+	"\x04PART\x10\x04B\a\n" +
+	"\x05_hits\"\xec\x01\n" +
 	"\aVerdict\x12/\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1b.tollkeeper.v1.Verdict.CodeR\x04code\x121\n" +
 	"\bstatuses\x18\x02 \x03(\v2\x15.tollkeeper.v1.StatusR\bstatuses\x12\x12\n" +
 	"\x04hold\x18\x03 \x01(\tR\x04hold\x12(\n" +
-	"\x05error\x18\x04 \x01(\v2\x12.google.rpc.StatusR\x05error\"+\n" +
+	"\x05error\x18\x04 \x01(\v2\x12.google.rpc.StatusR\x05error\x12\x12\n" +
+	"\x04hits\x18\x05 \x01(\x04R\x04hits\"+\n" +
 	"\x04Code\x12\v\n" +
 	"\aUNKNOWN\x10\x00\x12\x06\n" +
 	"\x02OK\x10\x01\x12\x0e\n" +
 	"\n" +
-	"OVER_LIMIT\x10\x02\"\xe2\x02\n" +
+	"OVER_LIMIT\x10\x02\"\xe8\x02\n" +
 	"\x06Status\x12/\n" +
-	"\x04code\x18\x01 \x01(\x0e2\x1b.tollkeeper.v1.Verdict.CodeR\x04code\x12\x1e\n" +
-	"\n" +
-	"descriptor\x18\x02 \x01(\rR\n" +
+	"\x04code\x18\x01 \x01(\x0e2\x1b.tollkeeper.v1.Verdict.CodeR\x04code\x12$\n" +
+	"\x10descriptor_index\x18\x02 \x01(\rR\n" +
 	"descriptor\x12\x12\n" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\x129\n" +
 	"\rcurrent_limit\x18\x04 \x01(\v2\x14.tollkeeper.v1.LimitR\fcurrentLimit\x12'\n" +
@@ -1381,16 +1514,7 @@ const file_tollkeeper_v1_tollkeeper_proto_rawDesc = "" +
 	"\x04call\x18\x02 \x01(\v2\x13.tollkeeper.v1.CallR\x04call\"t\n" +
 	"\vRenewResult\x123\n" +
 	"\x06commit\x18\x01 \x01(\v2\x1b.tollkeeper.v1.CommitResultR\x06commit\x120\n" +
-	"\averdict\x18\x02 \x01(\v2\x16.tollkeeper.v1.VerdictR\averdict\"\xe1\x01\n" +
-	"\n" +
-	"Descriptor\x129\n" +
-	"\aentries\x18\x01 \x03(\v2\x1f.tollkeeper.v1.Descriptor.EntryR\aentries\x12=\n" +
-	"\vhits_addend\x18\x03 \x01(\v2\x1c.google.protobuf.UInt64ValueR\n" +
-	"hitsAddend\x12(\n" +
-	"\x10is_negative_hits\x18\x04 \x01(\bR\x0eisNegativeHits\x1a/\n" +
-	"\x05Entry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value2\xaf\x02\n" +
+	"\averdict\x18\x02 \x01(\v2\x16.tollkeeper.v1.VerdictR\averdict2\xaf\x02\n" +
 	"\n" +
 	"Tollkeeper\x12E\n" +
 	"\x06Decide\x12\x1c.tollkeeper.v1.DecideRequest\x1a\x1d.tollkeeper.v1.DecideResponse\x12O\n" +
@@ -1412,7 +1536,7 @@ func file_tollkeeper_v1_tollkeeper_proto_rawDescGZIP() []byte {
 }
 
 var file_tollkeeper_v1_tollkeeper_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_tollkeeper_v1_tollkeeper_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_tollkeeper_v1_tollkeeper_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_tollkeeper_v1_tollkeeper_proto_goTypes = []any{
 	(Call_Mode)(0),                 // 0: tollkeeper.v1.Call.Mode
 	(Verdict_Code)(0),              // 1: tollkeeper.v1.Verdict.Code
@@ -1420,65 +1544,72 @@ var file_tollkeeper_v1_tollkeeper_proto_goTypes = []any{
 	(CommittedCharge_Outcome)(0),   // 3: tollkeeper.v1.CommittedCharge.Outcome
 	(*DecideRequest)(nil),          // 4: tollkeeper.v1.DecideRequest
 	(*DecideResponse)(nil),         // 5: tollkeeper.v1.DecideResponse
-	(*Call)(nil),                   // 6: tollkeeper.v1.Call
-	(*Verdict)(nil),                // 7: tollkeeper.v1.Verdict
-	(*Status)(nil),                 // 8: tollkeeper.v1.Status
-	(*Limit)(nil),                  // 9: tollkeeper.v1.Limit
-	(*CommitRequest)(nil),          // 10: tollkeeper.v1.CommitRequest
-	(*CommitResponse)(nil),         // 11: tollkeeper.v1.CommitResponse
-	(*Commit)(nil),                 // 12: tollkeeper.v1.Commit
-	(*CommitResult)(nil),           // 13: tollkeeper.v1.CommitResult
-	(*CommittedCharge)(nil),        // 14: tollkeeper.v1.CommittedCharge
-	(*RenewRequest)(nil),           // 15: tollkeeper.v1.RenewRequest
-	(*RenewResponse)(nil),          // 16: tollkeeper.v1.RenewResponse
-	(*Renewal)(nil),                // 17: tollkeeper.v1.Renewal
-	(*RenewResult)(nil),            // 18: tollkeeper.v1.RenewResult
-	(*Descriptor)(nil),             // 19: tollkeeper.v1.Descriptor
-	nil,                            // 20: tollkeeper.v1.Commit.UsedByKindEntry
-	(*Descriptor_Entry)(nil),       // 21: tollkeeper.v1.Descriptor.Entry
-	(*status.Status)(nil),          // 22: google.rpc.Status
-	(*durationpb.Duration)(nil),    // 23: google.protobuf.Duration
+	(*Descriptor)(nil),             // 6: tollkeeper.v1.Descriptor
+	(*Call)(nil),                   // 7: tollkeeper.v1.Call
+	(*Verdict)(nil),                // 8: tollkeeper.v1.Verdict
+	(*Status)(nil),                 // 9: tollkeeper.v1.Status
+	(*Limit)(nil),                  // 10: tollkeeper.v1.Limit
+	(*CommitRequest)(nil),          // 11: tollkeeper.v1.CommitRequest
+	(*CommitResponse)(nil),         // 12: tollkeeper.v1.CommitResponse
+	(*Commit)(nil),                 // 13: tollkeeper.v1.Commit
+	(*CommitResult)(nil),           // 14: tollkeeper.v1.CommitResult
+	(*CommittedCharge)(nil),        // 15: tollkeeper.v1.CommittedCharge
+	(*RenewRequest)(nil),           // 16: tollkeeper.v1.RenewRequest
+	(*RenewResponse)(nil),          // 17: tollkeeper.v1.RenewResponse
+	(*Renewal)(nil),                // 18: tollkeeper.v1.Renewal
+	(*RenewResult)(nil),            // 19: tollkeeper.v1.RenewResult
+	(*Descriptor_Entry)(nil),       // 20: tollkeeper.v1.Descriptor.Entry
+	(*Descriptor_Override)(nil),    // 21: tollkeeper.v1.Descriptor.Override
+	nil,                            // 22: tollkeeper.v1.Call.HitsByKindEntry
+	nil,                            // 23: tollkeeper.v1.Commit.UsedByKindEntry
 	(*wrapperspb.UInt64Value)(nil), // 24: google.protobuf.UInt64Value
+	(*status.Status)(nil),          // 25: google.rpc.Status
+	(*durationpb.Duration)(nil),    // 26: google.protobuf.Duration
+	(*wrapperspb.UInt32Value)(nil), // 27: google.protobuf.UInt32Value
 }
 var file_tollkeeper_v1_tollkeeper_proto_depIdxs = []int32{
-	6,  // 0: tollkeeper.v1.DecideRequest.calls:type_name -> tollkeeper.v1.Call
-	7,  // 1: tollkeeper.v1.DecideResponse.verdicts:type_name -> tollkeeper.v1.Verdict
-	19, // 2: tollkeeper.v1.Call.descriptors:type_name -> tollkeeper.v1.Descriptor
-	0,  // 3: tollkeeper.v1.Call.mode:type_name -> tollkeeper.v1.Call.Mode
-	1,  // 4: tollkeeper.v1.Verdict.code:type_name -> tollkeeper.v1.Verdict.Code
-	8,  // 5: tollkeeper.v1.Verdict.statuses:type_name -> tollkeeper.v1.Status
-	22, // 6: tollkeeper.v1.Verdict.error:type_name -> google.rpc.Status
-	1,  // 7: tollkeeper.v1.Status.code:type_name -> tollkeeper.v1.Verdict.Code
-	9,  // 8: tollkeeper.v1.Status.current_limit:type_name -> tollkeeper.v1.Limit
-	23, // 9: tollkeeper.v1.Status.duration_until_reset:type_name -> google.protobuf.Duration
-	2,  // 10: tollkeeper.v1.Limit.unit:type_name -> tollkeeper.v1.Limit.Unit
-	12, // 11: tollkeeper.v1.CommitRequest.commits:type_name -> tollkeeper.v1.Commit
-	13, // 12: tollkeeper.v1.CommitResponse.results:type_name -> tollkeeper.v1.CommitResult
-	20, // 13: tollkeeper.v1.Commit.used_by_kind:type_name -> tollkeeper.v1.Commit.UsedByKindEntry
-	14, // 14: tollkeeper.v1.CommitResult.charges:type_name -> tollkeeper.v1.CommittedCharge
-	22, // 15: tollkeeper.v1.CommitResult.error:type_name -> google.rpc.Status
-	3,  // 16: tollkeeper.v1.CommittedCharge.outcome:type_name -> tollkeeper.v1.CommittedCharge.Outcome
-	17, // 17: tollkeeper.v1.RenewRequest.renewals:type_name -> tollkeeper.v1.Renewal
-	18, // 18: tollkeeper.v1.RenewResponse.results:type_name -> tollkeeper.v1.RenewResult
-	12, // 19: tollkeeper.v1.Renewal.commit:type_name -> tollkeeper.v1.Commit
-	6,  // 20: tollkeeper.v1.Renewal.call:type_name -> tollkeeper.v1.Call
-	13, // 21: tollkeeper.v1.RenewResult.commit:type_name -> tollkeeper.v1.CommitResult
-	7,  // 22: tollkeeper.v1.RenewResult.verdict:type_name -> tollkeeper.v1.Verdict
-	21, // 23: tollkeeper.v1.Descriptor.entries:type_name -> tollkeeper.v1.Descriptor.Entry
-	24, // 24: tollkeeper.v1.Descriptor.hits_addend:type_name -> google.protobuf.UInt64Value
-	4,  // 25: tollkeeper.v1.Tollkeeper.Decide:input_type -> tollkeeper.v1.DecideRequest
-	4,  // 26: tollkeeper.v1.Tollkeeper.DecideStream:input_type -> tollkeeper.v1.DecideRequest
-	10, // 27: tollkeeper.v1.Tollkeeper.Commit:input_type -> tollkeeper.v1.CommitRequest
-	15, // 28: tollkeeper.v1.Tollkeeper.Renew:input_type -> tollkeeper.v1.RenewRequest
-	5,  // 29: tollkeeper.v1.Tollkeeper.Decide:output_type -> tollkeeper.v1.DecideResponse
-	5,  // 30: tollkeeper.v1.Tollkeeper.DecideStream:output_type -> tollkeeper.v1.DecideResponse
-	11, // 31: tollkeeper.v1.Tollkeeper.Commit:output_type -> tollkeeper.v1.CommitResponse
-	16, // 32: tollkeeper.v1.Tollkeeper.Renew:output_type -> tollkeeper.v1.RenewResponse
-	29, // [29:33] is the sub-list for method output_type
-	25, // [25:29] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	7,  // 0: tollkeeper.v1.DecideRequest.calls:type_name -> tollkeeper.v1.Call
+	8,  // 1: tollkeeper.v1.DecideResponse.verdicts:type_name -> tollkeeper.v1.Verdict
+	20, // 2: tollkeeper.v1.Descriptor.entries:type_name -> tollkeeper.v1.Descriptor.Entry
+	21, // 3: tollkeeper.v1.Descriptor.limit:type_name -> tollkeeper.v1.Descriptor.Override
+	24, // 4: tollkeeper.v1.Descriptor.hits_addend:type_name -> google.protobuf.UInt64Value
+	6,  // 5: tollkeeper.v1.Call.descriptors:type_name -> tollkeeper.v1.Descriptor
+	0,  // 6: tollkeeper.v1.Call.mode:type_name -> tollkeeper.v1.Call.Mode
+	22, // 7: tollkeeper.v1.Call.hits_by_kind:type_name -> tollkeeper.v1.Call.HitsByKindEntry
+	1,  // 8: tollkeeper.v1.Verdict.code:type_name -> tollkeeper.v1.Verdict.Code
+	9,  // 9: tollkeeper.v1.Verdict.statuses:type_name -> tollkeeper.v1.Status
+	25, // 10: tollkeeper.v1.Verdict.error:type_name -> google.rpc.Status
+	1,  // 11: tollkeeper.v1.Status.code:type_name -> tollkeeper.v1.Verdict.Code
+	10, // 12: tollkeeper.v1.Status.current_limit:type_name -> tollkeeper.v1.Limit
+	26, // 13: tollkeeper.v1.Status.duration_until_reset:type_name -> google.protobuf.Duration
+	2,  // 14: tollkeeper.v1.Limit.unit:type_name -> tollkeeper.v1.Limit.Unit
+	13, // 15: tollkeeper.v1.CommitRequest.commits:type_name -> tollkeeper.v1.Commit
+	14, // 16: tollkeeper.v1.CommitResponse.results:type_name -> tollkeeper.v1.CommitResult
+	23, // 17: tollkeeper.v1.Commit.used_by_kind:type_name -> tollkeeper.v1.Commit.UsedByKindEntry
+	15, // 18: tollkeeper.v1.CommitResult.charges:type_name -> tollkeeper.v1.CommittedCharge
+	25, // 19: tollkeeper.v1.CommitResult.error:type_name -> google.rpc.Status
+	3,  // 20: tollkeeper.v1.CommittedCharge.outcome:type_name -> tollkeeper.v1.CommittedCharge.Outcome
+	18, // 21: tollkeeper.v1.RenewRequest.renewals:type_name -> tollkeeper.v1.Renewal
+	19, // 22: tollkeeper.v1.RenewResponse.results:type_name -> tollkeeper.v1.RenewResult
+	13, // 23: tollkeeper.v1.Renewal.commit:type_name -> tollkeeper.v1.Commit
+	7,  // 24: tollkeeper.v1.Renewal.call:type_name -> tollkeeper.v1.Call
+	14, // 25: tollkeeper.v1.RenewResult.commit:type_name -> tollkeeper.v1.CommitResult
+	8,  // 26: tollkeeper.v1.RenewResult.verdict:type_name -> tollkeeper.v1.Verdict
+	2,  // 27: tollkeeper.v1.Descriptor.Override.unit:type_name -> tollkeeper.v1.Limit.Unit
+	27, // 28: tollkeeper.v1.Descriptor.Override.unit_multiplier:type_name -> google.protobuf.UInt32Value
+	4,  // 29: tollkeeper.v1.Tollkeeper.Decide:input_type -> tollkeeper.v1.DecideRequest
+	4,  // 30: tollkeeper.v1.Tollkeeper.DecideStream:input_type -> tollkeeper.v1.DecideRequest
+	11, // 31: tollkeeper.v1.Tollkeeper.Commit:input_type -> tollkeeper.v1.CommitRequest
+	16, // 32: tollkeeper.v1.Tollkeeper.Renew:input_type -> tollkeeper.v1.RenewRequest
+	5,  // 33: tollkeeper.v1.Tollkeeper.Decide:output_type -> tollkeeper.v1.DecideResponse
+	5,  // 34: tollkeeper.v1.Tollkeeper.DecideStream:output_type -> tollkeeper.v1.DecideResponse
+	12, // 35: tollkeeper.v1.Tollkeeper.Commit:output_type -> tollkeeper.v1.CommitResponse
+	17, // 36: tollkeeper.v1.Tollkeeper.Renew:output_type -> tollkeeper.v1.RenewResponse
+	33, // [33:37] is the sub-list for method output_type
+	29, // [29:33] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_tollkeeper_v1_tollkeeper_proto_init() }
@@ -1486,16 +1617,16 @@ func file_tollkeeper_v1_tollkeeper_proto_init() {
 	if File_tollkeeper_v1_tollkeeper_proto != nil {
 		return
 	}
-	file_tollkeeper_v1_tollkeeper_proto_msgTypes[2].OneofWrappers = []any{}
-	file_tollkeeper_v1_tollkeeper_proto_msgTypes[4].OneofWrappers = []any{}
-	file_tollkeeper_v1_tollkeeper_proto_msgTypes[8].OneofWrappers = []any{}
+	file_tollkeeper_v1_tollkeeper_proto_msgTypes[3].OneofWrappers = []any{}
+	file_tollkeeper_v1_tollkeeper_proto_msgTypes[5].OneofWrappers = []any{}
+	file_tollkeeper_v1_tollkeeper_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tollkeeper_v1_tollkeeper_proto_rawDesc), len(file_tollkeeper_v1_tollkeeper_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

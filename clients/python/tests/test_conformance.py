@@ -43,7 +43,10 @@ class Conformance(unittest.TestCase):
         if step["method"] == "hold":
             await self.run_hold(client, step)
         elif step["method"] == "decide_all":
-            calls = [Call(descriptors(it), it.get("hits", 1), Mode(it.get("mode", "take"))) for it in step["calls"]]
+            calls = [
+                Call(descriptors(it), it.get("hits", 1), Mode(it.get("mode", "take")), id=it.get("id", ""))
+                for it in step["calls"]
+            ]
             decisions = await awaited(client.decide_all(calls))
             self.assertEqual(len(decisions), len(step["expect"]))
             for decision, expected in zip(decisions, step["expect"], strict=True):
@@ -55,7 +58,8 @@ class Conformance(unittest.TestCase):
 
     async def run_hold(self, client: Any, step: dict[str, Any]) -> None:
         estimate = {"estimate": step["estimate"]} if "estimate" in step else {}
-        hold = client.hold(descriptors(step), **estimate)
+        call = Call(descriptors(step), None, hits_by_kind=step["hits_by_kind"]) if "hits_by_kind" in step else None
+        hold = client.hold(call or descriptors(step), **estimate)
         try:
             async with entered(hold):
                 self.check(hold.decision, step["expect"])

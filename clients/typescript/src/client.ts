@@ -9,7 +9,6 @@ import {
   type Descriptors,
   encodeCall,
   listOf,
-  pairsOf,
 } from "./descriptor.js";
 import { CallError } from "./error.js";
 import { type Commit, Hold, type Usage } from "./hold.js";
@@ -64,27 +63,38 @@ export class Client {
 
   /** Charges the hits if all of them fit, or nothing. It rejects only where an argument is not valid, like all methods. */
   async decide(descriptors: Descriptors, hits = 1): Promise<Decision> {
-    return this.#decide({ descriptors, hits });
+    return this.decideCall({ descriptors, hits });
   }
 
   /** Charges nothing, and decides as for one hit. */
   async check(descriptors: Descriptors): Promise<Decision> {
-    return this.#decide({ descriptors, mode: "check" });
+    return this.decideCall({ descriptors, mode: "check" });
   }
 
   /** Charges nothing and denies nothing: there is a status for each limit, which shows what is used. */
   async read(descriptors: Descriptors): Promise<Decision> {
-    return this.#decide({ descriptors, mode: "read" });
+    return this.decideCall({ descriptors, mode: "read" });
   }
 
   /** Charges the hits also beyond the limit, for work that is done. The decision shows whether they fit. */
   async debit(descriptors: Descriptors, hits = 1): Promise<Decision> {
-    return this.#decide({ descriptors, hits, mode: "debit" });
+    return this.decideCall({ descriptors, hits, mode: "debit" });
+  }
+
+  /** Charges as many of the hits as fit, which is `hits` of the decision. Denied if none fits. */
+  async part(descriptors: Descriptors, hits = 1): Promise<Decision> {
+    return this.decideCall({ descriptors, hits, mode: "part" });
   }
 
   /** Gives hits back, such as for work that was not done. */
   async refund(descriptors: Descriptors, hits = 1): Promise<Decision> {
-    return this.#decide({ descriptors, hits, mode: "refund" });
+    return this.decideCall({ descriptors, hits, mode: "refund" });
+  }
+
+  /** Decides one call. */
+  async decideCall(call: Call): Promise<Decision> {
+    const [{ decision }] = await this.#request([call], () => "");
+    return decision;
   }
 
   /** Decides up to 1,000 calls by one request. The decisions are in the order of the calls, and each call fails alone. */
@@ -98,21 +108,17 @@ export class Client {
    * Holds hits for work that is about to begin. A commit replaces them by what the work has used.
    *
    * @param estimate number of hits to hold; by default the estimate of the rule
-   * @param estimateByKind the same by kind, such as `{ input: 900, output: 100 }`, for limits with `weights`
+   * @param hitsByKind the same by kind, such as `{ input: 900, output: 100 }`, for limits with `weights`
+   * @param id names the hold, which is taken once, also if it is repeated within 60 s
    */
   async hold(
     descriptors: Descriptors,
     estimate?: number,
-    estimateByKind: Readonly<Record<string, number>> = {},
+    hitsByKind?: Readonly<Record<string, number>>,
+    id?: string,
   ): Promise<Hold> {
     checkHits(estimate, "estimate");
-    checkKinds(estimateByKind, "estimateByKind");
-    const kinds = Object.entries(estimateByKind).map(([kind, hits]) => [`hold.estimate.${kind}`, `${hits}`] as const);
-    const list = listOf(descriptors).map((descriptor, index) => {
-      const pairs = pairsOf(descriptor, `descriptors[${index}]`);
-      return pairs.length === 0 ? pairs : [...pairs, ...kinds];
-    });
-    const [{ decision, token }] = await this.#request([{ descriptors: list, hits: estimate }], () => "");
+    const [{ decision, token }] = await this.#request([{ descriptors, hits: estimate, hitsByKind, id }], () => "");
     return new Hold(this, decision, token);
   }
 
@@ -134,11 +140,6 @@ export class Client {
   /** Closes the connections when the calls in progress have ended. */
   close(): void {
     this.#channel.close();
-  }
-
-  async #decide(call: Call): Promise<Decision> {
-    const [{ decision }] = await this.#request([call], () => "");
-    return decision;
   }
 
   async #request(calls: readonly Call[], path: (index: number) => string): Promise<Answer[]> {

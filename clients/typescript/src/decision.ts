@@ -47,6 +47,8 @@ export class Decision {
   readonly statuses: readonly Status[];
   /** Why the service gave no answer; absent if it did. */
   readonly error: CallError | undefined;
+  /** Number of hits that `part` has charged. */
+  readonly hits: number;
 
   /** The methods of `Client` make decisions. */
   constructor(allowed: boolean, answer: VerdictMessage | CallError) {
@@ -63,6 +65,7 @@ export class Decision {
     this.rule = shown?.rule ?? "";
     this.statuses = statuses;
     this.error = error;
+    this.hits = answer instanceof CallError ? 0 : answer.hits;
   }
 
   /** For a response over HTTP: the `RateLimit` headers if a limit applies, and `Retry-After` if the service denied the call. */
@@ -90,7 +93,7 @@ function statusOf(message: StatusMessage): Status {
   const { currentLimit: limit, durationUntilReset: reset } = message;
   return {
     allowed: message.code !== "OVER_LIMIT",
-    descriptor: message.descriptor,
+    descriptor: message.descriptorIndex,
     rule: message.rule,
     remaining: message.limitRemaining,
     resetSeconds: reset ? reset.seconds + reset.nanos / 1e9 : 0,

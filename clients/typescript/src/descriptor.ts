@@ -11,31 +11,41 @@ export type Descriptor = Readonly<Record<string, Value>> | readonly (readonly [k
 export type Descriptors = Descriptor | readonly Descriptor[];
 
 /** `refund` gives hits back. `Client` describes the others at its methods of these names, and `take` at `decide`. */
-export type Mode = "take" | "check" | "read" | "debit" | "refund";
+export type Mode = "take" | "check" | "read" | "debit" | "part" | "refund";
 
-/** One of the calls of `Client.decideAll`. */
+/** What `Client.decideCall` and `Client.decideAll` take. */
 export interface Call {
   readonly descriptors: Descriptors;
   /** 1 by default. Without effect on `check` and `read`. */
   readonly hits?: number | undefined;
   /** `take` by default. */
   readonly mode?: Mode | undefined;
+  /** Estimates by kind of a hold, such as `{ input: 900, output: 100 }`, for limits with `weights`. Only with `take`. */
+  readonly hitsByKind?: Readonly<Record<string, number>> | undefined;
+  /** Names the call: the same call is charged once, also if it is repeated within 60 s. */
+  readonly id?: string | undefined;
 }
+
+const ID_BYTES_MAX = 128;
 
 const MODES = {
   take: "TAKE",
   check: "CHECK",
   read: "READ",
   debit: "DEBIT",
+  part: "PART",
   refund: "TAKE",
 } as const;
 
 export function encodeCall(call: Call, path: string): CallMessage {
-  const { descriptors, hits, mode = "take" } = call;
+  const { descriptors, hits, mode = "take", hitsByKind, id = "" } = call;
   if (!Object.hasOwn(MODES, mode)) {
     throw new TypeError(`${path}mode: must be one of: ${Object.keys(MODES).join(", ")}`);
   }
   checkHits(hits, `${path}hits`);
+  checkKinds(hitsByKind, `${path}hitsByKind`);
+  const size = Buffer.byteLength(id);
+  if (size > ID_BYTES_MAX) throw new RangeError(`${path}id: must be at most ${ID_BYTES_MAX} bytes, not ${size}`);
   const list = listOf(descriptors);
   if (list.length === 0) throw new RangeError(`${path}descriptors: at least 1`);
   return {
@@ -45,6 +55,8 @@ export function encodeCall(call: Call, path: string): CallMessage {
     })),
     mode: MODES[mode],
     hits: mode === "check" || mode === "read" ? undefined : hits,
+    hitsByKind,
+    id,
   };
 }
 

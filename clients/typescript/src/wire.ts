@@ -10,8 +10,10 @@ export interface DescriptorMessage {
 
 export interface CallMessage {
   readonly descriptors: readonly DescriptorMessage[];
-  readonly mode: "TAKE" | "CHECK" | "READ" | "DEBIT";
+  readonly mode: "TAKE" | "CHECK" | "READ" | "DEBIT" | "PART";
   readonly hits?: number | undefined;
+  readonly hitsByKind?: Readonly<Record<string, number>> | undefined;
+  readonly id?: string | undefined;
 }
 
 export interface CommitMessage {
@@ -28,7 +30,7 @@ export interface ErrorMessage {
 
 export interface StatusMessage {
   readonly code: "UNKNOWN" | "OK" | "OVER_LIMIT";
-  readonly descriptor: number;
+  readonly descriptorIndex: number;
   readonly rule: string;
   readonly currentLimit: LimitMessage | null;
   readonly limitRemaining: number;
@@ -49,6 +51,7 @@ export interface VerdictMessage {
   readonly statuses: readonly StatusMessage[];
   readonly hold: string;
   readonly error: ErrorMessage | null;
+  readonly hits: number;
 }
 
 export interface CommitResultMessage {

@@ -73,7 +73,7 @@ const mistakes: [name: string, run: (client: Client) => Promise<unknown>, messag
   [
     "an estimate of a kind below 0",
     (client) => client.hold({ a: "b" }, 1, { input: -1 }),
-    /estimateByKind\.input: .*not -1/,
+    /hitsByKind\.input: .*not -1/,
   ],
   [
     "usage of a hold that is not whole",

@@ -14,11 +14,12 @@ interface Case {
 }
 
 interface Step {
-  method: "decide" | "check" | "read" | "debit" | "refund" | "hold" | "decide_all";
+  method: "decide" | "check" | "read" | "debit" | "part" | "refund" | "hold" | "decide_all";
   descriptors?: JsonDescriptor[];
   hits?: number;
-  calls?: { descriptors: JsonDescriptor[]; hits?: number; mode?: Call["mode"] }[];
+  calls?: { descriptors: JsonDescriptor[]; hits?: number; mode?: Call["mode"]; id?: string }[];
   estimate?: number;
+  hits_by_kind?: Record<string, number>;
   while_open?: Step[];
   used?: number;
   used_by_kind?: Record<string, number>;
@@ -35,6 +36,7 @@ interface Expected {
   failed?: boolean;
   limit?: number | null;
   remaining?: number;
+  hits?: number;
   rule?: string;
   reset?: true;
   retry_after?: boolean;
@@ -115,6 +117,7 @@ async function perform(client: Client, step: Step): Promise<Decision[]> {
   switch (step.method) {
     case "decide":
     case "debit":
+    case "part":
     case "refund":
       return [await client[step.method](descriptors, step.hits)];
     case "check":
@@ -133,7 +136,7 @@ async function perform(client: Client, step: Step): Promise<Decision[]> {
 async function hold(client: Client, step: Step, descriptors: Descriptor[]): Promise<Decision> {
   let decision: Decision | undefined;
   const work = async () => {
-    await using hold = await client.hold(descriptors, step.estimate);
+    await using hold = await client.hold(descriptors, step.estimate, step.hits_by_kind);
     decision = hold.decision;
     await runAll(client, step.while_open ?? []);
     hold.used = step.used;

@@ -38,8 +38,8 @@ class AsyncClient(exchange.Exchange[Coroutine[Any, Any, Decision]]):
         """Decides up to 1,000 independent calls in one request, in their order."""
         return await self._decide_calls(calls, batch=True) if calls else []
 
-    def hold(self, descriptors: Descriptors, estimate: int | None = None) -> AsyncHold:
-        """Holds an estimate, or the estimate of the rule, while an `async with` block works."""
+    def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> AsyncHold:
+        """Holds an estimate, or the estimate of the rule or of a call, while an `async with` block works."""
         return AsyncHold(self, exchange.hold_call(descriptors, estimate))
 
     async def commit(

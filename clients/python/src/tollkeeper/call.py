@@ -9,6 +9,7 @@ from tollkeeper._generated import tollkeeper_pb2
 
 HITS_MAX = 2**53 - 1
 CALLS_MAX = 1_000
+ID_BYTES_MAX = 128
 
 Text = str | bytes
 # An ordered path of keys and values, as in the rules. Pairs may repeat a key and have keys that are bytes.
@@ -27,6 +28,8 @@ class Mode(Enum):
     """Charges nothing and denies nothing: the statuses show the counters of every limit."""
     DEBIT = "debit"
     """Charges the hits in any case, since the work is done."""
+    PART = "part"
+    """Charges as many of the hits as fit: `Decision.hits`. Denied if none fits."""
     REFUND = "refund"
     """Gives the hits back."""
 
@@ -39,6 +42,10 @@ class Call:
     hits: int | None = 1
     """Not used by CHECK and READ. None is 1, or the estimate of a rule with `hold`."""
     mode: Mode = Mode.TAKE
+    hits_by_kind: Mapping[str, int] | None = None
+    """Estimates of a hold, for limits with `weights`. Only with TAKE."""
+    id: str = ""
+    """Names the call: the same call is charged once, also if it is repeated within 60 s."""
 
 
 def listed(descriptors: Descriptors) -> Sequence[Descriptor]:
@@ -52,9 +59,14 @@ def listed(descriptors: Descriptors) -> Sequence[Descriptor]:
     return cast(Sequence[Descriptor], descriptors)
 
 
-def check_hits(field: str, hits: int) -> None:
-    if not 0 <= hits <= HITS_MAX:
+def check_hits(field: str, hits: int | None) -> None:
+    if hits is not None and not 0 <= hits <= HITS_MAX:
         raise ValueError(f"{field}: must be from 0 to {HITS_MAX}, not {hits}")
+
+
+def check_kinds(field: str, hits_by_kind: Mapping[str, int] | None) -> None:
+    for kind, hits in (hits_by_kind or {}).items():
+        check_hits(f"{field}[{kind}]", hits)
 
 
 def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
@@ -62,20 +74,19 @@ def encode(call: Call, path: str = "") -> tollkeeper_pb2.Call:
     descriptors = listed(call.descriptors)
     if not descriptors:
         raise ValueError(f"{path}descriptors: at least 1")
-    message = tollkeeper_pb2.Call(mode=None if call.mode is Mode.REFUND else call.mode.name)
+    hits = None if call.mode in (Mode.CHECK, Mode.READ) else call.hits
+    check_hits(f"{path}hits", hits)
+    check_kinds(f"{path}hits_by_kind", call.hits_by_kind)
+    if (size := len(call.id.encode())) > ID_BYTES_MAX:
+        raise ValueError(f"{path}id: must be at most {ID_BYTES_MAX} bytes, not {size}")
+    is_refund = call.mode is Mode.REFUND
+    mode = None if is_refund else call.mode.name
+    addend = {"value": hits} if is_refund and hits is not None else None
+    message = tollkeeper_pb2.Call(mode=mode, hits=None if addend else hits, hits_by_kind=call.hits_by_kind, id=call.id)
     for index, descriptor in enumerate(descriptors):
-        added = message.descriptors.add()
+        added = message.descriptors.add(is_negative_hits=is_refund, hits_addend=addend)
         for key, value in _entries(descriptor, f"{path}descriptors[{index}]"):
             added.entries.add(key=key, value=value)
-    if call.hits is None or call.mode in (Mode.CHECK, Mode.READ):
-        return message
-    check_hits(f"{path}hits", call.hits)
-    if call.mode is not Mode.REFUND:
-        message.hits = call.hits
-        return message
-    for added in message.descriptors:
-        added.hits_addend.value = call.hits
-        added.is_negative_hits = True
     return message
 
 

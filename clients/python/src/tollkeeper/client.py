@@ -42,8 +42,8 @@ class Client(exchange.Exchange[Decision]):
         """Decides up to 1,000 independent calls in one request, in their order."""
         return self._decide_calls(calls, batch=True) if calls else []
 
-    def hold(self, descriptors: Descriptors, estimate: int | None = None) -> Hold:
-        """Holds an estimate, or the estimate of the rule, while a `with` block works."""
+    def hold(self, descriptors: Descriptors | Call, estimate: int | None = None) -> Hold:
+        """Holds an estimate, or the estimate of the rule or of a call, while a `with` block works."""
         return Hold(self, exchange.hold_call(descriptors, estimate))
 
     def commit(

@@ -68,6 +68,8 @@ class Decision:
     error: ServiceError | None = None
     hold: str = ""
     """Names what was held, for a commit; empty if nothing was."""
+    hits: int = 0
+    """Number of hits that a call with mode PART has charged."""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -123,6 +125,7 @@ def decode(verdict: Verdict) -> Decision | ServiceError:
         rule=shown.rule if shown else first,
         statuses=statuses,
         hold=verdict.hold,
+        hits=verdict.hits,
     )
 
 
@@ -138,7 +141,7 @@ def _status(status: tollkeeper_pb2.Status) -> Status:
     reset = status.duration_until_reset
     return Status(
         allowed=status.code != Verdict.OVER_LIMIT,
-        descriptor=status.descriptor,
+        descriptor=status.descriptor_index,
         rule=status.rule,
         limit=limit.requests_per_unit if limit else None,
         remaining=status.limit_remaining,

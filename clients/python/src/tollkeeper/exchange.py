@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 import grpc
 
 from tollkeeper._generated import tollkeeper_pb2 as pb
-from tollkeeper.call import CALLS_MAX, Call, Descriptor, Descriptors, Mode, check_hits, encode, listed
+from tollkeeper.call import CALLS_MAX, Call, Descriptor, Descriptors, Mode, check_hits, check_kinds, encode, listed
 from tollkeeper.channel import TLS, Options, options
 from tollkeeper.decision import Committed, Decision, ServiceError, decode, decode_commit
 
@@ -78,6 +78,10 @@ class Exchange(ABC, Generic[One]):
         """Charges the hits in any case, since the work is done; allowed if they fit."""
         return self.decide_call(Call(descriptors, hits, Mode.DEBIT))
 
+    def part(self, descriptors: Descriptors, hits: int = 1) -> One:
+        """Charges as many of the hits as fit, which is `hits` of the decision; denied if none fits."""
+        return self.decide_call(Call(descriptors, hits, Mode.PART))
+
     def refund(self, descriptors: Descriptors, hits: int = 1) -> One:
         """Gives hits back."""
         return self.decide_call(Call(descriptors, hits, Mode.REFUND))
@@ -106,7 +110,8 @@ class Exchange(ABC, Generic[One]):
     def _commit_request(
         self, hold: str, used: int | None, used_by_kind: Mapping[str, int] | None, end: str
     ) -> pb.CommitRequest:
-        check_used(used, used_by_kind or {})
+        check_hits("used", used)
+        check_kinds("used_by_kind", used_by_kind)
         commit = pb.Commit(hold=hold, used=used, used_by_kind=used_by_kind or {}, end=end)
         return pb.CommitRequest(domain=self._domain, commits=[commit])
 
@@ -136,17 +141,9 @@ def service_error(error: Exception) -> ServiceError:
     return ServiceError(grpc.StatusCode.CANCELLED.name, str(error))
 
 
-def hold_call(descriptors: Descriptors, estimate: int | None) -> Call:
+def hold_call(descriptors: Descriptors | Call, estimate: int | None) -> Call:
     """The call that takes a hold, checked."""
-    if estimate is not None:
-        check_hits("estimate", estimate)
-    call = Call(descriptors, estimate)
+    check_hits("estimate", estimate)
+    call = descriptors if isinstance(descriptors, Call) else Call(descriptors, estimate)
     encode(call)
     return call
-
-
-def check_used(used: int | None, used_by_kind: Mapping[str, int]) -> None:
-    if used is not None:
-        check_hits("used", used)
-    for kind, hits in used_by_kind.items():
-        check_hits(f"used_by_kind[{kind}]", hits)

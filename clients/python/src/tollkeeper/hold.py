@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
-from tollkeeper.call import Call
+from tollkeeper.call import Call, check_hits, check_kinds
 from tollkeeper.decision import Committed, Decision
-from tollkeeper.exchange import check_used
 
 if TYPE_CHECKING:
     from tollkeeper.aio import AsyncClient
@@ -41,7 +40,7 @@ class _Work:
 
     @used.setter
     def used(self, used: int) -> None:
-        check_used(used, {})
+        check_hits("used", used)
         self._used = used
 
     @property
@@ -51,7 +50,7 @@ class _Work:
 
     @used_by_kind.setter
     def used_by_kind(self, used_by_kind: Mapping[str, int]) -> None:
-        check_used(None, used_by_kind)
+        check_kinds("used_by_kind", used_by_kind)
         self._used_by_kind = MappingProxyType(dict(used_by_kind))
 
     def release(self) -> None:

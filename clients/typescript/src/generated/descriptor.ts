@@ -54,6 +54,57 @@ export const descriptor: unknown = {
         }
        }
       },
+      "Descriptor": {
+       "fields": {
+        "entries": {
+         "rule": "repeated",
+         "type": "Entry",
+         "id": 1
+        },
+        "limit": {
+         "type": "Override",
+         "id": 2
+        },
+        "hitsAddend": {
+         "type": "google.protobuf.UInt64Value",
+         "id": 3
+        },
+        "isNegativeHits": {
+         "type": "bool",
+         "id": 4
+        }
+       },
+       "nested": {
+        "Entry": {
+         "fields": {
+          "key": {
+           "type": "bytes",
+           "id": 1
+          },
+          "value": {
+           "type": "bytes",
+           "id": 2
+          }
+         }
+        },
+        "Override": {
+         "fields": {
+          "requestsPerUnit": {
+           "type": "uint32",
+           "id": 1
+          },
+          "unit": {
+           "type": "Limit.Unit",
+           "id": 2
+          },
+          "unitMultiplier": {
+           "type": "google.protobuf.UInt32Value",
+           "id": 3
+          }
+         }
+        }
+       }
+      },
       "Call": {
        "oneofs": {
         "_hits": {
@@ -65,7 +116,7 @@ export const descriptor: unknown = {
        "fields": {
         "descriptors": {
          "rule": "repeated",
-         "type": "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
+         "type": "Descriptor",
          "id": 1
         },
         "mode": {
@@ -78,6 +129,15 @@ export const descriptor: unknown = {
          "options": {
           "proto3_optional": true
          }
+        },
+        "hitsByKind": {
+         "keyType": "string",
+         "type": "uint64",
+         "id": 4
+        },
+        "id": {
+         "type": "string",
+         "id": 5
         }
        },
        "nested": {
@@ -86,7 +146,8 @@ export const descriptor: unknown = {
           "TAKE": 0,
           "CHECK": 1,
           "READ": 2,
-          "DEBIT": 3
+          "DEBIT": 3,
+          "PART": 4
          }
         }
        }
@@ -109,6 +170,10 @@ export const descriptor: unknown = {
         "error": {
          "type": "google.rpc.Status",
          "id": 4
+        },
+        "hits": {
+         "type": "uint64",
+         "id": 5
         }
        },
        "nested": {
@@ -139,9 +204,12 @@ export const descriptor: unknown = {
          "type": "Verdict.Code",
          "id": 1
         },
-        "descriptor": {
+        "descriptorIndex": {
          "type": "uint32",
-         "id": 2
+         "id": 2,
+         "options": {
+          "json_name": "descriptor"
+         }
         },
         "rule": {
          "type": "string",
@@ -351,100 +419,22 @@ export const descriptor: unknown = {
     }
    }
   },
-  "envoy": {
-   "nested": {
-    "extensions": {
-     "nested": {
-      "common": {
-       "nested": {
-        "ratelimit": {
-         "nested": {
-          "v3": {
-           "nested": {
-            "RateLimitDescriptor": {
-             "fields": {
-              "entries": {
-               "rule": "repeated",
-               "type": "Entry",
-               "id": 1
-              },
-              "limit": {
-               "type": "RateLimitOverride",
-               "id": 2
-              },
-              "hitsAddend": {
-               "type": "google.protobuf.UInt64Value",
-               "id": 3
-              },
-              "isNegativeHits": {
-               "type": "bool",
-               "id": 4
-              }
-             },
-             "nested": {
-              "Entry": {
-               "fields": {
-                "key": {
-                 "type": "bytes",
-                 "id": 1
-                },
-                "value": {
-                 "type": "bytes",
-                 "id": 2
-                }
-               }
-              },
-              "RateLimitOverride": {
-               "fields": {
-                "requestsPerUnit": {
-                 "type": "uint32",
-                 "id": 1
-                },
-                "unit": {
-                 "type": "envoy.type.v3.RateLimitUnit",
-                 "id": 2
-                },
-                "unitMultiplier": {
-                 "type": "google.protobuf.UInt32Value",
-                 "id": 3
-                }
-               }
-              }
-             }
-            }
-           }
-          }
-         }
-        }
-       }
-      }
-     }
-    },
-    "type": {
-     "nested": {
-      "v3": {
-       "nested": {
-        "RateLimitUnit": {
-         "values": {
-          "UNKNOWN": 0,
-          "SECOND": 1,
-          "MINUTE": 2,
-          "HOUR": 3,
-          "DAY": 4,
-          "MONTH": 5,
-          "YEAR": 6
-         }
-        }
-       }
-      }
-     }
-    }
-   }
-  },
   "google": {
    "nested": {
     "protobuf": {
      "nested": {
+      "Duration": {
+       "fields": {
+        "seconds": {
+         "type": "int64",
+         "id": 1
+        },
+        "nanos": {
+         "type": "int32",
+         "id": 2
+        }
+       }
+      },
       "DoubleValue": {
        "fields": {
         "value": {
@@ -516,22 +506,15 @@ export const descriptor: unknown = {
          "id": 1
         }
        }
-      },
-      "Duration": {
-       "fields": {
-        "seconds": {
-         "type": "int64",
-         "id": 1
-        },
-        "nanos": {
-         "type": "int32",
-         "id": 2
-        }
-       }
       }
      }
     },
     "rpc": {
+     "options": {
+      "java_multiple_files": true,
+      "java_outer_classname": "StatusProto",
+      "java_package": "com.google.rpc"
+     },
      "nested": {
       "Status": {
        "fields": {

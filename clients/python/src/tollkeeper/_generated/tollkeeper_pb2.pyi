@@ -1,7 +1,7 @@
 import datetime
 
-from tollkeeper._generated import ratelimit_pb2 as _ratelimit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from tollkeeper._generated import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -26,28 +26,69 @@ class DecideResponse(_message.Message):
     verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
     def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
 
+class Descriptor(_message.Message):
+    __slots__ = ("entries", "limit", "hits_addend", "is_negative_hits")
+    class Entry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: bytes
+        value: bytes
+        def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+    class Override(_message.Message):
+        __slots__ = ("requests_per_unit", "unit", "unit_multiplier")
+        REQUESTS_PER_UNIT_FIELD_NUMBER: _ClassVar[int]
+        UNIT_FIELD_NUMBER: _ClassVar[int]
+        UNIT_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+        requests_per_unit: int
+        unit: Limit.Unit
+        unit_multiplier: _wrappers_pb2.UInt32Value
+        def __init__(self, requests_per_unit: _Optional[int] = ..., unit: _Optional[_Union[Limit.Unit, str]] = ..., unit_multiplier: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping]] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    HITS_ADDEND_FIELD_NUMBER: _ClassVar[int]
+    IS_NEGATIVE_HITS_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Descriptor.Entry]
+    limit: Descriptor.Override
+    hits_addend: _wrappers_pb2.UInt64Value
+    is_negative_hits: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[Descriptor.Entry, _Mapping]]] = ..., limit: _Optional[_Union[Descriptor.Override, _Mapping]] = ..., hits_addend: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., is_negative_hits: bool = ...) -> None: ...
+
 class Call(_message.Message):
-    __slots__ = ("descriptors", "mode", "hits")
+    __slots__ = ("descriptors", "mode", "hits", "hits_by_kind", "id")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TAKE: _ClassVar[Call.Mode]
         CHECK: _ClassVar[Call.Mode]
         READ: _ClassVar[Call.Mode]
         DEBIT: _ClassVar[Call.Mode]
+        PART: _ClassVar[Call.Mode]
     TAKE: Call.Mode
     CHECK: Call.Mode
     READ: Call.Mode
     DEBIT: Call.Mode
+    PART: Call.Mode
+    class HitsByKindEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     HITS_FIELD_NUMBER: _ClassVar[int]
-    descriptors: _containers.RepeatedCompositeFieldContainer[_ratelimit_pb2.RateLimitDescriptor]
+    HITS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    descriptors: _containers.RepeatedCompositeFieldContainer[Descriptor]
     mode: Call.Mode
     hits: int
-    def __init__(self, descriptors: _Optional[_Iterable[_Union[_ratelimit_pb2.RateLimitDescriptor, _Mapping]]] = ..., mode: _Optional[_Union[Call.Mode, str]] = ..., hits: _Optional[int] = ...) -> None: ...
+    hits_by_kind: _containers.ScalarMap[str, int]
+    id: str
+    def __init__(self, descriptors: _Optional[_Iterable[_Union[Descriptor, _Mapping]]] = ..., mode: _Optional[_Union[Call.Mode, str]] = ..., hits: _Optional[int] = ..., hits_by_kind: _Optional[_Mapping[str, int]] = ..., id: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("code", "statuses", "hold", "error")
+    __slots__ = ("code", "statuses", "hold", "error", "hits")
     class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Verdict.Code]
@@ -60,16 +101,18 @@ class Verdict(_message.Message):
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
     code: Verdict.Code
     statuses: _containers.RepeatedCompositeFieldContainer[Status]
     hold: str
     error: _status_pb2.Status
-    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    hits: int
+    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., hold: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., hits: _Optional[int] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("code", "descriptor", "rule", "current_limit", "limit_remaining", "duration_until_reset", "used", "held")
+    __slots__ = ("code", "descriptor_index", "rule", "current_limit", "limit_remaining", "duration_until_reset", "used", "held")
     CODE_FIELD_NUMBER: _ClassVar[int]
-    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LIMIT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_REMAINING_FIELD_NUMBER: _ClassVar[int]
@@ -77,14 +120,14 @@ class Status(_message.Message):
     USED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     code: Verdict.Code
-    descriptor: int
+    descriptor_index: int
     rule: str
     current_limit: Limit
     limit_remaining: int
     duration_until_reset: _duration_pb2.Duration
     used: int
     held: int
-    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., descriptor: _Optional[int] = ..., rule: _Optional[str] = ..., current_limit: _Optional[_Union[Limit, _Mapping]] = ..., limit_remaining: _Optional[int] = ..., duration_until_reset: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., used: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[Verdict.Code, str]] = ..., descriptor_index: _Optional[int] = ..., rule: _Optional[str] = ..., current_limit: _Optional[_Union[Limit, _Mapping]] = ..., limit_remaining: _Optional[int] = ..., duration_until_reset: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., used: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
 class Limit(_message.Message):
     __slots__ = ("name", "requests_per_unit", "unit", "unit_multiplier")
