@@ -1,6 +1,6 @@
-// Makes a call for each line of stdin, such as user=alice or path=/login,user=alice:
+// Decides a call for each line of stdin, such as user=alice or path=/login,user=alice:
 //
-//	echo user=alice | go run . localhost:8081 example [DEADLINE_MS]
+//	echo user=alice | go run . localhost:8081 example [TIMEOUT_MS]
 package main
 
 import (
@@ -8,50 +8,60 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"maps"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
+	tollkeeper "github.com/tollkeeper/tollkeeper/clients/go"
 )
 
 func main() {
-	deadline := 50
+	var options tollkeeper.Options
 	if len(os.Args) > 3 {
-		deadline, _ = strconv.Atoi(os.Args[3])
+		timeout, err := time.ParseDuration(os.Args[3] + "ms")
+		if err != nil {
+			log.Fatal(err)
+		}
+		options.Timeout = timeout
 	}
-	limiter, err := NewLimiter(os.Args[1], time.Duration(deadline)*time.Millisecond)
+	client, err := tollkeeper.New(os.Args[1], os.Args[2], options)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer limiter.Close()
+	defer client.Close()
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		fmt.Println(describe(limiter.Allow(context.Background(), os.Args[2], entries(lines.Text())...)))
+		decision, err := client.Decide(context.Background(), descriptor(lines.Text()))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(describe(decision))
 	}
 }
 
-func entries(line string) (found []Entry) {
-	for _, entry := range strings.Split(line, ",") {
+func descriptor(line string) (found tollkeeper.Descriptor) {
+	for entry := range strings.SplitSeq(line, ",") {
 		key, value, _ := strings.Cut(entry, "=")
-		found = append(found, Entry{key, value})
+		found = found.And(key, value)
 	}
 	return found
 }
 
-func describe(decision Decision) string {
+func describe(decision tollkeeper.Decision) string {
 	verdict := map[bool]string{true: "allowed", false: "denied"}[decision.Allowed]
-	if decision.Failure != codes.OK {
-		return fmt.Sprintf("%s, no answer", verdict)
+	if decision.Failed {
+		return verdict + ", no answer"
 	}
-	if decision.Limit == 0 {
+	if decision.Limit == nil {
 		return verdict + ", no limit"
 	}
 	text := fmt.Sprintf("%s, %d of %d left, resets in %.0f s",
-		verdict, decision.Remaining, decision.Limit, decision.Reset.Seconds())
-	for name, value := range decision.Headers {
-		text += fmt.Sprintf("; %s: %s", name, value)
+		verdict, decision.Remaining, decision.Limit.Hits, decision.Reset.Seconds())
+	headers := decision.Headers()
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		text += fmt.Sprintf("; %s: %s", name, headers[name])
 	}
 	return text
 }

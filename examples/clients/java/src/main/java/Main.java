@@ -1,9 +1,11 @@
+import io.github.tollkeeper.Client;
+import io.github.tollkeeper.Decision;
+import io.github.tollkeeper.Descriptor;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.time.Duration;
-import java.util.LinkedHashMap;
-import java.util.Map;
+import java.util.List;
 
 /**
  * Makes a call for each line of stdin, such as user=alice or path=/login,user=alice.
@@ -13,34 +15,39 @@ import java.util.Map;
 final class Main {
     public static void main(String[] arguments) throws IOException {
         long deadline = arguments.length > 2 ? Long.parseLong(arguments[2]) : 50;
+        Client.Builder settings = Client.builder(arguments[0], arguments[1])
+                .timeout(Duration.ofMillis(deadline))
+                // With TLS: .tls(TlsChannelCredentials.create())
+                // DENY fails closed.
+                .onFailure(Client.OnFailure.ALLOW);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
-        try (RateLimit limiter = new RateLimit(arguments[0], Duration.ofMillis(deadline))) {
+        try (Client client = settings.build()) {
             for (String line; (line = lines.readLine()) != null; ) {
-                System.out.println(describe(limiter.allow(arguments[1], descriptor(line))));
+                System.out.println(describe(client.decide(descriptor(line))));
             }
         }
     }
 
-    private static Map<String, String> descriptor(String line) {
-        Map<String, String> descriptor = new LinkedHashMap<>();
+    private static Descriptor descriptor(String line) {
+        Descriptor descriptor = new Descriptor(List.of());
         for (String entry : line.split(",")) {
             String[] parts = entry.split("=", 2);
-            descriptor.put(parts[0], parts[1]);
+            descriptor = descriptor.and(parts[0], parts[1]);
         }
         return descriptor;
     }
 
-    private static String describe(RateLimit.Decision decision) {
+    private static String describe(Decision decision) {
         String verdict = decision.allowed() ? "allowed" : "denied";
-        if (decision.failure() != null) {
+        if (decision.failed()) {
             return verdict + ", no answer";
         }
-        if (decision.limit() == 0) {
+        if (decision.limit().isEmpty()) {
             return verdict + ", no limit";
         }
         StringBuilder text = new StringBuilder();
         text.append(verdict).append(", ").append(decision.remaining()).append(" of ");
-        text.append(decision.limit()).append(" left, resets in ");
+        text.append(decision.limit().get().hits()).append(" left, resets in ");
         text.append(decision.reset().toSeconds()).append(" s");
         decision.headers().forEach((name, value) -> text.append("; " + name + ": " + value));
         return text.toString();
