@@ -1,6 +1,11 @@
 //! Compiles the wire's `.proto` files; protox needs no protoc on the machine.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use prost::Message as _;
 
@@ -19,7 +24,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".envoy.extensions.common.ratelimit.v3")
         // A value of a descriptor must not reach a log through `{:?}`.
         .skip_debug([".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"])
+        // Equal calls have equal bytes.
+        .btree_map(".tollkeeper.v1")
+        // It is equal on the wire, so that one decoder reads both.
+        .extern_path(".tollkeeper.v1.Descriptor", "crate::rls::pb::RateLimitDescriptor")
         .compile_fds(descriptors)?;
+
+    generate_client(&out)?;
 
     // In a folder of its own, since both sets have a part of the package envoy.config.core.v3.
     let xds = out.join("xds");
@@ -30,5 +41,27 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(false)
         .out_dir(xds)
         .compile_fds(protox::compile(files, ["proto"])?)?;
+    Ok(())
+}
+
+/// The messages of clients/rust, which has a copy of them, and the service of its tests.
+fn generate_client(out: &Path) -> Result<(), Box<dyn Error>> {
+    let descriptors = protox::compile(["tollkeeper/v1/tollkeeper.proto"], ["proto"])?;
+    let folders = [out.join("client"), out.join("client/tests")];
+    folders.iter().try_for_each(fs::create_dir_all)?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .build_transport(false)
+        .skip_debug([".tollkeeper.v1.Descriptor.Entry"])
+        .extern_path(".google.rpc", "::tonic_types::pb")
+        .out_dir(&folders[0])
+        .compile_fds(descriptors.clone())?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        .extern_path(".tollkeeper.v1", "::tollkeeper_client::v1")
+        .extern_path(".google.rpc", "::tonic_types::pb")
+        .out_dir(&folders[1])
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -13,11 +13,13 @@ use std::{
     fs,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
     time::{Duration, Instant},
 };
 
 use process::{Process, Result, Service};
 use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
 use tollkeeper::rls::pb::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient,
     v1::{Call, DecideRequest, tollkeeper_client::TollkeeperClient},
@@ -34,7 +36,7 @@ descriptors:
 ";
 
 fn main() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     println!("store,calls in a message,in flight,decisions/s,service us,Redis us");
     for store in ["memory", "redis"] {
         let folder = TempDir::new()?;
@@ -51,7 +53,7 @@ fn main() -> Result<()> {
         for (size, in_flight) in [(1000, 1), (1000, 4), (100, 8), (1, 64), (0, 64)] {
             runtime.block_on(measure(&service, redis, store, size, in_flight))?;
         }
-        runtime.block_on(beside(&service, store))?;
+        beside(&runtime, &service, store)?;
     }
     Ok(())
 }
@@ -87,8 +89,8 @@ async fn send(channel: Channel, size: usize, turn: usize) -> u64 {
     answer.verdicts.iter().filter(|verdict| verdict.code == 1).count() as u64
 }
 
-async fn connect(service: &Service) -> Result<Channel> {
-    Ok(Channel::from_shared(format!("http://{}", service.addr))?.connect().await?)
+async fn connect(addr: &str) -> Result<Channel> {
+    Ok(Channel::from_shared(format!("http://{addr}"))?.connect().await?)
 }
 
 /// Sends messages for a while; returns how many calls passed.
@@ -117,7 +119,7 @@ async fn measure(
     size: usize,
     in_flight: usize,
 ) -> Result<()> {
-    let channel = connect(service).await?;
+    let channel = connect(&service.addr).await?;
     for span in [SPAN / 4, SPAN] {
         let (began, ended) = (Instant::now(), AtomicBool::new(false));
         let before = (cpu::used(service.process.id())?, redis.map(cpu::used).transpose()?);
@@ -137,12 +139,11 @@ async fn measure(
     Ok(())
 }
 
-/// The latency of single calls at a fixed rate, alone and while batches are decided on another connection.
-async fn beside(service: &Service, store: &str) -> Result<()> {
-    let (single, batches) = (connect(service).await?, connect(service).await?);
-    for size in [None, Some(100), Some(1000)] {
-        let ended = AtomicBool::new(false);
-        let mut latencies = Vec::new();
+/// The latency of single calls at a fixed rate, alone and while a client on another thread has batches decided.
+fn beside(runtime: &Runtime, service: &Service, store: &str) -> Result<()> {
+    let single = runtime.block_on(connect(&service.addr))?;
+    for size in [None, Some(100), Some(1000)].repeat(2) {
+        let (ended, mut latencies) = (AtomicBool::new(false), Vec::new());
         let probe = async {
             while !ended.load(Relaxed) {
                 let began = Instant::now();
@@ -151,21 +152,29 @@ async fn beside(service: &Service, store: &str) -> Result<()> {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        // About as many decisions a second, in small batches or in large ones.
-        let load = async {
-            let Some(size) = size else { return };
-            let mut turn = 0;
-            while !ended.load(Relaxed) {
-                send(batches.clone(), size, turn).await;
-                turn += 1;
-                tokio::time::sleep(Duration::from_micros(20 * size as u64)).await;
+        thread::scope(|scope| {
+            let ended = &ended;
+            if let Some(size) = size {
+                scope.spawn(move || send_batches(&service.addr, size, ended).unwrap());
             }
-        };
-        tokio::join!(probe, load, after(SPAN, &ended));
+            runtime.block_on(async { tokio::join!(probe, after(SPAN, ended)) });
+        });
         latencies.sort_unstable();
         let at = |part: usize| latencies[(latencies.len() - 1) * part / 100].as_micros();
         let beside = size.map_or("alone".to_owned(), |size| format!("beside batches of {size}"));
         println!("{store},single calls {beside},p50 {} us,p99 {} us", at(50), at(99));
+    }
+    Ok(())
+}
+
+/// Sends about as many decisions a second in small batches as in large ones.
+#[tokio::main(flavor = "current_thread")]
+async fn send_batches(addr: &str, size: usize, ended: &AtomicBool) -> Result<()> {
+    let (channel, mut turn) = (connect(addr).await?, 0);
+    while !ended.load(Relaxed) {
+        send(channel.clone(), size, turn).await;
+        turn += 1;
+        tokio::time::sleep(Duration::from_micros(20 * size as u64)).await;
     }
     Ok(())
 }

@@ -86,7 +86,7 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
         Some(Command::Call(flags)) => call::main(&flags, environment),
         Some(Command::Healthcheck(flags)) => healthcheck::main(&flags, environment),
         Some(Command::Bench(flags)) => bench::main(&flags, environment),
-        Some(Command::Explain(flags)) => explain::main(&flags),
+        Some(Command::Explain(flags)) => explain::main(&flags, environment),
         Some(Command::Test(flags)) => test::main(&flags),
         Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Import(from)) => import::main(from),

@@ -36,21 +36,22 @@ pub fn router(decisions: Decisions, reports: Reports, health: Health) -> Router 
     let json_needs_certificate = needs_certificate(decisions.needs_certificate);
     let reports_need_certificate = needs_certificate(reports.needs_certificate);
     let with_span = middleware::from_fn_with_state(decisions.clone(), json::with_span);
-    let calls = Router::new()
-        .route("/json", post(json::decide))
-        .route("/check", get(check::check))
-        .route("/check", post(check::check))
-        .layer(with_span);
+    let web_pages_refused = middleware::from_fn(json::refuse_web_pages);
     let batches = |method| {
         move |decisions: State<Decisions>, request: Request| {
             json::decide_batch(method, decisions, request)
         }
     };
-    let json = calls
+    let json = Router::new()
+        .route("/json", post(json::decide))
+        .route("/check", get(check::check))
+        .route("/check", post(check::check))
         .route("/v1/decide", post(batches(ServedMethod::Decide)))
         .route("/v1/commit", post(batches(ServedMethod::Commit)))
         .route("/v1/renew", post(batches(ServedMethod::Renew)))
         .route("/v1/usage", get(json::usage))
+        .route_layer(web_pages_refused)
+        .route_layer(with_span)
         .with_state(decisions);
     let reports = Router::new()
         .route("/metrics", get(metrics))

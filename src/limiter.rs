@@ -4,6 +4,8 @@ mod decision_line;
 pub mod holds;
 mod matched;
 pub mod metrics;
+pub mod once;
+mod part;
 mod refused_debits;
 mod span;
 
@@ -82,10 +84,11 @@ impl Limiter {
         request: &Request,
         arrival: Arrival,
     ) -> Result<Decision, StoreError> {
-        self.decide_as(request, HitsMeaning::Charged, arrival).await
+        self.decide_as(request, HitsMeaning::Charged, arrival, None).await
     }
 
-    /// Decides one call whose hits have this meaning.
+    /// Decides one call whose hits have this meaning. If the store is `away`, it is not asked, and `on_store_failure`
+    /// decides.
     ///
     /// # Errors
     /// If the store gives no answer; see [`StoreError`].
@@ -94,6 +97,7 @@ impl Limiter {
         request: &Request,
         meaning: HitsMeaning,
         arrival: Arrival,
+        away: Option<StoreError>,
     ) -> Result<Decision, StoreError> {
         let in_force = self.rules.current();
         let mut plan = Plan::draw_as(&in_force.rules, request, meaning);
@@ -101,7 +105,10 @@ impl Limiter {
         if let Some((domain, mode)) = &plan.lacking {
             self.report_incomplete(domain, *mode);
         }
-        let Answered { verdict, by_failure_mode } = self.store.charge(&plan.charges, arrival).await;
+        let Answered { verdict, by_failure_mode } = match away {
+            None => self.store.charge(&plan.charges, arrival).await,
+            Some(error) => self.store.without_answer(&plan.charges, error),
+        };
         self.report_fallbacks(&plan, &by_failure_mode);
         if self.store.is_late(arrival) {
             self.metrics.late();
@@ -122,7 +129,7 @@ impl Limiter {
             call.record(span::holds(&decision));
         });
         log_decision(request, &decision);
-        self.report(request, &decision);
+        self.report(request, &decision, meaning);
         Ok(decision)
     }
 
@@ -250,9 +257,12 @@ impl Limiter {
         }
     }
 
-    fn report(&self, request: &Request, decision: &Decision) {
+    fn report(&self, request: &Request, decision: &Decision, meaning: HitsMeaning) {
         self.metrics.decided(request, decision);
-        for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
+        // Only Envoy's calls do not say whether they are debits.
+        let may_be_debits =
+            if meaning == HitsMeaning::Charged { &request.descriptors[..] } else { &[] };
+        for (descriptor, status) in may_be_debits.iter().zip(&decision.statuses) {
             if let Some(rule) = self.refused_debits.see(descriptor.hits, status) {
                 self.metrics.debit_refused(rule);
             }

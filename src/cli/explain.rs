@@ -6,7 +6,6 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    address,
     admin::{self, AdminServer},
     call,
     output::{USAGE, complain, say},
@@ -22,20 +21,21 @@ use crate::{
         refusal::Refusal,
     },
     rules::{self, LoadOptions},
+    settings::Environment,
     store::system_clock,
 };
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainFlags {
-    /// Rule file or folder, or `-` for standard input; may be repeated [default: the shipped example]
-    #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
+    /// Rule file or folder, or `-` for standard input; may be repeated [default: the rules of a running service]
+    #[arg(long, value_name = "PATH", conflicts_with = "addr")]
     rules: Vec<PathBuf>,
     /// File or folder that is laid over the rules; may be repeated
-    #[arg(long, value_name = "PATH", conflicts_with = "admin_addr")]
+    #[arg(long, value_name = "PATH", requires = "rules")]
     rules_overlay: Vec<PathBuf>,
-    /// Admin address of a running service, to use its rules and counters instead of files
-    #[arg(long, value_name = "HOST:PORT")]
-    admin_addr: Option<String>,
+    /// Admin address of a running service, for its rules and counters [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
+    #[arg(long, visible_alias = "admin-addr", value_name = "HOST:PORT")]
+    addr: Option<String>,
     #[command(flatten)]
     access: admin::AdminAccess,
     /// Domain of the rules
@@ -49,8 +49,9 @@ pub(super) struct ExplainFlags {
     descriptors: Vec<String>,
 }
 
-pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
-    let (request, server) = match request(flags).and_then(|request| Ok((request, server(flags)?))) {
+pub(super) fn main(flags: &ExplainFlags, environment: &Environment) -> ExitCode {
+    let asked = request(flags).and_then(|request| Ok((request, server(flags, environment)?)));
+    let (request, server) = match asked {
         Ok(asked) => asked,
         Err(problem) => {
             complain(problem);
@@ -65,23 +66,33 @@ pub(super) fn main(flags: &ExplainFlags) -> ExitCode {
         Ok(explanation) => {
             let complete =
                 if explanation.is_unknown() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-            let text = text(&explanation);
+            let mut text = text(&explanation);
+            if let (Some(server), None) = (&server, &flags.addr) {
+                text.insert_str(0, &format!("by the rules of {}\n", server.addr));
+            }
             match &server {
                 Some(server) => server.say(&text, explanation.incomplete.as_deref(), complete),
                 None => say(&text, complete),
             }
         }
         Err(problem) => {
-            complain(problem);
+            let is_named = flags.addr.is_some() || server.is_none();
+            let hint = if is_named { "" } else { "; or name rule files by --rules" };
+            complain(format!("{problem}{hint}"));
             ExitCode::FAILURE
         }
     }
 }
 
 /// The service to query, if rule files are not to be read.
-fn server(flags: &ExplainFlags) -> Result<Option<AdminServer<'_>>, String> {
-    let Some(addr) = &flags.admin_addr else { return Ok(None) };
-    address::check("--admin-addr", addr, admin::ADDR_DEFAULT)?;
+fn server<'given>(
+    flags: &'given ExplainFlags,
+    environment: &'given Environment,
+) -> Result<Option<AdminServer<'given>>, String> {
+    if !flags.rules.is_empty() {
+        return Ok(None);
+    }
+    let addr = admin::address(flags.addr.as_deref(), environment)?;
     AdminServer::new(addr, &flags.access).map(Some)
 }
 

@@ -20,7 +20,7 @@
 use std::{
     fmt::{self, Write as _},
     hash::BuildHasher,
-    iter,
+    iter, mem,
     sync::Arc,
 };
 
@@ -71,6 +71,12 @@ impl fmt::Debug for Counter {
 }
 
 impl Counter {
+    /// Moves the counter out. What remains has the limit, and no name.
+    pub(super) fn take(&mut self) -> Self {
+        let business_id = mem::take(&mut self.business_id);
+        Self { business_id, slot_by: self.slot_by, limit: Arc::clone(&self.limit) }
+    }
+
     /// The counter of one descriptor in `domain` under `limit`, by the values as sent.
     pub fn new(domain: &str, entries: &[Entry], limit: Arc<Limit>) -> Self {
         Self::shared(domain, entries, &[], limit)

@@ -192,7 +192,7 @@ impl Plan {
         shared: &[Option<Arc<str>>],
         limit: &Arc<Limit>,
     ) {
-        let (entries, limit) = (&asked.path, &asked.debited(limit));
+        let (entries, limit) = (&asked.path, &asked.unheld(limit));
         let counter = Counter::shared(&domain.name, entries, shared, Arc::clone(limit));
         let mut charge = Charge {
             counter: counter.with_slot_by(domain.slot_by),
@@ -261,10 +261,10 @@ impl Plan {
     pub fn settle(mut self, verdict: Verdict) -> Decision {
         let Verdict { tallies, denied, .. } = &verdict;
         debug_assert_eq!(tallies.len(), self.charges.len(), "a store answers every charge");
-        let taken = if *denied { None } else { self.taken(&verdict) };
         let (own, judged) = (self.charges.len() - self.commits, self.charges.iter().zip(tallies));
         let commits = judged.clone().skip(own).chain(judged.take(own));
         let committed = commits.filter_map(Committed::new).collect();
+        let taken = if *denied { None } else { self.taken(&verdict) };
         let is_quota_without_limit =
             self.mode_override == ModeOverride::Quota && self.items.iter().any(Item::has_no_limit);
         let is_refused = self.is_refused();
@@ -332,10 +332,10 @@ impl Plan {
         over.map(|(charge, _)| charge.quota_group).collect()
     }
 
-    /// What the call has charged for work under way.
-    fn taken(&self, verdict: &Verdict) -> Option<TakenHold> {
+    /// What the call has charged for work under way. The counters are moved out of its charges.
+    fn taken(&mut self, verdict: &Verdict) -> Option<TakenHold> {
         let mut charges: Vec<HeldCharge> = Vec::new();
-        for (index, (charge, tally)) in self.charges.iter().zip(&verdict.tallies).enumerate() {
+        for (index, (charge, tally)) in self.charges.iter_mut().zip(&verdict.tallies).enumerate() {
             let uncounted = [&verdict.corrupt, &verdict.absent];
             if let Hits::Charge(hits) = charge.hits
                 && is_by_token(charge)
@@ -343,13 +343,11 @@ impl Plan {
                 && !uncounted.iter().any(|without| without.contains(&index))
                 && let Some(made) = verdict.at.get(index).or(verdict.at.first())
             {
-                let counter = &charge.counter;
+                let counter = &mut charge.counter;
                 match charges.iter_mut().find(|known| known.counter.same_counter(counter)) {
                     // A commit ends a hold once on each counter.
                     Some(known) => known.hits = known.hits.saturating_add(hits).min(Hits::MAX),
-                    None => {
-                        charges.push(HeldCharge { counter: counter.clone(), hits, made: *made })
-                    }
+                    None => charges.push(HeldCharge { counter: counter.take(), hits, made: *made }),
                 }
             }
         }
@@ -379,15 +377,18 @@ impl<'call> Asked<'call> {
         self.parameters.is_some_and(|parameters| parameters.commit().is_some())
     }
 
-    /// The limit as it applies to work that is done: its hits count whether they fit or not, and are not held. A log keeps
-    /// no more than its limit, and places are only for calls in flight, so that these limits stay as they are.
-    fn debited(&self, limit: &Arc<Limit>) -> Arc<Limit> {
-        let takes_debits =
-            !matches!(limit.algorithm, Algorithm::SlidingLog { .. } | Algorithm::InFlight { .. });
-        if self.meaning != HitsMeaning::Done || !takes_debits {
-            return Arc::clone(limit);
-        }
-        let when_denied = WhenDenied::Counted;
+    /// The limit as it applies to hits that are not held. Work that is done counts whether it fits or not, but a log keeps
+    /// no more than its limit, and places are only for calls in flight, so that these limits stay as they are. A part
+    /// counts only if it fits; limits that count open holds stay as they are, since they have no parts.
+    fn unheld(&self, limit: &Arc<Limit>) -> Arc<Limit> {
+        let is_log = matches!(limit.algorithm, Algorithm::SlidingLog { .. });
+        let when_denied = match self.meaning {
+            HitsMeaning::Done if !is_log && !limit.counts_calls() => WhenDenied::Counted,
+            HitsMeaning::Part if !limit.has_open_holds() && !limit.counts_calls() => {
+                WhenDenied::Free
+            }
+            _ => return Arc::clone(limit),
+        };
         Arc::new(Limit { when_denied, hold: None, ..Limit::clone(limit) })
     }
 

@@ -95,6 +95,8 @@ pub enum HitsMeaning {
     Expected,
     /// Work that is done: it is charged whether it fits or not.
     Done,
+    /// A part of what the work could use: it is not held.
+    Part,
 }
 
 impl Hits {

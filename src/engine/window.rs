@@ -25,7 +25,11 @@ impl Window {
     /// [`SECONDS_MAX`](Self::SECONDS_MAX).
     pub const fn new(unit: Unit, multiplier: u32) -> Option<Self> {
         // A u32 times the seconds of a year stays below 2^58.
-        let seconds = unit.seconds() * multiplier as u64;
+        Self::of_seconds(unit.seconds() * multiplier as u64)
+    }
+
+    /// A window of this length; `None` if it is zero or over [`SECONDS_MAX`](Self::SECONDS_MAX).
+    pub const fn of_seconds(seconds: u64) -> Option<Self> {
         if seconds == 0 || seconds > Self::SECONDS_MAX {
             return None;
         }
@@ -35,9 +39,7 @@ impl Window {
     /// The window that is [written](Self#impl-Display-for-Window) like this.
     pub fn read(text: &str) -> Option<Self> {
         let Some((unit, zone)) = text.split_once('@') else {
-            let seconds = text.strip_suffix('s')?.parse().ok()?;
-            let is_known = (1..=Self::SECONDS_MAX).contains(&seconds);
-            return is_known.then_some(Self { seconds, calendar: None });
+            return Self::of_seconds(text.strip_suffix('s')?.parse().ok()?);
         };
         Some(Self::of_calendar(Calendar::read(unit, zone)?))
     }
@@ -55,6 +57,11 @@ impl Window {
     /// The length in milliseconds, below 2^42; approximate for a calendar.
     pub const fn millis(&self) -> u64 {
         self.seconds * 1000
+    }
+
+    /// The calendar, if it has one.
+    pub const fn calendar(&self) -> Option<&Calendar> {
+        self.calendar.as_ref()
     }
 
     /// The span that holds `now`.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{
     browser, compat,
     json::Decisions,
-    parameters::{quoted, refused_parameter},
+    parameters::{self, refused_parameter},
     report::Reports,
     status,
 };
@@ -27,9 +27,8 @@ use crate::{
     authorization::{AdminToken, ForbiddenDomain, clients::EVERY_DOMAIN},
     edge::health::Health,
     engine::{
-        descriptor_syntax,
         ledger::{Charge, Remembered},
-        request::{self, Descriptor, Hits},
+        request,
         rule::Limit,
     },
     explain::{CORRUPT, incomplete},
@@ -129,7 +128,7 @@ async fn change_log(
     State(admin): State<Admin>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Response> {
-    let filter = log_filter(&query.unwrap_or_default());
+    let filter = log_filter(query.as_deref());
     let filter = filter.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
     tracing::info!(%filter, "log filter changed");
     admin.reports.telemetry.set_log_filter(filter);
@@ -137,17 +136,9 @@ async fn change_log(
 }
 
 /// Reads the query of `/log`: `filter=FILTER`, percent-encoded.
-fn log_filter(query: &str) -> Result<LogFilter, String> {
-    let mut filter = None;
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if name != "filter" {
-            return Err(format!("filter: the only parameter of /log, not {}", quoted(&name)));
-        }
-        if filter.replace(value).is_some() {
-            return Err("filter: given twice".to_owned());
-        }
-    }
-    let filter = filter.ok_or("filter: missing, such as POST /log?filter=info")?;
+fn log_filter(query: Option<&str>) -> Result<LogFilter, String> {
+    let [filter] = parameters::read(query, ["filter"])?;
+    let filter = filter.first().ok_or("filter: missing, such as POST /log?filter=info")?;
     filter.parse().map_err(|problem| format!("filter: {problem}"))
 }
 
@@ -173,8 +164,8 @@ async fn counters(
     asked: &Parts,
     clear: Clear,
 ) -> Result<Response, Response> {
-    let request = request(asked.uri.query().unwrap_or_default())
-        .map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
+    let request =
+        request(asked.uri.query()).map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
     service.check_domain(asked.extensions.get(), &request.domain).map_err(forbidden)?;
     let readings = service.limiter.read_counters(&request, clear).await;
     if readings.is_empty() {
@@ -210,26 +201,8 @@ fn status_of(incomplete: Option<&str>) -> StatusCode {
 ///
 /// # Errors
 /// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
-pub fn request(query: &str) -> Result<request::Request, String> {
-    let (mut domain, mut descriptor): (Option<String>, Option<String>) = (None, None);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let parameter = match &*name {
-            "domain" => &mut domain,
-            "descriptor" => &mut descriptor,
-            _ => {
-                let name = quoted(&name);
-                return Err(format!("{name}: the parameters are `domain` and `descriptor`"));
-            }
-        };
-        if parameter.replace(value.into_owned()).is_some() {
-            return Err(format!("{name}: given twice"));
-        }
-    }
-    let entries = descriptor_syntax::parse(&descriptor.ok_or("descriptor: missing")?)
-        .map_err(|problem| format!("descriptor: {problem}"))?;
-    let descriptors =
-        vec![Descriptor { entries, hits: Hits::Check, states_hits: false, limit: None }];
-    Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
+pub fn request(query: Option<&str>) -> Result<request::Request, String> {
+    parameters::counters(query, "descriptor")
 }
 
 fn counter((charge, reading): &(Charge, CounterReading)) -> Value {

@@ -2,17 +2,13 @@
 //! of an answer is empty. Its headers are for the response to the proxy's client.
 
 use axum::{
-    extract::{Request, State},
-    http::{HeaderMap, HeaderName, StatusCode, Uri},
+    extract::State,
+    http::{HeaderMap, HeaderName, StatusCode, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
 
-use super::{
-    browser,
-    json::{Decisions, refuse},
-    parameters::quoted,
-};
+use super::{json::Decisions, parameters};
 use crate::{
     engine::{
         descriptor_syntax,
@@ -38,16 +34,12 @@ struct Question {
 
 /// 200, or the status that was asked for; 400 for a bad query, 403 for a request from a web page, 503 if the store gave
 /// no answer, or too many requests are in progress.
-pub(super) async fn check(State(decisions): State<Decisions>, request: Request) -> Response {
-    let (asked, _) = request.into_parts();
-    if browser::is_from_web_page(&asked.headers) {
-        return refuse(&Refusal::WebPage);
-    }
-    let question = read(&asked.uri, &asked.headers, decisions.service.bounds);
-    let Question { call, denied, failed } = match question {
-        Ok(question) => question,
-        Err(problem) => return refuse(&Refusal::Invalid(problem)),
-    };
+pub(super) async fn check(
+    State(decisions): State<Decisions>,
+    asked: Parts,
+) -> Result<Response, Refusal> {
+    let question = read(asked.uri.query(), &asked.headers, decisions.service.bounds);
+    let Question { call, denied, failed } = question.map_err(Refusal::Invalid)?;
     let decided = async {
         let _slot = decisions.slot()?;
         let decoded = Decoded { request: call, overrides_ignored: 0, echo: None };
@@ -58,45 +50,25 @@ pub(super) async fn check(State(decisions): State<Decisions>, request: Request) 
         (Ok(answer), _) => {
             let is_denied = rls::json::retry_after(&answer).is_some();
             let status = if is_denied { denied } else { StatusCode::OK };
-            (status, rls::json::headers(&answer)).into_response()
+            Ok((status, rls::json::headers(&answer)).into_response())
         }
         (Err(refusal), Some(status)) if refusal.codes().1.is_server_error() => {
-            status.into_response()
+            Ok(status.into_response())
         }
-        (Err(refusal), _) => refuse(&refusal),
+        (Err(refusal), _) => Err(refusal),
     }
 }
 
-fn read(uri: &Uri, headers: &HeaderMap, bounds: Bounds) -> Result<Question, String> {
-    let (mut domain, mut hits, mut deny, mut on_failure) = (None, None, None, None);
-    let mut paths = Vec::new();
-    for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
-        let parameter = match &*name {
-            "d" => {
-                paths.push(value);
-                continue;
-            }
-            "domain" => &mut domain,
-            "hits" => &mut hits,
-            "deny" => &mut deny,
-            "on_failure" => &mut on_failure,
-            _ => {
-                let (name, known) =
-                    (quoted(&name), "`domain`, `d`, `hits`, `deny` and `on_failure`");
-                return Err(format!("{name}: the parameters are {known}"));
-            }
-        };
-        if parameter.replace(value).is_some() {
-            return Err(format!("{name}: given twice"));
-        }
-    }
+fn read(query: Option<&str>, headers: &HeaderMap, bounds: Bounds) -> Result<Question, String> {
+    let names = ["domain", "d", "hits", "deny", "on_failure"];
+    let [mut domain, paths, hits, deny, on_failure] = parameters::read(query, names)?;
     if paths.is_empty() {
         return Err("d: missing, such as d=user=@x-user".to_owned());
     }
     bounds.check_descriptors(paths.len()).map_err(|refusal| refusal.to_string())?;
-    let hits = match hits {
+    let hits = match hits.first() {
         None => Hits::Charge(1),
-        Some(hits) => match number(&hits, "hits", 0..=Hits::MAX)? {
+        Some(hits) => match number(hits, "hits", 0..=Hits::MAX)? {
             0 => Hits::Check,
             hits => Hits::Charge(hits),
         },
@@ -107,21 +79,22 @@ fn read(uri: &Uri, headers: &HeaderMap, bounds: Bounds) -> Result<Question, Stri
         request::check_entries(index, entries.len())?;
         descriptors.push(Descriptor { entries, hits, states_hits: true, limit: None });
     }
-    let denied = match deny {
+    let denied = match deny.first() {
         None => StatusCode::TOO_MANY_REQUESTS,
         Some(status) => {
-            let status = number(&status, "deny", 400..=599)?;
+            let status = number(status, "deny", 400..=599)?;
             status.to_string().parse().map_err(|_| "deny: must be a status")?
         }
     };
-    let failed = match on_failure.as_deref() {
+    let failed = match on_failure.first().map(|what| &**what) {
         None => None,
         Some("allow") => Some(StatusCode::OK),
         Some("deny") => Some(denied),
         Some(_) => return Err("on_failure: must be allow or deny".to_owned()),
     };
-    let domain = domain.filter(|domain| !domain.is_empty()).ok_or("domain: missing")?.into_owned();
-    Ok(Question { call: request::Request { domain, descriptors }, denied, failed })
+    let domain = domain.pop().filter(|domain| !domain.is_empty()).ok_or("domain: missing")?;
+    let call = request::Request { domain: domain.into_owned(), descriptors };
+    Ok(Question { call, denied, failed })
 }
 
 fn number(text: &str, name: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {

@@ -37,7 +37,9 @@ type Series = BTreeMap<Vec<(String, String)>, u64>;
 pub(super) fn scrape(telemetry: &Telemetry) -> String {
     let mut families = telemetry.families();
     if telemetry.compat() == MetricsCompat::Envoyproxy {
-        let theirs = envoyproxy(&families);
+        let mut theirs = envoyproxy(&families);
+        // A family without series cannot be written as text.
+        theirs.retain(|family| !family.get_metric().is_empty());
         families.0.extend(theirs);
     }
     families.text()

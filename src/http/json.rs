@@ -108,18 +108,13 @@ impl Decisions {
 }
 
 /// `GET /v1/usage?domain=D&d=k=v,k=v`: what the counters of these descriptors hold.
-pub(super) async fn usage(State(decisions): State<Decisions>, asked: Parts) -> Response {
-    if browser::is_from_web_page(&asked.headers) {
-        return refuse(&Refusal::WebPage);
-    }
-    let service = &decisions.service;
-    let answer = async {
-        let request = parameters::usage(asked.uri.query().unwrap_or_default());
-        let request = request.map_err(Refusal::Invalid)?;
-        let _slot = decisions.slot()?;
-        service.usage_json(&request, asked.extensions.get()).await
-    };
-    answer.await.map_or_else(|refusal| refuse(&refusal), |answer| Json(answer).into_response())
+pub(super) async fn usage(
+    State(decisions): State<Decisions>,
+    asked: Parts,
+) -> Result<Json<Value>, Refusal> {
+    let request = parameters::counters(asked.uri.query(), "d").map_err(Refusal::Invalid)?;
+    let _slot = decisions.slot()?;
+    Ok(Json(decisions.service.usage_json(&request, asked.extensions.get()).await?))
 }
 
 /// `POST /v1/decide`, `/v1/commit` and `/v1/renew`: 200 with an answer to each item.
@@ -127,86 +122,75 @@ pub(super) async fn decide_batch(
     method: ServedMethod,
     State(decisions): State<Decisions>,
     request: Request,
-) -> Response {
-    let tracer = decisions.service.tracer.as_ref();
-    let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
-    let answer = answer_batch(method, &decisions, request, span.as_ref()).await;
-    let response =
-        answer.map_or_else(|refusal| refuse(&refusal), |answer| Json(answer).into_response());
-    if let Some(span) = span {
-        let name = match method {
-            ServedMethod::Commit => "POST /v1/commit",
-            ServedMethod::Renew => "POST /v1/renew",
-            _ => "POST /v1/decide",
-        };
-        span.end_http(name, decisions.scheme, response.status());
-    }
-    response
+) -> Result<Json<Value>, Refusal> {
+    let client = request.extensions().get::<Identity>().cloned();
+    let span = request.extensions().get::<Arc<CallSpan>>().cloned();
+    let (body, _slot) = decisions.body(request).await?;
+    let (client, arrival, span) = (client.as_ref(), Arrival::now(), span.as_ref());
+    let context = BatchContext { client, arrival, span };
+    Ok(Json(Box::pin(decisions.service.answer_json(method, &body, context)).await?))
 }
 
-async fn answer_batch(
-    method: ServedMethod,
-    decisions: &Decisions,
-    request: Request,
-    span: Option<&Arc<CallSpan>>,
-) -> Result<Value, Refusal> {
+/// Refuses a request that a web page made.
+pub(super) async fn refuse_web_pages(request: Request, next: Next) -> Result<Response, Refusal> {
     if browser::is_from_web_page(request.headers()) {
         return Err(Refusal::WebPage);
     }
-    let client = request.extensions().get::<Identity>().cloned();
-    let (body, _slot) = decisions.body(request).await?;
-    let context = BatchContext { client: client.as_ref(), arrival: Arrival::now(), span };
-    Box::pin(decisions.service.answer_json(method, &body, context)).await
+    Ok(next.run(request).await)
 }
 
-/// Begins the span of a call of `/json` or `/check`, if it is sampled, and ends it with the status.
+/// Begins the span of a request that decides, if it is sampled, and ends it with the status. A batch gets the span, to
+/// choose what it shows.
 pub(super) async fn with_span(
     State(decisions): State<Decisions>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
+    let (name, is_batch) = match (request.uri().path(), request.method()) {
+        ("/json", _) => ("POST /json", false),
+        ("/check", &Method::POST) => ("POST /check", false),
+        ("/check", _) => ("GET /check", false),
+        ("/v1/decide", _) => ("POST /v1/decide", true),
+        ("/v1/commit", _) => ("POST /v1/commit", true),
+        ("/v1/renew", _) => ("POST /v1/renew", true),
+        _ => return next.run(request).await,
+    };
     let tracer = decisions.service.tracer.as_ref();
     let span = tracer.and_then(|tracer| CallSpan::begin(tracer, request.headers()));
     let Some(span) = span else { return next.run(request).await };
-    let name = match (request.uri().path(), request.method()) {
-        ("/check", &Method::POST) => "POST /check",
-        ("/check", _) => "GET /check",
-        _ => "POST /json",
+    let response = if is_batch {
+        request.extensions_mut().insert(Arc::clone(&span));
+        next.run(request).await
+    } else {
+        in_call(Arc::clone(&span), next.run(request)).await
     };
-    let response = in_call(Arc::clone(&span), next.run(request)).await;
     span.end_http(name, decisions.scheme, response.status());
     response
 }
 
 /// 200 or 429 with the answer; 400 for a bad request, 403 for one from a web page, 408 and 413 for one that is
 /// too slow or too large; 503 if the store gave no answer, or too many requests are in progress.
-pub(super) async fn decide(State(decisions): State<Decisions>, request: Request) -> Response {
-    if browser::is_from_web_page(request.headers()) {
-        return refuse(&Refusal::WebPage);
-    }
+pub(super) async fn decide(
+    State(decisions): State<Decisions>,
+    request: Request,
+) -> Result<Response, Refusal> {
     let client = request.extensions().get::<Identity>().cloned();
-    let (body, _slot) = match decisions.body(request).await {
-        Ok(received) => received,
-        Err(refusal) => return refuse(&refusal),
-    };
-    let answer = async {
-        let arrival = Arrival::now();
-        let decoded = rls::json::request(&body, decisions.service.bounds)?;
-        decisions.service.decide(decoded, client.as_ref(), arrival).await
-    };
-    let answer = match answer.await {
-        Ok(answer) => answer,
-        Err(refusal) => return refuse(&refusal),
-    };
+    let (body, _slot) = decisions.body(request).await?;
+    let arrival = Arrival::now();
+    let decoded = rls::json::request(&body, decisions.service.bounds)?;
+    let answer = decisions.service.decide(decoded, client.as_ref(), arrival).await?;
     let status = match rls::json::retry_after(&answer) {
         None => StatusCode::OK,
         Some(_) => StatusCode::TOO_MANY_REQUESTS,
     };
-    (status, rls::json::headers(&answer), Json(rls::json::response(&answer))).into_response()
+    let body = Json(rls::json::response(&answer));
+    Ok((status, rls::json::headers(&answer), body).into_response())
 }
 
-pub(super) fn refuse(refusal: &Refusal) -> Response {
-    let (code, status) = refusal.codes();
-    let error = json!({ "code": status_name(code), "message": refusal.to_string() });
-    (status, Json(json!({ "error": error }))).into_response()
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (code, status) = self.codes();
+        let error = json!({ "code": status_name(code), "message": self.to_string() });
+        (status, Json(json!({ "error": error }))).into_response()
+    }
 }

@@ -1,5 +1,7 @@
 //! Our endpoints reject unknown query parameters: an ignored parameter would look as if it had worked.
 
+use std::borrow::Cow;
+
 use axum::http::Request;
 
 use crate::{
@@ -10,6 +12,9 @@ use crate::{
     text::printable::printable,
 };
 
+/// The parameter that may be given more than once: a descriptor.
+const REPEATED: &str = "d";
+
 /// What is wrong with a request to an endpoint without parameters, if it has one.
 pub(super) fn refused_parameter<B>(request: &Request<B>) -> Option<String> {
     let query = request.uri().query().unwrap_or_default();
@@ -18,33 +23,56 @@ pub(super) fn refused_parameter<B>(request: &Request<B>) -> Option<String> {
     Some(format!("{name}: {method} {path} takes no parameters"))
 }
 
-/// Reads the query of `/v1/usage`: `domain=D&d=k=v,k=v`, each part percent-encoded; `d` may be repeated.
+/// The values of these parameters, percent-decoded: at most one of each, but for [`REPEATED`].
 ///
 /// # Errors
-/// A message that names the parameter, for one that is missing, unknown or malformed, or a second domain.
-pub(super) fn usage(query: &str) -> Result<request::Request, String> {
-    let (mut domain, mut descriptors) = (None, Vec::new());
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "domain" if domain.is_none() => domain = Some(value.into_owned()),
-            "domain" => return Err("domain: given twice".to_owned()),
-            "d" => {
-                let entries = descriptor_syntax::parse(&value);
-                let entries = entries.map_err(|problem| format!("d: {problem}"))?;
-                let (hits, states_hits, limit) = (Hits::Check, false, None);
-                descriptors.push(Descriptor { entries, hits, states_hits, limit });
-            }
-            _ => return Err(format!("{}: the parameters are `domain` and `d`", quoted(&name))),
+/// A message that names the parameter, for one that is unknown or given twice.
+pub(super) fn read<'query, const N: usize>(
+    query: Option<&'query str>,
+    names: [&str; N],
+) -> Result<[Vec<Cow<'query, str>>; N], String> {
+    let mut values = [const { Vec::new() }; N];
+    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        let Some((_, given)) = names.iter().zip(&mut values).find(|(known, _)| **known == name)
+        else {
+            let (name, known) = (quoted(&name), names.map(|known| format!("`{known}`")));
+            return Err(match &known[..] {
+                [others @ .., last] if !others.is_empty() => {
+                    format!("{name}: the parameters are {} and {last}", others.join(", "))
+                }
+                only => format!("{name}: the only parameter is {}", only.concat()),
+            });
+        };
+        if name != REPEATED && !given.is_empty() {
+            return Err(format!("{name}: given twice"));
         }
+        given.push(value);
+    }
+    Ok(values)
+}
+
+/// Reads which counters are asked for: `domain=D`, and `k=v,k=v` from the parameter of this name.
+///
+/// # Errors
+/// A message that names the parameter, for one that is missing, unknown, malformed or given twice.
+pub(super) fn counters(query: Option<&str>, name: &str) -> Result<request::Request, String> {
+    let [mut domain, paths] = read(query, ["domain", name])?;
+    let mut descriptors = Vec::with_capacity(paths.len());
+    for path in paths {
+        let entries = descriptor_syntax::parse(&path);
+        let entries = entries.map_err(|problem| format!("{name}: {problem}"))?;
+        let (hits, states_hits, limit) = (Hits::Check, false, None);
+        descriptors.push(Descriptor { entries, hits, states_hits, limit });
     }
     if descriptors.is_empty() {
-        return Err("d: missing, such as d=user=alice".to_owned());
+        return Err(format!("{name}: missing, such as {name}=user=alice"));
     }
-    Ok(request::Request { domain: domain.ok_or("domain: missing")?, descriptors })
+    let domain = domain.pop().ok_or("domain: missing")?.into_owned();
+    Ok(request::Request { domain, descriptors })
 }
 
 /// The name of a parameter for a message, not beyond 64 characters.
-pub(super) fn quoted(name: &str) -> String {
+fn quoted(name: &str) -> String {
     let beginning: String = name.chars().take(64).collect();
     format!("`{}`", printable(beginning.as_bytes()))
 }

@@ -19,7 +19,6 @@ use tokio::{
     task::spawn_blocking,
 };
 
-use super::json::refuse;
 use crate::{
     rls::refusal::Refusal,
     rules::{Rules, xds::ControlPlane},
@@ -65,7 +64,7 @@ impl Reports {
     /// Makes a report; 503 if too many are being made and sent.
     pub(super) async fn send(&self, make: impl FnOnce() -> Response + Send + 'static) -> Response {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            return refuse(&Refusal::TooMany);
+            return Refusal::TooMany.into_response();
         };
         let turn = REPORT_TURN.acquire().await;
         let Ok(made) = spawn_blocking(make).await else {

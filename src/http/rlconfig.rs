@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use axum::{extract::State, response::Response};
+use axum::{
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
 
 use super::report::Reports;
 use crate::{
@@ -15,7 +18,7 @@ const UNLIMITED: &str = "unit=UNKNOWN requests_per_unit=0, shadow_mode: false, q
 
 pub(super) async fn list(State(reports): State<Reports>) -> Response {
     let rules = Arc::clone(&reports.rules);
-    reports.send(move || Response::new(lines(&rules).into())).await
+    reports.send(move || lines(&rules).into_response()).await
 }
 
 fn lines(rules: &Rules) -> String {

@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{json::refuse, parameters::refused_parameter, report::Reports};
+use super::{parameters::refused_parameter, report::Reports};
 use crate::{
     VERSION,
     engine::{
@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) async fn rules(State(reports): State<Reports>, request: Request) -> Response {
     if let Some(problem) = refused_parameter(&request) {
-        return refuse(&Refusal::Invalid(problem));
+        return Refusal::Invalid(problem).into_response();
     }
     let Reports { rules, control_plane, .. } = reports.clone();
     reports.send(move || Json(rules_json(&rules, control_plane.as_deref())).into_response()).await

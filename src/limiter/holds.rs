@@ -69,7 +69,7 @@ impl Holds {
         let random = || u128::from(RandomState::new().hash_one(()));
         let first_id = HoldId::new(random() << 64 | random());
         let (holds, open) = (RuleSeries::default(), OpenHolds::default());
-        // First, since it counts the holds that have lapsed.
+        // First, since it counts the holds that were taken and that have lapsed.
         open.observe(holds.clone(), meter);
         holds.observe(&HOLDS, meter);
         Self { keys, first_id, taken: AtomicU64::new(0), holds, open }
@@ -119,8 +119,9 @@ impl Holds {
 
     fn taken(&self, rules: &RuleSet, limit: &Limit, hits: u64, at: Option<Timestamp>) {
         let Some(policy) = &limit.hold else { return };
-        if let (Some(rule), Some(at)) = (self.count(rules, policy, "taken"), at) {
-            self.open.take(rule, policy, hits, at);
+        match (rules.holding_limit(policy.number), at) {
+            (Some(holding), Some(at)) => self.open.take(&holding.rule, policy, hits, at),
+            _ => drop(self.count(rules, policy, "taken")),
         }
     }
 

@@ -18,10 +18,14 @@ use crate::engine::{
 
 /// The answer for a decision, with the chosen headers, and with dynamic metadata if there is an `echo` to
 /// complete.
-pub fn response(decision: &Decision, headers: &Headers, echo: Option<Struct>) -> RateLimitResponse {
+pub fn response(
+    mut decision: Decision,
+    headers: &Headers,
+    echo: Option<Struct>,
+) -> RateLimitResponse {
     RateLimitResponse {
-        response_headers_to_add: headers::write(decision, headers),
-        dynamic_metadata: metadata::answer(echo, decision),
+        response_headers_to_add: headers::write(&decision, headers),
+        dynamic_metadata: metadata::answer(echo, &mut decision),
         overall_code: code(decision.code).into(),
         statuses: decision
             .statuses

@@ -232,7 +232,11 @@ pub(super) fn write(
     message: &impl Message,
     budget: &Arc<ConnectionBudget>,
 ) -> Result<Response<AnswerBody>, BudgetSpent> {
-    Ok(answer(AnswerBody::Message(frame(message, budget)?)))
+    let length = message.encoded_len();
+    let mut framed = Vec::with_capacity(PREFIX_BYTES + length);
+    framed.extend_from_slice(&grpc::prefix(length));
+    message.encode_raw(&mut framed);
+    Ok(answer(AnswerBody::Message(budget.hold_answer(framed)?)))
 }
 
 /// An answer with this body.
@@ -243,16 +247,30 @@ pub(super) fn answer(body: AnswerBody) -> Response<AnswerBody> {
     response
 }
 
-/// A message with its prefix, which counts towards `budget` until it is written.
-pub(super) fn frame(
-    message: &impl Message,
-    budget: &Arc<ConnectionBudget>,
-) -> Result<Bytes, BudgetSpent> {
-    let length = message.encoded_len();
-    let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
-    framed.extend_from_slice(&grpc::prefix(length));
-    message.encode_raw(&mut framed);
-    budget.hold_answer(framed)
+/// A message that is written field by field, behind its prefix: into a `Vec`, to which single bytes are added without a
+/// call.
+pub(super) struct Framed(Vec<u8>);
+
+impl Framed {
+    /// A message without fields.
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        let mut framed = Vec::with_capacity(PREFIX_BYTES + bytes);
+        framed.extend_from_slice(&grpc::prefix(0));
+        Self(framed)
+    }
+
+    /// Adds a message as the field with this number.
+    pub(super) fn add(&mut self, number: u32, field: &impl Message) {
+        prost::encoding::message::encode(number, field, &mut self.0);
+    }
+
+    /// The whole, which counts towards `budget` until it is written.
+    pub(super) fn end(self, budget: &Arc<ConnectionBudget>) -> Result<Bytes, BudgetSpent> {
+        let Self(mut framed) = self;
+        let prefix = grpc::prefix(framed.len() - PREFIX_BYTES);
+        framed.iter_mut().zip(prefix).for_each(|(byte, of_prefix)| *byte = of_prefix);
+        budget.hold_answer(framed)
+    }
 }
 
 impl Body for AnswerBody {

@@ -43,10 +43,10 @@ pub(super) fn echo(request: &RateLimitRequest) -> Struct {
 }
 
 /// The metadata of an answer: what an `echo` is completed to, the token of a hold, and what has become of commits by token.
-pub(super) fn answer(echo: Option<Struct>, decision: &Decision) -> Option<Struct> {
+pub(super) fn answer(echo: Option<Struct>, decision: &mut Decision) -> Option<Struct> {
     let mut metadata = echo.map(|echo| complete(echo, decision));
-    if let Some(token) = &decision.token {
-        insert(metadata.get_or_insert_default(), "hold", text(token));
+    if let Some(token) = decision.token.take() {
+        insert(metadata.get_or_insert_default(), "hold", value(Kind::StringValue(token)));
     }
     let commits = decision.commits.iter().filter(|commit| commit.held.is_some());
     let mut outcomes: Vec<&str> = commits.map(Committed::name).collect();

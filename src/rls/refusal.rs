@@ -10,7 +10,7 @@
 //! | a message that took too long to arrive | DEADLINE_EXCEEDED | 408 |
 //! | too many requests, or too much data that is unfinished or not read | RESOURCE_EXHAUSTED | 503 |
 //! | a request made by a web page, or about a domain of others | PERMISSION_DENIED | 403 |
-//! | no answer from the store | UNAVAILABLE | 503 |
+//! | no answer from the store, or none yet to the first of two calls with one id | UNAVAILABLE | 503 |
 //! | a bug: the call panicked | INTERNAL | 500 |
 //!
 //! Envoy treats every gRPC error alike: it counts `ratelimit.error`, and lets the request pass or, with
@@ -65,6 +65,9 @@ pub enum Refusal {
     /// only goes to the log.
     #[error("store unavailable{}", detail(.0))]
     NoAnswer(#[from] StoreError),
+    /// A call with the same id has begun, and may be charged.
+    #[error("the first call with this id is not decided yet, or its verdict was lost")]
+    Unanswered,
     /// The call panicked, which is a bug.
     #[error("internal error")]
     Panicked,
@@ -98,7 +101,9 @@ impl Refusal {
                 (Code::ResourceExhausted, StatusCode::SERVICE_UNAVAILABLE)
             }
             Self::WebPage | Self::Forbidden(_) => (Code::PermissionDenied, StatusCode::FORBIDDEN),
-            Self::NoAnswer(_) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+            Self::NoAnswer(_) | Self::Unanswered => {
+                (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
+            }
             Self::Panicked => (Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
         }
     }

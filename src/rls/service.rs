@@ -178,7 +178,7 @@ impl Service {
         self.check_domain(client, &decoded.request.domain)?;
         self.limiter.metrics().overrides_ignored(decoded.overrides_ignored);
         let decision = self.limiter.decide(&decoded.request, arrival).await?;
-        Ok(encode::response(&decision, &self.headers, decoded.echo))
+        Ok(encode::response(decision, &self.headers, decoded.echo))
     }
 
     /// Whether a client may use a domain.

@@ -15,7 +15,7 @@ use prost::Message as _;
 
 use self::batch::{CALL_BYTES, CALLS_AT_A_TIME, ITEMS_MAX, check_items};
 use super::{
-    framing,
+    framing::Framed,
     pb::v1,
     precheck::repeated,
     refusal::Refusal,
@@ -33,8 +33,12 @@ struct RawBatch {
     items: Vec<Bytes>,
 }
 
-/// The field number of the items.
+/// The field numbers of the items, and of their answers.
 const ITEMS: u32 = 2;
+const ANSWERS: u32 = 1;
+
+/// About what the answer to an item with one descriptor takes, in bytes.
+const ANSWER_BYTES: usize = 64;
 
 impl Service {
     /// The answer to a message of one of the methods of `tollkeeper.v1`, framed.
@@ -53,26 +57,27 @@ impl Service {
         let mut held = memory.hold();
         held.add(count.min(CALLS_AT_A_TIME) * CALL_BYTES)?;
         let (domain, items) = (&*batch.domain, batch.items.into_iter());
+        let mut answers = Framed::with_capacity(count.min(ITEMS_MAX) * ANSWER_BYTES);
         match method {
             ServedMethod::Commit => {
                 check_items("commits", count, domain)?;
                 let items = items.map(|item| decode::commit(&item));
-                let results = self.answer_each(domain, items, context).await?;
-                framing::frame(&v1::CommitResponse { results }, memory)
+                let to = |result: v1::CommitResult| answers.add(ANSWERS, &result);
+                self.answer_each(domain, items, context, to).await?;
             }
             ServedMethod::Renew => {
                 check_items("renewals", count, domain)?;
                 let items = items.map(|item| decode::renewal(item, self.bounds));
-                let results = self.answer_each(domain, items, context).await?;
-                framing::frame(&v1::RenewResponse { results }, memory)
+                let to = |result: v1::RenewResult| answers.add(ANSWERS, &result);
+                self.answer_each(domain, items, context, to).await?;
             }
             _ => {
                 check_items("calls", count, domain)?;
                 let items = items.map(|item| decode::call(item, self.bounds));
-                let verdicts = self.answer_each(domain, items, context).await?;
-                framing::frame(&v1::DecideResponse { verdicts }, memory)
+                let to = |verdict: v1::Verdict| answers.add(ANSWERS, &verdict);
+                self.answer_each(domain, items, context, to).await?;
             }
         }
-        .map_err(Refusal::Busy)
+        answers.end(memory).map_err(Refusal::Busy)
     }
 }

@@ -55,7 +55,7 @@ pub enum ReadyNeeds {
 
 impl StoreSettings {
     pub(super) fn read(reader: &mut SettingReader<'_>) -> Self {
-        Self {
+        let settings = Self {
             url: Self::read_url(reader),
             pool_size: reader.read(&Setting {
                 flag: "store-pool-size",
@@ -114,7 +114,11 @@ impl StoreSettings {
                 default: "off",
                 help: "Be ready only while the store answers",
             }),
+        };
+        if matches!(settings.url, StoreUrl::Memory) && settings.replicas > 1 {
+            reader.warn_unused("replicas", "with memory:// each replica has the whole limit");
         }
+        settings
     }
 
     fn read_url(reader: &mut SettingReader<'_>) -> StoreUrl {

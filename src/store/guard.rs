@@ -87,18 +87,20 @@ impl Guard {
     /// limit is `error`.
     pub async fn charge(&self, charges: &[Charge], arrival: Arrival) -> Answered {
         let verdict = self.charge_store(charges, arrival).await;
+        // The store has applied the failure modes of the charges that have no counter.
         let by_failure_mode = match &verdict {
             Ok(verdict) => verdict.absent.clone(),
             Err(StoreError::Corrupt(_)) => Vec::new(),
             Err(StoreError::Unreachable { charges, .. }) => charges.clone(),
-            Err(_) => (0..charges.len()).collect(),
-        };
-        // The store has applied the failure modes of the charges that have no counter.
-        let verdict = match verdict {
-            Err(StoreError::Corrupt(_) | StoreError::Unreachable { .. }) | Ok(_) => verdict,
-            Err(error) => self.fallback.answer(charges, error),
+            Err(error) => return self.without_answer(charges, error.clone()),
         };
         Answered { verdict, by_failure_mode }
+    }
+
+    /// The answer to a call for which the store gives none.
+    pub fn without_answer(&self, charges: &[Charge], error: StoreError) -> Answered {
+        let by_failure_mode = (0..charges.len()).collect();
+        Answered { verdict: self.fallback.answer(charges, error), by_failure_mode }
     }
 
     /// Whether the caller has given up by now: its own timeout has passed, or the budget and the time for the way.
@@ -132,7 +134,9 @@ impl Guard {
             }
         };
         // Even without an answer, the refunds of this call may have been applied.
-        self.over_limit.forget_refunded(charges, Instant::now());
+        if charges.iter().any(|charge| charge.hits.is_refund()) {
+            self.over_limit.forget_refunded(charges, Instant::now());
+        }
         answer
     }
 

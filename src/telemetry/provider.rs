@@ -1,7 +1,7 @@
 //! The exporters of spans, metrics and log lines.
 
 use std::{
-    fmt,
+    fmt, fs,
     io::{self, IsTerminal as _},
     sync::{Arc, OnceLock},
     time::Duration,
@@ -14,6 +14,10 @@ use opentelemetry::{
 use opentelemetry_sdk::{
     Resource,
     metrics::{Instrument, SdkMeterProvider, Stream},
+    resource::{
+        EnvResourceDetector, ResourceDetector, SdkProvidedResourceDetector,
+        TelemetryResourceDetector,
+    },
     trace::{BatchSpanProcessor, SpanProcessor as _},
 };
 use prometheus::Registry;
@@ -31,6 +35,7 @@ use super::{
     otlp::OtlpEndpoint,
     trace::{Propagator, Sampling, SpanLimits, Tracer},
 };
+use crate::process::pause::random;
 
 /// The most series of an instrument that counts by rule. The SDK's default of 2,000 would merge all further rules into
 /// one series. It reserves memory for as many, so the other instruments keep the default.
@@ -101,6 +106,30 @@ impl fmt::Debug for Telemetry {
     }
 }
 
+/// What describes this process in all that it exports. What the standard variables set replaces the rest: replicas differ by
+/// their instance, or a collector would take their metrics for one series.
+/// <https://opentelemetry.io/docs/specs/semconv/resource/service>
+fn resource(options: &TelemetryOptions) -> Resource {
+    let mut own = vec![
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        KeyValue::new(
+            "service.instance.id",
+            [(); 4].map(|()| format!("{:08x}", random())).concat(),
+        ),
+    ];
+    if let Ok(host) = fs::read_to_string("/proc/sys/kernel/hostname") {
+        own.push(KeyValue::new("host.name", host.trim_end().to_owned()));
+    }
+    let given = options.resource.iter().map(|(key, value)| KeyValue::new(*key, value.clone()));
+    let detectors: [Box<dyn ResourceDetector>; 3] = [
+        Box::new(SdkProvidedResourceDetector),
+        Box::new(TelemetryResourceDetector),
+        Box::new(EnvResourceDetector::new()),
+    ];
+    let resource = Resource::builder_empty().with_attributes(own).with_detectors(&detectors);
+    resource.with_attributes(given).build()
+}
+
 impl Telemetry {
     /// Starts the exporters in `options`, for these instruments.
     ///
@@ -110,9 +139,7 @@ impl Telemetry {
         options: &TelemetryOptions,
         instruments: impl Iterator<Item = &'static InstrumentRow>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
-        let described = options.resource.iter();
-        let described = described.map(|(key, value)| KeyValue::new(*key, value.clone()));
-        let resource = Resource::builder().with_attributes(described).build();
+        let resource = resource(options);
 
         let registry = Registry::new();
         let prometheus = opentelemetry_prometheus::exporter()

@@ -1,6 +1,6 @@
 //! The flags of `serve`, made from the table of settings.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::Path};
 
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind,
@@ -56,7 +56,10 @@ fn argument(row: Row) -> Arg {
 impl FromArgMatches for ServeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         if let Some(word) = matches.get_one::<String>(STRAY) {
-            return Err(Error::raw(ErrorKind::UnknownArgument, refusal(word)));
+            // The usage in the error is the one of this command.
+            let command = Command::new("serve").bin_name("tollkeeper serve");
+            let kind = ErrorKind::UnknownArgument;
+            return Err(Self::augment_args(command).error(kind, refusal(word)));
         }
         let mut flags = TypedFlags::new();
         for row in settings::table() {
@@ -74,11 +77,13 @@ impl FromArgMatches for ServeFlags {
 }
 
 fn refusal(word: &str) -> String {
+    let shown = printable(word.as_bytes());
     let hint = match word {
         "on" | "off" | "true" | "false" => {
             format!("; a flag that needs no value takes one after `=`: --FLAG={word}")
         }
+        _ if Path::new(word).exists() => format!("; for rules: --rules {shown}"),
         _ => String::new(),
     };
-    format!("unexpected argument `{}`{hint}\n", printable(word.as_bytes()))
+    format!("unexpected argument `{shown}`{hint}")
 }

@@ -13,7 +13,7 @@ use crate::engine::algorithm::{
 };
 
 /// The state of one counter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CounterState {
     /// Hits that count, rounded up.
     pub used: u64,

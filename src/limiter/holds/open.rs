@@ -51,12 +51,13 @@ struct RuleHolds {
     clock: Option<(Timestamp, Instant)>,
     /// By the store's time at which they lapse, in milliseconds.
     lapsing: BTreeMap<u64, Balance>,
-    lapsed: Lapsed,
+    outcomes: HoldOutcomes,
 }
 
-/// Holds whose time has passed since they were last reported.
+/// What has become of holds since it was last reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Lapsed {
+struct HoldOutcomes {
+    taken: u64,
     /// Not ended by this replica, which has taken them.
     expired: u64,
     /// Ended by this replica, and taken by another.
@@ -64,7 +65,7 @@ struct Lapsed {
 }
 
 impl OpenHolds {
-    /// Observes the open holds whenever metrics are read, and adds those that have lapsed to these series.
+    /// Observes the open holds whenever metrics are read, and adds what has become of holds to these series.
     pub(super) fn observe(&self, outcomes: RuleSeries, meter: &Meter) {
         let open = self.clone();
         observe_together(
@@ -81,7 +82,10 @@ impl OpenHolds {
     pub(super) fn take(&self, rule: &Arc<str>, policy: &HoldPolicy, hits: u64, now: Timestamp) {
         let deadline = now.plus_millis(policy.lifetime_ms);
         let taken = Balance { holds: 1, hits: whole(hits) };
-        self.change(rule, now, |holds| holds.add(lapse(deadline, policy), taken));
+        self.change(rule, now, |holds| {
+            holds.outcomes.taken += 1;
+            holds.add(lapse(deadline, policy), taken);
+        });
     }
 
     /// Notes that a hold was ended at `now`. Without a deadline, it is taken for the oldest of this rule.
@@ -119,8 +123,11 @@ impl OpenHolds {
     fn report(&self, outcomes: &RuleSeries) -> Balances {
         let mut balances = Vec::new();
         for (rule, holds) in &*self.0.read() {
-            let (balance, lapsed) = holds.lock().report(Instant::now());
-            for (outcome, count) in [("expired", lapsed.expired), ("elsewhere", lapsed.elsewhere)] {
+            let (balance, HoldOutcomes { taken, expired, elsewhere }) =
+                holds.lock().report(Instant::now());
+            for (outcome, count) in
+                [("taken", taken), ("expired", expired), ("elsewhere", elsewhere)]
+            {
                 let outcome = KeyValue::new("outcome", outcome);
                 outcomes.add(count, &[KeyValue::new("rule", Arc::clone(rule)), outcome]);
             }
@@ -168,12 +175,12 @@ impl RuleHolds {
         {
             let holds = first.remove().holds;
             let of_kind =
-                if holds > 0 { &mut self.lapsed.expired } else { &mut self.lapsed.elsewhere };
+                if holds > 0 { &mut self.outcomes.expired } else { &mut self.outcomes.elsewhere };
             *of_kind = of_kind.saturating_add(holds.unsigned_abs());
         }
     }
 
-    fn report(&mut self, at: Instant) -> (Balance, Lapsed) {
+    fn report(&mut self, at: Instant) -> (Balance, HoldOutcomes) {
         if let Some((now, since)) = self.clock {
             let passed = at.saturating_duration_since(since).as_millis();
             self.pass(now.plus_millis(u64::try_from(passed).unwrap_or(u64::MAX)));
@@ -183,7 +190,7 @@ impl RuleHolds {
             holds: sum.holds.saturating_add(balance.holds),
             hits: sum.hits.saturating_add(balance.hits),
         });
-        (sum, std::mem::take(&mut self.lapsed))
+        (sum, std::mem::take(&mut self.outcomes))
     }
 }
 
@@ -242,8 +249,8 @@ mod tests {
             let (clock, began) = holds.lock().clock.unwrap();
             let passed = Self::at(second).millis_since(clock);
             let at = began + std::time::Duration::from_millis(passed.unsigned_abs());
-            let (Balance { holds: open, hits }, lapsed) = holds.lock().report(at);
-            [open, hits, whole(lapsed.expired), whole(lapsed.elsewhere)]
+            let (Balance { holds: open, hits }, counts) = holds.lock().report(at);
+            [open, hits, whole(counts.expired), whole(counts.elsewhere)]
         }
     }
 

@@ -5,8 +5,13 @@
 use std::{fmt, mem, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use postcard::ser_flavors::Flavor;
 use ring::hmac;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Serialize, Serializer,
+    ser::{Error as _, SerializeSeq as _},
+};
+use smallvec::SmallVec;
 
 use crate::engine::{
     hold::HoldPolicy,
@@ -43,15 +48,25 @@ impl fmt::Debug for HoldKeys {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct HoldToken<'text> {
-    nonce: [u8; HoldId::NONCE_BYTES],
-    /// The store's time of the first charge, in milliseconds.
-    made: u64,
-    #[serde(borrow)]
-    charges: Vec<TokenCharge<'text>>,
-    /// The span of the take, if it is sampled.
-    span: Option<SpanIds>,
+/// What follows the format and the nonce: the store's time of the first charge, in milliseconds, the charges, and the span of
+/// the take, if it is sampled.
+type Rest<Charges> = (u64, Charges, Option<SpanIds>);
+
+/// The charges of a hold, written one by one.
+struct Written<'hold>(&'hold [HeldCharge]);
+
+impl Serialize for Written<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut written = serializer.serialize_seq(Some(self.0.len()))?;
+        let first = self.0.first().map(|first| first.made).unwrap_or_default();
+        let mut before = "";
+        for charge in self.0 {
+            let next = TokenCharge::new(charge, before, first);
+            written.serialize_element(&next.ok_or_else(|| S::Error::custom("no hold"))?)?;
+            (before, _) = charge.counter.business_id();
+        }
+        written.end()
+    }
 }
 
 /// The ids of a trace and of one of its spans.
@@ -72,12 +87,36 @@ struct TokenCharge<'text> {
     algorithm: u8,
     /// The rate of a bucket, the idle time of a first-hit window, or 0.
     parameter: u64,
-    window: String,
+    window_seconds: u64,
+    calendar: Option<String>,
     lifetime_ms: u64,
     number: u32,
     weights: Vec<(&'text str, u64)>,
     /// `None` for the usual ones.
     unused_on: Option<Vec<&'text str>>,
+}
+
+type TokenBytes = SmallVec<[u8; TOKEN_BYTES_USUAL]>;
+
+/// Appends to bytes. Postcard's own form for bytes that exist appends one at a time, which costs more than all else of a token.
+struct Appended(TokenBytes);
+
+impl Flavor for Appended {
+    type Output = TokenBytes;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Self::Output> {
+        Ok(self.0)
+    }
 }
 
 impl HoldKeys {
@@ -88,19 +127,12 @@ impl HoldKeys {
 
     /// Encodes a hold as a token. `None` if the token would exceed [`TOKEN_CHARS_MAX`].
     pub(super) fn write(&self, hold: &TakenHold, span: Option<SpanIds>) -> Option<String> {
-        let first = hold.charges.first()?;
-        let made = first.made.as_millis();
-        let windows = hold.charges.iter().map(|charge| charge.counter.limit.window.to_string());
-        let mut before = "";
-        let mut charges = Vec::with_capacity(hold.charges.len());
-        for (charge, window) in hold.charges.iter().zip(windows) {
-            charges.push(TokenCharge::new(charge, before, window, first.made)?);
-            (before, _) = charge.counter.business_id();
-        }
-        let token = HoldToken { nonce: hold.id.nonce(), made, charges, span };
-        let mut bytes = Vec::with_capacity(TOKEN_BYTES_USUAL);
+        let made = hold.charges.first()?.made.as_millis();
+        let rest: Rest<_> = (made, Written(&hold.charges), span);
+        let mut bytes = TokenBytes::new();
         bytes.push(if self.0.is_empty() { UNSIGNED } else { SIGNED });
-        bytes = postcard::to_extend(&token, bytes).ok()?;
+        bytes.extend_from_slice(&hold.id.nonce());
+        bytes = postcard::serialize_with_flavor(&rest, Appended(bytes)).ok()?;
         if let Some(key) = self.0.first() {
             let signature = hmac::sign(key, &bytes);
             bytes.extend_from_slice(signature.as_ref());
@@ -126,13 +158,15 @@ impl HoldKeys {
             }
             _ => return None,
         };
-        let (token, []) = postcard::take_from_bytes::<HoldToken<'_>>(payload.get(1..)?).ok()?
+        let (nonce, rest) = payload.get(1..)?.split_first_chunk()?;
+        let ((made, written, span), []) =
+            postcard::take_from_bytes::<Rest<Vec<TokenCharge<'_>>>>(rest).ok()?
         else {
             return None;
         };
-        let first = Timestamp::from_millis(token.made);
-        let mut charges: Vec<HeldCharge> = Vec::with_capacity(token.charges.len());
-        for charge in &token.charges {
+        let first = Timestamp::from_millis(made);
+        let mut charges: Vec<HeldCharge> = Vec::with_capacity(written.len());
+        for charge in &written {
             let before = charges.last().map_or("", |before| before.counter.business_id().0);
             let charge = charge.read(before, first)?;
             charges.push(charge);
@@ -140,17 +174,12 @@ impl HoldKeys {
         if charges.is_empty() {
             return None;
         }
-        Some((TakenHold { id: HoldId::from_nonce(token.nonce), charges }, token.span))
+        Some((TakenHold { id: HoldId::from_nonce(*nonce), charges }, span))
     }
 }
 
 impl<'text> TokenCharge<'text> {
-    fn new(
-        charge: &'text HeldCharge,
-        before: &str,
-        window: String,
-        first: Timestamp,
-    ) -> Option<Self> {
+    fn new(charge: &'text HeldCharge, before: &str, first: Timestamp) -> Option<Self> {
         let limit = &*charge.counter.limit;
         let policy = limit.hold.as_deref()?;
         let (business_id, slot_by) = charge.counter.business_id();
@@ -172,7 +201,8 @@ impl<'text> TokenCharge<'text> {
                 Algorithm::TokenBucket { .. } => limit.requests_per_unit,
                 _ => limit.idle_ms().unwrap_or(0),
             },
-            window,
+            window_seconds: limit.window.seconds(),
+            calendar: limit.window.calendar().map(ToString::to_string),
             lifetime_ms: policy.lifetime_ms,
             number: policy.number,
             weights: policy.weights.iter().map(|(kind, weight)| (&**kind, *weight)).collect(),
@@ -202,7 +232,10 @@ impl<'text> TokenCharge<'text> {
         let algorithms = Algorithm::all(self.parameter, None);
         let algorithm = algorithms.into_iter().nth(self.algorithm.into())?;
         let limit = Limit {
-            window: Window::read(&self.window)?,
+            window: match &self.calendar {
+                Some(calendar) => Window::read(calendar)?,
+                None => Window::of_seconds(self.window_seconds)?,
+            },
             algorithm: match algorithm {
                 Algorithm::FirstHitWindow { .. } => Algorithm::FirstHitWindow {
                     idle_ms: Some(self.parameter).filter(|idle| *idle > 0),

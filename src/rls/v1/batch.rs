@@ -1,8 +1,8 @@
 //! The items of a batch: answered in groups, so that the calls of others come in between, and each for itself.
 
-use std::sync::Arc;
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
 
-use futures_util::future::join_all;
+use futures_util::future::{MaybeDone, maybe_done};
 use opentelemetry::KeyValue;
 use tokio::task;
 
@@ -19,13 +19,8 @@ use crate::{
 /// The most items in one request.
 pub(crate) const ITEMS_MAX: usize = 1000;
 
-/// Items that are decided at a time: about two batches of the store, so that one is prepared while the other is under way,
-/// and calls of others do not wait for more.
-pub(super) const CALLS_AT_A_TIME: usize = GROUPS * GROUP;
-
-/// `join_all` polls up to 30 futures without a task and an allocation for each.
-const GROUP: usize = 30;
-const GROUPS: usize = 6;
+/// Items that are decided at a time: about one batch of the store, so that calls of others do not wait for more.
+pub(super) const CALLS_AT_A_TIME: usize = 90;
 
 /// About what a call takes while it is decided, in bytes.
 pub(super) const CALL_BYTES: usize = 4 << 10;
@@ -63,7 +58,7 @@ pub(super) fn check_items(field: &str, count: usize, domain: &str) -> Result<(),
 }
 
 impl Service {
-    /// The answers to all items, in their order. A span shows the decision of a single one.
+    /// Answers all items, in their order, each to `to`. A span shows the decision of a single one.
     ///
     /// # Errors
     /// If the client may not use the domain.
@@ -72,7 +67,8 @@ impl Service {
         domain: &str,
         items: impl ExactSizeIterator<Item = Result<Item, Refusal>> + Send,
         BatchContext { client, arrival, span }: BatchContext<'_>,
-    ) -> Result<Vec<Item::Answer>, Refusal> {
+        mut to: impl FnMut(Item::Answer) + Send,
+    ) -> Result<(), Refusal> {
         self.check_domain(client, domain)?;
         let count = items.len();
         if let Some(span) = span {
@@ -87,19 +83,44 @@ impl Service {
             answer.unwrap_or_else(|refusal| Item::failed(error(Item::FIELD, index, &refusal)))
         };
         let mut items = items.enumerate();
-        let mut answers = Vec::with_capacity(count);
         if let (Some(span), 1) = (span, count) {
             for item in items {
-                answers.push(in_call(Arc::clone(span), answer(item)).await);
+                to(in_call(Arc::clone(span), answer(item)).await);
             }
-            return Ok(answers);
+            return Ok(());
         }
-        while answers.len() < count {
-            let groups = (0..GROUPS).map(|_| join_all(items.by_ref().take(GROUP).map(&answer)));
-            answers.extend(join_all(groups).await.into_iter().flatten());
+        // Each call stays in its place, which others get later. One that is answered at once needs no place of its own.
+        let mut places: Vec<Pin<Box<MaybeDone<_>>>> = Vec::new();
+        while items.len() > 0 {
+            let (mut group, mut taken) = (items.by_ref().take(CALLS_AT_A_TIME), 0);
+            poll_fn(|context| {
+                let mut pending = 0;
+                for place in places.iter_mut().take(taken) {
+                    pending += usize::from(place.as_mut().poll(context).is_pending());
+                }
+                for item in group.by_ref() {
+                    let call = maybe_done(answer(item));
+                    match places.get_mut(taken) {
+                        Some(place) => place.set(call),
+                        None => places.push(Box::pin(call)),
+                    }
+                    let Some(place) = places.get_mut(taken) else { break };
+                    let is_pending = place.as_mut().poll(context).is_pending();
+                    pending += usize::from(is_pending);
+                    if taken > 0 || is_pending {
+                        taken += 1;
+                    } else {
+                        place.as_mut().take_output().into_iter().for_each(&mut to);
+                    }
+                }
+                if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let answered = places.iter_mut().take(taken);
+            answered.filter_map(|place| place.as_mut().take_output()).for_each(&mut to);
             task::yield_now().await;
         }
-        Ok(answers)
+        Ok(())
     }
 }
 

@@ -7,7 +7,10 @@ use crate::{
     engine::request::{Descriptor, ENTRIES_MAX, Entry, Hits, HitsMeaning, Request},
     rls::{
         decode::{Bounds, descriptors},
-        pb::v1::{self, call::Mode},
+        pb::{
+            RateLimitDescriptor,
+            v1::{self, call::Mode},
+        },
         precheck::{check_counts, repeated},
         refusal::Refusal,
     },
@@ -18,11 +21,16 @@ pub(super) struct DecodedCall {
     pub(super) request: Request,
     pub(super) mode: Mode,
     pub(super) meaning: HitsMeaning,
+    pub(super) hits: u64,
     pub(super) overrides_ignored: u64,
 }
 
-/// The field numbers of `Call.descriptors`, `Renewal.commit` and `.call`, and `Commit.used_by_kind`.
+/// The longest id of a call, in bytes.
+const ID_BYTES_MAX: usize = 128;
+
+/// The field numbers of `Call.descriptors` and `.hits_by_kind`, `Renewal.commit` and `.call`, and `Commit.used_by_kind`.
 const DESCRIPTORS: u32 = 1;
+const HITS_BY_KIND: u32 = 4;
 const COMMIT: u32 = 1;
 const CALL: u32 = 2;
 const USED_BY_KIND: u32 = 3;
@@ -30,21 +38,22 @@ const USED_BY_KIND: u32 = 3;
 /// Reads a call.
 pub(super) fn call(bytes: Bytes, bounds: Bounds) -> Result<v1::Call, Refusal> {
     check_counts(repeated(&bytes, DESCRIPTORS), bounds)?;
+    check_kinds("hits_by_kind", repeated(&bytes, HITS_BY_KIND).count())?;
     message(bytes)
 }
 
 /// Reads a commit.
 pub(super) fn commit(bytes: &Bytes) -> Result<v1::Commit, Refusal> {
-    check_kinds(repeated(bytes, USED_BY_KIND).count())?;
+    check_kinds("used_by_kind", repeated(bytes, USED_BY_KIND).count())?;
     message(bytes.clone())
 }
 
 /// Reads a renewal. A field that is repeated is merged, so all of its values count.
 pub(super) fn renewal(bytes: Bytes, bounds: Bounds) -> Result<v1::Renewal, Refusal> {
-    check_counts(repeated(&bytes, CALL).flat_map(|call| repeated(call, DESCRIPTORS)), bounds)?;
-    check_kinds(
-        repeated(&bytes, COMMIT).flat_map(|commit| repeated(commit, USED_BY_KIND)).count(),
-    )?;
+    let of_each = |part, field| repeated(&bytes, part).flat_map(move |part| repeated(part, field));
+    check_counts(of_each(CALL, DESCRIPTORS), bounds)?;
+    check_kinds("call.hits_by_kind", of_each(CALL, HITS_BY_KIND).count())?;
+    check_kinds("commit.used_by_kind", of_each(COMMIT, USED_BY_KIND).count())?;
     message(bytes)
 }
 
@@ -52,10 +61,10 @@ fn message<M: Message + Default>(bytes: Bytes) -> Result<M, Refusal> {
     M::decode(bytes).map_err(|error| Refusal::Malformed(error.to_string()))
 }
 
-/// Checks the number of kinds of a commit.
-pub(super) fn check_kinds(count: usize) -> Result<(), Refusal> {
+/// Checks the number of kinds in a field.
+pub(super) fn check_kinds(field: &str, count: usize) -> Result<(), Refusal> {
     if count > ENTRIES_MAX {
-        return Err(Refusal::Invalid(format!("used_by_kind: {count} exceeds {ENTRIES_MAX}")));
+        return Err(Refusal::Invalid(format!("{field}: {count} exceeds {ENTRIES_MAX}")));
     }
     Ok(())
 }
@@ -70,30 +79,48 @@ impl DecodedCall {
             return Err(Refusal::Empty);
         }
         let charges_nothing = matches!(mode, Mode::Check | Mode::Read);
-        if charges_nothing && let Some(field) = stated_hits(&call) {
+        if let Some(field) = field_of_other_mode(&call, mode) {
             let mode = mode.as_str_name();
             return Err(Refusal::Invalid(format!("{field}: must be absent with mode {mode}")));
         }
-        let hits = if charges_nothing { 0 } else { call.hits.unwrap_or(1) };
-        let (descriptors, overrides_ignored) =
+        if call.id.len() > ID_BYTES_MAX {
+            let bytes = call.id.len();
+            return Err(Refusal::Invalid(format!("id: {bytes} bytes exceeds {ID_BYTES_MAX}")));
+        }
+        let hits = if charges_nothing { 0 } else { call.hits.unwrap_or(1).min(Hits::MAX) };
+        let (mut descriptors, overrides_ignored) =
             descriptors(call.descriptors, hits, call.hits.is_some())?;
+        let estimate = |(kind, hits)| entry(format!("hold.estimate.{kind}"), hits);
+        let estimates: Vec<Entry> = call.hits_by_kind.iter().map(estimate).collect();
+        descriptors.iter_mut().for_each(|one| one.entries.extend_from_slice(&estimates));
         let meaning = match mode {
             Mode::Debit => HitsMeaning::Done,
+            Mode::Part => HitsMeaning::Part,
             Mode::Take | Mode::Check | Mode::Read => HitsMeaning::Expected,
         };
         let request = Request { domain: domain.to_owned(), descriptors };
-        Ok(Self { request, mode, meaning, overrides_ignored })
+        Ok(Self { request, mode, meaning, hits, overrides_ignored })
     }
 }
 
-/// The field by which a call states hits, if there is one.
-fn stated_hits(call: &v1::Call) -> Option<String> {
-    let states = |descriptor: &crate::rls::pb::RateLimitDescriptor| {
-        descriptor.hits_addend.is_some() || descriptor.is_negative_hits
-    };
-    let own = call.descriptors.iter().position(states);
-    let own = own.map(|index| format!("descriptors[{index}].hits_addend"));
-    call.hits.map(|_| "hits".to_owned()).or(own)
+/// A field of a call that has no meaning with its mode.
+fn field_of_other_mode(call: &v1::Call, mode: Mode) -> Option<String> {
+    let charges_nothing = matches!(mode, Mode::Check | Mode::Read);
+    let has_own = |one: &RateLimitDescriptor| one.hits_addend.is_some() || one.is_negative_hits;
+    let own = call.descriptors.iter().position(has_own);
+    let own = own.filter(|_| charges_nothing || mode == Mode::Part);
+    let of_others = [
+        ("hits", charges_nothing && call.hits.is_some()),
+        ("hits_by_kind", mode != Mode::Take && !call.hits_by_kind.is_empty()),
+        ("id", charges_nothing && !call.id.is_empty()),
+    ];
+    let field = of_others.into_iter().find(|(_, is_there)| *is_there);
+    let field = field.map(|(field, _)| field.to_owned());
+    field.or_else(|| own.map(|index| format!("descriptors[{index}].hits_addend")))
+}
+
+fn entry(key: String, value: impl ToString) -> Entry {
+    Entry { key: key.into(), value: value.to_string().into() }
 }
 
 /// The descriptor of a commit: the parameters that Envoy would send.
@@ -101,12 +128,11 @@ pub(super) fn commit_descriptor(commit: v1::Commit) -> Result<Descriptor, Refusa
     if commit.hold.is_empty() {
         return Err(Refusal::Invalid("hold: must not be empty".to_owned()));
     }
-    let entry = |key: String, value: String| Entry { key: key.into(), value: value.into() };
     let mut entries = vec![entry("hold.commit".to_owned(), commit.hold)];
-    let used = commit.used.map(|used| entry("hold.used".to_owned(), used.to_string()));
+    let used = commit.used.map(|used| entry("hold.used".to_owned(), used));
     entries.extend(used);
     for (kind, used) in commit.used_by_kind {
-        entries.push(entry(format!("hold.used.{kind}"), used.to_string()));
+        entries.push(entry(format!("hold.used.{kind}"), used));
     }
     if !commit.end.is_empty() {
         entries.push(entry("hold.end".to_owned(), commit.end));

@@ -22,7 +22,7 @@ pub(super) fn verdict(decision: Decision) -> v1::Verdict {
         code: code(decision.code).into(),
         statuses: decision.statuses.iter().enumerate().map(status).collect(),
         hold: decision.token.unwrap_or_default(),
-        error: None,
+        ..v1::Verdict::default()
     }
 }
 
@@ -36,7 +36,7 @@ fn status((index, Status { matched, outcome, .. }): (usize, &Status)) -> v1::Sta
     };
     v1::Status {
         code: code(outcome.code()).into(),
-        descriptor: number(index),
+        descriptor_index: number(index),
         rule: rule(matched),
         current_limit: limit.map(|limit| current_limit(limit)),
         limit_remaining: remaining,
@@ -58,7 +58,7 @@ pub(super) fn usage(usage: Vec<LimitUsage>) -> Result<v1::Verdict, Refusal> {
         let fits = state.remaining > 0;
         statuses.push(v1::Status {
             code: code(if fits { DecisionCode::Ok } else { DecisionCode::OverLimit }).into(),
-            descriptor: number(descriptor),
+            descriptor_index: number(descriptor),
             rule: rule(&matched),
             current_limit: Some(current_limit(&limit)),
             limit_remaining: state.remaining,
@@ -102,7 +102,7 @@ fn code(code: DecisionCode) -> Code {
 
 fn rule(matched: &Matched) -> String {
     match matched {
-        Matched::Rule(_, rule) => rule.path.to_string(),
+        Matched::Rule(_, rule) => (*rule.path).to_owned(),
         Matched::Override(_) => "override".to_owned(),
         Matched::NoLimit(_) | Matched::NoRule(_) | Matched::NoDomain => String::new(),
     }

@@ -1,5 +1,7 @@
 //! Calls, commits and renewals, as items of a batch.
 
+use prost::Message as _;
+
 use super::{
     batch::BatchItem,
     decode::{DecodedCall, commit_descriptor},
@@ -7,6 +9,7 @@ use super::{
 };
 use crate::{
     engine::request::Request,
+    limiter::once::{Begun, Once},
     rls::{
         pb::{
             google::rpc,
@@ -15,7 +18,7 @@ use crate::{
         refusal::Refusal,
         service::Service,
     },
-    store::guard::Arrival,
+    store::{StoreError, guard::Arrival},
 };
 
 impl BatchItem for v1::Call {
@@ -29,17 +32,71 @@ impl BatchItem for v1::Call {
         domain: &str,
         arrival: Arrival,
     ) -> Result<v1::Verdict, Refusal> {
-        let call = DecodedCall::new(self, domain)?;
-        service.limiter.metrics().overrides_ignored(call.overrides_ignored);
-        if call.mode == Mode::Read {
-            return encode::usage(Box::pin(service.limiter.usage(&call.request)).await);
+        if self.id.is_empty() {
+            return service.decide_call(DecodedCall::new(self, domain)?, arrival, None).await;
         }
-        let decision = service.limiter.decide_as(&call.request, call.meaning, arrival).await?;
-        Ok(encode::verdict(decision))
+        let once = Once::new(domain, &self.id, &self.encode_to_vec());
+        let call = DecodedCall::new(self, domain)?;
+        Box::pin(service.decide_once(&once, call, arrival)).await
     }
 
     fn failed(error: rpc::Status) -> v1::Verdict {
         v1::Verdict { error: Some(error), ..v1::Verdict::default() }
+    }
+}
+
+impl Service {
+    /// The verdict on a call. If the store is `away`, it is not asked.
+    async fn decide_call(
+        &self,
+        mut call: DecodedCall,
+        arrival: Arrival,
+        away: Option<StoreError>,
+    ) -> Result<v1::Verdict, Refusal> {
+        self.limiter.metrics().overrides_ignored(call.overrides_ignored);
+        let (request, hits) = (&mut call.request, call.hits);
+        match call.mode {
+            Mode::Read => encode::usage(Box::pin(self.limiter.usage(request)).await),
+            Mode::Part => {
+                let decided = Box::pin(self.limiter.decide_part(request, hits, arrival, away));
+                let Some((decision, hits)) = decided.await? else {
+                    return Err(Refusal::Invalid(
+                        "mode: must not be PART where a limit is `in_flight` or holds `by: counter`"
+                            .to_owned(),
+                    ));
+                };
+                Ok(v1::Verdict { hits, ..encode::verdict(decision) })
+            }
+            Mode::Take | Mode::Check | Mode::Debit => {
+                let decided = self.limiter.decide_as(request, call.meaning, arrival, away);
+                Ok(encode::verdict(decided.await?))
+            }
+        }
+    }
+
+    /// The verdict on a call with an id: the first one, if it is repeated.
+    async fn decide_once(
+        &self,
+        once: &Once,
+        call: DecodedCall,
+        arrival: Arrival,
+    ) -> Result<v1::Verdict, Refusal> {
+        match self.limiter.begin(once, arrival).await {
+            Ok(Begun::Now) => {
+                let verdict = self.decide_call(call, arrival, None).await?;
+                self.limiter.note_answer(once, &verdict.encode_to_vec(), arrival).await;
+                Ok(verdict)
+            }
+            Ok(Begun::Answered(verdict)) => {
+                v1::Verdict::decode(&*verdict).map_err(|_| Refusal::Unanswered)
+            }
+            Ok(Begun::Unanswered) => Err(Refusal::Unanswered),
+            Ok(Begun::ByAnother) => Err(Refusal::Invalid(
+                "id: another call had the same id within the last 60 s".to_owned(),
+            )),
+            // A later attempt must not find that this one was charged.
+            Err(error) => self.decide_call(call, arrival, Some(error)).await,
+        }
     }
 }
 
@@ -84,15 +141,19 @@ impl BatchItem for v1::Renewal {
                 other => other,
             }
         };
-        let call = DecodedCall::new(self.call.unwrap_or_default(), domain);
-        let mut call = call.map_err(in_field("call"))?;
+        let call = self.call.unwrap_or_default();
+        if !call.id.is_empty() {
+            return Err(Refusal::Invalid("call.id: must be absent in a renewal".to_owned()));
+        }
+        let mut call = DecodedCall::new(call, domain).map_err(in_field("call"))?;
         if call.mode != Mode::Take {
             return Err(Refusal::Invalid("call.mode: must be TAKE".to_owned()));
         }
         let commit = commit_descriptor(self.commit.unwrap_or_default());
         call.request.descriptors.push(commit.map_err(in_field("commit"))?);
         service.limiter.metrics().overrides_ignored(call.overrides_ignored);
-        let mut decision = service.limiter.decide_as(&call.request, call.meaning, arrival).await?;
+        let mut decision =
+            service.limiter.decide_as(&call.request, call.meaning, arrival, None).await?;
         // The last is the status of the commit.
         decision.statuses.pop();
         let commit = encode::commit_result(&decision.commits);

@@ -1,9 +1,9 @@
 //! The messages of `tollkeeper.v1` in protobuf's JSON, in which numbers are numbers: all are below 2^53.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     batch::{ITEMS_MAX, check_items},
@@ -41,6 +41,9 @@ struct JsonCall {
     descriptors: Option<AtMost<DESCRIPTORS_MAX, Object<JsonDescriptor>>>,
     mode: Option<Scalar>,
     hits: Option<Scalar>,
+    #[serde(alias = "hitsByKind")]
+    hits_by_kind: Option<HashMap<String, Scalar>>,
+    id: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -87,22 +90,26 @@ impl Service {
             }
         }
         let (calls, commits) = (batch.calls.unwrap_or_default(), batch.commits.unwrap_or_default());
-        let (name, answers): (_, Vec<Value>) = match method {
+        let mut answers: Vec<Value> = Vec::new();
+        let name = match method {
             ServedMethod::Commit => {
                 let items = commits.first.into_iter().map(|Object(one)| commit(one));
-                let results = self.answer_each(&domain, items, context).await?;
-                ("results", results.iter().map(commit_result).collect())
+                let to = |one| answers.push(commit_result(&one));
+                self.answer_each(&domain, items, context, to).await?;
+                "results"
             }
             ServedMethod::Renew => {
                 let renewals = batch.renewals.unwrap_or_default().first.into_iter();
                 let items = renewals.map(|Object(one)| renewal(one, bounds));
-                let results = self.answer_each(&domain, items, context).await?;
-                ("results", results.iter().map(renew_result).collect())
+                let to = |one| answers.push(renew_result(&one));
+                self.answer_each(&domain, items, context, to).await?;
+                "results"
             }
             _ => {
                 let items = calls.first.into_iter().map(|Object(one)| call(one, bounds));
-                let verdicts = self.answer_each(&domain, items, context).await?;
-                ("verdicts", verdicts.iter().map(verdict).collect())
+                let to = |one| answers.push(verdict(&one));
+                self.answer_each(&domain, items, context, to).await?;
+                "verdicts"
             }
         };
         Ok(json!({ name: answers }))
@@ -138,23 +145,31 @@ fn call(written: JsonCall, bounds: Bounds) -> Result<v1::Call, Refusal> {
         descriptors: json::descriptors(written.descriptors, bounds)?,
         mode: mode.ok_or_else(|| Refusal::Invalid("mode: not known".to_owned()))?,
         hits: json::number(written.hits, "hits", Hits::MAX)?,
+        hits_by_kind: kinds(written.hits_by_kind, "hits_by_kind")?,
+        id: written.id.unwrap_or_default(),
     })
 }
 
 fn commit(written: JsonCommit) -> Result<v1::Commit, Refusal> {
-    let mut used_by_kind = HashMap::new();
-    let kinds = written.used_by_kind.unwrap_or_default();
-    check_kinds(kinds.len())?;
-    for (kind, used) in kinds {
-        let used = json::number(Some(used), "used_by_kind", Hits::MAX)?;
-        used_by_kind.insert(kind, used.unwrap_or(0));
-    }
     Ok(v1::Commit {
         hold: written.hold.unwrap_or_default(),
         used: json::number(written.used, "used", Hits::MAX)?,
-        used_by_kind,
+        used_by_kind: kinds(written.used_by_kind, "used_by_kind")?,
         end: written.end.unwrap_or_default(),
     })
+}
+
+fn kinds(
+    written: Option<HashMap<String, Scalar>>,
+    field: &str,
+) -> Result<BTreeMap<String, u64>, Refusal> {
+    let written = written.unwrap_or_default();
+    check_kinds(field, written.len())?;
+    let number = |(kind, number)| {
+        let number = json::number(Some(number), field, Hits::MAX)?;
+        Ok((kind, number.unwrap_or(0)))
+    };
+    written.into_iter().map(number).collect()
 }
 
 fn renewal(written: JsonRenewal, bounds: Bounds) -> Result<v1::Renewal, Refusal> {
@@ -165,45 +180,45 @@ fn renewal(written: JsonRenewal, bounds: Bounds) -> Result<v1::Renewal, Refusal>
 
 /// A verdict in JSON.
 pub(super) fn verdict(verdict: &v1::Verdict) -> Value {
-    let mut fields = Map::new();
     if let Some(error) = &verdict.error {
-        fields.insert("error".to_owned(), status_in_json(error));
-        return Value::Object(fields);
+        return json!({ "error": status_in_json(error) });
     }
-    fields.insert("code".to_owned(), verdict.code().as_str_name().into());
-    let statuses = verdict.statuses.iter().map(status).collect();
-    fields.insert("statuses".to_owned(), statuses);
-    if !verdict.hold.is_empty() {
-        fields.insert("hold".to_owned(), verdict.hold.clone().into());
-    }
-    Value::Object(fields)
+    present(json!({
+        "code": verdict.code().as_str_name(),
+        "statuses": verdict.statuses.iter().map(status).collect::<Value>(),
+        "hold": Some(&verdict.hold).filter(|hold| !hold.is_empty()),
+        "hits": Some(verdict.hits).filter(|hits| *hits > 0),
+    }))
 }
 
 fn status(status: &v1::Status) -> Value {
-    let mut fields = Map::new();
-    let mut insert = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
-    insert("code", status.code().as_str_name().into());
-    insert("descriptor", status.descriptor.into());
-    insert("rule", status.rule.clone().into());
-    if let Some(limit) = &status.current_limit {
-        let unit = limit.unit().as_str_name();
-        let (name, requests) = (&limit.name, limit.requests_per_unit);
-        let multiplier = limit.unit_multiplier;
-        insert(
-            "currentLimit",
-            json!({ "name": name, "requestsPerUnit": requests, "unit": unit, "unitMultiplier": multiplier }),
-        );
-        insert("limitRemaining", status.limit_remaining.into());
+    let limit = |limit: &v1::Limit| {
+        json!({
+            "name": limit.name,
+            "requestsPerUnit": limit.requests_per_unit,
+            "unit": limit.unit().as_str_name(),
+            "unitMultiplier": limit.unit_multiplier,
+        })
+    };
+    let current_limit = status.current_limit.as_ref();
+    present(json!({
+        "code": status.code().as_str_name(),
+        "descriptor": status.descriptor_index,
+        "rule": status.rule,
+        "currentLimit": current_limit.map(limit),
+        "limitRemaining": current_limit.map(|_| status.limit_remaining),
+        "durationUntilReset": status.duration_until_reset.map(|reset| reset.to_string()),
+        "used": status.used,
+        "held": status.held,
+    }))
+}
+
+/// The fields that are not null.
+fn present(mut object: Value) -> Value {
+    if let Value::Object(fields) = &mut object {
+        fields.retain(|_, field| !field.is_null());
     }
-    if let Some(reset) = status.duration_until_reset {
-        insert("durationUntilReset", reset.to_string().into());
-    }
-    for (name, number) in [("used", status.used), ("held", status.held)] {
-        if let Some(number) = number {
-            insert(name, number.into());
-        }
-    }
-    Value::Object(fields)
+    object
 }
 
 fn commit_result(result: &v1::CommitResult) -> Value {

@@ -1,4 +1,4 @@
-//! Calls in a Redis that runs no scripts: fixed windows, by INCRBY and TIME in one MULTI.
+//! Calls in a Redis that runs no scripts: fixed windows, by INCRBY and TIME in one MULTI; and the logs of calls with an id.
 //!
 //! The charge is made first, and what the answers show to be too much is given back before the call
 //! is answered. So a call may be denied too early for an instant; single hits on one counter are
@@ -7,27 +7,30 @@
 mod call;
 mod exchange;
 
-use redis::RedisResult;
+use std::time::Duration;
+
+use redis::{RedisResult, Value, from_redis_value};
 
 use self::{
     call::TransactionCall,
     exchange::{account, count, exchange, transaction},
 };
 use super::{
-    script::{Reply, ScriptVerdict, work::NodeWork},
+    script::{Reply, ScriptVerdict, counter::one_remembered, work::NodeWork},
     wire::connection::Connection,
 };
 use crate::{
     engine::{
+        algorithm::Algorithm,
         key::Counter,
-        ledger::{CounterState, Verdict},
+        ledger::{Charge, CounterState, Fit, Tally, Verdict},
         time::Timestamp,
     },
     store::{Clear, metrics::StoreMetrics},
 };
 
 /// Does this work once, in the windows that hold `assumed_now`, on keys that begin with `key_prefix`. All charges must be
-/// on fixed windows.
+/// on fixed windows, or there is one on a log.
 pub(super) async fn run(
     work: &NodeWork,
     assumed_now: Timestamp,
@@ -36,6 +39,12 @@ pub(super) async fn run(
     metrics: &StoreMetrics,
 ) -> RedisResult<Reply> {
     match work {
+        NodeWork::Charges(charges)
+            if let [hit] = &charges[..]
+                && is_log(&hit.counter) =>
+        {
+            write_log(hit, assumed_now, key_prefix, connection, metrics).await
+        }
         NodeWork::Charges(charges) => {
             let call = TransactionCall::new(charges, key_prefix, assumed_now);
             call.run(connection, metrics).await
@@ -73,12 +82,44 @@ async fn read(
         reads.cmd("DEL").arg(&key).ignore();
     }
     reads.cmd("TIME");
-    let (now, answers) = exchange("MULTI", &reads, connection, metrics).await?;
+    let (now, mut answers) = exchange("MULTI", &reads, connection, metrics).await?;
     let terms = limit.terms(now);
     let verdict = match answers.first().and_then(count) {
+        _ if is_log(counter) => {
+            let hit = answers.pop().and_then(|hit| from_redis_value::<String>(hit).ok());
+            let remembered = hit.and_then(|hit| one_remembered(&hit)).into_iter().collect();
+            ScriptVerdict::Read(CounterState { remembered, ..CounterState::default() })
+        }
         _ if terms.span != assumed => ScriptVerdict::Stale,
         Some(count) => ScriptVerdict::Read(CounterState::of(&account(count), &terms)),
         None => ScriptVerdict::Corrupt(vec![0]),
     };
     Ok(Reply { now, verdict })
+}
+
+/// Whether a counter is a log. Rules have none here, but the records of calls with an id are, see `limiter/once.rs`.
+fn is_log(counter: &Counter) -> bool {
+    matches!(counter.limit.algorithm, Algorithm::SlidingLog { .. })
+}
+
+/// Writes a hit in place of the one that a log has. With a limit of 1 it must have none.
+async fn write_log(
+    Charge { counter, caller, .. }: &Charge,
+    assumed_now: Timestamp,
+    key_prefix: &str,
+    connection: &mut Connection,
+    metrics: &StoreMetrics,
+) -> RedisResult<Reply> {
+    let (at, caller) = (assumed_now.as_millis(), caller.as_deref().unwrap_or_default());
+    let (window_ms, is_first) = (counter.limit.window_ms(), counter.limit.requests_per_unit == 1);
+    let mut write = transaction();
+    write.cmd("SET").arg(key_prefix.to_owned() + &counter.key(assumed_now));
+    write.arg(format!("{at} 1 1 {caller}")).arg("PX").arg(window_ms);
+    write.arg(if is_first { "NX" } else { "XX" }).cmd("TIME");
+    let (now, answers) = exchange("MULTI", &write, connection, metrics).await?;
+    let denied = answers.first() != Some(&Value::Okay);
+    let fit = if denied { Fit::Over } else { Fit::Fits { remaining: 0 } };
+    let tallies = vec![Tally { fit, reset: Duration::from_millis(window_ms) }];
+    let verdict = Verdict { denied, tallies, ..Verdict::default() };
+    Ok(Reply { now, verdict: ScriptVerdict::Decided(verdict) })
 }

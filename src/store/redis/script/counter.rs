@@ -43,7 +43,7 @@ pub(in crate::store::redis) fn read(reply: Vec<Value>) -> Option<Reply> {
 }
 
 /// `at sum hits` and perhaps the caller, as `lua/sliding_log.lua` writes it.
-fn one_remembered(entry: &str) -> Option<Remembered> {
+pub(in crate::store::redis) fn one_remembered(entry: &str) -> Option<Remembered> {
     let mut words = entry.split(' ');
     let at = Timestamp::from_millis(words.next()?.parse().ok()?);
     let hits = words.nth(1)?.parse().ok()?;

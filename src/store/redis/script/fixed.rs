@@ -1,9 +1,9 @@
 //! Calls on fixed windows, as `lua/fixed.lua` takes them: many in one run. Equal counters are named once,
 //! equal calls are one item, and calls with equal hits, limits and windows share one group of arguments.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use redis::Cmd;
 
 use super::{ELSEWHERE, KeyDeclaration, ScriptVerdict, WriteRefusal, timestamp};
@@ -23,7 +23,7 @@ pub struct FixedRun {
     keys: Vec<String>,
     /// The slot of each key in KEYS, counted from 1 as Lua does, by the key's hash.
     slots: HashTable<u8>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// Six bytes for each key.
     expiries: Vec<u8>,
     groups: Vec<Group>,
@@ -35,7 +35,7 @@ pub struct FixedRun {
 /// Items that are judged alike. An item is a call, or several that are equal.
 #[derive(Debug)]
 struct Group {
-    terms: Vec<FixedTerms>,
+    terms: Few<FixedTerms>,
     /// One for each charge of each item.
     slots: Vec<u8>,
     /// For each item, how many equal calls it is.
@@ -91,8 +91,7 @@ impl FixedRun {
     /// Adds a call that [`accepts`] accepts, in the windows that hold `assumed_now`, on keys that begin
     /// with `prefix`. All calls together have at most [`KEYS_MAX`] charges.
     pub fn add(&mut self, charges: &[Charge], assumed_now: Timestamp, prefix: &str) {
-        let mut terms = Vec::with_capacity(charges.len());
-        let mut slots = Vec::with_capacity(charges.len());
+        let (mut terms, mut slots) = (Few::new(), Few::new());
         for charge in charges {
             let limit = &*charge.counter.limit;
             let span = limit.window.at(assumed_now);
