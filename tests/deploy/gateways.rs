@@ -35,7 +35,12 @@ fn example(gateway: Gateway) -> String {
 }
 
 fn manifests(gateway: Gateway) -> Value {
-    Value::Array(documents(&example(gateway)))
+    let mut manifests = documents(&example(gateway));
+    if let Gateway::Contour = gateway {
+        let configuration = root().join("examples/gateways/contour-configuration.yaml");
+        manifests.extend(documents(&fs::read_to_string(configuration).unwrap()));
+    }
+    Value::Array(manifests)
 }
 
 /// An Envoy that asks the service as the manifest says, and on other routes as each row of the page's table says.
@@ -101,6 +106,7 @@ fn the_requests_and_the_descriptors_of_each_page_are_limited_as_it_says() {
 /// Runs the installation of a page as `helm template`; returns the objects, and the namespace of the release.
 fn rendered(install: &str) -> (Vec<Value>, String) {
     let mut shell = Command::new("bash");
+    let install = install.replace("helm upgrade --install ", "helm install ");
     let script = format!("set -e\nhelm() {{ \"$HELM\" template \"${{@:2}}\"; }}\n{install}");
     shell.args(["-c", &script]).env("HELM", tool("helm")).current_dir(root());
     let (code, yaml, error) = run(&mut shell);
@@ -114,7 +120,7 @@ fn rendered(install: &str) -> (Vec<Value>, String) {
 }
 
 fn installations(page: &str) -> Vec<&str> {
-    blocks(page, "sh").into_iter().filter(|block| block.starts_with("helm install ")).collect()
+    blocks(page, "sh").into_iter().filter(|block| block.starts_with("helm ")).collect()
 }
 
 #[test]

@@ -49,6 +49,35 @@ fn replicas_and_the_failure_mode_reach_the_service() {
     refused(&["--set", "onStoreFailure=maybe"], "onStoreFailure");
 }
 
+#[test]
+fn a_registry_and_its_secrets_of_a_parent_chart_are_used_by_all_pods() {
+    let rendered = render(&[
+        "--set",
+        "bundledRedis.enabled=true,image.repository=ghcr.io/team/tollkeeper,image.tag=v1",
+        "--set",
+        "global.imageRegistry=registry.example:5000/mirror,global.imagePullSecrets[0].name=a,imagePullSecrets[0].name=b",
+    ]);
+    let mut images = Vec::new();
+    for object in &rendered {
+        let pod = match object["kind"].as_str() {
+            Some("Deployment" | "Job") => &object["spec"]["template"]["spec"],
+            Some("Pod") => &object["spec"],
+            _ => continue,
+        };
+        assert_eq!(pod["imagePullSecrets"], json!([{ "name": "a" }, { "name": "b" }]));
+        images.push(pod["containers"][0]["image"].as_str().unwrap().to_owned());
+    }
+    images.sort();
+    images.dedup();
+    assert_eq!(
+        images,
+        [
+            "registry.example:5000/mirror/team/tollkeeper:v1",
+            "registry.example:5000/mirror/valkey/valkey:9.1-alpine",
+        ]
+    );
+}
+
 /// The arguments of the service's container.
 fn arguments_of_the_service(arguments: &[&str]) -> Vec<String> {
     let deployment = object(&render(arguments), "Deployment");

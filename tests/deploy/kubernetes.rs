@@ -206,8 +206,9 @@ fn contour_limits_requests_and_sends_descriptors_as_its_page_says() {
     let rows = descriptors(&text);
     let server = ApiServer::start();
     let service = service_for_contour(&rules_with(&rows));
-    let example = fs::read_to_string(root().join("examples/gateways/contour.yaml")).unwrap();
-    let mut manifests = documents(&example);
+    let example = |name| fs::read_to_string(root().join("examples/gateways").join(name)).unwrap();
+    let mut manifests = documents(&example("contour.yaml"));
+    manifests.extend(documents(&example("contour-configuration.yaml")));
     assert_eq!(manifests[0]["spec"]["timeoutPolicy"]["response"], "20ms");
     manifests[0]["spec"]["timeoutPolicy"]["response"] = "30s".into();
     manifests.push(proxy_of_rows(&rows));

@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -104,4 +104,52 @@ fn the_typescript_package_passes_its_tests() {
         npm test
         "#,
     );
+}
+
+/// In a copy, since the package is built beside its sources.
+#[test]
+#[ignore = "needs a JDK and Maven; tests/java installs them and runs it"]
+fn the_java_package_passes_its_tests() {
+    passes(
+        "java",
+        r#"
+        mkdir "$SCRATCH/clients"
+        cp -r . "$SCRATCH/clients/java"
+        ln -s "$PWD/../conformance" "$SCRATCH/clients"
+        ln -s "$PWD/../../proto" "$SCRATCH"
+        cd "$SCRATCH/clients/java"
+        mvn --batch-mode --quiet --offline clean verify
+        "#,
+    );
+}
+
+/// With the features of the service's own dependencies, so that what its build has compiled is used again.
+#[test]
+fn the_rust_package_passes_its_tests() {
+    passes(
+        "rust",
+        r#"
+        unset RUSTC_BOOTSTRAP
+        cargo fmt --check
+        cargo test --locked --package tollkeeper --package tollkeeper-client \
+          --features tollkeeper-client/tls,tollkeeper-client/tower \
+          --test conformance --test failure --test middleware --test readme
+        "#,
+    );
+}
+
+#[test]
+fn the_messages_of_the_rust_package_are_the_ones_of_the_build() {
+    let generated = Path::new(env!("OUT_DIR")).join("client");
+    for (file, copy) in [
+        ("tollkeeper.v1.rs", "src/generated/tollkeeper.v1.rs"),
+        ("tests/tollkeeper.v1.rs", "tests/support/generated/tollkeeper.v1.rs"),
+    ] {
+        let (text, copy) =
+            (fs::read(generated.join(file)).unwrap(), root().join("clients/rust").join(copy));
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&copy, &text).unwrap();
+        }
+        assert!(fs::read(&copy).unwrap() == text, "{}: run clients/rust/generate", copy.display());
+    }
 }

@@ -5,6 +5,7 @@ mod budgets;
 mod clients;
 mod docs;
 mod getting_started;
+mod openapi;
 mod proxies;
 mod requirements;
 mod tables;

@@ -74,6 +74,19 @@ impl Secured {
         body: &str,
         client: Option<&Issued>,
     ) -> Option<(u16, String)> {
+        let (status, _, body) = self.exchange(address, request, header, body, client)?;
+        Some((status, body))
+    }
+
+    /// The status, the head and the body of an answer; `None` if the service ends the connection.
+    pub fn exchange(
+        &self,
+        address: SocketAddr,
+        request: &str,
+        header: &str,
+        body: &str,
+        client: Option<&Issued>,
+    ) -> Option<(u16, String, String)> {
         let stream = TcpStream::connect(address).unwrap();
         let mut stream = StreamOwned::new(self.connection(client), stream);
         let length = body.len();
@@ -85,7 +98,7 @@ impl Secured {
         let _ = stream.read_to_end(&mut answer);
         let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        Some((head.split(' ').nth(1)?.parse().ok()?, head.to_lowercase(), body.to_owned()))
     }
 
     pub fn connection(&self, client: Option<&Issued>) -> ClientConnection {

@@ -290,20 +290,15 @@ fn spell_status(status: &DescriptorStatus) -> String {
 }
 
 pub fn service_off_by(seconds: &str, rules: &str, redis: &Redis) -> Service {
-    service_at(seconds, rules, redis, &[])
+    service_at(seconds, rules, &redis.url(), &[])
 }
 
-pub fn service_at(
-    clock: &str,
-    rules: &str,
-    redis: &Redis,
-    environment: &[(&str, &str)],
-) -> Service {
+pub fn service_at(clock: &str, rules: &str, store: &str, environment: &[(&str, &str)]) -> Service {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("rules.yaml");
     std::fs::write(&file, rules).unwrap();
     let mut command = serve();
-    command.args(["--store", &redis.url(), "--decision-budget", "10s", "--rules"]).arg(&file);
+    command.args(["--store", store, "--decision-budget", "10s", "--rules"]).arg(&file);
     fake_clock(&mut command).env("FAKETIME", clock).envs(environment.iter().copied());
     Service::spawn(command, folder)
 }

@@ -32,7 +32,7 @@ impl Gateway {
         match self {
             Self::Istio => at(manifests, "/0/spec/configPatches/0/patch/value").clone(),
             Self::Contour => {
-                let service = at(manifests, "/1/spec/rateLimitService");
+                let service = at(manifests, "/2/spec/rateLimitService");
                 let timeout = at(manifests, "/0/spec/timeoutPolicy/response");
                 let shows_headers = service["enableXRateLimitHeaders"] == true;
                 let fails_open = service["failOpen"] == true;
@@ -65,7 +65,7 @@ impl Gateway {
     pub fn entries(self, manifests: &Value) -> Vec<Value> {
         let path = match self {
             Self::Istio => "/1/spec/configPatches/0/patch/value/rate_limits/0/actions",
-            Self::Contour => "/2/spec/virtualhost/rateLimitPolicy/global/descriptors/0/entries",
+            Self::Contour => "/1/spec/virtualhost/rateLimitPolicy/global/descriptors/0/entries",
             Self::Kgateway => "/1/spec/rateLimit/global/descriptors/0/entries",
             // Below the domain.
             Self::Emissary => "/1/spec/labels/example/0/by_user",

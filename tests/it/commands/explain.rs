@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::support::{
     dice::Dice,
-    redis_server::Redis,
-    run,
+    redis_server::{Redis, nobody},
+    root, run,
     service::{Options, Service, descriptor, hits, refund, request, tollkeeper},
 };
 
@@ -330,7 +330,7 @@ fn explain_sends_no_write_to_redis() {
     assert_eq!(redis.keys(), [""; 0]);
 }
 
-/// Explains by the shipped example, or by a service, and returns the exit code and stderr.
+/// Explains, and returns the exit code and stderr.
 #[track_caller]
 fn refused(words: &[&str]) -> (Option<i32>, String) {
     let (code, stdout, stderr) = run(tollkeeper().arg("explain").args(words));
@@ -342,6 +342,7 @@ fn refused(words: &[&str]) -> (Option<i32>, String) {
 fn a_request_that_the_service_refuses_is_refused_from_files_and_by_the_service() {
     let service = Service::start(Options { rules: RULES, ..Options::default() });
     let admin = service.admin.to_string();
+    let example = root().join("examples/rules.yaml").display().to_string();
     let wide = vec!["k=v"; 33].join(",");
     let many = ["k=v"; 65];
     for (domain, descriptors, expected) in [
@@ -349,11 +350,35 @@ fn a_request_that_the_service_refuses_is_refused_from_files_and_by_the_service()
         ("shop", &[&*wide], "descriptors[0].entries: 33 exceeds 32\n"),
         ("", &["k=v"], "domain: must not be empty\n"),
     ] {
-        let from_files = [&["--domain", domain][..], descriptors].concat();
+        let words = [&["--domain", domain][..], descriptors].concat();
+        let from_files = [&["--rules", &example][..], &words].concat();
         assert_eq!(refused(&from_files), (Some(1), expected.to_owned()));
-        let by_service = [&["--admin-addr", &admin], &from_files[..]].concat();
+        let by_service = [&["--admin-addr", &admin], &words[..]].concat();
         assert_eq!(refused(&by_service), (Some(1), format!("{admin}: {expected}")));
     }
+}
+
+#[test]
+fn without_rule_files_a_running_service_explains_and_never_the_shipped_example() {
+    let service = Service::start(Options { rules: RULES, ..Options::default() });
+    let admin = service.admin.to_string();
+    let explain = |addr: &str, domain: &str| {
+        let words = ["explain", "--domain", domain, "plan=free"];
+        run(tollkeeper().env("TOLLKEEPER_ADMIN_ADDR", addr).args(words))
+    };
+    let (code, stdout, stderr) = explain(&admin, "shop");
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.starts_with(&format!("by the rules of {admin}\nplan=free\n")), "{stdout}");
+
+    let nobody = nobody().to_string();
+    let (code, stdout, stderr) = explain(&nobody, "example");
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.starts_with(&format!("{nobody}: ")), "{stderr}");
+    assert!(stderr.ends_with("; or name rule files by --rules\n"), "{stderr}");
+
+    let (code, _, stderr) = explain("off", "example");
+    assert_eq!(code, Some(2));
+    assert!(stderr.starts_with("TOLLKEEPER_ADMIN_ADDR is off; "), "{stderr}");
 }
 
 #[test]
@@ -363,7 +388,7 @@ fn an_admin_address_that_is_not_host_and_port_gets_a_suggestion() {
         ("127.0.0.1", "127.0.0.1:6070"),
         ("127.0.0.1:1/", "127.0.0.1:1"),
     ] {
-        let problem = format!("--admin-addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
+        let problem = format!("--addr: `{addr}` is not HOST:PORT; did you mean {meant}?\n");
         let words = ["--admin-addr", addr, "--domain", "shop", "a=b"];
         assert_eq!(refused(&words), (Some(2), problem));
     }

@@ -20,7 +20,8 @@ use crate::support::{
 #[test]
 fn a_full_stdout_is_reported_and_a_closed_one_is_not() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let explain = ["explain", "--domain", "example", "user=alice"];
+    let explain =
+        ["explain", "--rules", "examples/rules.yaml", "--domain", "example", "user=alice"];
     for words in [&["check", "examples/rules.yaml"][..], &["test", "examples"], &explain] {
         let mut command = tollkeeper();
         command.current_dir(root()).args(words);
@@ -78,9 +79,24 @@ fn a_switch_with_its_value_after_a_space_gets_a_hint() {
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     let hint = "unexpected argument `false`; a flag that needs no value takes one after `=`: --FLAG=false\n";
     assert!(stderr.contains(hint), "{stderr}");
-    let (code, _, stderr) = run(tollkeeper().args(["serve", "rules.yaml"]));
-    assert_eq!(code, Some(2));
-    assert!(stderr.contains("unexpected argument `rules.yaml`\n"), "{stderr}");
+}
+
+#[test]
+fn a_stray_word_gets_the_usage_of_serve_and_a_path_a_hint() {
+    for (words, message) in [
+        (
+            ["examples", "--shadow-mode"],
+            "unexpected argument `examples`; for rules: --rules examples",
+        ),
+        (["--drain", "15 ms"], "unexpected argument `ms`"),
+    ] {
+        let words = words.iter().flat_map(|words| words.split(' '));
+        let (code, stdout, stderr) = run(tollkeeper().current_dir(root()).arg("serve").args(words));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""));
+        let usage =
+            "\n\nUsage: tollkeeper serve [OPTIONS]\n\nFor more information, try '--help'.\n";
+        assert_eq!(stderr, format!("error: {message}{usage}"));
+    }
 }
 
 #[test]

@@ -77,7 +77,7 @@ async fn no_call_panics_if_the_clock_is_before_1970_or_after_9999() {
         let endpoint = format!("http://{gone}");
         let environment =
             [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "20")];
-        let service = service_at(clock, RULES, &redis, &environment);
+        let service = service_at(clock, RULES, &redis.url(), &environment);
         for left in [9, 8] {
             let call = request("shop", vec![descriptor(&[("user", &format!("alice{round}"))])]);
             let answer = spell(&service.ask(call).await.unwrap());

@@ -1,4 +1,4 @@
-//! The samples of docs/api.md, in their order on one service.
+//! The samples of pages with requests of `tollkeeper.v1`, in their order on one service.
 
 use serde_json::Value;
 
@@ -31,13 +31,24 @@ fn without_times(value: &mut Value, last_hold: &mut String) {
 }
 
 #[test]
-fn the_requests_of_the_page_get_the_answers_that_it_shows() {
-    let page = page("api.md");
+fn the_requests_of_the_page_about_the_api_get_the_answers_that_it_shows() {
+    get_the_answers_that_it_shows("api.md", 8);
+}
+
+#[test]
+fn the_requests_of_the_page_about_gubernator_get_the_answers_that_it_shows() {
+    get_the_answers_that_it_shows("gubernator.md", 3);
+}
+
+/// By the first rules of the page.
+#[track_caller]
+fn get_the_answers_that_it_shows(name: &str, samples_expected: usize) {
+    let page = page(name);
     let rules = blocks(&page, "yaml")[0].to_owned();
     let service = Service::start(Options { rules: &rules, ..Options::default() });
     let mut hold = String::new();
     let samples = blocks(&page, "http");
-    assert_eq!(samples.len(), 5);
+    assert_eq!(samples.len(), samples_expected);
     for sample in samples {
         let (request, answer) = sample.split_once("\n\n").unwrap();
         let (head, body) = request.split_once('\n').unwrap_or((request, ""));

@@ -1,4 +1,4 @@
-//! The clients in examples/clients, each built and run as its README says, against the real service.
+//! docs/clients.md: its examples of clients, each run as the page says against the real service, and its other samples.
 
 use std::{
     fs,
@@ -13,10 +13,9 @@ use std::{
 
 use crate::support::{
     eventually,
-    pages::blocks,
+    pages::{blocks, cells, names, page, rows},
     root, run,
     service::{Options, Service},
-    tool,
 };
 
 /// Long enough for a busy test machine, in milliseconds.
@@ -147,47 +146,104 @@ fn command(program: impl AsRef<Path>, arguments: &[&str]) -> Command {
     command
 }
 
-#[test]
-fn the_go_client_limits_and_fails_open() {
-    let program = empty_folder("go").join("client");
-    build(command("go", &["build", "-o", program.to_str().unwrap()]).current_dir(example("go")));
-    check(|address, deadline| command(&program, &[address, "shop", &deadline.to_string()]));
+/// The commands that the page has for an example.
+fn commands(language: &str) -> Vec<String> {
+    let page = page("clients.md");
+    let rows = rows(&page, "| language | package | example | in the folder of the example |");
+    let row = rows.into_iter().find(|row| cells(row)[0] == language).unwrap();
+    names(cells(row)[3]).into_iter().map(str::to_owned).collect()
 }
 
-/// Its modules are made by the commands of the page.
+/// The last of these commands, which runs the example, with another address and domain, and with a deadline.
+fn sample(language: &str, address: &str, deadline: u32) -> Command {
+    let sample = commands(language).pop().unwrap();
+    let words: Vec<_> = sample
+        .split(' ')
+        .map(|word| match word {
+            "localhost:8081" => address,
+            "example" => "shop",
+            word => word,
+        })
+        .collect();
+    let program = root().join("target/tools/venv/bin").join(words[0]);
+    let program = if program.exists() { program } else { words[0].into() };
+    let mut command = command(program, &words[1..]);
+    command.arg(deadline.to_string());
+    command
+}
+
+/// An empty folder in which a script has run, with the repository as `$ROOT` and with Python and Node in its path.
+#[track_caller]
+fn prepared(language: &str, script: &str) -> PathBuf {
+    let folder = empty_folder(language);
+    let tools = root().join("target/tools/venv/bin");
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut shell = command("sh", &["-e", "-c", script]);
+    build(shell.current_dir(&folder).env("ROOT", root()).env("PATH", path));
+    folder
+}
+
 #[test]
-fn the_python_client_limits_and_fails_open() {
-    let folder = empty_folder("python");
-    let copy = folder.join("examples/clients/python");
-    fs::create_dir_all(&copy).unwrap();
-    for file in ["main.py", "rate_limit.py", "requirements.txt"] {
-        fs::copy(example("python").join(file), copy.join(file)).unwrap();
-    }
-    symlink(root().join("proto"), folder.join("proto")).unwrap();
-    let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
-    let python = root().join("target/tools/venv/bin");
-    let path = format!("{}:{}", python.display(), std::env::var("PATH").unwrap());
-    let commands = blocks(&page, "sh")[0];
-    build(command("sh", &["-e", "-c", commands]).current_dir(&folder).env("PATH", path));
+fn the_request_without_grpc_is_decided() {
+    let rules = include_str!("../../../examples/rules.yaml");
+    let service = Service::start(Options { rules, ..Options::default() });
+    let page = page("clients.md");
+    let [curl] = blocks(&page, "sh")[..] else { panic!("one command") };
+    let curl = curl.replace("localhost:8080", &service.http.to_string());
+    let (code, answer, errors) = run(command("sh", &["-c", &curl]).env("no_proxy", "*"));
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(answer.contains(r#""limitRemaining":9,"#), "{answer}");
+}
+
+#[test]
+fn the_go_client_limits_and_fails_open() {
     check(|address, deadline| {
-        let main = copy.join("main.py");
-        let mut client = command(tool("python"), &[main.to_str().unwrap(), address, "shop"]);
-        client.arg(deadline.to_string()).env("PYTHONPATH", copy.join("generated"));
+        let mut client = sample("Go", address, deadline);
+        client.current_dir(example("go"));
         client
     });
 }
 
+/// The package is installed by the command of the page, into a folder of this test.
 #[test]
-fn the_node_client_limits_and_fails_open() {
-    let packages = root().join("target/tools/node/node_modules");
-    let node = root().join("target/tools/venv/bin/node");
-    assert!(packages.exists() && node.exists(), "tests/run installs them");
-    let main = example("node").join("main.js");
-    let protos = root().join("proto");
-    let protos = protos.to_str().unwrap();
+fn the_python_client_limits_and_fails_open() {
+    let script = format!(
+        r#"
+        mkdir -p clients examples/clients
+        cp -r "$ROOT/clients/python" clients
+        cp -r "$ROOT/examples/clients/python" examples/clients
+        export PIP_TARGET="$PWD/installed" PIP_NO_INDEX=1 PIP_NO_DEPS=1 PIP_NO_BUILD_ISOLATION=0 PIP_QUIET=1
+        cd examples/clients/python
+        {}
+        "#,
+        commands("Python")[0]
+    );
+    let folder = prepared("python", &script);
     check(|address, deadline| {
-        let mut client = command(&node, &[main.to_str().unwrap(), address, "shop", protos]);
-        client.arg(deadline.to_string()).env("NODE_PATH", &packages);
+        let mut client = sample("Python", address, deadline);
+        client.current_dir(folder.join("examples/clients/python"));
+        client.env("PYTHONPATH", folder.join("installed"));
+        client
+    });
+}
+
+/// The package is linked instead of installed, which would need a registry.
+#[test]
+fn the_typescript_client_limits_and_fails_open() {
+    let script = r#"
+        mkdir -p package example/node_modules
+        cp -r "$ROOT"/clients/typescript/*.json "$ROOT/clients/typescript/src" package
+        cp "$ROOT"/examples/clients/typescript/*.* example
+        ln -s "$ROOT/target/tools/typescript/node_modules" package
+        ln -s ../../package example/node_modules/tollkeeper
+        cd package
+        npm run --silent build
+        node_modules/.bin/tsc --ignoreConfig --noEmit --strict --module nodenext --target es2023 --types node ../example/main.ts
+        "#;
+    let folder = prepared("typescript", script);
+    check(|address, deadline| {
+        let mut client = sample("TypeScript", address, deadline);
+        client.current_dir(folder.join("example"));
         client
     });
 }
@@ -203,14 +259,24 @@ fn the_rust_client_limits_and_fails_open() {
     check(|address, deadline| command(&program, &[address, "shop", &deadline.to_string()]));
 }
 
+/// The package that it uses is installed from its folder first.
 #[test]
 #[ignore = "needs a JDK and Maven; tests/java installs them and runs it"]
 fn the_java_client_limits_and_fails_open() {
     let folder = empty_folder("java");
-    let source = example("java");
-    build(&mut command("cp", &["-r", source.to_str().unwrap(), folder.to_str().unwrap()]));
-    let project = folder.join("java");
-    build(command("mvn", &["--batch-mode", "--quiet", "compile"]).current_dir(&project));
+    for copied in ["clients/java", "examples/clients/java"] {
+        let parent = folder.join(copied).parent().unwrap().to_owned();
+        fs::create_dir_all(&parent).unwrap();
+        let source = root().join(copied);
+        build(command("cp", &["-r"]).args([source, parent]));
+    }
+    symlink(root().join("proto"), folder.join("proto")).unwrap();
+    let project = folder.join("examples/clients/java");
+    let package = ["-f", "../../../clients/java", "-pl", "client", "-am", "install", "-DskipTests"];
+    for arguments in [&package[..], &["compile"]] {
+        let maven = ["--batch-mode", "--quiet", "--offline"];
+        build(command("mvn", &maven).args(arguments).current_dir(&project));
+    }
     check(|address, deadline| {
         let mut client = command("java", &["-cp", "target/classes:target/lib/*", "Main"]);
         client.args([address, "shop", &deadline.to_string()]).current_dir(&project);

@@ -76,16 +76,6 @@ fn the_rule_samples_of_the_pages_are_valid() {
     }
 }
 
-/// A reader copies them into a Cargo.toml of their own.
-#[test]
-fn the_dependencies_of_the_rust_client_are_those_with_which_it_is_built() {
-    let page = page("clients.md");
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    for dependency in blocks(&page, "toml")[0].lines() {
-        assert!(manifest.contains(&format!("{dependency}\n")), "{dependency}");
-    }
-}
-
 #[test]
 fn links_of_the_pages_lead_to_existing_files() {
     for (page, text) in pages() {

@@ -93,20 +93,25 @@ fn run(words: &[&str]) -> Vec<u8> {
     tollkeeper().args(words).output().unwrap().stdout
 }
 
-#[test]
-fn the_http_paths_are_on_the_page_of_settings() {
-    let mut routes = BTreeSet::new();
+/// The routes of the service, such as `GET /rules`, each with the file that has it.
+pub(super) fn routes() -> BTreeMap<String, &'static str> {
+    let mut routes = BTreeMap::new();
     for file in ["src/http.rs", "src/http/admin.rs"] {
         let source = fs::read_to_string(root().join(file)).unwrap();
         for route in source.split(".route(\"").skip(1) {
             let (path, rest) = route.split_once("\", ").unwrap();
             let (method, _) = rest.split_once('(').unwrap();
-            routes.insert(format!("{} {path}", method.to_uppercase()));
+            routes.insert(format!("{} {path}", method.to_uppercase()), file);
         }
     }
+    routes
+}
+
+#[test]
+fn the_http_paths_are_on_the_page_of_settings() {
     let page = page("settings.md");
     let listed = first_column(&page, "| path | answer |");
-    assert_eq!(listed, routes.iter().map(String::as_str).collect());
+    assert_eq!(listed, routes().keys().map(String::as_str).collect());
 }
 
 /// A JSON value and all values in it.

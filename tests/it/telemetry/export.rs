@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use tokio::net::TcpListener;
 
 use crate::support::{
@@ -52,6 +53,42 @@ async fn metrics_are_on_the_page_and_by_otlp_without_a_value_of_a_request() {
     for text in [exported, scraped, service.log()] {
         assert!(!text.contains(CANARY), "a value or name of the request in {text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_differ_by_their_instance_in_what_they_export() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint);
+    for environment in [
+        &[endpoint][..],
+        &[endpoint],
+        &[endpoint, ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine,host.name=here")],
+    ] {
+        let mut service = Service::start(Options { environment, ..Options::default() });
+        service.process().signal("TERM");
+        assert!(service.process().0.wait().unwrap().success(), "{}", service.log());
+    }
+
+    let received = receiver.metrics.lock().unwrap();
+    let mut instances = Vec::new();
+    for metrics in received.iter().flat_map(|request| &request.resource_metrics) {
+        let resource = metrics.resource.as_ref().unwrap();
+        let of = |key: &str| {
+            let found = resource.attributes.iter().find(|attribute| attribute.key == key);
+            let found = found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref());
+            match found {
+                Some(Value::StringValue(text)) => text.clone(),
+                other => panic!("{key}: {other:?}"),
+            }
+        };
+        assert_eq!(of("service.name"), "tollkeeper");
+        assert_eq!(of("service.version"), env!("CARGO_PKG_VERSION"));
+        instances.push((of("service.instance.id"), of("host.name")));
+    }
+    instances.dedup();
+    assert_eq!(instances.len(), 3, "{instances:?}");
+    assert_eq!(instances[2], ("mine".to_owned(), "here".to_owned()));
+    assert_eq!(instances[0].0.len(), 32);
 }
 
 #[tokio::test]

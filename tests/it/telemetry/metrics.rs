@@ -235,6 +235,14 @@ async fn memory_and_the_process_are_measured() {
     assert!(value(&scrape, "process_cpu_seconds_total") < 600.0, "{scrape}");
 }
 
+#[test]
+fn metrics_with_the_names_of_envoyproxy_ratelimit_are_shown_before_the_first_call() {
+    let flags = &["--metrics-compat", "envoyproxy"];
+    let service = Service::start(Options { flags, ..Options::default() });
+    let metrics = service.get("/metrics");
+    assert!(metrics.contains("\nprocess_cpu_seconds_total "), "{metrics}");
+}
+
 /// Counts the hits of its own calls, by rule and standing, and compares them with the names of envoyproxy/ratelimit.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_names_of_envoyproxy_ratelimit_have_the_numbers_of_the_calls() {

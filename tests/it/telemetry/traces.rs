@@ -213,6 +213,28 @@ async fn a_call_of_json_is_a_server_span_by_the_conventions_for_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_batch_in_json_is_one_span_which_shows_the_decision_of_a_single_call() {
+    let (receiver, endpoint) = Receiver::start().await;
+    let service = Service::start(Options {
+        environment: &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint), SOON],
+        ..Options::default()
+    });
+    service.wait_until_ready();
+    let call = json!({ "descriptors": [{ "entries": [{ "key": "user", "value": CANARY }] }] });
+    for (count, rules) in [(1, "user"), (2, "")] {
+        let trace = format!("{count}{}", &TRACE[1..]);
+        let parent = format!("traceparent: 00-{trace}-{SPAN}-01");
+        let body = json!({ "domain": "shop", "calls": vec![call.clone(); count] }).to_string();
+        let path = "POST /v1/decide HTTP/1.1";
+        assert_eq!(status(service.http, path, &[&parent, "host: a"], &body), "200");
+        let span = receiver.span("POST /v1/decide", &trace);
+        let names = ["ratelimit.calls", "ratelimit.rules", "http.route"];
+        let found = names.map(|name| attribute(&span.attributes, name));
+        assert_eq!(found, [&*count.to_string(), rules, "/v1/decide"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_run_of_a_batch_and_each_of_its_calls_are_linked() {
     const CALLS: usize = 20;
     let (receiver, endpoint) = Receiver::start().await;

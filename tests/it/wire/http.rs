@@ -428,7 +428,7 @@ fn a_parameter_that_an_endpoint_of_ours_does_not_take_is_refused_by_name() {
     }
     for (method, path, problem) in [
         ("GET", "/counters?domian=shop", "`domian`: the parameters are `domain` and `descriptor`"),
-        ("POST", "/log?level=info", "filter: the only parameter of /log, not `level`"),
+        ("POST", "/log?level=info", "`level`: the only parameter is `filter`"),
     ] {
         let (status, _, answer) = service.exchange_at(service.admin, method, path, b"");
         assert_eq!((status, answer), (400, json!({ "error": problem }).to_string()));

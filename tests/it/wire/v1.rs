@@ -1,6 +1,9 @@
 //! `tollkeeper.v1`: what each mode charges, on every store; batches; commits and renewals by token; the same in JSON.
 
-use std::{collections::HashMap, fs, time::Duration};
+mod once;
+mod part;
+
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -345,7 +348,7 @@ async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
         let stated = take(service, "user=a 300", "OK: OK user 700/1000").await;
         let default = take(service, "user=a", "OK: OK user 650/1000").await;
         let money = take(service, "money=a 7", "OK: OK money 9999000/10000000").await;
-        let kinds = HashMap::from([("input".to_owned(), 2), ("output".to_owned(), 1)]);
+        let kinds = BTreeMap::from([("input".to_owned(), 2), ("output".to_owned(), 1)]);
         let by_kind = Commit { used_by_kind: kinds, ..used(&money, None) };
         let ended = Commit { end: "503 UF".to_owned(), ..used(&default, None) };
         let commits = vec![
@@ -380,6 +383,75 @@ async fn holds_are_taken_with_the_hits_of_the_call_and_committed_once() {
         check_batch(service, "llm", &route).await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn estimates_by_kind_are_weighed_by_each_limit_and_only_a_take_has_them() {
+    let kinds = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        pairs.iter().map(|(kind, hits)| ((*kind).to_owned(), *hits)).collect()
+    };
+    let estimate = |text: &str| Call {
+        hits_by_kind: kinds(&[("input", 20), ("output", 5), ("other", 9)]),
+        ..call(text)
+    };
+    on_stores_with_holds(async |service| {
+        let many: Vec<_> = (0..33).map(|kind| kind.to_string()).collect();
+        let many: Vec<_> = many.iter().map(|kind| (&**kind, 1)).collect();
+        let calls = vec![
+            estimate("money=a"),
+            estimate("money=a user=a 7"),
+            estimate("money=a CHECK"),
+            estimate("money=a DEBIT"),
+            estimate("money=a PART"),
+            Call { hits_by_kind: kinds(&many[..32]), ..call("money=a") },
+            Call { hits_by_kind: kinds(&many), ..call("money=a") },
+        ];
+        let refused = |index: usize, mode: &str| {
+            format!("InvalidArgument: calls[{index}].hits_by_kind: must be absent with mode {mode}")
+        };
+        let expected = [
+            ("", "OK: OK money 9990000/10000000"),
+            ("", "OK: OK money 9980000/10000000, OK user 993/1000"),
+            ("", &refused(2, "CHECK")),
+            ("", &refused(3, "DEBIT")),
+            ("", &refused(4, "PART")),
+            ("", "OK: OK money 9979000/10000000"),
+            ("", "InvalidArgument: calls[6].hits_by_kind: 33 exceeds 32"),
+        ];
+        check(decide(service, "llm", calls).await, &expected);
+        let both = Renewal {
+            commit: Some(Commit { used_by_kind: kinds(&many), ..used("x", None) }),
+            call: Some(Call { hits_by_kind: kinds(&many[..32]), ..call("money=a") }),
+        };
+        let call = Some(Call { hits_by_kind: kinds(&many), ..call("money=a") });
+        let renewals = vec![both, Renewal { commit: Some(used("x", 1)), call }];
+        let request = RenewRequest { domain: "llm".to_owned(), renewals };
+        let answer = client(service).await.renew(request).await.unwrap().into_inner();
+        let errors = answer.results.iter().map(|one| spell(one.verdict.as_ref().unwrap()));
+        let expected = [
+            "InvalidArgument: renewals[0].commit.used_by_kind: 33 exceeds 32",
+            "InvalidArgument: renewals[1].call.hits_by_kind: 33 exceeds 32",
+        ];
+        assert_eq!(errors.collect::<Vec<_>>(), expected);
+    })
+    .await;
+}
+
+/// The log names rules whose debits Envoy sends, which does not say that they are debits. These calls do.
+#[tokio::test]
+async fn no_call_counts_as_a_refused_debit() {
+    let service = Service::start(Options::default());
+    let each = [
+        ("user=a CHECK", "OK: OK user 10/10"),
+        ("user=a 0", "OK: OK user 10/10"),
+        ("user=a READ", "OK: OK user 10/10 used 0"),
+        ("user=a 11", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a 11 DEBIT", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+        ("user=a PART", "OVER_LIMIT: OVER_LIMIT user 0/10"),
+    ];
+    check_each(&service, "shop", &each).await;
+    assert!(!service.get("/metrics").contains("ratelimit_debits_refused_total{"));
+    assert!(!service.log().contains("a debit was refused"), "{}", service.log());
 }
 
 #[tokio::test]

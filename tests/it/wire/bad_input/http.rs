@@ -466,8 +466,8 @@ fn requests() -> Vec<Case> {
 /// Requests to the admin address.
 fn admin_requests() -> Vec<Case> {
     vec![
-        ("no_query", "GET /counters HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".to_owned(), "400: descriptor: missing"),
-        ("no_descriptor", counters("domain=shop"), "400: descriptor: missing"),
+        ("no_query", "GET /counters HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".to_owned(), "400: descriptor: missing, such as descriptor=user=alice"),
+        ("no_descriptor", counters("domain=shop"), "400: descriptor: missing, such as descriptor=user=alice"),
         ("no_domain", counters("descriptor=user%3Da"), "400: domain: missing"),
         ("an_unknown_parameter", counters("domain=shop&descriptor=user%3Da&marker=1"), "400: `marker`: the parameters are `domain` and `descriptor`"),
         ("domain_twice", counters("domain=a&domain=b"), "400: domain: given twice"),

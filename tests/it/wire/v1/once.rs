@@ -1,0 +1,287 @@
+//! Calls with an id, which may be repeated.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use tollkeeper::rls::pb::v1::{Call, RenewRequest, Renewal, Verdict};
+
+use super::{HOLDS, call, check, client, commit, decide, post, spell, used};
+use crate::support::{
+    cluster_calls::{masters, serve},
+    fault_proxy::{Cut, FaultProxy, Faults, Flow},
+    redis_server::{Redis, Version},
+    sentinels::{NAME, sentinel_of},
+    service::{Options, RULES, Service, service_at},
+    stores::on_every_store,
+};
+
+fn named(id: &str, text: &str) -> Call {
+    Call { id: id.to_owned(), ..call(text) }
+}
+
+async fn ask(service: &Service, id: &str, text: &str) -> Verdict {
+    decide(service, "shop", vec![named(id, text)]).await.unwrap().remove(0)
+}
+
+const UNANSWERED: &str = "Unavailable: calls[0]: the first call with this id is not decided yet, or its verdict was lost";
+const ANOTHER: &str =
+    "InvalidArgument: calls[0].id: another call had the same id within the last 60 s";
+
+/// Repeats calls, and compares what is charged in the end.
+async fn repeat(service: &Service) {
+    for (id, text) in
+        [("take", "user=a 3"), ("debit", "user=b 3 DEBIT"), ("part", "user=two 3 PART")]
+    {
+        let first = ask(service, id, text).await;
+        assert_eq!(first.code, 1, "{text}: {first:?}");
+        assert_eq!(ask(service, id, text).await, first, "{text}");
+        assert_eq!(spell(&ask(service, id, "user=a 4").await), ANOTHER, "{text}");
+        assert_eq!(ask(service, id, text).await, first, "{text}");
+    }
+    // A denied call charges nothing, and is not judged again.
+    let denied = ask(service, "denied", "user=c 11").await;
+    assert_eq!(spell(&denied), "OVER_LIMIT: OVER_LIMIT user 0/10");
+    assert_eq!(ask(service, "denied", "user=c 11").await, denied);
+    // Escaped in the key, and other than the ids above.
+    assert_eq!(spell(&ask(service, "ta ke|%{\u{e9}", "user=a").await), "OK: OK user 6/10");
+    let reads = vec![call("user=a READ"), call("user=b READ"), call("user=two READ")];
+    let expected = [
+        ("", "OK: OK user 6/10 used 4"),
+        ("", "OK: OK user 7/10 used 3"),
+        ("", "OK: OVER_LIMIT user=two 0/2 used 2"),
+    ];
+    check(decide(service, "shop", reads).await, &expected);
+}
+
+#[tokio::test]
+async fn a_repeated_call_gets_the_first_verdict_and_charges_nothing_more() {
+    on_every_store(RULES, &[], repeat).await;
+    let redis = Redis::start_version(Version::Redis6);
+    let sentinel = sentinel_of(&redis);
+    let sentinel = format!("redis+sentinel://127.0.0.1:{}/{NAME}", sentinel.port);
+    for store in [sentinel, redis.url_with_minimal_rights()] {
+        redis.query::<()>(&["FLUSHALL"]);
+        repeat(&Service::start(Options { store: &store, ..Options::default() })).await;
+        redis.assert_no_key_leaks();
+    }
+    let cluster = masters(Version::Redis7);
+    repeat(&serve(&cluster, RULES, &[])).await;
+    cluster.assert_no_key_leaks();
+}
+
+#[tokio::test]
+async fn a_hold_of_a_repeated_call_is_the_first_one() {
+    let service = Service::start(Options { rules: HOLDS, ..Options::default() });
+    let ask = async || {
+        let answer = decide(&service, "llm", vec![named("x", "user=a 300")]).await;
+        answer.unwrap().remove(0).hold
+    };
+    let (first, again) = (ask().await, ask().await);
+    assert!(!first.is_empty() && first == again, "{first} {again}");
+    let commits = vec![used(&first, 42), used(&again, 42)];
+    assert_eq!(commit(&service, commits).await, ["APPLIED 42/300", "REPEATED 42/300"]);
+    let renewal = Renewal { commit: Some(used(&first, 1)), call: Some(named("x", "user=a")) };
+    let request = RenewRequest { domain: "llm".to_owned(), renewals: vec![renewal] };
+    let answer = client(&service).await.renew(request).await.unwrap().into_inner();
+    let refused = spell(answer.results[0].verdict.as_ref().unwrap());
+    assert_eq!(refused, "InvalidArgument: renewals[0].call.id: must be absent in a renewal");
+}
+
+#[tokio::test]
+async fn an_id_is_bounded_and_only_for_calls_that_charge() {
+    let service = Service::start(Options::default());
+    let calls = vec![
+        named(&"i".repeat(129), "user=a"),
+        named(&"\u{e9}".repeat(64), "user=a"),
+        named("x", "user=a CHECK"),
+        named("x", "user=a READ"),
+        named("x", "user="),
+        Call { id: "x".to_owned(), ..Call::default() },
+    ];
+    let expected = [
+        ("", "InvalidArgument: calls[0].id: 129 bytes exceeds 128"),
+        ("", "OK: OK user 9/10"),
+        ("", "InvalidArgument: calls[2].id: must be absent with mode CHECK"),
+        ("", "InvalidArgument: calls[3].id: must be absent with mode READ"),
+        ("", "OK: OK user 9/10"),
+        ("", "InvalidArgument: calls[5].descriptors: at least 1"),
+    ];
+    check(decide(&service, "shop", calls).await, &expected);
+    // In another domain it is another id, and JSON and gRPC are one API.
+    let other = decide(&service, "mail", vec![named("x", "user=")]).await;
+    check(other, &[("", "OK: OK -")]);
+    let body = r#"{"domain":"shop","calls":[{"id":"y","hits":"3","descriptors":[{"entries":[{"key":"user","value":"j"}]}]}]}"#;
+    let (_, first) = post(&service, "/v1/decide", body);
+    assert_eq!(first["verdicts"][0]["statuses"][0]["limitRemaining"], 7);
+    assert_eq!(post(&service, "/v1/decide", body).1, first);
+    assert_eq!(spell(&ask(&service, "y", "user=j 3").await), "OK: OK user 7/10");
+    assert_eq!(spell(&ask(&service, "y", "user=j 3 DEBIT").await), ANOTHER);
+}
+
+#[tokio::test]
+async fn of_a_hundred_attempts_at_once_one_is_charged() {
+    on_every_store(RULES, &[], async |service| {
+        let mut client = client(service).await;
+        let attempts = (0..100).map(|_| {
+            let calls = vec![named("x", "work=w 5")];
+            let request =
+                tollkeeper::rls::pb::v1::DecideRequest { domain: "shop".to_owned(), calls };
+            let mut client = client.clone();
+            async move { client.decide(request).await.unwrap().into_inner().verdicts.remove(0) }
+        });
+        let mut decided = 0;
+        for verdict in join_all(attempts).await {
+            match &*spell(&verdict) {
+                "OK: OK work 995/1000" => decided += 1,
+                other => assert_eq!(other, UNANSWERED),
+            }
+        }
+        assert!(decided > 0);
+        let repeated = decide(service, "shop", vec![named("x", "work=w 5")]).await;
+        check(repeated, &[("", "OK: OK work 995/1000")]);
+        let request = tollkeeper::rls::pb::v1::DecideRequest {
+            domain: "shop".to_owned(),
+            calls: vec![call("work=w READ")],
+        };
+        let read = client.decide(request).await.unwrap().into_inner().verdicts;
+        assert_eq!(read[0].statuses[0].used, Some(5));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_replica_and_a_restarted_service_know_the_first_verdict() {
+    let redis = Redis::start();
+    let store = &redis.url();
+    let first = {
+        let service = Service::start(Options { store, ..Options::default() });
+        ask(&service, "x", "user=a 3").await
+    };
+    let service = Service::start(Options { store, ..Options::default() });
+    assert_eq!(ask(&service, "x", "user=a 3").await, first);
+    assert_eq!(spell(&ask(&service, "", "user=a READ").await), "OK: OK user 7/10 used 3");
+
+    // Somebody else has written to the record.
+    let record = redis.key("hold.once");
+    redis.query::<()>(&["SET", &record, "x", "PX", "60000"]);
+    assert_eq!(spell(&ask(&service, "x", "user=a 3").await), UNANSWERED);
+    assert!(!service.get("/metrics").contains("ratelimit_counters_corrupt_total{"));
+}
+
+/// In Redis, sixty seconds are taken from the time of both hits of the record.
+#[tokio::test]
+async fn an_id_is_forgotten_after_60_s() {
+    let redis = Redis::start();
+    // A denial that is remembered knows nothing of the time that is taken.
+    let flags = &["--over-limit-cache", "0"];
+    let service = Service::start(Options { store: &redis.url(), flags, ..Options::default() });
+    let left =
+        async |service: &Service| ask(service, "x", "work=w").await.statuses[0].limit_remaining;
+    assert_eq!([left(&service).await, left(&service).await], [999, 999]);
+    let key = redis.key("hold.once");
+    let ttl: i64 = redis.query(&["PTTL", &key]);
+    assert!((50_000..=60_000).contains(&ttl), "{ttl}");
+    for (by, expected) in [(59_000, 999), (1_000, 998)] {
+        for index in ["0", "1"] {
+            let hit: String = redis.query(&["LINDEX", &key, index]);
+            let (at, rest) = hit.split_once(' ').unwrap();
+            let at = at.parse::<i64>().unwrap() - by;
+            redis.query::<()>(&["LSET", &key, index, &format!("{at} {rest}")]);
+        }
+        assert_eq!(left(&service).await, expected, "{by}");
+    }
+
+    // Its clock runs twenty times as fast.
+    let began = Instant::now();
+    let service = service_at("+0 x20", RULES, "memory://", &[]);
+    loop {
+        match &*spell(&ask(&service, "x", "work=w").await) {
+            "OK: OK work 998/1000" => break,
+            // The record ends between two looks at it.
+            UNANSWERED | "OK: OK work 999/1000" => {}
+            other => panic!("{other}"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(60));
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(began.elapsed() >= Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(spell(&ask(&service, "x", "work=w").await), "OK: OK work 998/1000");
+}
+
+/// The charge runs, and its reply is lost.
+#[tokio::test]
+async fn a_call_whose_outcome_is_lost_is_never_charged_again() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.port, 1);
+    let flags = &["--decision-budget", "300ms"];
+    let service = Service::start(Options { store: &proxy.url, flags, ..Options::default() });
+    service.wait_until_ready();
+    // Now Redis knows the scripts.
+    assert_eq!(spell(&ask(&service, "warm", "work=w").await), "OK: OK work 999/1000");
+    proxy.step();
+    let first = async {
+        // Begin.
+        proxy.request().await;
+        proxy.pass();
+        proxy.request().await;
+        proxy.set(Faults { requests: Flow::Step, replies: Flow::Drop, ..Faults::default() });
+        proxy.pass();
+    };
+    let (verdict, ()) = tokio::join!(ask(&service, "x", "work=w 5"), first);
+    let error = verdict.error.expect("its outcome is lost").message;
+    assert!(error.starts_with("calls[0]: store unavailable"), "{error}");
+    proxy.heal();
+    proxy.cut(Cut::Rst);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while spell(&ask(&service, "x", "work=w 5").await) != UNANSWERED {
+        assert!(Instant::now() < deadline);
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(spell(&ask(&service, "", "work=w READ").await), "OK: OK work 994/1000 used 6");
+}
+
+/// A debit is not kept either: its caller may send it again.
+#[tokio::test]
+async fn while_the_store_is_away_calls_with_an_id_are_answered_and_never_sent() {
+    let rules = "
+domain: shop
+descriptors:
+  - { key: fails, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: passes, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow } }
+  - { key: denied, rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny } }
+";
+    let mut redis = Redis::start();
+    let flags = &["--decision-budget", "300ms"];
+    let service =
+        Service::start(Options { rules, store: &redis.url(), flags, ..Options::default() });
+    service.wait_until_ready();
+    redis.stop();
+    for mode in ["TAKE", "DEBIT", "PART"] {
+        for (id, key, expected) in [("f", "fails", 0), ("p", "passes", 1), ("d", "denied", 2)] {
+            for _ in 0..2 {
+                let verdict =
+                    ask(&service, &format!("{id}{mode}"), &format!("{key}=a {mode}")).await;
+                assert_eq!(verdict.code, expected, "{mode}: {verdict:?}");
+            }
+        }
+    }
+    let kept = || {
+        let metrics = service.get("/metrics");
+        let line = metrics.lines().find(|line| line.starts_with("ratelimit_commits_queued "));
+        line.unwrap().rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(kept(), "0");
+    ask(&service, "", "denied=c DEBIT").await;
+    assert_eq!(kept(), "1", "without an id, a debit is kept");
+    redis.start_again();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while ask(&service, "", "fails=b").await.error.is_some() {
+        assert!(Instant::now() < deadline);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let reads = ["fails=a READ", "passes=a READ", "denied=a READ"].map(call);
+    let expected = ["fails", "passes", "denied"].map(|key| format!("OK: OK {key} 10/10 used 0"));
+    let expected = expected.each_ref().map(|verdict| ("", &**verdict));
+    check(decide(&service, "shop", reads.into()).await, &expected);
+}
