@@ -124,7 +124,7 @@ fn decide(Decoded { request, echo, .. }: Decoded) {
         assert_eq!(judged.tallies.len(), plan.charges.len());
         let decision = plan.settle(judged);
         let headers = Headers { draft: true, ..Headers::default() };
-        let answer = encode::response(&decision, &headers, echo.clone());
+        let answer = encode::response(decision, &headers, echo.clone());
         assert_eq!(answer.statuses.len(), request.descriptors.len());
         assert!([1, 2].contains(&answer.overall_code), "OK or OVER_LIMIT");
         for header in &answer.response_headers_to_add {
@@ -378,7 +378,7 @@ fn names_a_file(flag: &str) -> bool {
 /// The query of `/counters` on the admin address.
 pub fn query(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    match admin::request(&text) {
+    match admin::request(Some(&text)) {
         Ok(request) => {
             assert_eq!(request.descriptors.len(), 1);
             Plan::draw(&IN_FORCE.rules, &request);

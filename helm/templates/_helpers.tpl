@@ -64,10 +64,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "tollkeeper.image" -}}
+{{- $repository := include "tollkeeper.ofRegistry" (list . .Values.image.repository) -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ $repository }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* An image, with global.imageRegistry in place of its registry, if it is set. */}}
+{{- define "tollkeeper.ofRegistry" -}}
+{{- $image := index . 1 -}}
+{{- with (index . 0).Values.global.imageRegistry -}}
+{{ . }}/{{ regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $image "" }}
+{{- else -}}
+{{ $image }}
 {{- end -}}
 {{- end -}}
 
