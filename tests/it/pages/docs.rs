@@ -77,6 +77,30 @@ fn the_rule_samples_of_the_pages_are_valid() {
 }
 
 #[test]
+fn each_recipe_does_what_its_test_claims() {
+    let text = page("recipes.md");
+    let blocks = blocks(&text, "yaml");
+    for recipe in blocks.chunks(2) {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("recipe.yaml"), recipe[0]).unwrap();
+        fs::write(folder.path().join("recipe.test.yaml"), recipe[1]).unwrap();
+        let output = tollkeeper().arg("test").arg(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    assert!(blocks.len() >= 26, "each recipe has rules and a test");
+}
+
+#[test]
+fn the_index_lists_every_page() {
+    let index = page("README.md");
+    for (file, _) in pages() {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let is_page = file.parent() == Some(&root().join("docs")) && name.ends_with(".md");
+        assert!(!is_page || name == "README.md" || index.contains(&format!("]({name})")), "{name}");
+    }
+}
+
+#[test]
 fn links_of_the_pages_lead_to_existing_files() {
     for (page, text) in pages() {
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
