@@ -22,6 +22,7 @@ mod image;
 mod monitoring;
 mod otel_collector;
 mod prometheus;
+mod site;
 mod status_page;
 
 #[expect(dead_code, reason = "the other test binaries use the rest")]
