@@ -39,7 +39,7 @@ export class Decision {
   readonly remaining: number;
   /** Seconds until the window ends; without a fixed window, until the hits fit, or until no hit counts. */
   readonly resetSeconds: number;
-  /** Seconds after which the call may pass, at least 1; absent if it was allowed. */
+  /** Seconds after which a call that the service denied may pass, at least 1; otherwise absent. */
   readonly retryAfterSeconds: number | undefined;
   /** The path of the rule, such as `plan=free|user`; empty if no rule matched. */
   readonly rule: string;
@@ -61,7 +61,7 @@ export class Decision {
     this.limit = shown?.limit?.hits;
     this.remaining = shown?.remaining ?? 0;
     this.resetSeconds = shown?.resetSeconds ?? 0;
-    this.retryAfterSeconds = allowed ? undefined : Math.max(1, ...over.map((status) => status.resetSeconds));
+    this.retryAfterSeconds = allowed || error ? undefined : Math.max(1, ...over.map((status) => status.resetSeconds));
     this.rule = shown?.rule ?? "";
     this.statuses = statuses;
     this.error = error;
@@ -76,7 +76,7 @@ export class Decision {
       headers["RateLimit-Remaining"] = String(this.remaining);
       headers["RateLimit-Reset"] = String(Math.ceil(this.resetSeconds));
     }
-    if (this.retryAfterSeconds !== undefined && !this.failed) {
+    if (this.retryAfterSeconds !== undefined) {
       headers["Retry-After"] = String(Math.ceil(this.retryAfterSeconds));
     }
     return headers;

@@ -105,7 +105,7 @@ class Exchange(ABC, Generic[One]):
         allowed = self._on_failure == "allow"
         if callable(self._on_failure):
             allowed = self._on_failure(answer, listed(call.descriptors))
-        return Decision(allowed, failed=True, retry_after=None if allowed else 1.0, error=answer)
+        return Decision(allowed, failed=True, error=answer)
 
     def _commit_request(
         self, hold: str, used: int | None, used_by_kind: Mapping[str, int] | None, end: str

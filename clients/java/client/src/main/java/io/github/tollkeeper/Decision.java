@@ -21,7 +21,7 @@ import tollkeeper.v1.Verdict;
  * @param limit empty if no limit applies; a limit of 0 hits admits nothing
  * @param remaining number of hits that would still pass; 0 without a limit
  * @param reset the time until the window ends; without a fixed window, until the hits fit, or until no hit counts
- * @param retryAfter when a denied call may be made again, at least 1 s; empty if it is allowed
+ * @param retryAfter when a call that the service has denied may be made again, at least 1 s; otherwise empty
  * @param rule the path of the rule that the limit belongs to
  * @param statuses one for each descriptor in their order; of a read, one for each limit of each
  * @param hits number of hits that a call with mode PART has charged
@@ -45,7 +45,7 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
             headers.put("RateLimit-Remaining", Long.toString(remaining));
             headers.put("RateLimit-Reset", seconds(reset));
         });
-        retryAfter.filter(time -> !failed()).ifPresent(time -> headers.put("Retry-After", seconds(time)));
+        retryAfter.ifPresent(time -> headers.put("Retry-After", seconds(time)));
         return headers;
     }
 
@@ -71,7 +71,7 @@ public record Decision(boolean allowed, Optional<StatusRuntimeException> error, 
         Stream<Duration> resets = Stream.concat(Stream.of(Duration.ofSeconds(1)), over.stream().map(Status::reset));
         return new Decision(allowed, error, shown.flatMap(Status::limit), shown.map(Status::remaining).orElse(0L),
                 shown.map(Status::reset).orElse(Duration.ZERO),
-                allowed ? Optional.empty() : resets.max(Comparator.naturalOrder()),
+                allowed || error.isPresent() ? Optional.empty() : resets.max(Comparator.naturalOrder()),
                 shown.or(() -> statuses.stream().findFirst()).map(Status::rule).orElse(""),
                 statuses, verdict.getHits(), verdict.getHold());
     }
