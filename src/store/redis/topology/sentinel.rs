@@ -80,7 +80,7 @@ struct Resolver<'store> {
     present: Option<Present>,
     /// A master that was named and has not answered yet: connecting may take longer than a query.
     candidate: Option<MasterWatch>,
-    /// Why the present master may not be the right one, as it was logged last.
+    /// Why the present master may not be the right one, without details.
     problem: Option<String>,
     pause: Pause,
 }
@@ -207,20 +207,22 @@ impl<'store> Resolver<'store> {
         Ok(())
     }
 
-    /// Notes the present problem, or its end, and logs each change once.
+    /// Notes the present problem, or its end, and logs each once: an error of a Sentinel that follows another is no
+    /// new problem.
     fn note_problem(&mut self, problem: Option<String>) {
-        if problem == self.problem {
+        let summary = problem.as_ref().and_then(|problem| problem.split(": ").next());
+        if summary == self.problem.as_deref() {
             return;
         }
-        match &problem {
+        self.problem = summary.map(str::to_owned);
+        match problem {
             Some(problem) => {
                 let kept = if self.present.is_some() { "; the present master is kept" } else { "" };
                 tracing::warn!("{problem}{kept}");
-                self.directory.set_problem(problem.clone());
+                self.directory.set_problem(problem);
             }
             None => tracing::info!("the master `{}` is known and answers", self.monitored.name),
         }
-        self.problem = problem;
     }
 
     /// Asks a Sentinel for the others, and remembers them beside the configured ones.
