@@ -1,7 +1,8 @@
 //! `GET|POST /check`: decisions for proxies that need no more than a status, such as NGINX with `auth_request`. The body
-//! of an answer is empty. Its headers are for the response to the proxy's client.
+//! of an answer is empty, unless `--denied-body` asks for one. Its headers are for the response to the proxy's client.
 
 use axum::{
+    body::Body,
     extract::State,
     http::{HeaderMap, HeaderName, StatusCode, request::Parts},
     response::{IntoResponse as _, Response},
@@ -50,7 +51,7 @@ pub(super) async fn check(
         (Ok(answer), _) => {
             let is_denied = rls::json::retry_after(&answer).is_some();
             let status = if is_denied { denied } else { StatusCode::OK };
-            Ok((status, rls::json::headers(&answer)).into_response())
+            Ok((status, rls::json::headers(&answer), Body::from(answer.raw_body)).into_response())
         }
         (Err(refusal), Some(status)) if refusal.codes().1.is_server_error() => {
             Ok(status.into_response())

@@ -16,15 +16,17 @@ use crate::engine::{
     rule::{Limit, Unit},
 };
 
-/// The answer for a decision, with the chosen headers, and with dynamic metadata if there is an `echo` to
+/// The answer for a decision, with the chosen headers and body, and with dynamic metadata if there is an `echo` to
 /// complete.
 pub fn response(
     mut decision: Decision,
     headers: &Headers,
     echo: Option<Struct>,
 ) -> RateLimitResponse {
+    let (response_headers_to_add, raw_body) = headers::write(&decision, headers);
     RateLimitResponse {
-        response_headers_to_add: headers::write(&decision, headers),
+        response_headers_to_add,
+        raw_body,
         dynamic_metadata: metadata::answer(echo, &mut decision),
         overall_code: code(decision.code).into(),
         statuses: decision

@@ -2,9 +2,12 @@
 //!
 //! - the three classic headers of envoyproxy/ratelimit, under configurable names;
 //! - `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10;
-//! - with either of them, `Retry-After` if the call is denied.
+//! - with either of them, `Retry-After` if the call is denied;
+//! - `x-ratelimit-rule` if the call is denied: by which rule, and the seconds until its reset.
 //!
-//! They hold nothing that comes from a request.
+//! And the body of a denial. They hold nothing that comes from a request.
+
+use serde_json::{Value, json};
 
 use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
@@ -20,11 +23,28 @@ pub struct Headers {
     pub classic: Option<[String; 3]>,
     /// Whether the answer carries the draft's two headers.
     pub draft: bool,
+    /// Whether a denial carries `x-ratelimit-rule`.
+    pub rule: bool,
+    /// The body of a denial.
+    pub denied_body: DeniedBody,
+}
+
+/// The body of a denial, for the client of the proxy that asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeniedBody {
+    /// Empty: the proxy chooses.
+    #[default]
+    None,
+    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-10 registers.
+    Problem,
+    /// An error as OpenAI's API has it, which its clients read.
+    OpenAi,
 }
 
 /// The status of a descriptor that has a limit.
 struct LimitedStatus<'decision> {
-    name: String,
+    /// The name of the limit, or else the path of its rule.
+    name: &'decision str,
     limit: &'decision Limit,
     remaining: u64,
     /// In seconds.
@@ -32,15 +52,17 @@ struct LimitedStatus<'decision> {
     is_over: bool,
 }
 
-/// The headers for a decision, or none if no descriptor has a limit.
-pub(super) fn write(decision: &Decision, headers: &Headers) -> Vec<HeaderValue> {
-    if headers.classic.is_none() && !headers.draft {
-        return Vec::new();
+/// The headers for a decision, none if no descriptor has a limit, and the body.
+pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>, Vec<u8>) {
+    let (mut written, mut body) = (Vec::new(), Vec::new());
+    let has_limits = headers.classic.is_some() || headers.draft;
+    let is_denied = decision.code == Code::OverLimit;
+    if !has_limits && !(is_denied && (headers.rule || headers.denied_body != DeniedBody::None)) {
+        return (written, body);
     }
     let statuses: Vec<LimitedStatus<'_>> =
         decision.statuses.iter().filter_map(limited_status).collect();
-    let Some(strictest) = strictest(&statuses) else { return Vec::new() };
-    let mut written = Vec::new();
+    let Some(strictest) = strictest(&statuses) else { return (written, body) };
     if let Some([limit, remaining, reset]) = &headers.classic {
         written.push(header(limit, strictest.limit.requests_per_unit.to_string()));
         written.push(header(remaining, strictest.remaining.to_string()));
@@ -50,11 +72,50 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> Vec<HeaderValue> 
         written.push(header("RateLimit-Policy", list(&statuses, policy_item)));
         written.push(header("RateLimit", list(&statuses, usage_item)));
     }
-    if decision.code == Code::OverLimit {
+    if is_denied && has_limits {
         let resets = statuses.iter().filter(|status| status.is_over).map(|status| status.reset);
         written.push(header("Retry-After", resets.max().unwrap_or(1).to_string()));
     }
-    written
+    if is_denied && headers.rule {
+        let rule = format!("{};t={}", quoted(strictest.name), strictest.reset);
+        written.push(header("x-ratelimit-rule", rule));
+    }
+    if let (true, Some((media_type, content))) = (is_denied, denied(strictest, headers.denied_body))
+    {
+        written.push(header("content-type", media_type.to_owned()));
+        body = content.to_string().into_bytes();
+    }
+    (written, body)
+}
+
+/// The media type and the content of the body of a denial.
+fn denied(status: &LimitedStatus<'_>, body: DeniedBody) -> Option<(&'static str, Value)> {
+    let (name, reset) = (status.name, status.reset);
+    let limit = status.limit.requests_per_unit;
+    Some(match body {
+        DeniedBody::None => return None,
+        DeniedBody::Problem if limit == 0 => {
+            let what = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+            let problem =
+                json!({ "type": what, "title": "Calls such as this one are not admitted" });
+            ("application/problem+json", problem)
+        }
+        DeniedBody::Problem => {
+            let what = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+            let title = "The quota is exceeded";
+            let problem = json!({ "type": what, "title": title, "violated-policies": [name] });
+            ("application/problem+json", problem)
+        }
+        DeniedBody::OpenAi => {
+            let message = match limit {
+                0 => format!("Calls such as this one are not admitted: {name}"),
+                _ => format!("Rate limit reached: {name}, {limit}. Try again in {reset} s"),
+            };
+            let code = "rate_limit_exceeded";
+            let error = json!({ "message": message, "type": code, "param": null, "code": code });
+            ("application/json", json!({ "error": error }))
+        }
+    })
 }
 
 fn header(name: &str, value: String) -> HeaderValue {
@@ -79,24 +140,25 @@ fn limited_status(status: &Status) -> Option<LimitedStatus<'_>> {
         Outcome::Shadowed { limit, reset } | Outcome::Over { limit, reset } => (limit, 0, reset),
     };
     let is_over = status.outcome.code() == Code::OverLimit;
-    let name = quoted(match (&limit.name, &status.matched) {
+    let name = match (&limit.name, &status.matched) {
         (Some(name), _) => name,
         (None, Matched::Rule(_, rule)) => &rule.path,
         (None, _) => "override",
-    });
+    };
     Some(LimitedStatus { name, limit, remaining, reset: seconds(*reset), is_over })
 }
 
 fn policy_item(status: &LimitedStatus<'_>) -> String {
     let (quota, window) = (status.limit.requests_per_unit, status.limit.window.seconds());
+    let name = quoted(status.name);
     if status.limit.counts_calls() {
-        return format!("{};q={quota};qu=\"concurrent-requests\"", status.name);
+        return format!("{name};q={quota};qu=\"concurrent-requests\"");
     }
-    format!("{};q={quota};w={window}", status.name)
+    format!("{name};q={quota};w={window}")
 }
 
 fn usage_item(status: &LimitedStatus<'_>) -> String {
-    format!("{};r={};t={}", status.name, status.remaining, status.reset)
+    format!("{};r={};t={}", quoted(status.name), status.remaining, status.reset)
 }
 
 /// A list with one item per name: the names connect the draft's two headers.
@@ -104,8 +166,8 @@ fn list(statuses: &[LimitedStatus<'_>], item: impl Fn(&LimitedStatus<'_>) -> Str
     let mut names: Vec<&str> = Vec::new();
     let mut items = Vec::new();
     for status in statuses {
-        if !names.contains(&status.name.as_str()) {
-            names.push(&status.name);
+        if !names.contains(&status.name) {
+            names.push(status.name);
             items.push(item(status));
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     limiter::holds::HoldKeys,
     rls::{
         decode::{Bounds, Echo},
-        headers::Headers,
+        headers::{DeniedBody, Headers},
     },
 };
 
@@ -23,7 +23,7 @@ pub struct CallSettings {
     pub arriving_bytes_max: usize,
     /// The bounds of a request, and whether its answer repeats it.
     pub bounds: Bounds,
-    /// The headers of an answer.
+    /// The headers of an answer, and the body of a denial.
     pub headers: Arc<Headers>,
     /// The keys that sign the tokens of holds.
     pub hold_keys: HoldKeys,
@@ -130,5 +130,21 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
             reader.warn_unused(flag, "--headers is not ratelimit or both");
         }
     }
-    Headers { classic: classic.then_some([limit, remaining, reset]), draft }
+    let rule = reader.read(&Setting {
+        flag: "rule-header",
+        form: OnOff { on: true, off: false, arity: Arity::Switch },
+        default: "off",
+        help: "Send x-ratelimit-rule with a denial: the rule, and the seconds until its reset",
+    });
+    let denied_body = reader.read(&Setting {
+        flag: "denied-body",
+        form: OneOf(&[
+            ("none", DeniedBody::None),
+            ("problem", DeniedBody::Problem),
+            ("openai", DeniedBody::OpenAi),
+        ]),
+        default: "none",
+        help: "Body of a denial, in JSON: a problem of RFC 9457, or an error as OpenAI's API has it",
+    });
+    Headers { classic: classic.then_some([limit, remaining, reset]), draft, rule, denied_body }
 }

@@ -74,6 +74,53 @@ fn descriptors_pass_together_and_hits_are_charged_as_asked() {
     assert_eq!(ask("d=closed=yes&deny=503"), 503);
 }
 
+/// The answers to a denial and to a ban, of a service with these flags.
+fn denials(flags: &[&str]) -> [(u16, String, String); 2] {
+    let service = Service::start(Options { rules: RULES, flags, ..Options::default() });
+    ["d=path=/login,user=a&hits=2", "d=closed=yes"].map(|query| {
+        let path = format!("/check?domain=web&{query}");
+        exchange_with(service.http, "GET", &path, &[], b"")
+    })
+}
+
+#[test]
+fn a_denial_names_its_rule_and_the_seconds_until_its_reset_on_request() {
+    let [(status, head, _), (_, banned, _)] = denials(&["--rule-header"]);
+    assert_eq!(status, 429);
+    assert!(head.contains("x-ratelimit-rule: \"path=/login|user\";t="), "{head}");
+    assert!(banned.contains("x-ratelimit-rule: \"closed\";t="), "{banned}");
+    assert!(!head.contains("ratelimit-policy"), "{head}");
+    let service =
+        Service::start(Options { rules: RULES, flags: &["--rule-header"], ..Options::default() });
+    let (status, head) = check(&service, "domain=web&d=user=alice", &[]);
+    assert!(status == 200 && !head.contains("x-ratelimit-rule"), "{head}");
+}
+
+#[test]
+fn a_denial_has_the_body_that_clients_of_its_api_read() {
+    let [denied, banned] = denials(&["--denied-body", "problem"]);
+    assert!(denied.1.contains("content-type: application/problem+json"), "{}", denied.1);
+    let types = "https://iana.org/assignments/http-problem-types#";
+    let problem = serde_json::json!({
+        "type": format!("{types}quota-exceeded"),
+        "title": "The quota is exceeded",
+        "violated-policies": ["path=/login|user"],
+    });
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&denied.2).unwrap(), problem);
+    assert!(banned.2.contains(&format!("{types}abnormal-usage-detected")), "{}", banned.2);
+
+    let [denied, banned] = denials(&["--denied-body", "openai"]);
+    assert!(denied.1.contains("content-type: application/json"), "{}", denied.1);
+    let error = &serde_json::from_str::<serde_json::Value>(&denied.2).unwrap()["error"];
+    assert_eq!(error["code"], "rate_limit_exceeded");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("Rate limit reached: path=/login|user, 1. Try again in "),
+        "{message}"
+    );
+    assert!(banned.2.contains("Calls such as this one are not admitted: closed"), "{}", banned.2);
+}
+
 #[test]
 fn a_failure_is_answered_as_asked() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

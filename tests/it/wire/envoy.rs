@@ -235,6 +235,20 @@ fn envoy_allows_requests_up_to_the_limit_and_then_answers_429_with_headers() {
 }
 
 #[test]
+fn envoy_gives_its_client_the_rule_and_the_body_of_a_denial() {
+    let redis = Redis::start();
+    let (store, flags) = (&redis.url(), &["--rule-header", "--denied-body", "problem"]);
+    let service = Service::start(Options { rules: RULES, store, flags, ..Options::default() });
+    let envoy = Envoy::start(service.grpc);
+    assert_eq!(envoy.statuses(b"alice"), [200, 200, 200, 429]);
+    let denied = envoy.get(b"alice");
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    let rule = denied.header("x-ratelimit-rule").unwrap();
+    assert!(rule.starts_with("\"generic_key=api|user\";t="), "{rule}");
+    assert!(denied.head.contains("\r\n\r\n{") && denied.head.contains("#quota-exceeded"));
+}
+
+#[test]
 fn a_denied_client_is_allowed_in_the_next_window() {
     let redis = Redis::start();
     let service =
