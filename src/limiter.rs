@@ -2,6 +2,7 @@
 
 mod decision_line;
 pub mod holds;
+pub mod listing;
 mod matched;
 pub mod metrics;
 pub mod once;

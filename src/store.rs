@@ -89,6 +89,26 @@ impl Store {
         }
     }
 
+    /// Shows the keys of the counters of a domain, in the form of a key, and perhaps others. Returns whether these are
+    /// all.
+    ///
+    /// # Errors
+    /// If a server gives no answer, or its user may not run SCAN.
+    pub async fn keys(
+        &self,
+        domain_part: &str,
+        found: &mut (dyn FnMut(&str) + Send),
+        until: Instant,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(store) => {
+                store.keys(found);
+                Ok(true)
+            }
+            Self::Redis(store) => store.keys(domain_part, found, until).await,
+        }
+    }
+
     /// The store on servers, if it is one.
     pub const fn servers(&self) -> Option<&redis::RedisStore> {
         match self {

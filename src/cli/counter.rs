@@ -1,4 +1,4 @@
-//! `tollkeeper counter`: shows or resets counters through a service's admin address.
+//! `tollkeeper counter`: shows, lists or resets counters through a service's admin address.
 
 use std::process::ExitCode;
 
@@ -15,12 +15,50 @@ use crate::{engine::descriptor_syntax, settings::Environment, text::printable::p
 pub(super) enum Action {
     /// Print what is used, held and left, when it resets, and the callers that a sliding_log remembers
     Show(CounterFlags),
+    /// List the counters of a domain, in the order of their descriptors
+    List(ListFlags),
     /// Set counters to zero, and print what was used until then
-    Reset(CounterFlags),
+    Reset(ResetFlags),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ListFlags {
+    #[command(flatten)]
+    server: ServerFlags,
+    /// Descriptor with patterns, such as user=* or path=/login,user=a*; without it, all
+    #[arg(value_name = "k=v,k=v")]
+    pattern: Option<String>,
+    /// List only counters without remaining hits
+    #[arg(long)]
+    over: bool,
+    /// Maximum number of descriptors to list, 1 to 1000
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    limit: u32,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ResetFlags {
+    #[command(flatten)]
+    counter: CounterFlags,
+    /// Reset all counters whose descriptors match: a star is any text, as in user=*
+    #[arg(long)]
+    matching: bool,
+    /// With --matching: reset them; without it, they are only listed
+    #[arg(long, requires = "matching")]
+    yes: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CounterFlags {
+    #[command(flatten)]
+    server: ServerFlags,
+    /// Descriptor, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
+    #[arg(value_name = "k=v,k=v")]
+    descriptor: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ServerFlags {
     /// Admin address of the service [env: TOLLKEEPER_ADMIN_ADDR] [default: 127.0.0.1:6070]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<String>,
@@ -29,18 +67,18 @@ pub(super) struct CounterFlags {
     /// Domain of the rules
     #[arg(long)]
     domain: String,
-    /// Descriptor, such as user=alice or path=/login,user=alice; `\,` is a comma, `\xHH` any byte
-    #[arg(value_name = "k=v,k=v")]
-    descriptor: String,
 }
 
 pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
-    let (method, path, flags) = match action {
-        Action::Show(flags) => (Method::GET, "/counters", flags),
-        Action::Reset(flags) => (Method::POST, "/counters/reset", flags),
+    let (flags, descriptor) = match action {
+        Action::Show(flags) => (&flags.server, Some(&flags.descriptor)),
+        Action::List(flags) => (&flags.server, flags.pattern.as_ref()),
+        Action::Reset(flags) => (&flags.counter.server, Some(&flags.counter.descriptor)),
     };
-    if let Err(problem) = descriptor_syntax::parse(&flags.descriptor) {
-        complain(format_args!("{}: {problem}", printable(flags.descriptor.as_bytes())));
+    if let Some(descriptor) = descriptor
+        && let Err(problem) = descriptor_syntax::parse(descriptor)
+    {
+        complain(format_args!("{}: {problem}", printable(descriptor.as_bytes())));
         return ExitCode::from(USAGE);
     }
     let addr = admin::address(flags.addr.as_deref(), environment);
@@ -51,29 +89,109 @@ pub(super) fn main(action: &Action, environment: &Environment) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match server.ask(method.clone(), &path_and_query(path, flags), String::new()) {
-        Ok(answer) => {
-            let (text, incomplete) = (describe(&answer, &method), admin::incomplete(&answer));
-            server.say(&text, incomplete, ExitCode::SUCCESS)
+    let domain = &flags.domain;
+    let done = match action {
+        Action::Show(flags) => one(&server, &Method::GET, domain, &flags.descriptor),
+        Action::List(flags) => list_counters(&server, domain, flags),
+        Action::Reset(ResetFlags { counter, matching: false, .. }) => {
+            one(&server, &Method::POST, domain, &counter.descriptor)
         }
-        Err(problem) => {
-            complain(problem);
-            ExitCode::FAILURE
-        }
-    }
+        Action::Reset(flags) => reset_matching(&server, domain, flags),
+    };
+    done.unwrap_or_else(|problem| {
+        complain(problem);
+        ExitCode::FAILURE
+    })
 }
 
-fn path_and_query(path: &str, flags: &CounterFlags) -> String {
-    let query = form_urlencoded::Serializer::new(String::new())
-        .append_pair("domain", &flags.domain)
-        .append_pair("descriptor", &flags.descriptor)
-        .finish();
-    format!("{path}?{query}")
+/// Shows the counters of one descriptor, or resets them.
+fn one(
+    server: &AdminServer<'_>,
+    method: &Method,
+    domain: &str,
+    descriptor: &str,
+) -> Result<ExitCode, String> {
+    let path = if *method == Method::POST { "/counters/reset" } else { "/counters" };
+    let parameters = [("domain", domain), ("descriptor", descriptor)];
+    let answer = server.ask(method.clone(), &path_and_query(path, parameters), String::new())?;
+    let text = describe(&answer, method);
+    Ok(server.say(&text, admin::incomplete(&answer), ExitCode::SUCCESS))
+}
+
+fn list_counters(
+    server: &AdminServer<'_>,
+    domain: &str,
+    flags: &ListFlags,
+) -> Result<ExitCode, String> {
+    let (over, limit) = (flags.over.to_string(), flags.limit.to_string());
+    let mut parameters = vec![("domain", domain), ("over", &over), ("limit", &limit)];
+    parameters.extend(flags.pattern.as_deref().map(|pattern| ("descriptor", pattern)));
+    let answer = server.ask(Method::GET, &path_and_query(LIST, parameters), String::new())?;
+    let text = describe(&answer, &Method::GET) + &left_out(&answer);
+    Ok(server.say(&text, admin::incomplete(&answer), ExitCode::SUCCESS))
+}
+
+/// Resets the counters of all descriptors that match, up to the most that a listing shows.
+fn reset_matching(
+    server: &AdminServer<'_>,
+    domain: &str,
+    flags: &ResetFlags,
+) -> Result<ExitCode, String> {
+    let parameters =
+        [("domain", domain), ("descriptor", &flags.counter.descriptor), ("limit", "1000")];
+    let answer = server.ask(Method::GET, &path_and_query(LIST, parameters), String::new())?;
+    let mut output = String::new();
+    if !flags.yes {
+        output = describe(&answer, &Method::GET) + &left_out(&answer);
+        output += "nothing was reset; to reset these, add --yes\n";
+        return Ok(server.say(&output, admin::incomplete(&answer), ExitCode::SUCCESS));
+    }
+    let mut descriptors: Vec<&str> =
+        list(&answer, "counters").iter().map(|counter| text(counter, "descriptor")).collect();
+    descriptors.dedup();
+    let mut incomplete = None;
+    for descriptor in descriptors {
+        let parameters = [("domain", domain), ("descriptor", descriptor)];
+        let path = path_and_query("/counters/reset", parameters);
+        let answer = server.ask(Method::POST, &path, String::new())?;
+        for counter in list(&answer, "counters") {
+            output += &format!("{descriptor}: {}", describe_counter(counter, &Method::POST));
+        }
+        incomplete = incomplete.or(admin::incomplete(&answer).map(str::to_owned));
+    }
+    output += &left_out(&answer);
+    Ok(server.say(&output, incomplete.as_deref(), ExitCode::SUCCESS))
+}
+
+const LIST: &str = "/counters/list";
+
+fn path_and_query<'a>(
+    path: &str,
+    parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    format!("{path}?{}", query.extend_pairs(parameters).finish())
+}
+
+/// What a listing does not show, in lines.
+fn left_out(answer: &Value) -> String {
+    let mut lines = String::new();
+    if answer.get("more").and_then(Value::as_bool) == Some(true) {
+        lines += "there are more\n";
+    }
+    match number(answer, "digests") {
+        0 => {}
+        keys => lines += &format!("not shown: {keys} keys with values over 128 bytes\n"),
+    }
+    lines
 }
 
 fn describe(answer: &Value, method: &Method) -> String {
     let mut text = String::new();
     for counter in list(answer, "counters") {
+        if let Some(descriptor) = counter.get("descriptor").and_then(Value::as_str) {
+            text += &format!("{descriptor}: ");
+        }
         text += &describe_counter(counter, method);
     }
     text

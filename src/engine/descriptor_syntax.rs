@@ -24,6 +24,31 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
+/// The text from which [`parse`] reads these entries.
+pub fn write(entries: &[Entry]) -> String {
+    let mut text = String::new();
+    for Entry { key, value } in entries {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        push(&mut text, key, b"=");
+        text.push('=');
+        push(&mut text, value, b"");
+    }
+    text
+}
+
+/// Appends a part of an entry. Bytes of `special` are escaped, and all that are not printable ASCII.
+fn push(text: &mut String, part: &[u8], special: &[u8]) {
+    for &byte in part {
+        match byte {
+            b',' | b'\\' => text.extend(['\\', char::from(byte)]),
+            0x20..=0x7e if !special.contains(&byte) => text.push(char::from(byte)),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+}
+
 fn entry(key: Option<Vec<u8>>, value: Vec<u8>) -> Result<Entry, String> {
     match key {
         Some(key) if !key.is_empty() => Ok(Entry { key: key.into(), value: value.into() }),
@@ -48,6 +73,18 @@ fn escape(bytes: &mut impl Iterator<Item = u8>) -> Result<u8, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for (key, value) in
+            [("user", "alice"), ("a=b", "c=d,e\\f"), ("k", "\u{0}\u{fc} x"), ("k", "")]
+        {
+            let entries = [key, value].map(|part| part.to_owned().into_bytes().into());
+            let [key, value] = entries;
+            let entries = vec![Entry { key, value }; 2];
+            assert_eq!(parse(&write(&entries)).unwrap(), entries, "{}", write(&entries));
+        }
+    }
 
     #[track_caller]
     fn check(text: &str, expected: &[(&[u8], &[u8])]) {

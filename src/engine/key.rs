@@ -239,6 +239,56 @@ impl Counter {
     }
 }
 
+/// What the counter with this key counts: its domain and its entries, with the pattern in place of a value that is
+/// counted by it. `None` if the key is no counter's, or a part of it is a digest.
+pub fn counted(key: &str) -> Option<(Vec<u8>, Vec<Entry>)> {
+    let (short_name, rest) = key.strip_prefix("tk1:")?.split_once(':')?;
+    let algorithms = Algorithm::all(1, None);
+    let algorithm = algorithms.iter().find(|algorithm| algorithm.short_name() == short_name)?;
+    let (_, rest) = rest.split_once(":{")?;
+    let id = if algorithm.is_aligned() { rest.rsplit_once(':')?.0 } else { rest };
+    let id = id.replacen('}', "", 1);
+    let mut parts = id.split('|');
+    let domain = unescaped(parts.next()?)?;
+    let entries = parts.map(|part| {
+        let (key, value) = part.split_once('=')?;
+        let value = value.strip_prefix("%*").unwrap_or(value);
+        Some(Entry { key: unescaped(key)?.into(), value: unescaped(value)?.into() })
+    });
+    Some((domain, entries.collect::<Option<_>>()?))
+}
+
+/// A pattern of Redis that the keys of all counters of a domain match, and some others.
+pub fn pattern_of_domain(key_prefix: &str, domain_part: &str) -> String {
+    let mut pattern = String::new();
+    for (part, after) in [(key_prefix, "tk1:*:{"), (domain_part, "*")] {
+        for character in part.chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '\\') {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        pattern.push_str(after);
+    }
+    pattern
+}
+
+/// Whether a part of this key is a digest, so that what it counts cannot be read from it.
+pub fn has_digest(key: &str) -> bool {
+    key.contains("%~")
+}
+
+fn unescaped(part: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part);
+    while let Some((plain, escaped)) = rest.split_once('%') {
+        bytes.extend_from_slice(plain.as_bytes());
+        bytes.push(u8::from_str_radix(escaped.get(..2)?, 16).ok()?);
+        rest = escaped.get(2..)?;
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Some(bytes)
+}
+
 /// A key with this hash tag that no counter has.
 pub fn unused_key(hash_tag: &str) -> String {
     format!("tk1::{{{hash_tag}}}")
@@ -310,6 +360,43 @@ mod tests {
 
     fn per(unit: Unit) -> Arc<Limit> {
         Arc::new(Limit::new(1, unit, 1).expect("a valid window"))
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_key_counts_is_read_from_it(
+            domain in ".{0,9}",
+            path in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..9), prop::collection::vec(any::<u8>(), 0..9)), 0..4),
+            of_domain in any::<bool>(),
+        ) {
+            let pairs: Vec<Pair<'_>> = path.iter().map(|(key, value)| (&**key, &**value)).collect();
+            let slot_by = if of_domain { SlotBy::Domain } else { SlotBy::BusinessId };
+            for algorithm in Algorithm::all(1, None) {
+                let limit = Limit { algorithm, ..(*per(Unit::Minute)).clone() };
+                let counter = Counter::new(&domain, &entries(&pairs), Arc::new(limit));
+                let key = counter.with_slot_by(slot_by).key(Timestamp::from_secs(60));
+                prop_assert_eq!(counted(&key), Some((domain.clone().into_bytes(), entries(&pairs))));
+            }
+        }
+    }
+
+    #[test]
+    fn the_pattern_of_a_domain_takes_its_characters_literally() {
+        assert_eq!(pattern_of_domain("a*b:", "sh?p"), r"a\*b:tk1:*:{sh\?p*");
+    }
+
+    #[test]
+    fn a_digest_and_a_hold_have_no_entries_to_read() {
+        for (key, is_digest) in [
+            ("tk1:fw:60s:{shop|user=%~0EC9EB33E74510BCDD1F2EA55206E82F}:60", true),
+            ("tk1:ho:fw:60s:{shop|user=alice}", false),
+            ("tk1:fw:60s:{shop|user=%4}:60", false),
+            ("other", false),
+        ] {
+            assert_eq!((counted(key), has_digest(key)), (None, is_digest), "{key}");
+        }
+        let pattern = counted("tk1:fw:60s:{shop|file=%**.pdf}:60").unwrap().1;
+        assert_eq!(pattern, entries(&[(b"file", b"*.pdf")]));
     }
 
     /// A change in this table splits every counter during a rolling upgrade.

@@ -1,5 +1,5 @@
 //! The admin address: `GET /counters` shows the counters of one descriptor, `POST /counters/reset` resets
-//! them, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
+//! them, `GET /counters/list` shows those that match patterns, and `POST /explain` shows which rules a request would match and what it would charge. `GET /top` shows the
 //! hottest keys. `/log` shows and changes which lines are logged, and `/stats` shows the counters of
 //! envoyproxy/ratelimit. The status page is in `status`.
 
@@ -27,16 +27,22 @@ use crate::{
     authorization::{AdminToken, ForbiddenDomain, clients::EVERY_DOMAIN},
     edge::health::Health,
     engine::{
+        descriptor_syntax,
         ledger::{Charge, Remembered},
         request,
         rule::Limit,
     },
     explain::{CORRUPT, incomplete},
+    limiter::listing::Listing,
     net::tls::server::Identity,
     rls::{self, refusal::Refusal},
     store::{Clear, CounterReading, system_clock},
     telemetry::{LogCause, LogFilter, due_line},
 };
+
+/// The number of descriptors that a listing shows, and the most.
+const LISTED: usize = 100;
+const LISTED_MAX: usize = 1000;
 
 /// Which web pages may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +84,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/stats", get(stats))
         .layer(of_all_domains)
         .route("/counters", get(show_counters))
+        .route("/counters/list", get(list_counters))
         .route("/counters/reset", post(reset_counters))
         .route("/explain", post(explain).layer(middleware::from_fn(refuse_parameters)))
         .layer(guarded(WebPages::Refused))
@@ -178,6 +185,59 @@ async fn counters(
         None => json!({ "counters": counters }),
     };
     Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
+}
+
+async fn list_counters(State(admin): State<Admin>, asked: Parts) -> Result<Response, Response> {
+    let service = &admin.decisions.service;
+    let listing = listing(asked.uri.query());
+    let listing = listing.map_err(|problem| refuse(StatusCode::BAD_REQUEST, &problem))?;
+    service.check_domain(asked.extensions.get(), &listing.domain).map_err(forbidden)?;
+    let listed = service.limiter.list(&listing).await;
+    let listed =
+        listed.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
+    let incomplete = incomplete(listed.counters.iter().map(|(_, _, reading)| reading));
+    let counters = listed.counters.into_iter().map(|(descriptor, charge, reading)| {
+        let mut shown = counter(&(charge, reading));
+        if let Some(shown) = shown.as_object_mut() {
+            shown.insert("descriptor".to_owned(), descriptor.into());
+        }
+        shown
+    });
+    let mut answer = json!({
+        "counters": counters.collect::<Vec<_>>(),
+        "more": listed.more,
+        "digests": listed.digests,
+    });
+    if let (Some(incomplete), Some(answer)) = (&incomplete, answer.as_object_mut()) {
+        answer.insert("incomplete".to_owned(), incomplete.as_str().into());
+    }
+    Ok((status_of(incomplete.as_deref()), Json(answer)).into_response())
+}
+
+/// Reads the query of `/counters/list`: `domain=D`, and if given `descriptor=k=PATTERN,k=PATTERN`, `over=true` and
+/// `limit=N`.
+fn listing(query: Option<&str>) -> Result<Listing, String> {
+    let names = ["domain", "descriptor", "over", "limit"];
+    let [domain, descriptor, over, limit] = parameters::read(query, names)?;
+    let domain = domain.first().ok_or("domain: missing")?.clone().into_owned();
+    let entries = match descriptor.first() {
+        Some(text) => {
+            descriptor_syntax::parse(text).map_err(|problem| format!("descriptor: {problem}"))?
+        }
+        None => Vec::new(),
+    };
+    let over = match over.first().map(|text| &**text) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err("over: must be true or false".to_owned()),
+    };
+    let limit = match limit.first() {
+        None => LISTED,
+        Some(text) => (text.parse().ok())
+            .filter(|limit| (1..=LISTED_MAX).contains(limit))
+            .ok_or_else(|| format!("limit: must be a whole number from 1 to {LISTED_MAX}"))?,
+    };
+    Ok(Listing { domain, entries, over, limit })
 }
 
 /// What is known is shown in any case. The status is an error if anything is missing, since scripts look at

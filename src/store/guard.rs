@@ -147,6 +147,19 @@ impl Guard {
         arrival.at + announced.map_or(budget, |announced| announced.min(announced_max))
     }
 
+    /// Like [`Store::keys`].
+    ///
+    /// # Errors
+    /// See [`Store::keys`].
+    pub async fn keys(
+        &self,
+        domain_part: &str,
+        found: &mut (dyn FnMut(&str) + Send),
+        until: Instant,
+    ) -> Result<bool, StoreError> {
+        self.store.keys(domain_part, found, until.into()).await
+    }
+
     /// Like [`Store::read_counter`], within the budget.
     pub async fn read_counter(&self, counter: &Counter, clear: Clear) -> CounterReading {
         let answer =

@@ -189,6 +189,13 @@ impl MemoryStore {
         state
     }
 
+    /// Shows the key of each counter, including expired ones that are not yet dropped.
+    pub fn keys(&self, found: &mut (dyn FnMut(&str) + Send)) {
+        for shard in &*self.shards {
+            shard.lock().keys().for_each(&mut *found);
+        }
+    }
+
     /// The number of counters, including expired ones that are not yet dropped.
     pub fn counters(&self) -> usize {
         self.capacity.kept()

@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{self, Instant};
 
 use self::{
-    node::{NodeOptions, decided::NotDecided, unsent::Resend},
+    node::{NodeOptions, decided::NotDecided, pool::unavailable, unsent::Resend},
     script::work::NodeWork,
     topology::{
         directory::Directory,
@@ -23,11 +23,11 @@ use self::{
         redirect::{decide_alone, redirected},
         route,
     },
-    wire::hash_slot::HashSlot,
+    wire::{hash_slot::HashSlot, query_connection::KeptConnection},
 };
 use super::{Clear, StoreError, report::ServerReport};
 use crate::engine::{
-    key::Counter,
+    key::{self, Counter},
     ledger::{Charge, CounterState, Verdict},
     time::Timestamp,
 };
@@ -40,6 +40,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a counter may take to be read, at most.
 const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// The number of keys that a server looks at in one step of a walk: well below a millisecond.
+const KEYS_A_STEP: usize = 1000;
 
 /// How often servers are queried for their memory and the number of their clients.
 const USAGE_EVERY: Duration = Duration::from_secs(10);
@@ -113,6 +116,46 @@ impl RedisStore {
             Err(_) => decide_alone(&self.directory, HashSlot::of(counter), work).await?,
         };
         decided.state.ok_or_else(|| StoreError::Unavailable("it has read no counter".to_owned()))
+    }
+
+    /// Shows the keys of the counters of a domain on all servers, without their prefix. Returns whether these are all,
+    /// or `until` has passed.
+    ///
+    /// # Errors
+    /// If a server gives no answer, or its user may not run SCAN.
+    pub async fn keys(
+        &self,
+        domain_part: &str,
+        found: &mut (dyn FnMut(&str) + Send),
+        until: Instant,
+    ) -> Result<bool, StoreError> {
+        let prefix = &self.directory.options.key_prefix;
+        let pattern = key::pattern_of_domain(prefix, domain_part);
+        let map = self.directory.map();
+        if map.nodes().is_empty() {
+            return Err(self.directory.no_node());
+        }
+        for node in map.nodes() {
+            let mut connection = KeptConnection::new(node.server.clone());
+            let mut cursor = 0_u64;
+            loop {
+                if Instant::now() >= until {
+                    return Ok(false);
+                }
+                let mut step = redis::cmd("SCAN");
+                step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_A_STEP);
+                let answer = connection.query(&step, READ_WITHIN).await;
+                let (next, keys): (u64, Vec<Vec<u8>>) =
+                    answer.map_err(|error| unavailable(&error))?;
+                let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+                keys.filter_map(|key| key.strip_prefix(&**prefix)).for_each(&mut *found);
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The server that has a counter.

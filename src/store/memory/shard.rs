@@ -98,6 +98,11 @@ impl Shard {
         Some(self.table.find(key.hash, |kept| key.is_of(kept))?.account.clone())
     }
 
+    /// The keys of all counters.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.table.iter().map(|kept| &*kept.key)
+    }
+
     /// The hits of a sliding window in one clock-aligned window.
     pub(super) fn counted(&self, key: &HashedKey) -> u64 {
         match self.table.find(key.hash, |kept| key.is_of(kept)) {

@@ -258,3 +258,116 @@ async fn a_corrupt_counter_is_reported_and_a_reset_clears_it() {
         "fixed_window: 0 used of 1000000 per year, 1000000 left"
     );
 }
+
+/// The lines that `counter list` prints for these words, without resets.
+#[track_caller]
+fn listed(service: &Service, words: &[&str]) -> Vec<String> {
+    let addr = service.admin.to_string();
+    let all = [&["counter", "list", "--addr", &addr, "--domain", "shop"], words].concat();
+    let output = tollkeeper().args(all).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line.split(", resets").next().unwrap().to_owned()).collect()
+}
+
+async fn check_listing(service: &Service) {
+    let long = "x".repeat(129);
+    let charge = async |key: &str, value: &str, number| {
+        service.ask(request("shop", vec![hits(descriptor(&[(key, value)]), number)])).await.unwrap()
+    };
+    for (key, value, number) in [
+        ("fixed_window", "alice", 10),
+        ("fixed_window", "al,ex", 3),
+        ("fixed_window", "bob", 1),
+        ("fixed_window", "::1", 1),
+        ("sliding_window", "alice", 2),
+        ("two", "a", 10),
+        ("fixed_window", &long, 1),
+    ] {
+        charge(key, value, number).await;
+    }
+    let al_ex = r"fixed_window=al\,ex: fixed_window: 3 used of 10 per year, 7 left";
+    let alice = "fixed_window=alice: fixed_window: 10 used of 10 per year, 0 left";
+    let digest = "not shown: 1 keys with values over 128 bytes";
+    assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
+    assert_eq!(
+        listed(service, &["fixed_window=al*", "--limit", "1"]),
+        [al_ex, "there are more", digest]
+    );
+    let two = "two=a: fixed_window: 10 used of 10 per year, 0 left";
+    assert_eq!(listed(service, &["--over"]), [alice, two, digest]);
+    assert_eq!(listed(service, &["fixed_window=::*"]).len(), 2);
+    let all = listed(service, &[]);
+    assert_eq!(all.len(), 8, "{all:?}");
+    assert!(all[4].starts_with("sliding_window=alice: sliding_window: 2 used"), "{all:?}");
+
+    let addr = service.admin.to_string();
+    let reset = |words: &[&str]| {
+        let start = ["counter", "reset", "--addr", &addr, "--domain", "shop", "fixed_window=al*"];
+        let output = tollkeeper().args([&start, words].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = reset(&["--matching"]);
+    assert!(shown.ends_with("nothing was reset; to reset these, add --yes\n"), "{shown}");
+    assert_eq!(listed(service, &["fixed_window=al*"]), [al_ex, alice, digest]);
+    let done = reset(&["--matching", "--yes"]);
+    let line = "fixed_window=alice: fixed_window: 10 of 10 per year were used; now 0\n";
+    assert!(done.contains(line), "{done}");
+    assert_eq!(listed(service, &["fixed_window=al*", "--over"]), [digest]);
+    assert_eq!(listed(service, &["fixed_window=bob"]).len(), 2, "bob keeps his count");
+}
+
+#[tokio::test]
+async fn counters_in_memory_are_listed_and_reset_by_pattern() {
+    check_listing(&Service::start(Options { rules: RULES, ..Options::default() })).await;
+}
+
+#[tokio::test]
+async fn counters_in_redis_are_listed_and_reset_by_pattern() {
+    let redis = Redis::start();
+    let (store, flags) = (&redis.url(), &["--key-prefix", "a*b:"]);
+    check_listing(&Service::start(Options { rules: RULES, store, flags, ..Options::default() }))
+        .await;
+}
+
+#[tokio::test]
+async fn counters_of_all_nodes_of_a_cluster_are_listed_and_reset_by_pattern() {
+    let cluster = Cluster::start_as(&ClusterSetup { replicas: false, ..ClusterSetup::default() });
+    check_listing(&Service::start(Options {
+        rules: RULES,
+        store: &cluster.url(),
+        ..Options::default()
+    }))
+    .await;
+}
+
+#[test]
+fn a_listing_names_its_wrong_parameters_and_a_store_that_does_not_answer() {
+    let redis = Redis::start();
+    let service =
+        Service::start(Options { rules: RULES, store: &redis.url(), ..Options::default() });
+    let ask = |query: &str| {
+        let path = format!("/counters/list?{query}");
+        let (status, _, body) = service.exchange_at(service.admin, "GET", &path, b"");
+        (status, body)
+    };
+    for (query, problem) in [
+        ("descriptor=a=b", "domain: missing"),
+        ("domain=shop&descriptor=a", "descriptor: must be key=value"),
+        ("domain=shop&limit=0", "limit: must be a whole number from 1 to 1000"),
+        ("domain=shop&limit=1001", "limit: must be a whole number from 1 to 1000"),
+        ("domain=shop&over=1", "over: must be true or false"),
+        (
+            "domain=shop&all=1",
+            "`all`: the parameters are `domain`, `descriptor`, `over` and `limit`",
+        ),
+    ] {
+        let (status, body) = ask(query);
+        assert!(status == 400 && body.contains(problem), "{query}: {status} {body}");
+    }
+    assert_eq!(ask("domain=shop").0, 200);
+    redis.query::<String>(&["ACL", "SETUSER", "default", "-scan"]);
+    let (status, body) = ask("domain=shop");
+    assert!(status == 503 && body.contains("scan"), "{status} {body}");
+}

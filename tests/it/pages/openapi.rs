@@ -347,6 +347,11 @@ fn admin(exchanges: &mut Exchanges, service: &Service) {
         exchanges.ask(admin, &format!("GET /counters?{query}"), "", expected);
         exchanges.ask(admin, &format!("POST /counters/reset?{query}"), "", expected);
     }
+    for (query, expected) in
+        [("domain=shop", 200), ("domain=shop&descriptor=user=a*&over=true", 200), ("limit=1", 400)]
+    {
+        exchanges.ask(admin, &format!("GET /counters/list?{query}"), "", expected);
+    }
     let own = r#","limit":{"requestsPerUnit":5,"unit":"DAY"}"#;
     let own = one("x=y", "").replace("}]}]", &format!("}}]{own}}}]"));
     let unknown = one("user=a", "").replace("shop", "mail");
@@ -444,6 +449,7 @@ fn failures(exchanges: &mut Exchanges) {
     let counters = "domain=shop&descriptor=user=a";
     exchanges.ask(admin, &format!("GET /counters?{counters}"), "", 503);
     exchanges.ask(admin, &format!("POST /counters/reset?{counters}"), "", 503);
+    exchanges.ask(admin, "GET /counters/list?domain=shop", "", 503);
     exchanges.ask(admin, "POST /explain", &one("user=a", ""), 503);
     exchanges.ask(admin, "GET /status", "", 200);
 }

@@ -1,0 +1,140 @@
+//! Lists the counters of a domain whose descriptors match patterns.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+
+use super::Limiter;
+use crate::{
+    engine::{
+        descriptor_syntax, key,
+        ledger::Charge,
+        pattern::Pattern,
+        request::{Descriptor, Entry, Hits, Request},
+    },
+    store::{Clear, CounterReading, StoreError},
+};
+
+/// How long a listing may take to find keys.
+const FIND_WITHIN: Duration = Duration::from_secs(2);
+
+/// Most descriptors that are read for one listing.
+const READ_MAX: usize = 10_000;
+
+/// The number of descriptors that are read at a time.
+const AT_A_TIME: usize = 64;
+
+/// Which counters are listed.
+#[derive(Debug)]
+pub struct Listing {
+    /// The domain of the rules.
+    pub domain: String,
+    /// The keys of the entries, and patterns for their values; empty for all descriptors.
+    pub entries: Vec<Entry>,
+    /// Only those with no hit left.
+    pub over: bool,
+    /// The most descriptors in the answer.
+    pub limit: usize,
+}
+
+/// The counters that were found.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// Descriptors as the command line writes them, in their order, with a counter for each limit.
+    pub counters: Vec<(String, Charge, CounterReading)>,
+    /// Whether there may be others.
+    pub more: bool,
+    /// The number of keys from which the values cannot be read, since one of them is too long.
+    pub digests: u64,
+}
+
+impl Limiter {
+    /// The counters that match, as they are now. Counters without a rule in force are left out.
+    ///
+    /// # Errors
+    /// If the store does not show its keys.
+    pub async fn list(&self, listing: &Listing) -> Result<Listed, StoreError> {
+        let (patterns, mut listed) = (listing.patterns(), Listed::default());
+        let mut found: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+        let is_all = {
+            let mut note = |name: &str| match key::counted(name) {
+                Some((domain, entries))
+                    if domain == listing.domain.as_bytes() && matches(&patterns, &entries) =>
+                {
+                    if found.len() < READ_MAX {
+                        found.insert(descriptor_syntax::write(&entries), entries);
+                    } else {
+                        listed.more = true;
+                    }
+                }
+                None if key::has_digest(name) => listed.digests += 1,
+                _ => {}
+            };
+            let domain = key::caller(listing.domain.as_bytes());
+            self.store.keys(&domain, &mut note, Instant::now() + FIND_WITHIN).await?
+        };
+        listed.more |= !is_all;
+        let found: Vec<(String, Vec<Entry>)> = found.into_iter().collect();
+        let mut shown = 0;
+        for some in found.chunks(AT_A_TIME) {
+            let read = some.iter().map(|(_, entries)| self.read_one(&listing.domain, entries));
+            for ((descriptor, _), readings) in some.iter().zip(join_all(read).await) {
+                let readings = readings.into_iter().filter(|(_, reading)| listing.wants(reading));
+                let mut readings = readings.peekable();
+                if readings.peek().is_none() {
+                    continue;
+                }
+                if shown == listing.limit {
+                    listed.more = true;
+                    return Ok(listed);
+                }
+                shown += 1;
+                let readings =
+                    readings.map(|(charge, reading)| (descriptor.clone(), charge, reading));
+                listed.counters.extend(readings);
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn read_one(&self, domain: &str, entries: &[Entry]) -> Vec<(Charge, CounterReading)> {
+        let descriptor = Descriptor {
+            entries: entries.to_vec(),
+            hits: Hits::Check,
+            states_hits: false,
+            limit: None,
+        };
+        let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
+        self.read_counters(&request, Clear::No).await
+    }
+}
+
+impl Listing {
+    /// The keys of the entries, each with its value and its pattern if it has a star.
+    fn patterns(&self) -> Vec<(&Entry, Option<Pattern>)> {
+        let pattern = |entry: &Entry| std::str::from_utf8(&entry.value).ok().and_then(Pattern::new);
+        self.entries.iter().map(|entry| (entry, pattern(entry))).collect()
+    }
+
+    fn wants(&self, reading: &CounterReading) -> bool {
+        match reading {
+            CounterReading::State(state) => !self.over || state.remaining == 0,
+            CounterReading::Corrupt | CounterReading::NoAnswer(_) => true,
+        }
+    }
+}
+
+fn matches(patterns: &[(&Entry, Option<Pattern>)], entries: &[Entry]) -> bool {
+    let matches_one = |((asked, pattern), entry): (&(&Entry, Option<Pattern>), &Entry)| {
+        asked.key == entry.key
+            && match pattern {
+                Some(pattern) => pattern.matches(&entry.value),
+                None => asked.value == entry.value,
+            }
+    };
+    patterns.is_empty()
+        || patterns.len() == entries.len() && patterns.iter().zip(entries).all(matches_one)
+}
