@@ -13,6 +13,7 @@ mod import;
 mod output;
 mod schema;
 mod serve;
+mod status;
 mod test;
 mod tls;
 mod top;
@@ -56,9 +57,11 @@ enum Command {
     /// Translate the limits of another service into rules
     #[command(subcommand)]
     Import(import::ImportFrom),
-    /// Show the counters of one descriptor, or reset them
+    /// Show counters, list them by patterns, or reset them
     #[command(subcommand)]
     Counter(counter::Action),
+    /// Show whether the replicas of a service are well; exit 1 if one is not
+    Status(status::StatusFlags),
     /// Show the keys of a service that are decided most, denied most, and nearest to their limit
     Top(top::TopFlags),
 }
@@ -91,6 +94,7 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
         Some(Command::Schema(flags)) => schema::main(&flags),
         Some(Command::Import(from)) => import::main(from),
         Some(Command::Counter(action)) => counter::main(&action, environment),
+        Some(Command::Status(flags)) => status::main(&flags, environment),
         Some(Command::Top(flags)) => top::main(&flags, environment),
     }
 }
