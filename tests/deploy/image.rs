@@ -206,7 +206,10 @@ fn the_dockerfile_agrees_with_the_manifest_and_the_chart() {
     let dockerfile = text("Dockerfile");
     for line in [
         format!("ARG VERSION={}", env!("CARGO_PKG_VERSION")),
-        format!("FROM rust:{}-slim-bookworm AS build", env!("CARGO_PKG_RUST_VERSION")),
+        format!(
+            "FROM --platform=$BUILDPLATFORM rust:{}-slim-bookworm AS build",
+            env!("CARGO_PKG_RUST_VERSION")
+        ),
         format!("LABEL org.opencontainers.image.title=\"{}\" \\", env!("CARGO_PKG_NAME")),
         "USER 65532:65532".to_owned(),
         "ENTRYPOINT [\"/tollkeeper\"]".to_owned(),
@@ -216,4 +219,59 @@ fn the_dockerfile_agrees_with_the_manifest_and_the_chart() {
     assert!(text("helm/values.yaml").contains("runAsUser: 65532"));
     let chart = text("helm/Chart.yaml");
     assert!(chart.contains(&format!("appVersion: \"{}\"", env!("CARGO_PKG_VERSION"))));
+}
+
+/// The paths that .dockerignore admits; it has no other patterns.
+fn admitted() -> Vec<String> {
+    let text = fs::read_to_string(root().join(".dockerignore")).unwrap();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(lines.next(), Some("*"));
+    lines.map(|line| line.strip_prefix('!').expect("a path").to_owned()).collect()
+}
+
+/// The files that the sources of a folder include.
+fn included(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for file in files(folder, root()).into_iter().filter(|file| file.ends_with(".rs")) {
+        let file = root().join(file.trim_start_matches('/'));
+        let text = fs::read_to_string(&file).unwrap();
+        for part in text.split("include_str!(").chain(text.split("include_bytes!(")).skip(1) {
+            if let Some((path, _)) =
+                part.trim_start().strip_prefix('"').and_then(|path| path.split_once('"'))
+            {
+                let path = file.parent().unwrap().join(path);
+                found.insert(
+                    path.canonicalize()
+                        .unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+                );
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_context_of_the_image_has_what_the_build_needs() {
+    let context = TempDir::new().unwrap();
+    for path in admitted() {
+        let link = context.path().join(&path);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        assert!(root().join(&path).exists(), "{path}");
+        std::os::unix::fs::symlink(root().join(&path), link).unwrap();
+    }
+    let included = included(&root().join("src"));
+    assert!(included.len() > 10, "{included:?}");
+    for file in included {
+        let path = file.strip_prefix(root()).unwrap();
+        assert!(context.path().join(path).exists(), "{}", path.display());
+    }
+    // Cargo refuses a manifest if a member or the file of a target is missing.
+    let mut metadata = Command::new("cargo");
+    metadata.args(["metadata", "--locked", "--format-version", "1"]).current_dir(&context);
+    let (code, _, error) = run(&mut metadata);
+    assert_eq!(code, Some(0), "{error}");
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    for script in ["image/build", "image/root"] {
+        assert!(dockerfile.contains(script) && context.path().join(script).exists(), "{script}");
+    }
 }
