@@ -1,4 +1,4 @@
-//! What is deployed: the chart, the image, gateways, and the programs around the service: Envoy with the shipped configurations,
+//! What is deployed: the chart, the image, packages, gateways, and the programs around the service: Envoy with the shipped configurations,
 //! Prometheus, an OpenTelemetry Collector, a browser. `kubernetes.rs` and `envoy_gateway.rs` are binaries of their own.
 
 #![allow(
@@ -21,6 +21,7 @@ mod helm;
 mod image;
 mod monitoring;
 mod otel_collector;
+mod packages;
 mod prometheus;
 mod site;
 mod status_page;
