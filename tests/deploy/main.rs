@@ -1,4 +1,4 @@
-//! What is deployed: the chart, the image, packages, gateways, and the programs around the service: Envoy with the shipped configurations,
+//! What is deployed: the chart, the image, packages and the workflows that publish them, gateways, and the programs around the service: Envoy with the shipped configurations,
 //! Prometheus, an OpenTelemetry Collector, a browser. `kubernetes.rs` and `envoy_gateway.rs` are binaries of their own.
 
 #![allow(
@@ -25,6 +25,7 @@ mod packages;
 mod prometheus;
 mod site;
 mod status_page;
+mod workflows;
 
 #[expect(dead_code, reason = "the other test binaries use the rest")]
 #[path = "../support/mod.rs"]

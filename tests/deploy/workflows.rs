@@ -1,0 +1,112 @@
+//! The workflows of GitHub: their linter accepts them, what they name exists, and they may do no more than they must.
+
+use std::{fs, process::Command};
+
+use tempfile::TempDir;
+
+use crate::support::{root, run, tool};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn text(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn workflows() -> [String; 2] {
+    ["test", "release"].map(|name| text(&format!(".github/workflows/{name}.yaml")))
+}
+
+/// What the linter finds in a workflow. It would also run the linters of scripts that the machine happens to have.
+fn lint(workflow: &str) -> String {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("workflow.yaml");
+    fs::write(&file, workflow).unwrap();
+    let mut linter = Command::new(tool("actionlint"));
+    run(linter.args(["-no-color", "-shellcheck=", "-pyflakes="]).arg(file)).1
+}
+
+#[test]
+fn the_linter_accepts_the_workflows_and_refuses_a_job_that_waits_for_none() {
+    for workflow in workflows() {
+        assert_eq!(lint(&workflow), "");
+    }
+    let wrong = workflows()[1].replace("needs: [image, macos]", "needs: [image, windows]");
+    assert!(lint(&wrong).contains("\"windows\""), "{}", lint(&wrong));
+}
+
+#[test]
+fn the_workflows_name_files_that_exist_and_actions_by_their_commit() {
+    let (mut files, mut actions) = (0, 0);
+    for workflow in workflows() {
+        for word in workflow.split([' ', '\n', '"']) {
+            let word = word.trim_start_matches("./");
+            let is_file =
+                ["image/", "tests/", ".ci/", ".github/"].iter().any(|at| word.starts_with(at));
+            if is_file || word.ends_with(".md") || word.ends_with(".toml") {
+                assert!(root().join(word).is_file(), "{word}");
+                files += 1;
+            }
+        }
+        for action in workflow.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")) {
+            let (_, commit) = action.split_once('@').unwrap();
+            let (commit, version) = commit.split_once(" # v").expect("a version as a comment");
+            let is_commit = commit.len() == 40 && commit.bytes().all(|c| c.is_ascii_hexdigit());
+            assert!(is_commit && version.contains('.'), "{action}");
+            actions += 1;
+        }
+    }
+    assert!(files >= 7 && actions >= 8, "{files} files, {actions} actions");
+}
+
+#[test]
+fn only_the_jobs_that_publish_may_write() {
+    let [tests, release] = workflows();
+    assert!(tests.contains("\npermissions:\n  contents: read\n") && !tests.contains(": write"));
+    assert!(release.contains("\npermissions: {}\n"));
+    let (mut job, mut found) = ("", Vec::new());
+    for line in release.lines() {
+        let is_job = line.starts_with("  ") && !line.starts_with("   ");
+        if let Some(name) = line.trim().strip_suffix(':').filter(|_| is_job) {
+            job = name;
+        }
+        if let Some(permission) = line.trim().strip_suffix(": write") {
+            found.push((job, permission));
+        }
+    }
+    let expected = [
+        ("image", "packages"),
+        ("publish", "contents"),
+        ("publish", "packages"),
+        ("publish", "id-token"),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_versions_of_a_release_agree() {
+    let [tests, release] = workflows();
+    let rust = env!("CARGO_PKG_RUST_VERSION");
+    assert!(tests.contains(&format!("image: rust:{rust}-bookworm\n")));
+    let installed = release.matches("rustup toolchain install").count();
+    let same = format!("rustup toolchain install {rust} ");
+    assert_eq!((installed, release.matches(&same).count()), (2, 2));
+    let (_, nfpm) = release.split_once("cmd/nfpm@").unwrap();
+    let nfpm = nfpm.lines().next().unwrap();
+    assert!(text("tests/run").contains(&format!("NFPM={nfpm}\n")), "{nfpm}");
+    let chart = text("helm/Chart.yaml");
+    for line in [format!("version: {VERSION}"), format!("appVersion: \"{VERSION}\"")] {
+        assert!(chart.lines().any(|found| found == line), "no line `{line}`");
+    }
+}
+
+#[test]
+fn the_pages_and_the_chart_name_the_image_that_the_workflow_pushes() {
+    let repository = env!("CARGO_PKG_REPOSITORY").strip_prefix("https://github.com/").unwrap();
+    assert!(workflows()[1].contains("\n  IMAGE: ghcr.io/${{ github.repository }}\n"));
+    let image = format!("ghcr.io/{repository}");
+    for file in ["README.md", "docs/release.md", "helm/Chart.yaml"] {
+        assert!(text(file).contains(&format!("{image}:{VERSION}")), "{file}");
+    }
+    let chart = format!("oci://{image}/charts/tollkeeper --version {VERSION}");
+    assert!(text("docs/release.md").contains(&chart), "{chart}");
+}
