@@ -87,10 +87,11 @@ fn the_versions_of_a_release_agree() {
     let [tests, release] = workflows();
     let rust = env!("CARGO_PKG_RUST_VERSION");
     assert!(tests.contains(&format!("image: rust:{rust}-bookworm\n")));
-    let installed = release.matches("rustup toolchain install").count();
-    let same = format!("rustup toolchain install {rust} ");
-    assert_eq!((installed, release.matches(&same).count()), (2, 2));
-    let (_, nfpm) = release.split_once("cmd/nfpm@").unwrap();
+    let both = [tests, release].concat();
+    let installed = both.matches("rustup toolchain install").count();
+    let same = both.matches(&format!("rustup toolchain install {rust} ")).count();
+    assert_eq!((installed, same), (3, 3));
+    let (_, nfpm) = both.split_once("cmd/nfpm@").unwrap();
     let nfpm = nfpm.lines().next().unwrap();
     assert!(text("tests/run").contains(&format!("NFPM={nfpm}\n")), "{nfpm}");
     let chart = text("helm/Chart.yaml");

@@ -90,6 +90,7 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     // A command is one small packet, and must not wait for the acknowledgement of another.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
+    #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
     socket.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(UNACKNOWLEDGED_MAX),
