@@ -173,6 +173,8 @@ fn a_release_archive_holds_the_binary_its_documents_and_the_list_of_its_crates()
 
     let bill = fs::read_to_string(content.join("sbom.cdx.json")).unwrap();
     let bill: serde_json::Value = serde_json::from_str(&bill).unwrap();
+    assert_eq!(bill["metadata"]["timestamp"], "1970-01-01T00:00:00+00:00");
+    assert!(bill["serialNumber"].as_str().unwrap().starts_with("urn:uuid:"), "{bill}");
     let components = bill["components"].as_array().unwrap();
     let listed: BTreeSet<&str> =
         components.iter().map(|component| component["purl"].as_str().unwrap()).collect();
