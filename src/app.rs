@@ -87,13 +87,14 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     for warning in &settings.warnings {
         tracing::warn!("{}", printable(warning.as_bytes()));
     }
-    rules.warn();
+    rules.log();
 
     let listeners = Listeners::bind(&settings.listen).await?;
     let ready = ReadyLine {
         addresses: listeners.addresses()?,
         store: settings.store.url.to_string(),
         rules: rule_sources(&settings.rules.source.value),
+        counts: rules.rules.counts(),
         call: example_call(&rules.rules),
     };
     tracing::info!("listening: {}", ready.addresses);

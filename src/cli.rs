@@ -10,6 +10,7 @@ mod counter;
 mod explain;
 mod healthcheck;
 mod import;
+mod manual;
 mod output;
 mod schema;
 mod serve;
@@ -20,7 +21,7 @@ mod top;
 
 use std::{env, path::Path, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::serve::ServeFlags;
 use crate::settings::{ENVOYPROXY_RATELIMIT_PROGRAM, Environment};
@@ -64,6 +65,10 @@ enum Command {
     Status(status::StatusFlags),
     /// Show the keys of a service that are decided most, denied most, and nearest to their limit
     Top(top::TopFlags),
+    /// Print a script that completes commands and flags in a shell
+    Completions(manual::CompletionFlags),
+    /// Print the manual page of the program or of a command
+    Man(manual::ManFlags),
 }
 
 /// Runs the program.
@@ -96,6 +101,8 @@ fn run(command: Option<Command>, environment: &Environment) -> ExitCode {
         Some(Command::Counter(action)) => counter::main(&action, environment),
         Some(Command::Status(flags)) => status::main(&flags, environment),
         Some(Command::Top(flags)) => top::main(&flags, environment),
+        Some(Command::Completions(flags)) => manual::completions(&flags, Arguments::command()),
+        Some(Command::Man(flags)) => manual::man(&flags, Arguments::command()),
     }
 }
 

@@ -17,18 +17,23 @@ pub(super) struct ReadyLine {
     pub store: String,
     /// The sources of the rules.
     pub rules: Vec<String>,
+    /// The numbers of domains and of rules in force.
+    pub counts: (usize, usize),
     /// Arguments of `tollkeeper call` for an example call.
     pub call: String,
 }
 
 impl ReadyLine {
     pub(super) fn format(&self, format: LogFormat) -> String {
-        let Self { addresses, store, rules, call } = self;
+        let Self { addresses, store, rules, counts: (domains, rule_count), call } = self;
         let call = format!("tollkeeper call {} {call}", addresses.call_flags);
         match format {
             LogFormat::Text => {
                 let rules = rules.join(" ");
-                format!("tollkeeper ready: {addresses}, store {store}, rules {rules}; try: {call}")
+                format!(
+                    "tollkeeper ready: {addresses}, store {store}, \
+                     rules {rules} (domains: {domains}, rules: {rule_count}); try: {call}"
+                )
             }
             LogFormat::Json => json!({
                 "message": "tollkeeper ready",
@@ -39,6 +44,8 @@ impl ReadyLine {
                 "debug": addresses.debug.map(|debug| debug.to_string()),
                 "store": store,
                 "rules": rules,
+                "domains": domains,
+                "rule_count": rule_count,
                 "try": call,
             })
             .to_string(),

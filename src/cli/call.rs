@@ -21,7 +21,7 @@ use crate::{
         rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
     },
     settings::{self, Environment},
-    text::printable::printable,
+    text::{duration::in_words, printable::printable},
 };
 
 /// The exit code of a call that is over its limit.
@@ -234,8 +234,9 @@ fn describe_limit(status: &DescriptorStatus) -> String {
     match &status.current_limit {
         Some(limit) => {
             let reset = status.duration_until_reset.unwrap_or_default().seconds;
+            let reset = in_words(u64::try_from(reset).unwrap_or(0));
             let remaining = number(status.limit_remaining);
-            format!("{remaining} left of {}, resets in {reset} s", spell(limit))
+            format!("{remaining} left of {}, resets in {reset}", spell(limit))
         }
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         None => "no limit".to_owned(),

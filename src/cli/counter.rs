@@ -9,7 +9,11 @@ use super::{
     admin::{self, AdminServer},
     output::{USAGE, complain},
 };
-use crate::{engine::descriptor_syntax, settings::Environment, text::printable::printable};
+use crate::{
+    engine::descriptor_syntax,
+    settings::Environment,
+    text::{duration::in_words, printable::printable},
+};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
@@ -211,13 +215,13 @@ fn describe_counter(counter: &Value, method: &Method) -> String {
     if reset {
         return format!("{algorithm}: {used} of {limit} were used; now 0\n");
     }
-    let resets_in = number(counter, "reset_ms").div_ceil(1000);
+    let resets_in = in_words(number(counter, "reset_ms").div_ceil(1000));
     let held = match counter.get("open_holds").and_then(Value::as_u64) {
         Some(open) => format!(", {} held by {open} open holds", number(counter, "held")),
         None => String::new(),
     };
     let mut lines = format!(
-        "{algorithm}: {used} used of {limit}{held}, {remaining} left, resets in {resets_in} s\n"
+        "{algorithm}: {used} used of {limit}{held}, {remaining} left, resets in {resets_in}\n"
     );
     for entry in list(counter, "remembered") {
         let hits = number(entry, "hits");

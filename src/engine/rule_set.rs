@@ -246,6 +246,11 @@ impl RuleSet {
         domains
     }
 
+    /// The numbers of domains and of rules.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.domains.len(), self.domains.values().map(|domain| domain.rules().len()).sum())
+    }
+
     /// The identities of all rules.
     pub fn ids(&self) -> HashSet<RuleId> {
         let mut ids = HashSet::new();

@@ -40,8 +40,12 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Logs the warnings.
-    pub fn warn(&self) {
+    /// Logs that they are in force, unless there are none, and the warnings.
+    pub fn log(&self) {
+        let (domains, rules) = self.rules.counts();
+        if domains > 0 {
+            tracing::info!(version = %self.version, domains, rules, "rules loaded");
+        }
         for warning in first_lines(&self.warnings) {
             tracing::warn!("{warning}");
         }

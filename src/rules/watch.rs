@@ -50,8 +50,7 @@ impl Rules {
 
     /// Puts new content in force, with its warnings in the log.
     pub(super) fn accept(&self, next: InForce) -> Loaded {
-        tracing::info!(version = %next.version, "rules loaded");
-        next.warn();
+        next.log();
         self.replace(next);
         Loaded::Good
     }

@@ -194,7 +194,7 @@ impl Telemetry {
         // On a terminal the layer uses colours, unless NO_COLOR is set.
         let lines = if io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
         let lines = match log.format {
-            LogFormat::Json => lines.json().boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
             LogFormat::Text => lines.boxed(),
         };
         let (filter, handle) = reload::Layer::new(log.filter.clone());

@@ -44,9 +44,42 @@ pub(crate) fn spelled(duration: Duration) -> String {
     "0s".to_owned()
 }
 
+/// Seconds in the two longest units that fit, such as `4 h 37 min`.
+pub(crate) fn in_words(seconds: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
+    let index = UNITS.iter().position(|(_, unit)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
+    let mut rest = seconds;
+    let mut words = Vec::new();
+    for (name, unit) in UNITS.iter().skip(index).take(2) {
+        let number = rest / unit;
+        rest %= unit;
+        if number > 0 || words.is_empty() {
+            words.push(format!("{number} {name}"));
+        }
+    }
+    words.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_are_said_in_the_two_longest_units() {
+        for (seconds, expected) in [
+            (0, "0 s"),
+            (42, "42 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3_600, "1 h"),
+            (16_629, "4 h 37 min"),
+            (86_399, "23 h 59 min"),
+            (86_460, "1 d"),
+            (31_536_000, "365 d"),
+        ] {
+            assert_eq!(in_words(seconds), expected);
+        }
+    }
 
     #[test]
     fn a_duration_is_a_sum_of_numbers_with_units_the_longest_first() {

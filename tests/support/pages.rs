@@ -129,7 +129,7 @@ pub fn without_times(text: &str) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
         lines.push(if let Some((before, _)) = line.split_once("resets in ") {
-            format!("{before}resets in N s")
+            format!("{before}resets in N")
         } else if let Some((before, _)) = line.split_once("}:") {
             // A counter's key ends with its window's start.
             format!("{before}}}:N")

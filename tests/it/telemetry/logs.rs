@@ -110,7 +110,7 @@ async fn a_json_line_of_a_sampled_call_has_the_ids_of_its_trace() {
     let [sampled, unsampled] = [0, 1].map(|n| serde_json::from_str::<Value>(&lines[n]).unwrap());
     assert_eq!(sampled["span"]["trace_id"], TRACE);
     assert_eq!(sampled["span"]["span_id"].as_str().map(str::len), Some(16));
-    assert_eq!(sampled["fields"]["verdict"], "ok");
+    assert_eq!(sampled["verdict"], "ok");
     assert_eq!(unsampled["span"], Value::Null, "a call that is not sampled has no trace");
 }
 
