@@ -9,13 +9,15 @@ FROM --platform=$BUILDPLATFORM rust:1.95-slim-bookworm AS build
 ARG BUILDARCH TARGETARCH
 ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-RUN case "$TARGETARCH" in amd64) cpu=x86_64 ;; arm64) cpu=aarch64 ;; *) exit 1 ;; esac; \
+RUN set -eu; cross=; \
+    case "$TARGETARCH" in amd64) cpu=x86_64 ;; arm64) cpu=aarch64 ;; *) exit 1 ;; esac; \
     echo "$cpu-unknown-linux-gnu" >/target; \
     rustup target add "$(cat /target)"; \
     if [ "$BUILDARCH" != "$TARGETARCH" ]; then \
       cross="gcc-$(echo $cpu | tr _ -)-linux-gnu libc6-dev-$TARGETARCH-cross"; \
     fi; \
-    apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev $cross
+    apt-get update; \
+    apt-get install --yes --no-install-recommends gcc libc6-dev $cross
 WORKDIR /build
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/build/target,sharing=locked \
