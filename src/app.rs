@@ -87,7 +87,11 @@ pub async fn run(settings: Settings, rules: InForce) -> Result<(), Box<dyn Error
     for warning in &settings.warnings {
         tracing::warn!("{}", printable(warning.as_bytes()));
     }
-    rules.log();
+    match settings.rules.source.value {
+        RuleSource::Files(_) => rules.log(),
+        // It has sent none yet.
+        RuleSource::ControlPlane(_) => rules.warn(),
+    }
 
     let listeners = Listeners::bind(&settings.listen).await?;
     let ready = ReadyLine {

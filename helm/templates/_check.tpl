@@ -111,6 +111,20 @@
 {{- if and .Values.test.clientSecret (not .Values.tls.secret) }}
 - test.clientSecret needs tls.secret
 {{- end }}
+{{- $alerts := list }}
+{{- range (include "tollkeeper.alerts" . | fromYaml).groups }}
+{{- range .rules }}
+{{- $alerts = append $alerts .alert }}
+{{- end }}
+{{- end }}
+{{- range concat (.Values.monitoring.alerts.disabled | default list) (keys (.Values.monitoring.alerts.overrides | default dict)) }}
+{{- if not (has . $alerts) }}
+- monitoring.alerts names {{ . }}, but the alerts are {{ join ", " $alerts }}
+{{- end }}
+{{- end }}
+{{- if and .Values.service.externalTrafficPolicy (eq .Values.service.type "ClusterIP") }}
+- service.externalTrafficPolicy needs the service.type LoadBalancer or NodePort
+{{- end }}
 {{- range $name := list "podLabels" "commonLabels" }}
 {{- range $label, $value := get $.Values $name | default dict }}
 {{- if regexMatch "^(app.kubernetes.io/(name|instance|version|managed-by|component)|helm.sh/chart)$" $label }}

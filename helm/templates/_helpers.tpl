@@ -126,3 +126,8 @@ redis://{{ include "tollkeeper.fullname" . }}-redis:6379
 overlay.yaml: |2
   {{- .Values.rulesOverlay | nindent 2 }}
 {{- end -}}
+
+{{/* The alerts of the chart, before values change them. */}}
+{{- define "tollkeeper.alerts" -}}
+{{ .Files.Get "files/alerts.yaml" }}
+{{- end -}}

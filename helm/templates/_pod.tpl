@@ -142,6 +142,13 @@ tolerations:
 {{- end }}
 {{- end -}}
 
+{{/* The times of a probe. Helm reads numbers as floats. */}}
+{{- define "tollkeeper.probe" -}}
+{{- range $name, $number := . }}
+{{ $name }}: {{ int64 $number }}
+{{- end }}
+{{- end -}}
+
 {{- define "tollkeeper.topologySpread" -}}
 {{- if .Values.topologySpreadConstraints }}
 {{- toYaml .Values.topologySpreadConstraints }}

@@ -40,12 +40,15 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Logs that they are in force, unless there are none, and the warnings.
+    /// Logs that they are in force, and the warnings.
     pub fn log(&self) {
         let (domains, rules) = self.rules.counts();
-        if domains > 0 {
-            tracing::info!(version = %self.version, domains, rules, "rules loaded");
-        }
+        tracing::info!(version = %self.version, domains, rules, "rules loaded");
+        self.warn();
+    }
+
+    /// Logs the warnings.
+    pub fn warn(&self) {
         for warning in first_lines(&self.warnings) {
             tracing::warn!("{warning}");
         }

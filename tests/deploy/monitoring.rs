@@ -127,3 +127,22 @@ fn the_chart_deploys_the_alerts_and_the_dashboard_only_if_asked() {
     let expected: Value = serde_json::from_str(&text("helm/files/dashboard.json")).unwrap();
     assert_eq!(dashboard, expected);
 }
+
+#[test]
+fn single_alerts_are_left_out_or_changed_by_values() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("values.yaml");
+    let values = "monitoring: { alerts: { enabled: true, disabled: [TollkeeperStarved], \
+                  overrides: { TollkeeperDecisionsLate: { for: 9m, labels: { severity: info } } } } }";
+    std::fs::write(&file, values).unwrap();
+    let all = documents(&text("helm/files/alerts.yaml")).remove(0);
+    let all = all["groups"][0]["rules"].as_array().unwrap().clone();
+    let objects = render(&["--values", file.to_str().unwrap()]);
+    let rules = object(&objects, "PrometheusRule")["spec"]["groups"][0]["rules"].clone();
+    let rules = rules.as_array().unwrap();
+    assert_eq!(rules.len(), all.len() - 1);
+    assert!(rules.iter().all(|rule| rule["alert"] != "TollkeeperStarved"));
+    let late = &rules[0];
+    assert_eq!((&late["for"], &late["labels"]["severity"]), (&"9m".into(), &"info".into()));
+    assert_eq!(late["expr"], all[0]["expr"]);
+}

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::support::chart::{helm, invalid, object, render};
 
 /// The switches of the chart, as values that turn each on.
-const SWITCHES: [&str; 26] = [
+const SWITCHES: [&str; 31] = [
     "replicas: 3",
     "autoscaling: { enabled: true }",
     "podDisruptionBudget: { enabled: false }",
@@ -34,6 +34,11 @@ const SWITCHES: [&str; 26] = [
     "extraArgs: [--shadow-mode]\nsettings: { workers: 2 }",
     "extraEnv: [{ name: A, value: b }]\nextraEnvFrom: [{ configMapRef: { name: env } }]",
     "extraVolumes: [{ name: more, emptyDir: {} }]\nextraVolumeMounts: [{ name: more, mountPath: /more }]",
+    "initContainers: [{ name: before, image: a }]\nextraContainers: [{ name: beside, image: b }]\nlifecycle: { preStop: { sleep: { seconds: 1 } } }",
+    "strategy: { type: Recreate, rollingUpdate: null }\nrevisionHistoryLimit: 2\ndnsPolicy: None\ndnsConfig: { nameservers: [10.0.0.1] }\nhostAliases: [{ ip: 10.0.0.2, hostnames: [redis] }]",
+    "probes: { startup: { timeoutSeconds: 2 }, liveness: { initialDelaySeconds: 3 }, readiness: { failureThreshold: 4 } }",
+    "extraObjects: [{ apiVersion: v1, kind: ConfigMap, metadata: { name: '{{ .Release.Name }}-more' }, data: { a: b } }]",
+    "service: { type: NodePort, loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local }\nautoscaling: { metrics: [{ type: Resource, resource: { name: memory, target: { type: Utilization, averageUtilization: 80 } } }] }\nmonitoring: { scrape: { scrapeTimeout: 5s, relabelings: [{ action: labeldrop, regex: pod }], metricRelabelings: [{ action: drop, regex: go_.*, sourceLabels: [__name__] }] }, alerts: { disabled: [TollkeeperStarved], overrides: { TollkeeperDecisionsLate: { labels: { severity: info } } } } }",
     "commonLabels: { a: b }\npodLabels: { c: d }\npodAnnotations: { e: f }\nnameOverride: limiter",
 ];
 

@@ -62,6 +62,9 @@ fn a_value_of_another_type_is_refused_by_its_name() {
         ("store.url=null", "missing property 'url'"),
         ("store.tls.certSecret.keyKey=null", "missing property 'keyKey'"),
         ("log=null", "missing property 'log'"),
+        ("probes.readiness.periodSeconds=0", "/probes/readiness/periodSeconds"),
+        ("dnsPolicy=First", "/dnsPolicy"),
+        ("extraContainers[0].name=a", "/extraContainers/0"),
         ("admin.tokenSecret=token", "/admin/tokenSecret"),
         ("podLabels.a=1", "/podLabels/a"),
         ("nodeSelector.a=true", "/nodeSelector/a"),
@@ -274,6 +277,14 @@ fn values_that_contradict_each_other_are_refused_by_their_names() {
         (&["tls.clientCaSecret.name=ca"], "tls.clientCaSecret needs tls.secret"),
         (&["clientDomains.a={shop}"], "clientDomains needs tls.clientCaSecret"),
         (&["test.clientSecret=cert"], "test.clientSecret needs tls.secret"),
+        (
+            &["monitoring.alerts.disabled={Late}"],
+            "monitoring.alerts names Late, but the alerts are Tollkeeper",
+        ),
+        (
+            &["service.externalTrafficPolicy=Local"],
+            "service.externalTrafficPolicy needs the service.type LoadBalancer",
+        ),
         (
             &[redis, "autoscaling.enabled=true,autoscaling.minReplicas=11"],
             "autoscaling.minReplicas is greater than autoscaling.maxReplicas",
