@@ -40,6 +40,8 @@ pub struct Limit {
     pub override_max: Option<u64>,
     /// How it holds hits, if it does; always for `in_flight`.
     pub hold: Option<Arc<HoldPolicy>>,
+    /// The body of a denial by this limit; `None` for the body that the settings choose.
+    pub denied_body: Option<DeniedBody>,
 }
 
 impl Limit {
@@ -60,6 +62,7 @@ impl Limit {
             name: None,
             override_max: None,
             hold: None,
+            denied_body: None,
         })
     }
 
@@ -226,6 +229,29 @@ impl FailureMode {
             Self::Allow => "allow",
             Self::Local => "local",
         }
+    }
+}
+
+/// The body of a denial, for the client of the proxy that asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeniedBody {
+    /// Empty: the proxy chooses.
+    #[default]
+    None,
+    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-10 registers.
+    Problem,
+    /// An error as OpenAI's API has it, which its clients read.
+    OpenAi,
+}
+
+impl DeniedBody {
+    /// Every body, with its name in rule files and settings.
+    pub const NAMED: [(&str, Self); 3] =
+        [("none", Self::None), ("problem", Self::Problem), ("openai", Self::OpenAi)];
+
+    /// The names.
+    pub fn names() -> Vec<&'static str> {
+        Self::NAMED.map(|(name, _)| name).to_vec()
     }
 }
 

@@ -13,7 +13,7 @@ use super::{pb::envoy::config::core::v3::HeaderValue, reset::seconds};
 use crate::engine::{
     decision::{Code, Decision, Matched, Outcome, Status},
     key,
-    rule::{Limit, Mode},
+    rule::{DeniedBody, Limit, Mode},
 };
 
 /// Which headers an answer carries.
@@ -25,20 +25,8 @@ pub struct Headers {
     pub draft: bool,
     /// Whether a denial carries `x-ratelimit-rule`.
     pub rule: bool,
-    /// The body of a denial.
+    /// The body of a denial by a limit that names none.
     pub denied_body: DeniedBody,
-}
-
-/// The body of a denial, for the client of the proxy that asks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DeniedBody {
-    /// Empty: the proxy chooses.
-    #[default]
-    None,
-    /// A problem of RFC 9457, of a type that draft-ietf-httpapi-ratelimit-headers-10 registers.
-    Problem,
-    /// An error as OpenAI's API has it, which its clients read.
-    OpenAi,
 }
 
 /// The status of a descriptor that has a limit.
@@ -57,7 +45,7 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>
     let (mut written, mut body) = (Vec::new(), Vec::new());
     let has_limits = headers.classic.is_some() || headers.draft;
     let is_denied = decision.code == Code::OverLimit;
-    if !has_limits && !(is_denied && (headers.rule || headers.denied_body != DeniedBody::None)) {
+    if !has_limits && !is_denied {
         return (written, body);
     }
     let statuses: Vec<LimitedStatus<'_>> =
@@ -80,8 +68,8 @@ pub(super) fn write(decision: &Decision, headers: &Headers) -> (Vec<HeaderValue>
         let rule = format!("{};t={}", quoted(strictest.name), strictest.reset);
         written.push(header("x-ratelimit-rule", rule));
     }
-    if let (true, Some((media_type, content))) = (is_denied, denied(strictest, headers.denied_body))
-    {
+    let preset = strictest.limit.denied_body.unwrap_or(headers.denied_body);
+    if let (true, Some((media_type, content))) = (is_denied, denied(strictest, preset)) {
         written.push(header("content-type", media_type.to_owned()));
         body = content.to_string().into_bytes();
     }

@@ -10,7 +10,7 @@ use crate::{
     engine::{
         key::SlotBy,
         request::{Hits, KEY_BYTES_MAX},
-        rule::{Algorithm, FailureMode, Unit},
+        rule::{Algorithm, DeniedBody, FailureMode, Unit},
         rule_set::RequireMode,
         window::Window,
     },
@@ -211,6 +211,11 @@ pub(super) static LIMIT: KeyTable = KeyTable {
             "on_store_failure",
             Shape::OneOf(failure_names),
             "Decision when the store does not answer: error, deny, allow or local",
+        ),
+        key(
+            "denied_body",
+            Shape::OneOf(DeniedBody::names),
+            "Body of a denial by this limit: none, problem or openai; `--denied-body` if absent",
         ),
         key(
             "hold",

@@ -9,7 +9,7 @@ use crate::{
         key::SlotBy,
         parameters::Parameters,
         request::Hits,
-        rule::{Algorithm, FailureMode, Metadata, Unit},
+        rule::{Algorithm, DeniedBody, FailureMode, Metadata, Unit},
         rule_set::{RequireMode, Requirement},
     },
     yaml::{
@@ -72,6 +72,7 @@ pub(super) struct RateLimit {
     pub(super) starts: Option<Located<String>>,
     pub(super) remember: Option<Located<String>>,
     pub(super) on_store_failure: Option<FailureMode>,
+    pub(super) denied_body: Option<DeniedBody>,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<Located<String>>,
     pub(super) hold: Option<Located<HoldPolicy>>,
@@ -226,7 +227,9 @@ impl Reader<'_> {
         let fields = self.fields(node, &LIMIT)?;
         let unlimited = fields.is_on("unlimited");
         let unit = self.unit(&fields, unlimited);
-        let mode = fields.word("on_store_failure").map(|word| word.value);
+        let [mode, body] =
+            ["on_store_failure", "denied_body"].map(|key| fields.word(key).map(|word| word.value));
+        let body = DeniedBody::NAMED.into_iter().find(|(name, _)| Some(*name) == body);
         let name = self.limit_name(&fields);
         let value = RateLimit {
             requests_per_unit: self.requests_per_unit(&fields),
@@ -244,6 +247,7 @@ impl Reader<'_> {
             starts: fields.text("starts"),
             remember: fields.text("remember"),
             on_store_failure: FailureMode::ALL.into_iter().find(|known| Some(known.name()) == mode),
+            denied_body: body.map(|(_, body)| body),
             hold: self.hold(&fields),
             replaces: self.replaces(&fields, name.as_deref()),
             name,

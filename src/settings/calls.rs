@@ -7,10 +7,11 @@ use super::reader::{
     form::{Arity, HEADER_NAME, OnOff, OneOf, Size, WholeNumber},
 };
 use crate::{
+    engine::rule::DeniedBody,
     limiter::holds::HoldKeys,
     rls::{
         decode::{Bounds, Echo},
-        headers::{DeniedBody, Headers},
+        headers::Headers,
     },
 };
 
@@ -138,11 +139,7 @@ fn read_headers(reader: &mut SettingReader<'_>) -> Headers {
     });
     let denied_body = reader.read(&Setting {
         flag: "denied-body",
-        form: OneOf(&[
-            ("none", DeniedBody::None),
-            ("problem", DeniedBody::Problem),
-            ("openai", DeniedBody::OpenAi),
-        ]),
+        form: OneOf(&DeniedBody::NAMED),
         default: "none",
         help: "Body of a denial, in JSON: a problem of RFC 9457, or an error as OpenAI's API has it",
     });

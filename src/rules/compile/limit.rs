@@ -63,6 +63,7 @@ pub(super) fn compile(
         mode: options.defaults.mode_override.mode(mode_written),
         mode_written,
         override_max: value.override_max,
+        denied_body: value.denied_body,
         name: value.name.as_deref().map(Arc::from),
         hold: value.hold.as_ref().map(|hold| Arc::new(hold.value.clone())),
         ..fixed

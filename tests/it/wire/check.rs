@@ -122,6 +122,35 @@ fn a_denial_has_the_body_that_clients_of_its_api_read() {
 }
 
 #[test]
+fn a_limit_may_have_a_body_of_its_own_for_its_denials() {
+    let rules = "
+domain: web
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 0, denied_body: openai }
+  - key: page
+    rate_limit: { unit: year, requests_per_unit: 0, denied_body: none }
+  - key: path
+    rate_limit: { unit: year, requests_per_unit: 0 }
+";
+    for (flags, expected) in [
+        (&[][..], ["application/json", "", ""]),
+        (&["--denied-body", "problem"], ["application/json", "", "application/problem+json"]),
+    ] {
+        let service = Service::start(Options { rules, flags, ..Options::default() });
+        let found = ["user", "page", "path"].map(|key| {
+            let path = format!("/check?domain=web&d={key}=x");
+            let (status, head, _) = exchange_with(service.http, "GET", &path, &[], b"");
+            assert_eq!(status, 429);
+            let head = head.to_lowercase();
+            let line = head.lines().find_map(|line| line.strip_prefix("content-type: "));
+            line.unwrap_or_default().to_owned()
+        });
+        assert_eq!(found, expected, "{flags:?}");
+    }
+}
+
+#[test]
 fn a_failure_is_answered_as_asked() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = format!("redis://{gone}");

@@ -186,7 +186,7 @@ const CASES: &[(&str, Text, &str)] = &[
     (
         "a_word_as_limit",
         Text::Descriptor("key: k, rate_limit: day"),
-        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, hold, name, replaces",
+        "3:27: a rate_limit must be a mapping with the keys unit, unit_multiplier, requests_per_unit, scale, unlimited, count_denied, algorithm, burst, idle, time_zone, starts, override_max, remember, on_store_failure, denied_body, hold, name, replaces",
     ),
     (
         "an_unlimited_item_of_limits",
