@@ -294,6 +294,11 @@ pub fn unused_key(hash_tag: &str) -> String {
     format!("tk1::{{{hash_tag}}}")
 }
 
+/// The key of what replicas share beside counters, by its hash tag.
+pub fn shared_key(hash_tag: &str) -> String {
+    format!("tk1:op:{{{hash_tag}}}")
+}
+
 /// The value of a descriptor in the form of a part of a key: visible ASCII, long values as a digest.
 pub fn caller(value: &[u8]) -> Box<str> {
     let mut spelled = String::new();

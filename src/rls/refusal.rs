@@ -77,6 +77,7 @@ fn detail(error: &StoreError) -> String {
     match error {
         StoreError::Unavailable(_)
         | StoreError::TakesNoWrites(_)
+        | StoreError::NotPermitted(_)
         | StoreError::Unreachable { .. } => String::new(),
         StoreError::TimedOut
         | StoreError::NoConnection

@@ -15,6 +15,9 @@ pub enum StoreError {
     /// The store answers, and takes no writes now.
     #[error("{0}")]
     TakesNoWrites(String),
+    /// The user may not run a command, and nothing was done; the text names the user.
+    #[error("{0} may not run a command that is needed: docs/redis.md lists the rights")]
+    NotPermitted(String),
     /// The store's time crossed a window boundary at each try.
     #[error("its time crossed a window boundary at each of three tries")]
     ClockUnsteady,

@@ -12,12 +12,14 @@ pub mod wire;
 
 use std::{sync::Arc, time::Duration};
 
+use redis::{Cmd, Value};
 use tokio::time::{self, Instant};
 
 use self::{
     node::{NodeOptions, decided::NotDecided, pool::unavailable, unsent::Resend},
     script::work::NodeWork,
     topology::{
+        by_key,
         directory::Directory,
         discovery::Finder,
         redirect::{decide_alone, redirected},
@@ -156,6 +158,24 @@ impl RedisStore {
             }
         }
         Ok(true)
+    }
+
+    /// Runs commands on the key with this hash tag that replicas share beside counters, several of them in one atomic
+    /// step, and returns their answers. `commands` makes them from the key.
+    ///
+    /// # Errors
+    /// See [`StoreError`]. The commands may have run, unless it is [`StoreError::NotPermitted`].
+    pub async fn run(
+        &self,
+        hash_tag: &str,
+        within: Duration,
+        commands: impl FnOnce(&str) -> Vec<Cmd>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let key = self.directory.options.key_prefix.clone() + &key::shared_key(hash_tag);
+        let commands = commands(&key);
+        let running =
+            by_key::run(&self.directory, HashSlot::of_tag(hash_tag.as_bytes()), &commands);
+        time::timeout(within, running).await.unwrap_or(Err(StoreError::TimedOut))
     }
 
     /// The server that has a counter.

@@ -1,5 +1,6 @@
 //! The stores: memory, and Redis as one server, behind Sentinels and as a Cluster.
 
+mod by_key;
 mod checks;
 mod cluster;
 mod failure;

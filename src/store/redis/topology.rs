@@ -3,8 +3,10 @@
 //!
 //! The servers are found (`discovery`, `sentinel`, `cluster`) and entered into the `directory`, whose present state is a
 //! `map`; the loss of a `failover` is estimated. Calls are led to their servers (`route`): in parts if several
-//! have their counters (`reservation`), alone if a hash slot has moved (`redirect`).
+//! have their counters (`reservation`), alone if a hash slot has moved (`redirect`). Keys that no counter has are
+//! read and written `by_key`.
 
+pub(super) mod by_key;
 pub(super) mod cluster;
 pub(super) mod directory;
 pub mod discovery;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Most redirections that a call follows.
-const REDIRECTIONS_MAX: usize = 3;
+pub(super) const REDIRECTIONS_MAX: usize = 3;
 
 /// How long work may take that goes on although its caller has gone.
 const OUTLIVES_BY: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const OUTLIVES_BY: Duration = Duration::from_secs(1);
 const ENDS_WITHIN: Duration = Duration::from_millis(950);
 
 /// Pause before another attempt while keys are being moved, or the cluster is down.
-const WAIT: Duration = Duration::from_millis(3);
+pub(super) const WAIT: Duration = Duration::from_millis(3);
 
 /// Does work by itself on the node that has its hash slot. What [outlives its
 /// caller](NodeWork::outlives_caller) goes on if this future is dropped: its slot may be half moved.
@@ -134,7 +134,7 @@ pub(crate) async fn redirected(
 }
 
 /// The address that a redirection names; a missing host is the host of the node that answers.
-fn named(error: &RedisError, answering: &Arc<RedisNode>) -> Option<Address> {
+pub(super) fn named(error: &RedisError, answering: &Arc<RedisNode>) -> Option<Address> {
     let (address, _) = error.redirect_node()?;
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok()?;

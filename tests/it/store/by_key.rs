@@ -1,0 +1,89 @@
+//! Commands on a key that replicas share beside counters.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+use tollkeeper::store::{StoreError, redis::RedisStore, system_clock};
+
+use crate::support::{
+    cluster_calls::{follow, masters},
+    redis_server::{Redis, Version},
+    redis_store,
+};
+
+const TAG: &str = "shared";
+const KEY: &str = "tk1:op:{shared}";
+const WITHIN: Duration = Duration::from_secs(20);
+
+fn store(url: &str) -> Arc<RedisStore> {
+    Arc::new(redis_store::store(url, 0, system_clock, WITHIN))
+}
+
+fn write(key: &str) -> Vec<Cmd> {
+    let write = redis::cmd("HSET").arg(key).arg("field").arg("value").take();
+    vec![write, redis::cmd("PEXPIRE").arg(key).arg(60_000).take()]
+}
+
+fn read(key: &str) -> Vec<Cmd> {
+    vec![redis::cmd("HGET").arg(key).arg("field").take(), redis::cmd("TIME")]
+}
+
+async fn writes_and_reads(store: &RedisStore) {
+    let written = store.run(TAG, WITHIN, write).await.unwrap();
+    assert_eq!(written.len(), 2, "{written:?}");
+    let answers = store.run(TAG, WITHIN, read).await.unwrap();
+    let [Value::BulkString(field), Value::Array(time)] = &answers[..] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!((&field[..], time.len()), (&b"value"[..], 2));
+    let alone = |key: &str| vec![redis::cmd("HGET").arg(key).arg("none").take()];
+    assert_eq!(store.run(TAG, WITHIN, alone).await.unwrap(), [Value::Nil]);
+}
+
+#[tokio::test]
+async fn a_user_with_the_documented_rights_writes_and_reads() {
+    for version in Version::ALL {
+        let redis = Redis::start_version(version);
+        for url in [redis.url_with_minimal_rights(), redis.url_without_scripts()] {
+            writes_and_reads(&store(&url)).await;
+        }
+        assert_eq!(redis.keys(), [KEY]);
+        redis.assert_no_key_leaks();
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_done_for_a_user_without_one_of_the_rights() {
+    let redis = Redis::start();
+    let url = redis.url_with_minimal_rights();
+    redis.query::<()>(&["ACL", "SETUSER", "tollkeeper", "-pexpire"]);
+    let refused = store(&url).run(TAG, WITHIN, write).await.unwrap_err();
+    assert!(matches!(refused, StoreError::NotPermitted(_)), "{refused:?}");
+    assert!(refused.to_string().starts_with("the user `tollkeeper` may not run"), "{refused}");
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_an_error() {
+    let redis = Redis::start();
+    redis.query::<()>(&["SET", KEY, "1"]);
+    let refused = store(&redis.url()).run(TAG, WITHIN, read).await.unwrap_err();
+    assert!(refused.to_string().contains("WRONGTYPE"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_follow_a_slot_that_moves() {
+    let cluster = masters(Version::Redis7);
+    let store = follow(&cluster.url_with_minimal_rights(), WITHIN);
+    writes_and_reads(&store).await;
+    let slot = cluster.slot_of(KEY);
+    let to = (cluster.node_of(slot) + 1) % 3;
+    let migration = cluster.begin_move(slot, to);
+    // The key is still at its old node, then at the new one, which takes it only if asked to.
+    writes_and_reads(&store).await;
+    migration.move_keys();
+    writes_and_reads(&store).await;
+    migration.finish();
+    writes_and_reads(&store).await;
+    cluster.assert_no_key_leaks();
+}
