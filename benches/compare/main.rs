@@ -1,7 +1,7 @@
 //! Measures what a decision costs against lower bounds of that cost: `cargo bench --bench compare`.
 //!
 //! One run measures, in turns, an empty gRPC handler, tollkeeper on memory and on Redis, the same
-//! served by tonic, and Redis on its own; where it is there, also envoyproxy/ratelimit. docs/bench.md describes the scenarios and backends.
+//! served by tonic, and Redis on its own; where it is there, also envoyproxy/ratelimit. docs/internals/benchmark.md describes the scenarios and backends.
 
 mod baseline;
 mod cpu;

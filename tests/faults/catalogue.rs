@@ -1,5 +1,5 @@
 //! Promise "an answer in time", under faults: each row stages one fault under load, ends it, and checks the answers, the admissions,
-//! the recovery, and that nothing leaks. docs/reliability.md has the outcome, and the commands of longer runs.
+//! the recovery, and that nothing leaks. docs/internals/reliability.md has the outcome, and the commands of longer runs.
 //!
 //! To add a fault, add a row to `rows`, or to `topology_rows` if several servers are needed. A check that a row does
 //! not pass yet is named in its field `unmet`.
@@ -51,7 +51,7 @@ const PARTS_MAX: u32 = 10;
 
 /// One fault.
 struct Row {
-    /// Its number in docs/reliability.md, and its name.
+    /// Its number in docs/internals/reliability.md, and its name.
     fault: &'static str,
     setup: Setup,
     stage: fn(&mut World),

@@ -2,7 +2,7 @@
 //! whose every answer must be right.
 //!
 //! `TOLLKEEPER_FLOOD_SECONDS=10 cargo test --release --test faults flood_of -- --nocapture --test-threads 1` prints the
-//! figures of docs/reliability.md.
+//! figures of docs/internals/reliability.md.
 
 use std::{
     fs,

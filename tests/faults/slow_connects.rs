@@ -1,6 +1,6 @@
 //! Recovery where a connection to Redis takes long to open, as with TLS across zones, though answers are fast.
 //! `SLOW_CONNECTS=1 cargo test --release --locked --test faults slow_connects -- --nocapture` prints the table of
-//! docs/reliability.md.
+//! docs/internals/reliability.md.
 
 use std::{
     thread,

@@ -1,7 +1,7 @@
 //! Goodput in a surge: the decisions per second that arrive within the budget while calls arrive at three times the
 //! rate that the service can decide. The generator writes raw frames, so the service is what limits.
 //!
-//! docs/reliability.md has the command for figures.
+//! docs/internals/reliability.md has the command for figures.
 
 use std::{
     process::Command,

@@ -17,7 +17,7 @@ use crate::support::{
     service::{Service, open_files},
 };
 
-/// The table's header in docs/reliability.md.
+/// The table's header in docs/internals/reliability.md.
 pub(super) const HEADER: &str = "| fault | worst answer in ms: error, deny, allow, local | median of the service | beyond the promise | recovery | not met yet |\n| --- | --- | --- | --- | --- | --- |";
 
 /// A recovery takes at most about a second; a busy machine gets more.
@@ -182,12 +182,12 @@ impl Outcome {
     }
 }
 
-/// Writes the table to docs/reliability.md if `UPDATE_DOCS` is set.
+/// Writes the table to docs/internals/reliability.md if `UPDATE_DOCS` is set.
 pub(super) fn update_page(lines: &[String], is_complete: bool) {
     if std::env::var_os("UPDATE_DOCS").is_none() || !is_complete {
         return;
     }
-    let file = root().join("docs/reliability.md");
+    let file = root().join("docs/internals/reliability.md");
     let page = fs::read_to_string(&file).unwrap();
     let (before, rest) = page.split_once(HEADER).expect("the page has the table");
     let after = rest.split_once("\n\n").map_or("", |(_, after)| after);

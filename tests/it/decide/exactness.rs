@@ -67,7 +67,7 @@ async fn four_replicas_admit_exactly_the_limit(store: &str, redis: &Redis) {
 }
 
 /// On every algorithm: the number of admitted hits is exactly the limit, and exactly the
-/// count of each counter. `EXACT_CALLS` sets the number of calls; docs/correctness.md has a long run.
+/// count of each counter. `EXACT_CALLS` sets the number of calls; docs/internals/correctness.md has a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_processes_admit_exactly_each_limit_of_every_algorithm() {
     const KEYS: usize = 100;

@@ -127,7 +127,7 @@ fn a_give_back_to_a_corrupt_counter_says_so_and_changes_nothing() {
 /// history of the same charges without them, and what remains is never more than there.
 ///
 /// A window that a reservation opens at the first hit is left out: it ends when a later one would still be open.
-/// So are refunds of more than others have charged, see docs/correctness.md.
+/// So are refunds of more than others have charged, see docs/internals/correctness.md.
 #[test]
 fn reservations_and_give_backs_never_leave_more_than_a_history_without_them() {
     let mut dice = Dice(number("SEED", 1));

@@ -1,7 +1,7 @@
 //! Calls in parts: random calls of all algorithms and modes, split over several stores, of which some fail. Each
 //! part is reserved, and what does not stay is given back, as `store/redis/reservation.rs` does on a Cluster.
 //!
-//! `PARTS_CASES` is the number of histories of each property; docs/correctness.md has long runs.
+//! `PARTS_CASES` is the number of histories of each property; docs/internals/correctness.md has long runs.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -163,7 +163,7 @@ impl Nodes {
     }
 
     /// Opens the window of the call's first-hit windows here and in `other`. One that a reservation opens ends
-    /// too early for the hits that come after its give-back, see docs/correctness.md.
+    /// too early for the hits that come after its give-back, see docs/internals/correctness.md.
     fn open_windows(&self, other: &MemoryStore, charges: &[Charge], now: Timestamp) {
         for charge in charges {
             if matches!(charge.counter.limit.algorithm, Algorithm::FirstHitWindow { .. }) {

@@ -1,7 +1,7 @@
 //! Promise "the same on every store": over random calls and with a clock that jumps, the memory store gives the same tallies as the
 //! model at every step, and Redis the same as memory.
 //!
-//! CI runs a few steps; docs/correctness.md has long runs, and how to repeat them.
+//! CI runs a few steps; docs/internals/correctness.md has long runs, and how to repeat them.
 
 use std::{sync::Arc, time::Instant};
 

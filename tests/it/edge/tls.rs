@@ -400,7 +400,7 @@ fn ticks(process: u32) -> u64 {
 }
 
 /// `TOLLKEEPER_TLS_SECONDS=5 cargo test --release --test it decisions_over_tls -- --nocapture` prints the figures of
-/// docs/performance.md.
+/// docs/internals/performance.md.
 #[test]
 fn decisions_over_tls_cost_little_more() {
     let time =

@@ -17,8 +17,10 @@ use crate::support::{
 mod draw;
 
 fn pages() -> Vec<(PathBuf, String)> {
+    let folders =
+        ["docs", "docs/internals"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
     let mut pages: Vec<PathBuf> =
-        fs::read_dir(root().join("docs")).unwrap().map(|page| page.unwrap().path()).collect();
+        folders.into_iter().flatten().map(|page| page.unwrap().path()).collect();
     pages.retain(|page| page.is_file());
     pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
     pages.sort();
@@ -94,20 +96,34 @@ fn each_recipe_does_what_its_test_claims() {
 fn the_index_lists_every_page() {
     let index = page("README.md");
     for (file, _) in pages() {
-        let name = file.file_name().unwrap().to_str().unwrap();
-        let is_page = file.parent() == Some(&root().join("docs")) && name.ends_with(".md");
-        assert!(!is_page || name == "README.md" || index.contains(&format!("]({name})")), "{name}");
+        let Ok(name) = file.strip_prefix(root().join("docs")) else { continue };
+        let name = name.to_str().unwrap();
+        let is_page = name.ends_with(".md") && name != "README.md";
+        assert!(!is_page || index.contains(&format!("]({name})")), "{name}");
     }
 }
 
 #[test]
-fn links_of_the_pages_lead_to_existing_files() {
+fn links_of_the_pages_lead_to_existing_files_and_headings() {
     for (page, text) in pages() {
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
-            let target = page.parent().unwrap().join(link);
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target =
+                if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
             assert!(target.exists(), "{}: {link}", page.display());
+            let is_heading =
+                |text: &str| text.lines().any(|line| anchor(line) == Some(heading.into()));
+            let leads = heading.is_empty() || is_heading(&fs::read_to_string(&target).unwrap());
+            assert!(leads, "{}: no heading {link}", page.display());
         }
     }
+}
+
+/// The anchor of a heading, as GitHub and mdBook make it.
+fn anchor(line: &str) -> Option<String> {
+    let heading = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
+    let is_kept = |char: &char| char.is_alphanumeric() || " -_".contains(*char);
+    Some(heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-"))
 }
 
 /// Every file below `folder`, with its text, or without if it is not text.
@@ -133,18 +149,18 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 fn the_files_that_the_pages_cite_exist_and_the_promises_that_tests_cite_are_on_the_page() {
     let code = ["src", "tests", "benches", "examples"].map(|folder| files(&root().join(folder)));
     let code = code.concat();
-    for cites in ["correctness.md", "performance.md", "bench.md"] {
-        let text = page(cites);
+    for cites in ["correctness.md", "performance.md", "benchmark.md"] {
+        let text = page(&format!("internals/{cites}"));
         for name in quoted(&text) {
             let is_file = [".rs", ".lua", ".golden"].iter().any(|ending| name.ends_with(ending));
             let path = format!("/{name}");
             assert!(
                 !is_file || code.iter().any(|(file, _)| file.ends_with(&path)),
-                "docs/{cites}: no file {name}"
+                "docs/internals/{cites}: no file {name}"
             );
         }
     }
-    let page = page("correctness.md");
+    let page = page("internals/correctness.md");
     let promises = rows(&page, "| promise | what it says | tests |");
     let promises: Vec<_> = promises.iter().map(|row| cells(row)[0]).collect();
     for (file, text) in files(&root().join("tests")) {

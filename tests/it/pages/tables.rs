@@ -58,7 +58,7 @@ fn the_flags_and_fields_of_bench_are_on_its_page() {
 
 #[test]
 fn the_scenarios_and_backends_of_the_benchmark_are_on_its_page() {
-    let page = page("bench.md");
+    let page = page("internals/benchmark.md");
     let names = SCENARIOS.iter().map(|scenario| scenario.name.to_owned());
     assert_eq!(first_cells(&page, "| scenario | calls |"), names.collect());
     let backends = SCENARIOS.iter().flat_map(|scenario| scenario.backends);
@@ -69,7 +69,7 @@ fn the_scenarios_and_backends_of_the_benchmark_are_on_its_page() {
 /// The page keeps its figures until the benchmark is run again, so it may have fewer rows.
 #[test]
 fn the_measured_rows_and_targets_are_of_the_benchmark() {
-    let page = page("performance.md");
+    let page = page("internals/performance.md");
     for row in rows(&page, "| scenario | backend |") {
         let cells = cells(row);
         let scenario = SCENARIOS.iter().find(|scenario| scenario.name == cells[0]);
@@ -142,10 +142,10 @@ fn the_keys_of_rules_and_the_algorithms_are_on_their_pages() {
 }
 
 #[test]
-fn the_failure_modes_are_on_the_page_of_redis() {
+fn the_failure_modes_are_on_the_page_of_failures() {
     let table = settings::table();
     let row = table.iter().find(|row| row.flag == "on-store-failure").unwrap();
-    let page = page("redis.md");
+    let page = page("redis-failures.md");
     assert_eq!(first_column(&page, "| | the call |"), row.value.split('|').collect());
 }
 

@@ -145,7 +145,7 @@ fn a_config_map_is_followed_when_kubelet_swaps_its_link() {
     assert_eq!(in_force(&service)["problems"], Value::Array(vec![]));
 }
 
-/// Promise "one version". Half of the new contents are bad. `RELOADS` sets their number; docs/correctness.md has a long run.
+/// Promise "one version". Half of the new contents are bad. `RELOADS` sets their number; docs/internals/correctness.md has a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_fails_while_rules_change_for_good_and_bad() {
     const LIMIT: u32 = 4_000_000_000;

@@ -282,7 +282,7 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// `CANCELLED_CALLS` sets the number of calls; docs/correctness.md has a long run.
+/// `CANCELLED_CALLS` sets the number of calls; docs/internals/correctness.md has a long run.
 #[tokio::test]
 async fn calls_given_up_at_any_moment_mix_up_no_answers_and_leak_no_connection() {
     let calls: u64 = std::env::var("CANCELLED_CALLS").map_or(20_000, |text| text.parse().unwrap());

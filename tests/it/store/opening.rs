@@ -140,7 +140,7 @@ async fn the_third_failure_opens_the_breaker_and_no_later_call_is_sent_to_redis(
 /// Prints the time from each failure of Redis to the last answer that waited for it, at 2,000 calls a second and the
 /// default budget of 15 ms, `OPENINGS` times.
 #[test]
-#[ignore = "a measurement, which no time fails; docs/reliability.md has its figures"]
+#[ignore = "a measurement, which no time fails; docs/internals/reliability.md has its figures"]
 fn breaker_opens_soon() {
     for failure in FAILURES_OF_REDIS {
         let (mut times, mut waited) = (Vec::new(), Vec::new());

@@ -230,7 +230,7 @@ async fn in_every_order(
     tried
 }
 
-/// The number in an environment variable such as `TRANSACTION_STEPS`; docs/correctness.md has long runs.
+/// The number in an environment variable such as `TRANSACTION_STEPS`; docs/internals/correctness.md has long runs.
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
 }

@@ -1,6 +1,6 @@
 //! Random calls with holds in all forms, beside limits without, while rules are reloaded and counters are read and reset.
 //!
-//! CI runs a few steps; docs/correctness.md has long runs, and how to repeat them.
+//! CI runs a few steps; docs/internals/correctness.md has long runs, and how to repeat them.
 
 use std::{sync::Arc, time::Instant};
 
