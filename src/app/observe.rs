@@ -12,7 +12,7 @@ use crate::{
     telemetry::{self, InstrumentRow, Observed, observe_together},
 };
 
-/// Every instrument, as docs/metrics.md lists them.
+/// Every instrument, as docs/observability.md lists them.
 pub fn instruments() -> impl Iterator<Item = &'static InstrumentRow> {
     let lists = [
         limiter::metrics::INSTRUMENTS,

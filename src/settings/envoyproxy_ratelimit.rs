@@ -57,7 +57,7 @@ impl Compat {
     }
 }
 
-/// Every variable of envoyproxy/ratelimit, in the order of docs/migrating.md.
+/// Every variable of envoyproxy/ratelimit, in the order of docs/migrating-reference.md.
 pub fn envoyproxy_ratelimit_variables() -> &'static [EnvoyproxyRatelimitVariable] {
     table::VARIABLES
 }

@@ -1,4 +1,4 @@
-//! The definition of an instrument: one for OTLP and Prometheus alike, and a row of docs/metrics.md.
+//! The definition of an instrument: one for OTLP and Prometheus alike, and a row of docs/observability.md.
 
 use std::sync::Arc;
 

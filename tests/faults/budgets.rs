@@ -1,7 +1,7 @@
 //! Budgets through a real Envoy: 1,000 parallel streams on a budget for ten. A ledger outside of the service, in the model
 //! server, checks the bound at each admission: what was used, and the estimates of what is open, are at most the limit.
 //!
-//! `cargo test --test faults budgets -- --nocapture --test-threads 1` prints the figures of docs/budgets.md.
+//! `cargo test --test faults budgets -- --nocapture --test-threads 1` prints the figures of docs/internals/budgets.md.
 
 mod course;
 mod envoys;
@@ -91,7 +91,7 @@ struct World {
 }
 
 impl World {
-    /// Two Envoys as docs/budgets.md has them, and three replicas. Redis keeps what it has acknowledged.
+    /// Two Envoys with examples/envoy/budgets.yaml, and three replicas. Redis keeps what it has acknowledged.
     async fn own(
         rules: &str,
         limit: u64,

@@ -1,4 +1,4 @@
-//! The variables of envoyproxy/ratelimit, from which docs/migrating.md is made: how each is written, and what it sets
+//! The variables of envoyproxy/ratelimit, from which docs/migrating-reference.md is made: how each is written, and what it sets
 //! here or why it has no effect.
 
 use super::variable::{
@@ -31,7 +31,7 @@ const fn row(
     EnvoyproxyRatelimitVariable { name, form, effect }
 }
 
-/// Every variable, in the order of docs/migrating.md. One line each, so that it reads as a table.
+/// Every variable, in the order of docs/migrating-reference.md. One line each, so that it reads as a table.
 #[rustfmt::skip]
 pub(super) const VARIABLES: &[EnvoyproxyRatelimitVariable] = &[
     row("GRPC_HOST", HOST, Sets("`--grpc-addr`, by default 0.0.0.0:8081")),

@@ -53,7 +53,7 @@ impl EnvoyproxyRatelimitVariable {
         }
     }
 
-    /// The values, for docs/migrating.md.
+    /// The values, for docs/migrating-reference.md.
     pub fn values(&self) -> String {
         match &self.form {
             VariableForm::Switch => "true, false".to_owned(),
@@ -67,7 +67,7 @@ impl EnvoyproxyRatelimitVariable {
         }
     }
 
-    /// What it does, for docs/migrating.md.
+    /// What it does, for docs/migrating-reference.md.
     pub fn meaning(&self) -> String {
         match self.effect {
             Effect::Sets(what) => what.to_owned(),

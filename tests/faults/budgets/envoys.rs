@@ -1,26 +1,21 @@
-//! Envoys in front of the replicas: with the configuration of docs/budgets.md, and as Envoy AI Gateway configures them.
+//! Envoys in front of the replicas: with the configuration of examples/envoy/budgets.yaml, and as Envoy AI Gateway configures them.
 
 use std::net::SocketAddr;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    envoy::{Envoy, replace},
-    pages::{blocks, page},
-};
+use crate::support::envoy::{Envoy, example, replace};
 
 const ANY: &str = "socket_address: { address: 127.0.0.1, port_value: 0 }";
 
 /// The Envoy of the manual. The model server also gets the token of the hold, so that it can repeat the commit.
 pub fn own(replicas: &[SocketAddr], model: SocketAddr, timeout: &str) -> Envoy {
-    let page = page("budgets.md");
-    let config = blocks(&page, "yaml").into_iter().find(|block| block.contains("http_filters:"));
     let route = "route: { cluster: model, timeout: 0s }\n";
     let token = "                request_headers_to_add:
                 - header: { key: x-hold, value: \"%DYNAMIC_METADATA(envoy.filters.http.ratelimit:hold)%\" }
 ";
     let config = replace(
-        config.unwrap(),
+        &example("envoy/budgets.yaml"),
         &[
             (route, 1, &format!("{route}{token}")),
             ("timeout: 1s", 1, &format!("timeout: {timeout}")),

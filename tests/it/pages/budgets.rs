@@ -1,4 +1,4 @@
-//! docs/budgets.md: its rules, its commands, and its overlays. tests/faults/budgets.rs runs its Envoy.
+//! docs/budgets.md: its rules, its commands, and its overlays. tests/faults/budgets.rs runs the Envoy that it names.
 
 use std::{fs, path::Path, process::Command};
 
@@ -101,6 +101,15 @@ fn the_commands_of_the_page_take_holds_and_commit_them() {
         }
     }
     assert!(commands > 8, "{commands} commands");
+}
+
+#[test]
+fn the_page_shows_a_part_of_the_example_of_envoy() {
+    let unindented = |text: &str| text.lines().map(str::trim_start).collect::<Vec<_>>().join("\n");
+    let page = page("budgets.md");
+    let shown = blocks(&page, "yaml").into_iter().find(|block| block.contains("hold.commit"));
+    let example = include_str!("../../../examples/envoy/budgets.yaml");
+    assert!(unindented(example).contains(unindented(shown.unwrap()).trim_end()));
 }
 
 /// Each overlay makes a gateway's limit of 6,000 hold 2,000 for each call.

@@ -219,8 +219,8 @@ fn every_variable_of_envoyproxy_ratelimit_is_in_the_table_and_on_the_page() {
         rows.iter().cloned().partition(|row| row.contains(NO_EFFECT));
     let without_effect: Vec<String> =
         without_effect.iter().map(|row| row.replace(NO_EFFECT, "| ")).collect();
-    check_table("migrating.md", "| envoyproxy/ratelimit | values | here |", &used);
-    check_table("migrating.md", "| without an effect | values | why |", &without_effect);
+    check_table("migrating-reference.md", "| envoyproxy/ratelimit | values | here |", &used);
+    check_table("migrating-reference.md", "| without an effect | values | why |", &without_effect);
 
     let flags: BTreeSet<String> =
         settings::table().iter().map(|row| format!("--{}", row.flag)).collect();

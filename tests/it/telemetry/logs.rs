@@ -67,7 +67,7 @@ async fn the_log_filter_changes_by_target_on_the_admin_address_while_the_service
 #[test]
 fn the_command_that_the_page_shows_changes_the_log_filter() {
     let service = Service::start(Options::default());
-    let page = include_str!("../../../docs/telemetry.md");
+    let page = include_str!("../../../docs/observability.md");
     let (_, path) = blocks(page, "sh")[0].split_once(":6070").unwrap();
     let (status, body) = admin(&service, "POST", path.trim_end().trim_end_matches('\''));
     assert_eq!((status, body), (200, json!({ "filter": "info,tollkeeper::decision=debug" })));

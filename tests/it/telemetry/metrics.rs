@@ -1,4 +1,4 @@
-//! The metrics: their definitions, a scrape and docs/metrics.md say the same.
+//! The metrics: their definitions, a scrape and docs/observability.md say the same.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use crate::support::{
     tool,
 };
 
-/// A row of docs/metrics.md.
+/// A row of docs/observability.md.
 fn row_of_instrument(row: &InstrumentRow) -> String {
     let kind = match row.kind {
         InstrumentKind::Counter => "counter",
@@ -37,7 +37,7 @@ fn row_of_instrument(row: &InstrumentRow) -> String {
 #[test]
 fn the_metrics_of_the_page_are_those_that_the_program_defines() {
     let rows: Vec<String> = app::instruments().map(row_of_instrument).collect();
-    check_table("metrics.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
+    check_table("observability.md", "| name (on /metrics) | kind | labels | meaning |", &rows);
 }
 
 /// The labels of each metric that a scrape has, by its name on /metrics.
@@ -66,7 +66,7 @@ async fn the_metrics_and_labels_of_the_page_are_those_of_a_scrape() {
     let mut scraped = labels_of(scrapes().await);
     // The resource attributes, which OpenTelemetry adds.
     scraped.remove("target_info, gauge");
-    let page = page("metrics.md");
+    let page = page("observability.md");
     let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for row in rows(&page, "| name (on /metrics) | kind | labels | meaning |") {
         let cells = cells(row);

@@ -21,7 +21,7 @@ use crate::support::{
 };
 
 /// The page of traces.
-const PAGE: &str = include_str!("../../../docs/telemetry.md");
+const PAGE: &str = include_str!("../../../docs/observability.md");
 
 const METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";

@@ -1,4 +1,4 @@
-//! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating.md lists the difference.
+//! Rule files of envoyproxy/ratelimit are read alike here, or docs/migrating-reference.md lists the difference.
 
 use tempfile::TempDir;
 use tollkeeper::rls::pb::RateLimitUnit;
@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 fn page() -> String {
-    std::fs::read_to_string(root().join("docs/migrating.md")).unwrap()
+    std::fs::read_to_string(root().join("docs/migrating-reference.md")).unwrap()
 }
 
 /// Runs `tollkeeper check` on one file: whether it is valid, and the messages without their locations.
@@ -170,7 +170,7 @@ fn the_page_lists_what_is_refused_here_and_accepted_by_envoyproxy_ratelimit() {
         let (good, messages) = checked(&rules);
         assert!(!good, "{shown}");
         assert!(messages.iter().any(|actual| actual == message), "{shown}: {messages:?}");
-        assert!(page.contains(row), "docs/migrating.md does not list `{row}`");
+        assert!(page.contains(row), "docs/migrating-reference.md does not list `{row}`");
     }
 }
 
@@ -197,7 +197,9 @@ descriptors:
     let flags = &["--headers", "ratelimit", "--dynamic-metadata"];
     let service = Service::start(Options { rules, flags, ..Options::default() });
     let page = page();
-    let listed = |row: &str| assert!(page.contains(row), "docs/migrating.md does not list `{row}`");
+    let listed = |row: &str| {
+        assert!(page.contains(row), "docs/migrating-reference.md does not list `{row}`")
+    };
 
     // In envoyproxy/ratelimit, it matches the second pattern.
     check(&service, &[one("file", "ab*")], "OK: OK 4/5 YEAR").await;
