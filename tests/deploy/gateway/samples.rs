@@ -34,7 +34,7 @@ fn the_manifests_have_only_fields_that_their_types_have() {
     let values = blocks(&text, "yaml")[0];
     let unknown = check(&values.replace("container:", "containers:")).unwrap_err();
     assert!(unknown.contains("unknown field"), "{unknown}");
-    let redis = "redis.redis-system.svc.cluster.local:6379";
+    let redis = "redis.default.svc.cluster.local:6379";
     let bad = check(&values.replace(redis, "127.0.0.1:6379")).unwrap_err();
     assert!(bad.contains("127.0.0.1:6379"), "{bad}");
 }
